@@ -1,0 +1,27 @@
+# Every target works on a fresh Debian 12 with rustup, as root, with no other step.
+
+HOLDFAST = target/release/holdfast
+SEED ?= 1
+
+.PHONY: build setup demo test bench soak
+build: setup
+	cargo build --release --workspace
+
+setup:
+	@scripts/setup
+
+demo: build
+	$(HOLDFAST) demo
+
+test: setup
+	@scripts/test
+
+# All of the fault x workload matrix; `make test` runs a seeded sample of it.
+soak: setup
+	@HOLDFAST_MATRIX=full scripts/test
+
+bench: build
+	$(HOLDFAST) lab bench takeover --runs 20 --seed $(SEED) --json
+	$(HOLDFAST) lab bench throughput --json
+	$(HOLDFAST) lab bench latency --json
+	$(HOLDFAST) lab bench concurrency --json

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+/*
+ * The edge: forwards clients' packets to the current member and copies them to
+ * the backup, lets nobody but the current member speak for a service address
+ * (the fence), and keeps per flow the bounds that promotion needs. All of it
+ * lives on when the daemon dies.
+ */
+#include "layout.h"
+#define COUNTERS EDGE_COUNTERS
+#include "csum.h"
+#include "maps.h"
+
+#define AF_INET 2
+#define AF_INET6 10
+#define ETH_ADDRESSES 12
+
+#define ARP_SENDER 14 /* offset of the sender's IPv4 address in an ARP packet */
+#define ND_SOLICIT 135
+#define ND_ADVERTISE 136
+#define ND_REDIRECT 137
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct edge_fence);
+} edge_fence SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MEMBERS_MAX);
+	__type(key, __u32);
+	__type(value, struct edge_member);
+} edge_members SEC(".maps");
+
+/* Never LRU: a full table refuses new flows and keeps the old (law L6). */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, EDGE_FLOWS_DEFAULT);
+	__type(key, struct conn_key);
+	__type(value, struct edge_flow);
+} edge_flows SEC(".maps");
+
+static __always_inline __u32 current_member(void)
+{
+	__u32 zero = 0;
+	struct edge_fence *fence = bpf_map_lookup_elem(&edge_fence, &zero);
+
+	return fence && fence->armed ? *(volatile __u32 *)&fence->current : NO_MEMBER;
+}
+
+static __always_inline struct edge_member *member(__u32 index)
+{
+	struct edge_member *m = bpf_map_lookup_elem(&edge_members, &index);
+
+	return m && m->ifindex ? m : 0;
+}
+
+static __always_inline int address_frame(struct __sk_buff *skb, const struct edge_member *m)
+{
+	__u8 addresses[ETH_ADDRESSES];
+
+	__builtin_memcpy(addresses, m->mac, 6);
+	__builtin_memcpy(addresses + 6, m->port_mac, 6);
+	return bpf_skb_store_bytes(skb, 0, addresses, ETH_ADDRESSES, 0);
+}
+
+/* Copies what carries information for the tap: payload, SYN, FIN and RST. */
+static __always_inline void copy_to_backups(struct __sk_buff *skb, const struct packet *p,
+					    __u32 current)
+{
+	if (!p->payload && !(p->flags & (TCP_SYN | TCP_FIN | TCP_RST)))
+		return;
+	for (__u32 i = 0; i < MEMBERS_MAX; i++) {
+		struct edge_member *m = member(i);
+
+		if (i == current || !m || !m->tap)
+			continue;
+		if (address_frame(skb, m) || bpf_clone_redirect(skb, m->ifindex, 0))
+			count(EDGE_COPY_FAILED);
+		else
+			count(EDGE_COPIED);
+	}
+}
+
+/* An ACK of bytes never sent, or a RST outside the window, is forged. */
+static __always_inline void track_client(const struct packet *p)
+{
+	struct conn_key key = {};
+	struct edge_flow *flow;
+
+	__builtin_memcpy(key.server, p->target, 16);
+	__builtin_memcpy(key.client, p->source, 16);
+	key.server_port = p->target_port;
+	key.client_port = p->source_port;
+	flow = bpf_map_lookup_elem(&edge_flows, &key);
+	if (!flow)
+		return;
+	flow->seen_ns = bpf_ktime_get_coarse_ns();
+	if (AFTER(flow->server_ack, p->seq + 1) || AFTER(p->seq, flow->right_edge))
+		return;
+	if (p->flags & TCP_RST) {
+		flow->flags |= FLOW_RESET;
+		return;
+	}
+	if (!(p->flags & TCP_ACK) || AFTER(p->ack, flow->seq_end))
+		return;
+	if (p->flags & TCP_FIN)
+		flow->flags |= FLOW_CLIENT_FIN;
+	flow->flags |= FLOW_ESTABLISHED;
+	if (AFTER(p->ack, flow->client_ack))
+		flow->client_ack = p->ack;
+}
+
+SEC("classifier")
+int edge_client(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	enum parsed what = parse(skb, &p);
+	struct edge_member *to;
+	__u32 current;
+
+	if (what == PARSED_ODD && is_address(p.target))
+		return steal(EDGE_ODD);
+	if (what != PARSED_TCP || !is_service(p.target, p.target_port))
+		return PASS;
+	current = current_member();
+	to = member(current);
+	if (p.ttl <= 1 && to) /* the stack answers with ICMP Time Exceeded */
+		return PASS;
+	if (decrement_ttl(skb, &p))
+		return steal(EDGE_ODD);
+	track_client(&p);
+	copy_to_backups(skb, &p, current);
+	/* Nobody answers now, but whoever comes next has what was said. */
+	if (!to)
+		return steal(EDGE_CLOSED);
+	if (address_frame(skb, to))
+		return steal(EDGE_ODD);
+	count(EDGE_FORWARDED_IN);
+	return bpf_redirect(to->ifindex, 0);
+}
+
+/* Does an ARP packet claim a service address as its sender's? */
+static __always_inline int arp_claims(struct __sk_buff *skb)
+{
+	__u8 address[16];
+	__be32 sender;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN + ARP_SENDER, &sender, 4))
+		return 0;
+	map_ipv4(address, sender);
+	return is_address(address);
+}
+
+/* Does neighbour discovery (RFC 4861 §4.3-4.5) speak about a service address? */
+static __always_inline int nd_claims(struct __sk_buff *skb, const struct packet *p)
+{
+	__u8 address[16], type;
+
+	if (p->protocol != IPPROTO_ICMPV6 || bpf_skb_load_bytes(skb, p->l4, &type, 1))
+		return 0;
+	if (type < ND_SOLICIT || type > ND_REDIRECT)
+		return 0;
+	if (bpf_skb_load_bytes(skb, p->l4 + 8, address, 16))
+		return 0;
+	if (is_address(address))
+		return 1;
+	/* A redirect names the destination after its target. */
+	return type == ND_REDIRECT && !bpf_skb_load_bytes(skb, p->l4 + 24, address, 16) &&
+	       is_address(address);
+}
+
+static __always_inline int claims_service(struct __sk_buff *skb, const struct packet *p,
+					  enum parsed what)
+{
+	if (what == PARSED_OTHER)
+		return skb->protocol == bpf_htons(ETH_P_ARP) && arp_claims(skb);
+	return is_address(p->source) || (p->v6 && nd_claims(skb, p));
+}
+
+/* 0: the table is full. */
+static __always_inline int start_flow(const struct packet *p, const struct tcp_options *o,
+				      const struct conn_key *key)
+{
+	struct edge_flow flow = {};
+
+	flow.seen_ns = bpf_ktime_get_coarse_ns();
+	flow.iss = p->seq;
+	flow.seq_end = p->seq + 1;
+	flow.server_ack = p->ack;
+	flow.right_edge = p->ack + p->window; /* unscaled on a SYN */
+	flow.tsval = o->tsval;
+	flow.client_ack = p->seq;
+	flow.wscale = o->wscale;
+	return bpf_map_update_elem(&edge_flows, key, &flow, BPF_ANY) == 0;
+}
+
+static __always_inline void track_server(struct edge_flow *flow, const struct packet *p,
+					 const struct tcp_options *o)
+{
+	__u32 scale = flow->wscale == NO_SCALE ? 0 : flow->wscale & 15;
+	__u32 seq_end = p->seq + p->payload + (p->flags & TCP_FIN ? 1 : 0), edge;
+
+	flow->seen_ns = bpf_ktime_get_coarse_ns();
+	if (p->flags & TCP_FIN)
+		flow->flags |= FLOW_SERVER_FIN;
+	if (p->flags & TCP_RST) {
+		flow->flags |= FLOW_RESET;
+		return;
+	}
+	if (AFTER(seq_end, flow->seq_end))
+		flow->seq_end = seq_end;
+	if (o->has_ts && AFTER(o->tsval, flow->tsval))
+		flow->tsval = o->tsval;
+	if (!(p->flags & TCP_ACK))
+		return;
+	edge = p->ack + ((__u32)p->window << scale);
+	if (AFTER(edge, flow->right_edge))
+		flow->right_edge = edge;
+	if (AFTER(p->ack, flow->server_ack))
+		flow->server_ack = p->ack;
+}
+
+/* 0: a new flow that finds no room. */
+static __always_inline int track(struct __sk_buff *skb, const struct packet *p)
+{
+	struct conn_key key = {};
+	struct tcp_options o = {};
+	struct edge_flow *flow;
+
+	__builtin_memcpy(key.server, p->source, 16);
+	__builtin_memcpy(key.client, p->target, 16);
+	key.server_port = p->source_port;
+	key.client_port = p->target_port;
+	flow = bpf_map_lookup_elem(&edge_flows, &key);
+	if (p->tcp_header > TCP_HEADER)
+		options_of(skb, p, &o);
+	else
+		o.wscale = NO_SCALE;
+	if ((p->flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK)) {
+		if (!flow || flow->iss != p->seq)
+			return start_flow(p, &o, &key);
+		flow->seen_ns = bpf_ktime_get_coarse_ns();
+		return 1;
+	}
+	/* Older than this table: never harm it, its bounds are just not known. */
+	if (!flow)
+		count(EDGE_UNTRACKED);
+	else
+		track_server(flow, p, &o);
+	return 1;
+}
+
+/* On the wire size of the largest segment, for the MTU check. */
+static __always_inline __u16 segment_len(struct __sk_buff *skb, const struct packet *p)
+{
+	__u32 len = p->l3_len;
+
+	if (skb->gso_size)
+		len = p->l4 - ETH_HLEN + p->tcp_header + skb->gso_size;
+	return len > 65535 ? 65535 : len;
+}
+
+/* Routes as the stack would; whatever is not a plain success is left to it. */
+static __always_inline int forward(struct __sk_buff *skb, const struct packet *p,
+				   __u32 ifindex)
+{
+	struct bpf_fib_lookup fib = {};
+	__u8 addresses[ETH_ADDRESSES];
+
+	if (p->ttl <= 1)
+		return PASS;
+	fib.l4_protocol = IPPROTO_TCP;
+	fib.sport = bpf_htons(p->source_port);
+	fib.dport = bpf_htons(p->target_port);
+	fib.tot_len = segment_len(skb, p);
+	fib.ifindex = ifindex;
+	if (p->v6) {
+		fib.family = AF_INET6;
+		__builtin_memcpy(fib.ipv6_src, p->source, 16);
+		__builtin_memcpy(fib.ipv6_dst, p->target, 16);
+	} else {
+		fib.family = AF_INET;
+		__builtin_memcpy(&fib.ipv4_src, p->source + 12, 4);
+		__builtin_memcpy(&fib.ipv4_dst, p->target + 12, 4);
+	}
+	if (bpf_fib_lookup(skb, &fib, sizeof(fib), 0) != BPF_FIB_LKUP_RET_SUCCESS) {
+		count(EDGE_SLOW_PATH);
+		return PASS;
+	}
+	__builtin_memcpy(addresses, fib.dmac, 6);
+	__builtin_memcpy(addresses + 6, fib.smac, 6);
+	if (decrement_ttl(skb, p) || bpf_skb_store_bytes(skb, 0, addresses, ETH_ADDRESSES, 0))
+		return steal(EDGE_ODD);
+	count(EDGE_FORWARDED_OUT);
+	return bpf_redirect(fib.ifindex, 0);
+}
+
+SEC("classifier")
+int edge_member(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	enum parsed what = parse(skb, &p);
+	struct edge_member *speaker;
+
+	if (!claims_service(skb, &p, what))
+		return PASS;
+	speaker = member(current_member());
+	if (!speaker || speaker->ifindex != skb->ifindex)
+		return steal(EDGE_FENCED);
+	if (what != PARSED_TCP || !is_service(p.source, p.source_port))
+		return PASS;
+	if (!track(skb, &p))
+		return steal(EDGE_REFUSED_FLOWS);
+	return forward(skb, &p, speaker->l3_ifindex);
+}
+
+char licence[] SEC("license") = "Dual MIT/GPL";

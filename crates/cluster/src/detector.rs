@@ -1,0 +1,228 @@
+//! The failure detector of one channel: sends heartbeats, suspects after two
+//! missed ones and declares the peer dead after three (HALR §3.3).
+
+use crate::Nanos;
+
+/// Time between two heartbeats.
+pub const PERIOD: Nanos = Nanos::from_ms(20);
+/// Heartbeats missed in a row before the peer is suspected.
+pub const SUSPECT_AFTER: u64 = 2;
+/// Heartbeats missed in a row before the peer is declared dead.
+pub const DECLARE_AFTER: u64 = 3;
+
+/// What the detector wants done.
+pub trait DetectorOutput {
+    /// Send heartbeat `number`; `echo` is the last one received.
+    fn beat(&mut self, number: u64, echo: u64);
+    /// Two heartbeats are missing.
+    fn suspected(&mut self);
+    /// A suspected peer was heard again.
+    fn trusted(&mut self);
+    /// Three heartbeats are missing. Final: said once, and never taken back.
+    fn declared(&mut self);
+}
+
+/// What is thought of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    Alive,
+    Suspected,
+    Dead,
+}
+
+/// See the module.
+///
+/// # Contract
+/// * Call `handle_received` for every message, after decryption; for a heartbeat
+///   `handle_beat` instead.
+/// * Before `handle_timeout`, read whatever the socket already holds: a heartbeat
+///   that waits there is not missing.
+/// * Sleep no longer than until `next_deadline`. If the process itself slept
+///   longer, the time it overslept is not held against the peer.
+#[derive(Clone, Debug)]
+pub struct Detector {
+    last_heard: Nanos,
+    next_beat: Nanos,
+    number: u64,
+    peer_number: u64,
+    echoed: u64,
+    peer: Peer,
+    overslept: u64,
+}
+
+impl Detector {
+    /// A detector for a channel that was opened now.
+    #[must_use]
+    pub fn new(now: Nanos) -> Self {
+        Self {
+            last_heard: now,
+            next_beat: now,
+            number: 0,
+            peer_number: 0,
+            echoed: 0,
+            peer: Peer::Alive,
+            overslept: 0,
+        }
+    }
+
+    /// Any message shows that the peer lives.
+    pub fn handle_received(&mut self, now: Nanos, out: &mut impl DetectorOutput) {
+        self.last_heard = self.last_heard.max(now);
+        if self.peer == Peer::Suspected {
+            self.peer = Peer::Alive;
+            out.trusted();
+        }
+    }
+
+    /// A heartbeat: `echo` is the last of ours that the peer had.
+    pub fn handle_beat(
+        &mut self,
+        now: Nanos,
+        number: u64,
+        echo: u64,
+        out: &mut impl DetectorOutput,
+    ) {
+        self.peer_number = self.peer_number.max(number);
+        // A peer cannot have what was never sent.
+        self.echoed = self.echoed.max(echo.min(self.number));
+        self.handle_received(now, out);
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due; `None` once the
+    /// peer is declared dead.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        let missed = match self.peer {
+            Peer::Alive => SUSPECT_AFTER,
+            Peer::Suspected => DECLARE_AFTER,
+            Peer::Dead => return None,
+        };
+        Some(self.next_beat.min(self.missed_at(missed)))
+    }
+
+    /// Sends what is due and judges the peer.
+    pub fn handle_timeout(&mut self, now: Nanos, out: &mut impl DetectorOutput) {
+        let Some(due) = self.next_deadline() else { return };
+        let late = now.since(due);
+        if late > PERIOD {
+            self.overslept += 1;
+            self.last_heard = self.last_heard.plus(late).min(now);
+        }
+        if now >= self.next_beat {
+            self.number += 1;
+            self.next_beat = now.plus(PERIOD);
+            out.beat(self.number, self.peer_number);
+        }
+        if self.peer == Peer::Alive && now >= self.missed_at(SUSPECT_AFTER) {
+            self.peer = Peer::Suspected;
+            out.suspected();
+        }
+        if self.peer == Peer::Suspected && now >= self.missed_at(DECLARE_AFTER) {
+            self.peer = Peer::Dead;
+            out.declared();
+        }
+    }
+
+    /// What is thought of the peer now.
+    #[must_use]
+    pub fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// Our last heartbeat that the peer has confirmed: the channel works both ways.
+    #[must_use]
+    pub fn echoed(&self) -> u64 {
+        self.echoed
+    }
+
+    /// How often this process itself was too late to judge.
+    #[must_use]
+    pub fn overslept(&self) -> u64 {
+        self.overslept
+    }
+
+    fn missed_at(&self, missed: u64) -> Nanos {
+        self.last_heard.plus(Nanos(PERIOD.0 * missed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Default)]
+    struct Notes(Vec<&'static str>);
+
+    impl DetectorOutput for Notes {
+        fn beat(&mut self, _: u64, _: u64) {
+            self.0.push("beat");
+        }
+        fn suspected(&mut self) {
+            self.0.push("suspected");
+        }
+        fn trusted(&mut self) {
+            self.0.push("trusted");
+        }
+        fn declared(&mut self) {
+            self.0.push("declared");
+        }
+    }
+
+    fn run_until(detector: &mut Detector, until: Nanos, notes: &mut Notes) -> Nanos {
+        let mut now = Nanos(0);
+        while let Some(at) = detector.next_deadline().filter(|at| *at <= until) {
+            now = at;
+            detector.handle_timeout(now, notes);
+        }
+        now
+    }
+
+    #[test]
+    fn a_silent_peer_is_suspected_after_two_and_declared_after_three() {
+        let (mut detector, mut notes) = (Detector::new(Nanos(0)), Notes::default());
+        run_until(&mut detector, Nanos::from_ms(39), &mut notes);
+        assert_eq!(notes.0, ["beat", "beat"]);
+        run_until(&mut detector, Nanos::from_ms(59), &mut notes);
+        assert_eq!(detector.peer(), Peer::Suspected);
+        assert_eq!(run_until(&mut detector, Nanos::from_ms(1000), &mut notes), Nanos::from_ms(60));
+        assert_eq!(detector.peer(), Peer::Dead);
+        assert_eq!(notes.0.iter().filter(|note| **note == "declared").count(), 1);
+        assert_eq!(detector.next_deadline(), None);
+    }
+
+    #[test]
+    fn any_message_ends_a_suspicion() {
+        let (mut detector, mut notes) = (Detector::new(Nanos(0)), Notes::default());
+        run_until(&mut detector, Nanos::from_ms(45), &mut notes);
+        detector.handle_received(Nanos::from_ms(46), &mut notes);
+        assert_eq!(notes.0.last(), Some(&"trusted"));
+        run_until(&mut detector, Nanos::from_ms(85), &mut notes);
+        assert_eq!(detector.peer(), Peer::Alive);
+    }
+
+    #[test]
+    fn oversleeping_is_not_held_against_the_peer() {
+        let (mut detector, mut notes) = (Detector::new(Nanos(0)), Notes::default());
+        detector.handle_timeout(Nanos(0), &mut notes);
+        detector.handle_beat(Nanos::from_ms(10), 1, 1, &mut notes);
+        detector.handle_timeout(Nanos::from_ms(900), &mut notes);
+        assert_eq!(detector.peer(), Peer::Alive);
+        assert_eq!((detector.overslept(), detector.echoed()), (1, 1));
+        run_until(&mut detector, Nanos::from_ms(1000), &mut notes);
+        assert_eq!(detector.peer(), Peer::Dead);
+    }
+
+    proptest! {
+        #[test]
+        fn a_peer_that_beats_is_never_declared(jitters in proptest::collection::vec(0_u64..19, 1..200)) {
+            let (mut detector, mut notes) = (Detector::new(Nanos(0)), Notes::default());
+            for (n, jitter) in jitters.iter().enumerate() {
+                let at = Nanos::from_ms(20 * (n as u64 + 1) + jitter);
+                run_until(&mut detector, at, &mut notes);
+                detector.handle_beat(at, n as u64, u64::MAX, &mut notes);
+            }
+            prop_assert!(!notes.0.contains(&"declared") && !notes.0.contains(&"suspected"));
+        }
+    }
+}

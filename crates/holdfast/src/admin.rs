@@ -1,0 +1,340 @@
+//! The admin socket: one line of JSON asks, one line answers.
+//!
+//! The daemon's side is one descriptor in its event loop and never blocks; the
+//! other side is what the verbs use.
+
+use crate::poll::{Epoll, Interest, Ready};
+use crate::status::rfc3339;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Clients at a time; one more is closed at once.
+pub const CLIENTS_MAX: usize = 16;
+/// Longest request line.
+pub const REQUEST_BYTES_MAX: usize = 4096;
+/// Events that are kept; older ones are forgotten.
+pub const EVENTS_MAX: usize = 1024;
+/// Longest answer that a verb accepts.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+/// How long a verb waits for a daemon.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+const LISTENER: u64 = u64::MAX;
+
+/// What can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "cmd", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Request {
+    Status,
+    /// Events with a number of at least `since`.
+    Events {
+        #[serde(default)]
+        since: u64,
+    },
+    /// Let no member speak (edge only; the tests use it).
+    Fence,
+    /// Undo `Fence`.
+    Unfence,
+}
+
+/// Something worth remembering.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Counted from 1 since the start of the daemon.
+    pub number: u64,
+    pub at: String,
+    /// One word or two that do not change between releases.
+    pub what: String,
+    pub detail: String,
+}
+
+/// The last [`EVENTS_MAX`] events.
+#[derive(Debug, Default)]
+pub struct Events {
+    kept: VecDeque<Event>,
+    count: u64,
+}
+
+impl Events {
+    /// Remembers an event and writes it to the log.
+    pub fn add(&mut self, what: &str, detail: impl Into<String>) {
+        let detail = detail.into();
+        tracing::info!("{what}: {detail}");
+        self.count += 1;
+        if self.kept.len() == EVENTS_MAX {
+            self.kept.pop_front();
+        }
+        let at = rfc3339(SystemTime::now());
+        self.kept.push_back(Event { number: self.count, at, what: what.to_owned(), detail });
+    }
+
+    /// The events from number `since` on that are still known, as an answer.
+    #[must_use]
+    pub fn answer(&self, since: u64) -> Value {
+        let events: Vec<&Event> = self.kept.iter().filter(|e| e.number >= since).collect();
+        json!({ "events": events })
+    }
+}
+
+/// An answer that says why there is none.
+#[must_use]
+pub fn refusal(reason: &str) -> Value {
+    json!({ "error": reason })
+}
+
+/// The daemon's side.
+#[derive(Debug)]
+pub struct AdminSocket {
+    listener: UnixListener,
+    epoll: Epoll,
+    clients: [Option<Client>; CLIENTS_MAX],
+    ready: Vec<Ready>,
+    path: PathBuf,
+}
+
+#[derive(Debug)]
+struct Client {
+    stream: UnixStream,
+    request: Vec<u8>,
+    answer: Vec<u8>,
+}
+
+impl AdminSocket {
+    /// Listens at `path`, for its owner only; a socket that a dead daemon left
+    /// there is replaced.
+    ///
+    /// # Errors
+    /// `AddrInUse` if a living daemon serves it; else as `mkdir` and `bind`.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        if let Some(folder) = path.parent() {
+            std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+        }
+        if UnixStream::connect(path).is_ok() {
+            return Err(io::Error::new(
+                ErrorKind::AddrInUse,
+                "a daemon with this role runs already",
+            ));
+        }
+        match std::fs::remove_file(path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        let epoll = Epoll::new()?;
+        epoll.add(&listener, LISTENER, Interest::Read)?;
+        Ok(Self {
+            listener,
+            epoll,
+            clients: Default::default(),
+            ready: Vec::new(),
+            path: path.to_owned(),
+        })
+    }
+
+    /// Does what can be done without waiting; call it when the descriptor is
+    /// readable. `answer` turns each request into its answer.
+    ///
+    /// # Errors
+    /// When the listening socket itself fails; a client's failure ends only
+    /// that client.
+    pub fn serve(&mut self, mut answer: impl FnMut(Request) -> Value) -> io::Result<()> {
+        self.ready.clear();
+        self.epoll.wait(&mut self.ready, Some(Duration::ZERO))?;
+        let ready = std::mem::take(&mut self.ready);
+        for event in &ready {
+            if event.token == LISTENER {
+                self.accept()?;
+                continue;
+            }
+            let Some(slot) =
+                usize::try_from(event.token).ok().and_then(|i| self.clients.get_mut(i))
+            else {
+                continue;
+            };
+            let Some(client) = slot else { continue };
+            if client.serve(&mut answer).is_err() {
+                *slot = None;
+                continue;
+            }
+            let interest = if client.answer.is_empty() { Interest::Read } else { Interest::Write };
+            self.epoll.modify(&client.stream, event.token, interest)?;
+        }
+        self.ready = ready;
+        Ok(())
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e),
+            };
+            let Some(free) = self.clients.iter().position(Option::is_none) else { continue };
+            stream.set_nonblocking(true)?;
+            self.epoll.add(&stream, free as u64, Interest::Read)?;
+            self.clients[free] = Some(Client { stream, request: Vec::new(), answer: Vec::new() });
+        }
+    }
+}
+
+impl AsFd for AdminSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+impl Drop for AdminSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Client {
+    /// Reads, answers and writes; an error ends the client.
+    fn serve(&mut self, answer: &mut impl FnMut(Request) -> Value) -> io::Result<()> {
+        if !self.answer.is_empty() {
+            return self.write();
+        }
+        let mut buffer = [0; REQUEST_BYTES_MAX];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => self.request.extend_from_slice(&buffer[..count]),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(e) => return Err(e),
+        }
+        while let Some(end) = self.request.iter().position(|&b| b == b'\n') {
+            let value = match serde_json::from_slice(&self.request[..end]) {
+                Ok(request) => answer(request),
+                Err(error) => refusal(&format!("not a request: {error}")),
+            };
+            serde_json::to_writer(&mut self.answer, &value)?;
+            self.answer.push(b'\n');
+            self.request.drain(..=end);
+        }
+        if self.request.len() >= REQUEST_BYTES_MAX {
+            return Err(ErrorKind::InvalidData.into());
+        }
+        self.write()
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        while !self.answer.is_empty() {
+            match self.stream.write(&self.answer) {
+                Ok(count) => drop(self.answer.drain(..count)),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Asks the daemon behind `path`.
+///
+/// # Errors
+/// If nobody answers within two seconds or the answer is not JSON.
+pub fn ask(path: &Path, request: Request) -> io::Result<Value> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+    stream.set_write_timeout(Some(ANSWER_LIMIT))?;
+    let mut line = serde_json::to_vec(&request)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let mut answer = String::new();
+    BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut answer)?;
+    Ok(serde_json::from_str(&answer)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket(name: &str) -> (AdminSocket, PathBuf) {
+        let path =
+            std::env::temp_dir().join(format!("holdfast-{name}-{}.sock", std::process::id()));
+        (AdminSocket::bind(&path).unwrap(), path)
+    }
+
+    /// Runs the daemon's side until `client` has its result.
+    fn with_client<T: Send>(admin: &mut AdminSocket, client: impl FnOnce() -> T + Send) -> T {
+        let mut events = Events::default();
+        events.add("started", "for the test");
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(client);
+            while !thread.is_finished() {
+                admin
+                    .serve(|request| match request {
+                        Request::Events { since } => events.answer(since),
+                        Request::Status => json!({ "long": "x".repeat(3 << 20) }),
+                        _ => refusal("not here"),
+                    })
+                    .unwrap();
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            thread.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn requests_are_answered_even_at_length() {
+        let (mut admin, path) = socket("answers");
+        let at = path.clone();
+        let events =
+            with_client(&mut admin, move || ask(&at, Request::Events { since: 0 }).unwrap());
+        assert_eq!(events["events"][0]["what"], "started");
+        let at = path.clone();
+        let long = with_client(&mut admin, move || ask(&at, Request::Status).unwrap());
+        assert_eq!(long["long"].as_str().map(str::len), Some(3 << 20));
+        let at = path.clone();
+        let refused = with_client(&mut admin, move || ask(&at, Request::Fence).unwrap());
+        assert_eq!(refused["error"], "not here");
+        assert_eq!(AdminSocket::bind(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
+        drop(admin);
+        assert!(ask(&path, Request::Status).is_err());
+    }
+
+    #[test]
+    fn nonsense_is_refused_and_too_much_of_it_ends_the_client() {
+        let (mut admin, path) = socket("nonsense");
+        let at = path.clone();
+        let answer = with_client(&mut admin, move || {
+            let mut stream = UnixStream::connect(at).unwrap();
+            stream.write_all(b"{\"cmd\":\"explode\"}\n").unwrap();
+            let mut line = String::new();
+            BufReader::new(stream).read_line(&mut line).unwrap();
+            line
+        });
+        assert!(answer.contains("not a request"), "{answer}");
+        let answer = with_client(&mut admin, move || {
+            let mut stream = UnixStream::connect(path).unwrap();
+            let _ = stream.write_all(&[b'x'; 3 * REQUEST_BYTES_MAX]);
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest);
+            rest
+        });
+        assert!(answer.is_empty());
+    }
+
+    #[test]
+    fn events_are_numbered_and_limited() {
+        let mut events = Events::default();
+        for _ in 0..EVENTS_MAX + 5 {
+            events.add("tick", "");
+        }
+        assert_eq!(events.answer(0)["events"].as_array().map(Vec::len), Some(EVENTS_MAX));
+        assert_eq!(
+            events.answer(EVENTS_MAX as u64 + 5)["events"].as_array().map(Vec::len),
+            Some(1)
+        );
+    }
+}

@@ -1,0 +1,489 @@
+//! The encrypted channel between two daemons: messages over TCP, sealed by
+//! Noise (NNpsk0, 25519, AES-GCM, BLAKE2s) with the group's key.
+//!
+//! It never blocks and reads no clock. A caller watches [`Channel::as_fd`],
+//! calls [`Channel::recv`] when it is ready, queues with [`Channel::send`] and
+//! calls [`Channel::flush`] once per turn of its loop, so that all messages of
+//! a turn leave in one write. Wherever the bytes are not exactly what a peer
+//! with the key has sent, in order and once, the channel closes with an error.
+//!
+//! On the wire: eight bytes in clear (magic and version, so that another
+//! release is recognised), then records of a two-byte length and a Noise
+//! message. The plaintext of the records is one stream of messages, each with
+//! a four-byte length.
+
+mod error;
+mod handshake;
+mod listener;
+#[cfg(test)]
+mod tests;
+
+pub use error::ChannelError;
+pub use listener::{Listener, PENDING_MAX};
+
+use handshake::{Handshake, Side, Turn};
+use holdfast_wire::message::{MESSAGE_MAX, Message};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+/// A handshake that takes longer is given up.
+pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(2);
+/// Bytes that may wait to be sent; a peer that lets more pile up is not reading.
+pub const BACKLOG_BYTES_MAX: usize = 64 << 20;
+/// Longest name of a group or a member, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Unacknowledged data older than this closes the TCP connection.
+const USER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Largest Noise message (Noise specification §3).
+const RECORD_MAX: usize = 65535;
+const TAG_BYTES: usize = 16;
+const RECORD_PLAIN_MAX: usize = RECORD_MAX - TAG_BYTES;
+const RECORD_HEADER: usize = 2;
+const MESSAGE_HEADER: usize = 4;
+/// Read buffer: two whole records.
+const RAW_BYTES: usize = 2 * (RECORD_HEADER + RECORD_MAX);
+/// Reads of one [`Channel::recv`], so that a fast peer cannot starve the loop.
+const READS_PER_TURN: usize = 16;
+/// [`Channel::send`] flushes by itself when this much plaintext waits.
+const PLAIN_FLUSH_BYTES: usize = RECORD_PLAIN_MAX;
+
+/// What the two ends must agree on, and who this end is.
+#[derive(Clone)]
+pub struct Identity {
+    /// See [`crate::key::GroupKey::channel_key`].
+    pub key: [u8; 32],
+    pub group: String,
+    /// This end's name: a member's, or `edge`.
+    pub me: String,
+    pub kind: Kind,
+}
+
+/// Which conversation the channel carries; both ends must mean the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Between a member and the edge.
+    Edge,
+    /// Between the two members.
+    Pair,
+}
+
+/// One end of a channel.
+pub struct Channel {
+    socket: TcpStream,
+    stage: Stage,
+    peer: String,
+    handshake_until: Instant,
+    /// Bytes as read; `raw[raw_start..raw_end]` is not yet looked at.
+    raw: Box<[u8]>,
+    raw_start: usize,
+    raw_end: usize,
+    /// Decrypted bytes; `inbox[..inbox_end]` is the start of a message.
+    inbox: Vec<u8>,
+    inbox_end: usize,
+    /// Messages that are not yet encrypted.
+    plain: Vec<u8>,
+    /// Encrypted bytes; `out[out_start..]` is not yet written.
+    out: Vec<u8>,
+    out_start: usize,
+}
+
+enum Stage {
+    /// The TCP connection is under way.
+    Connecting(Box<Handshake>),
+    Handshaking(Box<Handshake>),
+    /// `confirmed`: a record of the peer was opened, so the handshake was no replay.
+    Open {
+        noise: Box<snow::TransportState>,
+        confirmed: bool,
+    },
+    Closed,
+}
+
+impl Channel {
+    /// Begins to connect. The handshake follows by itself in [`Channel::recv`]
+    /// and [`Channel::flush`]; until it is over, messages wait.
+    ///
+    /// # Errors
+    /// If the socket cannot be made or the address is unreachable at once.
+    pub fn connect(
+        address: SocketAddr,
+        identity: &Identity,
+        now: Instant,
+    ) -> Result<Self, ChannelError> {
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::STREAM.nonblocking().cloexec(),
+            Some(Protocol::TCP),
+        )?;
+        match socket.connect(&SockAddr::from(address)) {
+            Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => return Err(e.into()),
+            _ => {}
+        }
+        let handshake = Handshake::new(identity, Side::Initiator)?;
+        Self::new(socket.into(), Stage::Connecting(Box::new(handshake)), now)
+    }
+
+    /// Takes an accepted connection. It counts as open only when the first
+    /// record of the peer proves that its handshake was not a recording.
+    ///
+    /// # Errors
+    /// If the socket's options cannot be set.
+    pub fn accept(
+        stream: TcpStream,
+        identity: &Identity,
+        now: Instant,
+    ) -> Result<Self, ChannelError> {
+        stream.set_nonblocking(true)?;
+        let handshake = Handshake::new(identity, Side::Responder)?;
+        Self::new(stream, Stage::Handshaking(Box::new(handshake)), now)
+    }
+
+    fn new(socket: TcpStream, stage: Stage, now: Instant) -> Result<Self, ChannelError> {
+        let options = socket2::SockRef::from(&socket);
+        options.set_tcp_nodelay(true)?;
+        // The host's default may be one that probes with delay; where cubic is
+        // missing the default has to do.
+        let _ = options.set_tcp_congestion(b"cubic");
+        options.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+        Ok(Self {
+            socket,
+            stage,
+            peer: String::new(),
+            handshake_until: now + HANDSHAKE_LIMIT,
+            raw: vec![0; RAW_BYTES].into_boxed_slice(),
+            raw_start: 0,
+            raw_end: 0,
+            inbox: Vec::new(),
+            inbox_end: 0,
+            plain: Vec::new(),
+            out: Vec::new(),
+            out_start: 0,
+        })
+    }
+
+    /// Whether the peer has proved that it holds the key.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        matches!(self.stage, Stage::Open { confirmed: true, .. })
+    }
+
+    /// The name the peer gave in the handshake; empty before.
+    #[must_use]
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// When the handshake is given up; `None` once the channel is open.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        (!self.is_open()).then_some(self.handshake_until)
+    }
+
+    /// Whether the descriptor must be watched for writing too.
+    #[must_use]
+    pub fn wants_write(&self) -> bool {
+        matches!(self.stage, Stage::Connecting(_)) || self.out_start < self.out.len()
+    }
+
+    /// Bytes that wait to be sent.
+    #[must_use]
+    pub fn backlog_bytes(&self) -> usize {
+        self.plain.len() + self.out.len() - self.out_start
+    }
+
+    /// Gives up a handshake that takes too long.
+    ///
+    /// # Errors
+    /// [`ChannelError::HandshakeTimeout`]; the channel is closed.
+    pub fn tick(&mut self, now: Instant) -> Result<(), ChannelError> {
+        if self.deadline().is_some_and(|at| at <= now) {
+            return self.fail(ChannelError::HandshakeTimeout);
+        }
+        Ok(())
+    }
+
+    /// Queues a message for the next [`Channel::flush`].
+    ///
+    /// # Errors
+    /// [`ChannelError::MessageTooLong`] and [`ChannelError::Backlog`] leave the
+    /// channel as it was, without the message; all others close it.
+    pub fn send(&mut self, message: &Message<'_>) -> Result<(), ChannelError> {
+        if matches!(self.stage, Stage::Closed) {
+            return Err(ChannelError::Closed);
+        }
+        let start = self.plain.len();
+        self.plain.extend_from_slice(&[0; MESSAGE_HEADER]);
+        message.encode(&mut self.plain);
+        let bytes = self.plain.len().saturating_sub(start + MESSAGE_HEADER);
+        let refused = if bytes > MESSAGE_MAX {
+            Some(ChannelError::MessageTooLong { bytes })
+        } else if self.backlog_bytes() > BACKLOG_BYTES_MAX {
+            Some(ChannelError::Backlog)
+        } else {
+            None
+        };
+        if let Some(error) = refused {
+            self.plain.truncate(start);
+            return Err(error);
+        }
+        self.plain[start..start + MESSAGE_HEADER].copy_from_slice(&(bytes as u32).to_le_bytes());
+        if self.plain.len() >= PLAIN_FLUSH_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// Encrypts what is queued and writes what the socket takes.
+    ///
+    /// # Errors
+    /// When the connection is broken; the channel is closed then.
+    pub fn flush(&mut self) -> Result<(), ChannelError> {
+        self.finish_connecting()?;
+        self.seal()?;
+        while self.out_start < self.out.len() {
+            match self.socket.write(&self.out[self.out_start..]) {
+                Ok(written) => self.out_start += written,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return self.fail(e.into()),
+            }
+        }
+        self.out.clear();
+        self.out_start = 0;
+        Ok(())
+    }
+
+    /// Reads what has arrived and hands over every complete message. Also
+    /// drives the handshake. What a peer sent before it closed is handed over
+    /// before the error tells that it closed.
+    ///
+    /// # Errors
+    /// When the peer has closed, or sent what no peer with the key sends; the
+    /// channel is closed then.
+    pub fn recv(&mut self, mut each: impl FnMut(Message<'_>)) -> Result<(), ChannelError> {
+        self.receive(Some(&mut each))
+    }
+
+    /// Drives the handshake only. Messages that follow it stay buffered: call
+    /// [`Channel::recv`] once as soon as [`Channel::is_open`].
+    ///
+    /// # Errors
+    /// As [`Channel::recv`].
+    pub fn handshake(&mut self) -> Result<(), ChannelError> {
+        self.receive(None)
+    }
+
+    fn receive(
+        &mut self,
+        mut each: Option<&mut dyn FnMut(Message<'_>)>,
+    ) -> Result<(), ChannelError> {
+        self.finish_connecting()?;
+        if let Stage::Connecting(_) = self.stage {
+            return Ok(());
+        }
+        if let Some(each) = &mut each {
+            self.hand_over(*each)?;
+        }
+        self.open_records(&mut each)?;
+        for _ in 0..READS_PER_TURN {
+            if each.is_none() && self.is_open() {
+                break;
+            }
+            self.make_room();
+            let room = self.raw.len() - self.raw_end;
+            match self.socket.read(&mut self.raw[self.raw_end..]) {
+                Ok(0) if self.raw_start == self.raw_end && self.inbox_end == 0 => {
+                    return self.fail(ChannelError::Closed);
+                }
+                Ok(0) => return self.fail(ChannelError::Truncated),
+                Ok(count) => {
+                    self.raw_end += count;
+                    self.open_records(&mut each)?;
+                    // A short read emptied the socket: asking again costs a call.
+                    if count < room {
+                        break;
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return self.fail(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks whether the TCP connection is there, and if so says hello.
+    fn finish_connecting(&mut self) -> Result<(), ChannelError> {
+        match &self.stage {
+            Stage::Closed => return Err(ChannelError::Closed),
+            Stage::Handshaking(_) | Stage::Open { .. } => return Ok(()),
+            Stage::Connecting(_) => {}
+        }
+        if let Some(error) = self.socket.take_error()? {
+            return self.fail(error.into());
+        }
+        if self.socket.peer_addr().is_err() {
+            return Ok(());
+        }
+        let Stage::Connecting(mut handshake) = std::mem::replace(&mut self.stage, Stage::Closed)
+        else {
+            return Ok(());
+        };
+        handshake.begin(&mut self.out)?;
+        self.stage = Stage::Handshaking(handshake);
+        self.flush()
+    }
+
+    /// Opens every complete record in `raw`.
+    fn open_records(
+        &mut self,
+        each: &mut Option<&mut dyn FnMut(Message<'_>)>,
+    ) -> Result<(), ChannelError> {
+        loop {
+            let progress = match &mut self.stage {
+                Stage::Open { confirmed: true, .. } if each.is_none() => false,
+                Stage::Open { .. } => self.open_record()?,
+                Stage::Handshaking(_) => self.step_handshake()?,
+                Stage::Connecting(_) | Stage::Closed => false,
+            };
+            if !progress {
+                return Ok(());
+            }
+            if let Some(each) = each {
+                self.hand_over(*each)?;
+            }
+        }
+    }
+
+    /// Decrypts one record to the inbox; false if none is complete.
+    fn open_record(&mut self) -> Result<bool, ChannelError> {
+        let Some(record) = next_record(&self.raw[self.raw_start..self.raw_end]) else {
+            return Ok(false);
+        };
+        let length = record.len();
+        if self.inbox.len() < self.inbox_end + length {
+            self.inbox.resize(self.inbox_end + length, 0);
+        }
+        let Stage::Open { noise, confirmed } = &mut self.stage else { return Ok(false) };
+        let opened = noise.read_message(record, &mut self.inbox[self.inbox_end..]);
+        *confirmed |= opened.is_ok();
+        match opened {
+            Ok(bytes) => self.inbox_end += bytes,
+            Err(_) => return self.fail(ChannelError::Tampered),
+        }
+        self.raw_start += RECORD_HEADER + length;
+        Ok(true)
+    }
+
+    /// Hands over the complete messages in the inbox.
+    fn hand_over(&mut self, each: &mut dyn FnMut(Message<'_>)) -> Result<(), ChannelError> {
+        let mut at = 0;
+        while let Some(header) = self.inbox[at..self.inbox_end].first_chunk::<MESSAGE_HEADER>() {
+            let bytes = u32::from_le_bytes(*header) as usize;
+            if bytes > MESSAGE_MAX {
+                return self.fail(ChannelError::GiantMessage { bytes });
+            }
+            let start = at + MESSAGE_HEADER;
+            let Some(encoded) = self.inbox[..self.inbox_end].get(start..start + bytes) else {
+                break;
+            };
+            match Message::decode(encoded) {
+                Ok(message) => each(message),
+                Err(error) => return self.fail(error.into()),
+            }
+            at = start + bytes;
+        }
+        self.inbox.copy_within(at..self.inbox_end, 0);
+        self.inbox_end -= at;
+        Ok(())
+    }
+
+    fn step_handshake(&mut self) -> Result<bool, ChannelError> {
+        let Stage::Handshaking(handshake) = &mut self.stage else { return Ok(false) };
+        let (taken, turn) =
+            match handshake.step(&self.raw[self.raw_start..self.raw_end], &mut self.out) {
+                Ok(step) => step,
+                Err(error) => {
+                    // Our version may still tell the peer what is wrong.
+                    let _ = self.flush_out_once();
+                    return self.fail(error);
+                }
+            };
+        self.raw_start += taken;
+        let finished = match turn {
+            Turn::Wait => return Ok(false),
+            Turn::Progress => return Ok(true),
+            Turn::Finished(finished) => finished,
+        };
+        let initiator = finished.noise.is_initiator();
+        self.peer = finished.peer;
+        self.stage = Stage::Open { noise: Box::new(finished.noise), confirmed: initiator };
+        if initiator {
+            // An empty record proves to the other side that we are no recording.
+            self.seal_chunk(0..0)?;
+        }
+        self.flush()?;
+        Ok(true)
+    }
+
+    /// Encrypts all of `plain` once the channel is open.
+    fn seal(&mut self) -> Result<(), ChannelError> {
+        // Nothing of value leaves before the peer has proved itself.
+        if self.plain.is_empty() || !self.is_open() {
+            return Ok(());
+        }
+        let mut start = 0;
+        while start < self.plain.len() {
+            let end = self.plain.len().min(start + RECORD_PLAIN_MAX);
+            self.seal_chunk(start..end)?;
+            start = end;
+        }
+        self.plain.clear();
+        Ok(())
+    }
+
+    /// Encrypts one record of `plain` to the end of `out`.
+    fn seal_chunk(&mut self, range: std::ops::Range<usize>) -> Result<(), ChannelError> {
+        let Stage::Open { noise, .. } = &mut self.stage else { return Ok(()) };
+        let at = self.out.len();
+        let length = range.len() + TAG_BYTES;
+        self.out.extend_from_slice(&(length as u16).to_le_bytes());
+        self.out.resize(at + RECORD_HEADER + length, 0);
+        match noise.write_message(&self.plain[range], &mut self.out[at + RECORD_HEADER..]) {
+            Ok(_) => Ok(()),
+            Err(_) => self.fail(ChannelError::Tampered),
+        }
+    }
+
+    fn flush_out_once(&mut self) -> io::Result<usize> {
+        self.socket.write(&self.out[self.out_start..])
+    }
+
+    /// Moves what is left in `raw` to its front if the rest could not hold a record.
+    fn make_room(&mut self) {
+        if self.raw_start == self.raw_end {
+            (self.raw_start, self.raw_end) = (0, 0);
+        } else if self.raw.len() - self.raw_start < RECORD_HEADER + RECORD_MAX {
+            self.raw.copy_within(self.raw_start..self.raw_end, 0);
+            (self.raw_start, self.raw_end) = (0, self.raw_end - self.raw_start);
+        }
+    }
+
+    fn fail<T>(&mut self, error: ChannelError) -> Result<T, ChannelError> {
+        self.stage = Stage::Closed;
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        Err(error)
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The body of the first record of `bytes`, if it is complete.
+fn next_record(bytes: &[u8]) -> Option<&[u8]> {
+    let (header, rest) = bytes.split_first_chunk::<RECORD_HEADER>()?;
+    rest.get(..usize::from(u16::from_le_bytes(*header)))
+}

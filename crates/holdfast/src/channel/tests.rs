@@ -1,0 +1,328 @@
+//! Two ends over loopback, and an attacker between them.
+
+use super::*;
+use std::net::TcpListener;
+use std::thread::sleep;
+
+const KEY: [u8; 32] = [7; 32];
+
+fn identity(me: &str) -> Identity {
+    Identity { key: KEY, group: "demo".to_owned(), me: me.to_owned(), kind: Kind::Pair }
+}
+
+/// Both ends of a loopback connection, nothing said yet.
+fn ends(near: &Identity, far: &Identity) -> (Channel, Channel) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = Channel::connect(listener.local_addr().unwrap(), near, Instant::now()).unwrap();
+    let far = Channel::accept(listener.accept().unwrap().0, far, Instant::now()).unwrap();
+    (near, far)
+}
+
+/// Drives both until `done` or one fails; returns their results.
+fn drive(
+    near: &mut Channel,
+    far: &mut Channel,
+    mut done: impl FnMut(&Channel, &Channel) -> bool,
+) -> (Result<(), ChannelError>, Result<(), ChannelError>) {
+    for _ in 0..2000 {
+        let a = near.flush().and_then(|()| near.handshake());
+        let b = far.flush().and_then(|()| far.handshake());
+        if a.is_err() || b.is_err() {
+            // The other side may need a moment to learn of it.
+            let mut results = (a, b);
+            for _ in 0..3 {
+                sleep(Duration::from_millis(5));
+                results = (
+                    results.0.and_then(|()| near.handshake()),
+                    results.1.and_then(|()| far.handshake()),
+                );
+            }
+            return results;
+        }
+        if done(near, far) {
+            return (Ok(()), Ok(()));
+        }
+        sleep(Duration::from_micros(100));
+    }
+    panic!("neither open nor failed");
+}
+
+fn open_pair() -> (Channel, Channel) {
+    let (mut near, mut far) = ends(&identity("a"), &identity("b"));
+    let (a, b) = drive(&mut near, &mut far, |n, f| n.is_open() && f.is_open());
+    a.unwrap();
+    b.unwrap();
+    (near, far)
+}
+
+/// Receives until `count` messages have come; each is turned into text.
+fn receive(channel: &mut Channel, count: usize) -> Result<Vec<String>, ChannelError> {
+    let mut got = Vec::new();
+    let start = Instant::now();
+    while got.len() < count && start.elapsed() < Duration::from_secs(10) {
+        channel.recv(|m| got.push(format!("{m:?}")))?;
+    }
+    Ok(got)
+}
+
+fn beat(number: u64) -> Message<'static> {
+    Message::Beat { number, echo: 0, executed: 0 }
+}
+
+#[test]
+fn messages_arrive_in_order_and_whole() {
+    let (mut near, mut far) = open_pair();
+    assert_eq!((near.peer(), far.peer()), ("b", "a"));
+    for number in 0..100 {
+        near.send(&beat(number)).unwrap();
+    }
+    near.flush().unwrap();
+    let expected: Vec<String> = (0..100).map(|n| format!("{:?}", beat(n))).collect();
+    assert_eq!(receive(&mut far, 100).unwrap(), expected);
+    far.send(&Message::Ask).unwrap();
+    far.flush().unwrap();
+    assert_eq!(receive(&mut near, 1).unwrap(), ["Ask"]);
+}
+
+#[test]
+fn a_message_longer_than_a_record_arrives() {
+    let (mut near, mut far) = open_pair();
+    let records: Vec<u8> = (0..3_000_000u32).map(|i| i as u8).collect();
+    near.send(&Message::Frame { number: 1, records: &records }).unwrap();
+    let mut arrived = false;
+    for _ in 0..10_000 {
+        near.flush().unwrap();
+        far.recv(|m| {
+            assert_eq!(m, Message::Frame { number: 1, records: &records });
+            arrived = true;
+        })
+        .unwrap();
+        if arrived {
+            return;
+        }
+    }
+    panic!("never arrived");
+}
+
+#[test]
+fn messages_wait_for_the_handshake() {
+    let (mut near, mut far) = ends(&identity("a"), &identity("b"));
+    near.send(&Message::Ask).unwrap();
+    let (a, b) = drive(&mut near, &mut far, |n, f| n.is_open() && f.is_open());
+    a.and(b).unwrap();
+    near.flush().unwrap();
+    assert_eq!(receive(&mut far, 1).unwrap(), ["Ask"]);
+}
+
+#[test]
+fn what_was_sent_before_the_end_arrives_before_the_error() {
+    let (mut near, mut far) = open_pair();
+    near.send(&Message::Ask).unwrap();
+    near.flush().unwrap();
+    drop(near);
+    sleep(Duration::from_millis(20));
+    let mut got = Vec::new();
+    let mut result = Ok(());
+    for _ in 0..3 {
+        result = result.and_then(|()| far.recv(|m| got.push(format!("{m:?}"))));
+    }
+    assert_eq!(got, ["Ask"]);
+    assert!(matches!(result, Err(ChannelError::Closed)), "{result:?}");
+    assert!(matches!(far.send(&Message::Ask), Err(ChannelError::Closed)));
+}
+
+#[test]
+fn another_key_group_or_role_is_refused() {
+    let others = [
+        Identity { key: [8; 32], ..identity("b") },
+        Identity { group: "other".to_owned(), ..identity("b") },
+        Identity { kind: Kind::Edge, ..identity("b") },
+    ];
+    for other in others {
+        let (mut near, mut far) = ends(&identity("a"), &other);
+        let (a, b) = drive(&mut near, &mut far, |_, _| false);
+        assert!(matches!(b, Err(ChannelError::WrongKey)), "{b:?}");
+        assert!(a.is_err() && !near.is_open() && !far.is_open());
+    }
+}
+
+/// A raw client against an accepting channel: what does the channel say?
+fn answer_to(bytes: &[u8]) -> (ChannelError, Vec<u8>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut raw = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    raw.write_all(bytes).unwrap();
+    raw.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut far =
+        Channel::accept(listener.accept().unwrap().0, &identity("b"), Instant::now()).unwrap();
+    let error = (0..1000)
+        .find_map(|_| {
+            sleep(Duration::from_micros(100));
+            far.recv(|_| panic!("nothing may be delivered")).err()
+        })
+        .expect("never refused");
+    let mut reply = Vec::new();
+    let _ = raw.read_to_end(&mut reply);
+    (error, reply)
+}
+
+#[test]
+fn another_program_or_version_is_named() {
+    assert!(matches!(answer_to(b"GET / HTTP/1.1\r\n\r\n").0, ChannelError::OtherProgram));
+    let (error, reply) = answer_to(b"HFCH\x63\0\0\0");
+    assert!(matches!(error, ChannelError::OtherVersion { theirs: 0x63, .. }));
+    assert_eq!(&reply[..4], b"HFCH", "the peer learns our version");
+    assert!(matches!(answer_to(b"HF").0, ChannelError::Truncated));
+    assert!(matches!(answer_to(b"HFCH\x01\0\0\0\xff\xff").0, ChannelError::WrongKey));
+}
+
+#[test]
+fn a_silent_peer_is_given_up() {
+    let (mut near, _far) = ends(&identity("a"), &identity("b"));
+    assert!(near.tick(Instant::now()).is_ok());
+    assert!(matches!(
+        near.tick(Instant::now() + HANDSHAKE_LIMIT),
+        Err(ChannelError::HandshakeTimeout)
+    ));
+}
+
+#[test]
+fn a_recorded_handshake_does_not_open_a_channel() {
+    let mut recorded = Vec::new();
+    Handshake::new(&identity("a"), Side::Initiator).unwrap().begin(&mut recorded).unwrap();
+    // The attacker also repeats the empty record that followed; it cannot have
+    // been made with the keys of this connection.
+    recorded.extend_from_slice(&[16, 0]);
+    recorded.extend_from_slice(&[0x5a; 16]);
+    assert!(matches!(answer_to(&recorded).0, ChannelError::Tampered));
+}
+
+/// Sends `count` beats as records of their own and lets `attack` change the
+/// bytes on their way.
+fn attacked(count: u64, attack: impl FnOnce(&mut Vec<Vec<u8>>)) -> (Vec<String>, ChannelError) {
+    let (mut near, mut far) = open_pair();
+    let mut records = Vec::new();
+    for number in 0..count {
+        near.send(&beat(number)).unwrap();
+        near.seal().unwrap();
+        records.push(std::mem::take(&mut near.out));
+    }
+    attack(&mut records);
+    near.out = records.concat();
+    near.flush().unwrap();
+    drop(near);
+    let mut got = Vec::new();
+    let error = (0..1000)
+        .find_map(|_| {
+            sleep(Duration::from_micros(100));
+            far.recv(|m| got.push(format!("{m:?}"))).err()
+        })
+        .expect("never closed");
+    (got, error)
+}
+
+#[test]
+fn corrupt_reordered_and_repeated_records_close_the_channel() {
+    let (got, error) = attacked(3, |records| records[1][5] ^= 1);
+    assert!(got.len() == 1 && matches!(error, ChannelError::Tampered), "{error:?}");
+    let (got, error) = attacked(3, |records| records.swap(1, 2));
+    assert!(got.len() == 1 && matches!(error, ChannelError::Tampered), "{error:?}");
+    let (got, error) = attacked(3, |records| records.push(records[2].clone()));
+    assert!(got.len() == 3 && matches!(error, ChannelError::Tampered), "{error:?}");
+    let (got, error) = attacked(3, |records| {
+        records.remove(1);
+    });
+    assert!(got.len() == 1 && matches!(error, ChannelError::Tampered), "{error:?}");
+    let (got, error) = attacked(3, |records| records[2].truncate(9));
+    assert!(got.len() == 2 && matches!(error, ChannelError::Truncated), "{error:?}");
+    let (got, error) = attacked(3, |_| {});
+    assert!(got.len() == 3 && matches!(error, ChannelError::Closed), "{error:?}");
+}
+
+#[test]
+fn a_giant_or_malformed_message_closes_the_channel() {
+    for (bytes, giant) in [(&[0xff; 8][..], true), (&[2, 0, 0, 0, 0xff, 0xff][..], false)] {
+        let (mut near, mut far) = open_pair();
+        near.plain.extend_from_slice(bytes);
+        near.flush().unwrap();
+        let error = receive(&mut far, 1).unwrap_err();
+        match error {
+            ChannelError::GiantMessage { .. } => assert!(giant),
+            ChannelError::BadMessage(_) => assert!(!giant),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_message_over_the_limit_is_refused_and_harms_nothing() {
+    let (mut near, mut far) = open_pair();
+    let records = vec![0; MESSAGE_MAX + 1];
+    let result = near.send(&Message::Frame { number: 1, records: &records });
+    assert!(matches!(result, Err(ChannelError::MessageTooLong { .. })));
+    near.send(&Message::Ask).unwrap();
+    near.flush().unwrap();
+    assert_eq!(receive(&mut far, 1).unwrap(), ["Ask"]);
+}
+
+#[test]
+fn a_peer_that_does_not_read_meets_the_limit() {
+    let (mut near, _far) = open_pair();
+    near.out.resize(BACKLOG_BYTES_MAX, 0);
+    assert!(matches!(near.send(&Message::Ask), Err(ChannelError::Backlog)));
+    assert_eq!(near.backlog_bytes(), BACKLOG_BYTES_MAX);
+    near.flush().unwrap();
+    assert!(near.wants_write() && near.backlog_bytes() < BACKLOG_BYTES_MAX);
+}
+
+#[test]
+fn a_listener_hands_over_open_channels_only() {
+    let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap(), identity("b")).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut liar = TcpStream::connect(address).unwrap();
+    liar.write_all(b"hello").unwrap();
+    let mut near = Channel::connect(address, &identity("a"), Instant::now()).unwrap();
+    near.send(&Message::Ask).unwrap();
+    let mut taken = None;
+    for _ in 0..2000 {
+        let _ = near.handshake();
+        near.flush().unwrap();
+        if let Ok(Some(channel)) = listener.accept(Instant::now()) {
+            taken = Some(channel);
+            break;
+        }
+        sleep(Duration::from_micros(100));
+    }
+    let mut far = taken.expect("never opened");
+    assert_eq!((far.peer(), listener.refused()), ("a", 1));
+    near.flush().unwrap();
+    assert_eq!(receive(&mut far, 1).unwrap(), ["Ask"]);
+}
+
+#[test]
+fn a_listener_limits_the_handshakes_under_way() {
+    let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap(), identity("b")).unwrap();
+    let address = listener.local_addr().unwrap();
+    let idle: Vec<TcpStream> =
+        (0..PENDING_MAX + 3).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let now = Instant::now();
+    for _ in 0..3 {
+        assert!(listener.accept(now).unwrap().is_none());
+    }
+    assert_eq!(listener.refused(), 3);
+    assert!(listener.deadline().is_some());
+    while listener.accept(now + HANDSHAKE_LIMIT).is_err() {}
+    assert_eq!(listener.refused() as usize, idle.len());
+}
+
+#[test]
+fn nobody_listening_is_an_error() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let refused = match Channel::connect(free, &identity("a"), Instant::now()) {
+        Err(error) => Some(error),
+        Ok(mut near) => (0..1000).find_map(|_| {
+            sleep(Duration::from_micros(100));
+            near.flush().err()
+        }),
+    };
+    assert!(matches!(refused, Some(ChannelError::Io(_))));
+}

@@ -1,0 +1,186 @@
+//! What the configuration says of this host, against what is there.
+
+use super::Finding;
+use super::settings::read;
+use crate::config::{Config, Member, Role};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::path::Path;
+
+pub(super) fn findings(config: &Config, role: Role) -> Vec<Finding> {
+    let mut findings = vec![key(config)];
+    match role {
+        Role::Edge => edge(config, &mut findings),
+        Role::Member(index) => {
+            if let Some(member) = config.members.get(index) {
+                self::member(config, member, &mut findings);
+            }
+        }
+    }
+    findings
+}
+
+fn key(config: &Config) -> Finding {
+    match config.key() {
+        Ok(_) => Finding::ok("key", config.group.key_file.display().to_string()),
+        Err(errors) => {
+            let error = errors.0.into_iter().next();
+            let (found, remedy) = error.map(|e| (e.message, e.remedy)).unwrap_or_default();
+            Finding::fail("key", found, remedy)
+        }
+    }
+}
+
+fn edge(config: &Config, findings: &mut Vec<Finding>) {
+    let ports = config.members.iter().map(|m| &m.edge_port);
+    for interface in config.edge.clients.iter().chain(config.edge.l3.as_ref()).chain(ports) {
+        findings.push(self::interface("interface", interface, None));
+    }
+    findings.push(local("edge.listen", config.edge.listen.ip()));
+    findings.push(forwarding(config));
+    findings.push(lasting(&config.edge.state_file));
+}
+
+fn member(config: &Config, member: &Member, findings: &mut Vec<Finding>) {
+    findings.push(interface("interface", &member.interface, Some(&member.mac.to_string())));
+    findings.push(local("address", member.address.ip()));
+    findings.push(return_path(config, member));
+    findings.push(program(config));
+}
+
+fn interface(name: &'static str, interface: &str, mac: Option<&str>) -> Finding {
+    let folder = Path::new("/sys/class/net").join(interface);
+    let found = read(folder.join("address"));
+    if found.is_empty() {
+        return Finding::fail(
+            name,
+            format!("{interface} does not exist"),
+            "`ip link` lists the names there are",
+        );
+    }
+    if mac.is_some_and(|mac| mac != found) {
+        return Finding::fail(
+            name,
+            format!("{interface} has the hardware address {found}"),
+            "write that address as this member's `mac`, in the file of every host",
+        );
+    }
+    match read(folder.join("operstate")).as_str() {
+        "down" => Finding::fail(
+            name,
+            format!("{interface} is down"),
+            format!("ip link set {interface} up"),
+        ),
+        _ => Finding::ok(name, format!("{interface} ({found})")),
+    }
+}
+
+fn local(name: &'static str, address: IpAddr) -> Finding {
+    match UdpSocket::bind((address, 0)) {
+        Ok(_) => Finding::ok(name, format!("{address} is an address of this host")),
+        Err(_) => Finding::fail(
+            name,
+            format!("{address} is not an address of this host"),
+            "`ip address` lists them; choose another with --role if this is another host of the group",
+        ),
+    }
+}
+
+fn forwarding(config: &Config) -> Finding {
+    let needed = |v6: bool| config.service_ips().iter().any(|ip| ip.is_ipv6() == v6);
+    let off = |v6: bool, path: &str| needed(v6) && read(path) == "0";
+    if off(false, "/proc/sys/net/ipv4/ip_forward") {
+        return Finding::fail(
+            "forwarding",
+            "IPv4 is not forwarded",
+            "sysctl -w net.ipv4.ip_forward=1",
+        );
+    }
+    if off(true, "/proc/sys/net/ipv6/conf/all/forwarding") {
+        return Finding::fail(
+            "forwarding",
+            "IPv6 is not forwarded",
+            "sysctl -w net.ipv6.conf.all.forwarding=1",
+        );
+    }
+    Finding::ok("forwarding", "on")
+}
+
+/// The epoch must survive a reboot.
+fn lasting(file: &Path) -> Finding {
+    let shown = file.display();
+    let mounts = read("/proc/self/mounts");
+    let parsed = mounts.lines().filter_map(|l| {
+        let mut fields = l.split(' ').skip(1);
+        Some((fields.next()?, fields.next()?))
+    });
+    // Later mounts hide earlier ones, so the last of the longest counts.
+    let under =
+        parsed.filter(|(point, _)| file.starts_with(point)).max_by_key(|(point, _)| point.len());
+    match under {
+        Some((point, kind @ ("tmpfs" | "ramfs"))) => Finding::fail(
+            "state_file",
+            format!("{shown} lies on {point}, a {kind} that a reboot empties"),
+            "choose a place on a disk: an edge that forgets its epoch could let two members speak",
+        ),
+        _ => Finding::ok("state_file", format!("{shown} survives a reboot")),
+    }
+}
+
+/// Answers to clients must pass the edge: it fences and rewrites them there.
+fn return_path(config: &Config, member: &Member) -> Finding {
+    let name = "return path";
+    let edge = config.edge.listen.ip();
+    let Some((interface, gateway)) = default_route() else {
+        return Finding::fail(
+            name,
+            "there is no default route",
+            format!("ip route add default via {edge} dev {}", member.interface),
+        );
+    };
+    if interface == member.interface && (edge.is_ipv6() || gateway == edge) {
+        return Finding::ok(
+            name,
+            format!("the default route goes through {gateway} on {interface}"),
+        );
+    }
+    Finding::warn(
+        name,
+        format!("the default route goes through {gateway} on {interface}"),
+        format!(
+            "answers to clients must pass the edge ({edge}): route the clients' networks through it"
+        ),
+    )
+}
+
+/// Interface and gateway of the IPv4 default route.
+fn default_route() -> Option<(String, IpAddr)> {
+    read("/proc/net/route").lines().skip(1).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [interface, "00000000", gateway, ..] = fields[..] else { return None };
+        // The kernel prints the address as a little-endian number.
+        let gateway = u32::from_str_radix(gateway, 16).ok()?;
+        Some((interface.to_owned(), IpAddr::V4(Ipv4Addr::from(gateway.swap_bytes()))))
+    })
+}
+
+fn program(config: &Config) -> Finding {
+    use std::os::unix::fs::PermissionsExt;
+    let name = config.server.command.first().map_or("", String::as_str);
+    let runs = |path: &Path| {
+        std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    let found = if name.contains('/') {
+        Some(Path::new(name).to_owned()).filter(|p| runs(p))
+    } else {
+        let folders = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|p| runs(p))
+    };
+    match found {
+        Some(path) => Finding::ok("server", path.display().to_string()),
+        None => Finding::fail(
+            "server",
+            format!("`{name}` is no program of this host"),
+            "install the same package on both members; binary and libraries are compared when they meet",
+        ),
+    }
+}

@@ -1,0 +1,189 @@
+//! The verbs. Flags, help, man pages and completions come from the types in
+//! [`args`]; data goes to standard output, everything else to standard error.
+
+pub mod args;
+mod failure;
+mod watch;
+
+pub use failure::Failure;
+
+use crate::check;
+use crate::config::{Config, Role};
+use crate::key::GroupKey;
+use crate::status::{Style, exit};
+use args::{Cli, Colour, ConfigVerb, GroupArgs, KeyVerb, Verb};
+use clap::{CommandFactory, Parser};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// A whole file to start from.
+const EXAMPLE: &str = include_str!("../../../docs/example.toml");
+/// The table of calls and their support, kept beside the other documents.
+const SUPPORT: &str = include_str!("../../../docs/SUPPORT.md");
+
+/// Runs the program.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_log(&cli);
+    match run(cli) {
+        Ok(code) => code,
+        Err(failure) => {
+            let _ = writeln!(io::stderr(), "holdfast: {failure}");
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    let style = style(cli.color);
+    let code = match cli.verb {
+        Verb::Demo(args) => return Ok(holdfast_lab::demo::run(&args)?),
+        Verb::Lab(command) => return Ok(holdfast_lab::run(command)?),
+        Verb::Run(group) => run_daemon(&group),
+        Verb::Status(args) => watch::status(&args, style),
+        Verb::Events(args) => watch::events(&args),
+        Verb::Check(args) => run_check(&args),
+        Verb::Key(KeyVerb::Gen) => say(&GroupKey::generate()?.to_text()),
+        Verb::Config(verb) => run_config(verb),
+        Verb::Support => say(SUPPORT),
+        Verb::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "holdfast", &mut script);
+            say(&String::from_utf8_lossy(&script))
+        }
+        Verb::Man { directory } => write_man_pages(&directory),
+        Verb::Edge(verb) => watch::edge(&verb),
+    }?;
+    Ok(ExitCode::from(code))
+}
+
+fn run_daemon(group: &GroupArgs) -> Result<u8, Failure> {
+    let (config, role) = load(group)?;
+    crate::daemon::run(&config, role)?;
+    Ok(exit::OK)
+}
+
+fn run_check(args: &args::CheckArgs) -> Result<u8, Failure> {
+    let loaded = match &args.config {
+        None => None,
+        Some(file) => Some(load(&GroupArgs { config: file.clone(), role: args.role.clone() })?),
+    };
+    let report = check::run(loaded.as_ref().map(|(config, role)| (config, *role)));
+    let text = if args.json { serde_json::to_string(&report)? + "\n" } else { report.render() };
+    print(&text)?;
+    Ok(if report.verdict() == check::Verdict::Fail { exit::DEGRADED } else { exit::OK })
+}
+
+fn run_config(verb: ConfigVerb) -> Result<u8, Failure> {
+    match verb {
+        ConfigVerb::Check { file } => {
+            let config = Config::load(&file)?;
+            config.key()?;
+            let services: Vec<String> =
+                config.group.services.iter().map(ToString::to_string).collect();
+            say(&format!(
+                "{}: group {} protects {}\n",
+                file.display(),
+                config.group.name,
+                services.join(", ")
+            ))
+        }
+        ConfigVerb::Show { file, effective } => {
+            let config = Config::load(&file)?;
+            let text = if effective { config.effective() } else { std::fs::read_to_string(file)? };
+            say(&text)
+        }
+        ConfigVerb::Example => say(EXAMPLE),
+    }
+}
+
+/// The configuration and the role that was asked for, or that this host has.
+fn load(group: &GroupArgs) -> Result<(Config, Role), Failure> {
+    let config = Config::load(&group.config)?;
+    let role = match &group.role {
+        Some(name) => config.role(name),
+        None => config.role_of_this_host(),
+    };
+    let role = role.map_err(Failure::usage)?;
+    Ok((config, role))
+}
+
+fn write_man_pages(directory: &Path) -> Result<u8, Failure> {
+    std::fs::create_dir_all(directory)?;
+    clap_mangen::generate_to(Cli::command(), directory)?;
+    Ok(exit::OK)
+}
+
+fn style(colour: Colour) -> Style {
+    let wanted = match colour {
+        Colour::Always => true,
+        Colour::Never => false,
+        // https://no-color.org
+        Colour::Auto => {
+            io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+        }
+    };
+    if wanted { Style::Colour } else { Style::Plain }
+}
+
+fn start_log(cli: &Cli) {
+    let level = match cli.verbose {
+        0 => tracing::Level::INFO,
+        1 => tracing::Level::DEBUG,
+        _ => tracing::Level::TRACE,
+    };
+    let ansi =
+        cli.color == Colour::Always || (cli.color == Colour::Auto && io::stderr().is_terminal());
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(io::stderr)
+        .with_ansi(ansi)
+        .with_target(false)
+        .init();
+}
+
+/// Writes data to standard output; false if nobody reads any more.
+fn print(text: &str) -> Result<bool, Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// All that a verb does which only prints.
+fn say(text: &str) -> Result<u8, Failure> {
+    print(text).map(|_| exit::OK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_example_is_a_valid_file() {
+        let config = Config::parse(Path::new("/etc/holdfast/demo.toml"), EXAMPLE).unwrap();
+        assert_eq!(config.group.name, "demo");
+    }
+
+    #[test]
+    fn every_verb_has_a_page_and_a_purpose() {
+        let mut command = Cli::command();
+        command.build();
+        for verb in command.get_subcommands() {
+            assert!(verb.get_about().is_some(), "{} says nothing", verb.get_name());
+        }
+        let folder = std::env::temp_dir().join(format!("holdfast-man-{}", std::process::id()));
+        write_man_pages(&folder).unwrap();
+        assert!(folder.join("holdfast-status.1").exists());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,179 @@
+//! What can be typed, and the help that teaches it.
+
+use crate::status::State;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  fine
+  1  it works, but not as it should (UNPROTECTED, diverged, a check failed)
+  2  wrong usage or configuration
+  3  not permitted: run it as root
+  4  the daemon or the peer does not answer
+  5  fenced: this member may not speak for the service address";
+
+/// An unmodified server outlives its machine.
+///
+/// A primary and a backup run the same server in lockstep behind an edge. When
+/// the primary dies, the backup continues every TCP connection, byte for byte,
+/// and no client notices more than a pause of milliseconds.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub verb: Verb,
+    /// When to use colours; NO_COLOR is respected.
+    #[arg(long, global = true, value_enum, default_value_t = Colour::Auto, value_name = "WHEN")]
+    pub color: Colour,
+    /// Log more to standard error; twice for everything.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Colour {
+    Auto,
+    Always,
+    Never,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Run this host's daemon: edge, or a member.
+    ///
+    /// The same file is used on all three hosts; the role is the one whose
+    /// address belongs to this host, or the one given with --role. A member
+    /// asks the edge whether it is the primary or the backup. The daemon stays
+    /// in the foreground and ends on SIGTERM or SIGINT.
+    Run(GroupArgs),
+    /// Is the group protected? Show role, epoch, lag and the last takeover.
+    ///
+    /// The exit code says it too: 0 protected, 1 not, 4 no answer, 5 fenced.
+    Status(StatusArgs),
+    /// Show what a daemon has done: roles, takeovers, lost peers.
+    Events(EventsArgs),
+    /// Can this machine do the work? One line per requirement, with a remedy.
+    ///
+    /// With --config it also compares the file with this host: interfaces,
+    /// addresses, key, return path. Run it on every host before the first start.
+    Check(CheckArgs),
+    /// Make the group's key.
+    #[command(subcommand)]
+    Key(KeyVerb),
+    /// Check, show or begin a configuration file.
+    #[command(subcommand)]
+    Config(ConfigVerb),
+    /// See it work: takeovers under load, in network namespaces of this machine.
+    ///
+    /// The exit code is 0 only if every byte of every client was right.
+    Demo(holdfast_lab::demo::DemoArgs),
+    /// Testbed, link emulator and benches, in network namespaces of this machine.
+    #[command(subcommand)]
+    Lab(holdfast_lab::LabCommand),
+    /// Show which calls of a server are replayed, passed or refused.
+    Support,
+    /// Print a completion script for a shell.
+    ///
+    /// For example: holdfast completions bash > /etc/bash_completion.d/holdfast
+    Completions { shell: clap_complete::Shell },
+    /// Write the man pages into a directory.
+    Man { directory: PathBuf },
+    /// Close and open the edge by hand; for tests.
+    #[command(subcommand, hide = true)]
+    Edge(EdgeVerb),
+}
+
+/// Which group and which daemon of it.
+#[derive(Args, Clone, Debug)]
+pub struct GroupArgs {
+    /// The group's file, the same on all hosts.
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// `edge` or a member's name; without it, the role whose address this host has.
+    #[arg(long, value_name = "ROLE")]
+    pub role: Option<String>,
+}
+
+/// Arguments of `status`.
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pub group: GroupArgs,
+    /// One JSON object of the schema holdfast.status/1 per answer.
+    #[arg(long)]
+    pub json: bool,
+    /// Show it again every second until interrupted.
+    #[arg(long, conflicts_with = "wait")]
+    pub watch: bool,
+    /// Wait until the state is STATE, for example `protected`.
+    #[arg(long, value_name = "STATE")]
+    pub wait: Option<State>,
+    /// Give up waiting after this many seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "wait")]
+    pub timeout: u64,
+}
+
+/// Arguments of `events`.
+#[derive(Args, Debug)]
+pub struct EventsArgs {
+    #[command(flatten)]
+    pub group: GroupArgs,
+    /// One JSON object per line.
+    #[arg(long)]
+    pub json: bool,
+    /// Go on with what happens from now on.
+    #[arg(long)]
+    pub follow: bool,
+}
+
+/// Arguments of `check`.
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    /// Also compare this file with the host.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// `edge` or a member's name; without it, the role whose address this host has.
+    #[arg(long, value_name = "ROLE", requires = "config")]
+    pub role: Option<String>,
+    /// One JSON object of the schema holdfast.check/1.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What can be done with keys.
+#[derive(Debug, Subcommand)]
+pub enum KeyVerb {
+    /// Print a new random key: (umask 077; holdfast key gen > /etc/holdfast/demo.key)
+    ///
+    /// All hosts of a group hold the same key. Whoever has it can read the log,
+    /// acknowledge input and become the primary.
+    Gen,
+}
+
+/// What can be done with configuration files.
+#[derive(Debug, Subcommand)]
+pub enum ConfigVerb {
+    /// Read a file and its key; every mistake comes with its place and a remedy.
+    Check { file: PathBuf },
+    /// Print a file as it was understood.
+    Show {
+        file: PathBuf,
+        /// With every default written out.
+        #[arg(long)]
+        effective: bool,
+    },
+    /// Print a whole file with comments to start from.
+    Example,
+}
+
+/// What the tests do to an edge.
+#[derive(Debug, Subcommand)]
+pub enum EdgeVerb {
+    /// Let no member speak.
+    Fence(GroupArgs),
+    /// Let the current member speak again.
+    Unfence(GroupArgs),
+}

@@ -1,0 +1,120 @@
+//! The verbs that ask a running daemon.
+
+use super::args::{EdgeVerb, EventsArgs, GroupArgs, StatusArgs};
+use super::{Failure, load, print};
+use crate::admin::{self, Event, Request};
+use crate::config::Role;
+use crate::status::{Status, Style, exit};
+use serde_json::Value;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const WATCH_PERIOD: Duration = Duration::from_secs(1);
+/// How often `--wait` and `--follow` look again.
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
+/// Erases the screen and goes to its corner.
+const CLEAR: &str = "\x1b[2J\x1b[H";
+
+pub(super) fn status(args: &StatusArgs, style: Style) -> Result<u8, Failure> {
+    let path = socket_of(&args.group)?;
+    if args.watch {
+        return watch(&path, args.json, style);
+    }
+    let until = Instant::now() + Duration::from_secs(args.timeout);
+    let status = loop {
+        let answer = fetch(&path);
+        let reached =
+            args.wait.is_none_or(|wanted| answer.as_ref().is_ok_and(|s| s.state == wanted));
+        if reached || Instant::now() >= until {
+            break answer?;
+        }
+        sleep(LOOK_PERIOD);
+    };
+    print(&show(&status, args.json, style)?)?;
+    Ok(match args.wait {
+        None => status.exit_code(),
+        Some(wanted) if status.state == wanted => exit::OK,
+        Some(_) => status.exit_code().max(exit::DEGRADED),
+    })
+}
+
+/// Ends only with the terminal or by a signal.
+fn watch(path: &Path, json: bool, style: Style) -> Result<u8, Failure> {
+    let clear = if style == Style::Colour && !json { CLEAR } else { "" };
+    loop {
+        let text = match fetch(path) {
+            Ok(status) => show(&status, json, style)?,
+            // A daemon that is started again is watched again.
+            Err(failure) if failure.code == exit::UNREACHABLE => format!("{failure}\n"),
+            Err(failure) => return Err(failure),
+        };
+        if !print(&format!("{clear}{text}"))? {
+            return Ok(exit::OK);
+        }
+        sleep(WATCH_PERIOD);
+    }
+}
+
+fn show(status: &Status, json: bool, style: Style) -> Result<String, Failure> {
+    Ok(if json { serde_json::to_string(status)? + "\n" } else { status.render(style) })
+}
+
+pub(super) fn events(args: &EventsArgs) -> Result<u8, Failure> {
+    let path = socket_of(&args.group)?;
+    let mut next = 0;
+    loop {
+        let mut answer = ask(&path, Request::Events { since: next })?;
+        let events: Vec<Event> = serde_json::from_value(answer["events"].take())?;
+        for event in &events {
+            let Event { number, at, what, detail } = event;
+            let line = if args.json {
+                serde_json::to_string(event)?
+            } else {
+                format!("{at}  {what}  {detail}")
+            };
+            if !print(&(line + "\n"))? {
+                return Ok(exit::OK);
+            }
+            next = number + 1;
+        }
+        if !args.follow {
+            return Ok(exit::OK);
+        }
+        sleep(LOOK_PERIOD);
+    }
+}
+
+pub(super) fn edge(verb: &EdgeVerb) -> Result<u8, Failure> {
+    let (group, request) = match verb {
+        EdgeVerb::Fence(group) => (group, Request::Fence),
+        EdgeVerb::Unfence(group) => (group, Request::Unfence),
+    };
+    let path = super::Config::load(&group.config)?.admin_socket(Role::Edge);
+    ask(&path, request)?;
+    Ok(exit::OK)
+}
+
+fn socket_of(group: &GroupArgs) -> Result<PathBuf, Failure> {
+    let (config, role) = load(group)?;
+    Ok(config.admin_socket(role))
+}
+
+fn fetch(path: &Path) -> Result<Status, Failure> {
+    Ok(serde_json::from_value(ask(path, Request::Status)?)?)
+}
+
+fn ask(path: &Path, request: Request) -> Result<Value, Failure> {
+    let answer = admin::ask(path, request).map_err(|error| match error.kind() {
+        ErrorKind::PermissionDenied => Failure::from(error),
+        _ => Failure::unreachable(format!(
+            "no daemon answers at {}: {error}\n  remedy: start it with: holdfast run --config FILE",
+            path.display()
+        )),
+    })?;
+    match answer["error"].as_str() {
+        Some(reason) => Err(Failure::degraded(reason.to_owned())),
+        None => Ok(answer),
+    }
+}

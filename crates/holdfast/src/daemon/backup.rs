@@ -1,0 +1,533 @@
+//! The backup's loop: confirms what the tap and the log bring, feeds the
+//! replica, and promotes itself when the primary is gone.
+
+use super::beats::Beats;
+use super::edge_link::{EdgeLink, LinkEvent};
+use super::member::{End, Node, ROLE, count, hello};
+use super::takeover::{self, Cause};
+use crate::poll::Interest;
+use crate::status::{Role, State};
+use holdfast_cluster::detector::Detector;
+use holdfast_linux::address::AddressSocket;
+use holdfast_linux::bpf::TapDrop;
+use holdfast_linux::link::Link;
+use holdfast_linux::neighbour::Announcer;
+use holdfast_linux::raw::RawSender;
+use holdfast_linux::spawn::Server;
+use holdfast_linux::tap::{BUFFER_DEFAULT_BYTES, TapSocket};
+use holdfast_replica::backup::{Backup, BackupOutput};
+use holdfast_replica::{Broken, Nanos, TapSegment};
+use holdfast_wire::log::Header;
+use holdfast_wire::message::{self, Message};
+use holdfast_wire::packet::{Checksum, Flags, TcpPacket};
+use holdfast_wire::shm::{conn_state, mode};
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::time::{Duration, Instant};
+
+pub const PEER: u64 = ROLE;
+pub const TAP: u64 = ROLE + 1;
+pub const WAKE: u64 = ROLE + 2;
+pub const PIDFD: u64 = ROLE + 3;
+
+/// Packets taken from the tap in one turn.
+const TAP_BATCH: usize = 256;
+/// The replica is woken for this much log, or after this long: one wake-up for
+/// many records costs the pair far less than one each.
+const WAKE_BYTES: u64 = 64 << 10;
+const WAKE_AFTER: Duration = Duration::from_micros(400);
+/// After a look at the tap the next one follows this much later, unless the
+/// primary's log wakes us first: the log needs the copies, and a client's ACK
+/// can wait that long.
+const TAP_AFTER: Duration = Duration::from_micros(250);
+/// What is held is told with the next confirmation of the log, or after this
+/// many bytes or this long.
+const HELD_BYTES: usize = 32 << 10;
+const HELD_AFTER: Duration = Duration::from_millis(1);
+/// How often the status is brought up to date.
+const REPORT_EVERY: Duration = Duration::from_millis(20);
+
+/// Everything a backup holds.
+pub struct Follower {
+    pub machine: Backup,
+    pub replica: Server,
+    pub tap: TapSocket,
+    pub drop: TapDrop,
+    pub link: EdgeLink,
+    pub detector: Detector,
+    pub hands: Hands,
+    pub malformed: u64,
+    pub voice: Voice,
+    wake_at: Option<Instant>,
+    report_at: Instant,
+    room_wanted: bool,
+    /// The primary serves: from now on its silence means something.
+    armed: bool,
+    /// Whether the channel is to be read in this turn.
+    pub peer_ready: bool,
+    /// When to look at the tap again; `None`: its readiness wakes us.
+    tap_at: Option<Instant>,
+    /// Bytes tapped since the last confirmation, and when to confirm them.
+    held_bytes: usize,
+    held_at: Option<Instant>,
+    /// When the primary was last heard.
+    pub heard_at: Instant,
+}
+
+/// What a takeover speaks with. Opened beforehand and never closed on the way:
+/// closing a packet socket waits for the kernel for milliseconds.
+pub struct Voice {
+    pub raw: RawSender,
+    pub addresses: AddressSocket,
+    pub announcer: Announcer,
+    pub interface: Link,
+}
+
+impl Voice {
+    fn open(node: &Node<'_>) -> anyhow::Result<Self> {
+        Ok(Self {
+            raw: RawSender::open(None)?,
+            addresses: AddressSocket::open()?,
+            announcer: Announcer::open()?,
+            interface: Link::by_name(&node.me.interface)?,
+        })
+    }
+}
+
+/// What the machine's effects leave for the loop.
+#[derive(Default)]
+pub struct Hands {
+    /// Messages to the primary, encoded.
+    outbox: Vec<Vec<u8>>,
+    /// Tail of the replica's ring before the first record it was not told of.
+    fresh: bool,
+    full: bool,
+    pub server_died: bool,
+    pub log_ended: bool,
+    pub broken: Option<String>,
+}
+
+/// The machine's effects on the replica's memory and on [`Hands`].
+pub struct Acting<'a> {
+    pub hands: &'a mut Hands,
+    pub replica: &'a Server,
+}
+
+impl BackupOutput for Acting<'_> {
+    fn send(&mut self, message: &Message<'_>) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        self.hands.outbox.push(bytes);
+    }
+
+    fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
+        let taken = self.replica.memory.append(header, payload);
+        self.hands.full |= !taken;
+        self.hands.fresh |= taken;
+        taken
+    }
+
+    fn acked(&mut self, accept: u32, bytes: u64) {
+        let entry = self.replica.memory.entry(accept);
+        if entry.conn.load(Relaxed) == accept {
+            entry.acked_bytes.fetch_max(bytes, Release);
+        }
+    }
+
+    fn gone(&mut self, accept: u32) {
+        let entry = self.replica.memory.entry(accept);
+        if entry.conn.load(Relaxed) == accept {
+            entry.acked_bytes.store(u64::MAX, Release);
+            let _ = entry.state.compare_exchange(
+                conn_state::CLOSED,
+                conn_state::DONE,
+                Release,
+                Relaxed,
+            );
+        }
+    }
+
+    fn server_died(&mut self) {
+        self.hands.server_died = true;
+    }
+
+    fn log_ended(&mut self) {
+        self.hands.log_ended = true;
+    }
+
+    fn broken(&mut self, reason: &Broken) {
+        self.hands.broken = Some(reason.to_string());
+    }
+}
+
+/// Follows the primary until it dies, diverges, or the daemon is stopped.
+///
+/// # Errors
+/// What keeps the role from starting: interfaces, programs.
+pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
+    node.set_state(
+        Role::Backup,
+        State::Waiting,
+        "the primary has not answered yet",
+        "start the other member's daemon",
+    );
+    let drop = TapDrop::attach(&node.me.interface, &node.services(), &node.pin_dir())?;
+    let tap = TapSocket::open(&node.me.interface, &node.tap_services(), BUFFER_DEFAULT_BYTES)?;
+    let mut link = EdgeLink::new(node.other.address, node.pair_identity(), PEER, Instant::now());
+    if !connect(node, &mut link)? {
+        return Ok(End::Stopped);
+    }
+    let replica = node.start_server(mode::REPLAY)?;
+    node.poll.add(&tap.fd(), TAP, Interest::Read)?;
+    node.poll.add(&replica.wake(), WAKE, Interest::Read)?;
+    node.poll.add(&replica.pidfd(), PIDFD, Interest::Read)?;
+    // The shim signals only when it parks or diverges; that must wake us.
+    replica.memory.header().daemon_waiting.0.store(1, Release);
+    let mut this = Follower {
+        machine: Backup::new(node.key.hash_key()),
+        replica,
+        tap,
+        drop,
+        link,
+        detector: Detector::new(holdfast_cluster::Nanos(node.nanos())),
+        hands: Hands::default(),
+        malformed: 0,
+        voice: Voice::open(node)?,
+        wake_at: None,
+        report_at: Instant::now(),
+        room_wanted: false,
+        armed: false,
+        peer_ready: true,
+        tap_at: None,
+        held_bytes: 0,
+        held_at: None,
+        heard_at: Instant::now(),
+    };
+    in_step(node, true);
+    node.set_state(Role::Backup, State::Protected, "", "");
+    this.follow(node)
+}
+
+/// Reaches the primary and checks that both speak the same. False: asked to stop.
+fn connect(node: &mut Node<'_>, link: &mut EdgeLink) -> anyhow::Result<bool> {
+    loop {
+        let deadline = [link.deadline(), node.edge.deadline()].into_iter().flatten().min();
+        let (stop, tokens) = node.wait(deadline)?;
+        if stop {
+            return Ok(false);
+        }
+        if node.edge_due(tokens) {
+            node.turn_edge(|_| {});
+        }
+        let mut greeting = None;
+        let event = link.turn(Instant::now(), &node.poll, |m| {
+            if let Message::Hello { version, log_version, .. } = m {
+                greeting = Some((version, log_version));
+            }
+        });
+        if matches!(event, LinkEvent::Opened) {
+            link.send(&hello(node.config, node.me));
+            link.flush(Instant::now(), &node.poll);
+        }
+        match greeting {
+            Some((message::VERSION, holdfast_wire::log::LOG_VERSION)) => return Ok(true),
+            Some(_) => anyhow::bail!(
+                "the primary speaks another version; run the same release on both members"
+            ),
+            None => {}
+        }
+    }
+}
+
+/// Tells the edge whether this backup could take over, in the epoch of the
+/// primary that it follows.
+fn in_step(node: &mut Node<'_>, yes: bool) {
+    if let Some(heard) = &node.heard {
+        node.status.epoch = heard.epoch;
+    }
+    node.edge.send(&Message::InStep { epoch: node.status.epoch, yes });
+    node.edge.flush(Instant::now(), &node.poll);
+}
+
+/// A client's packet as the machines take it.
+pub fn segment<'a>(l3: &'a [u8], checksum: Checksum) -> Option<TapSegment<'a>> {
+    let p = TcpPacket::parse(l3, checksum).ok()?;
+    Some(TapSegment {
+        key: p.client_to_server_key(),
+        seq: p.seq,
+        ack: p.ack,
+        syn: p.flags.has(Flags::SYN),
+        ack_flag: p.flags.has(Flags::ACK),
+        fin: p.flags.has(Flags::FIN),
+        rst: p.flags.has(Flags::RST),
+        window: p.window,
+        tsval: p.options.timestamps.map(|t| t.0),
+        mss: p.options.mss,
+        wscale: p.options.wscale,
+        sack_permitted: p.options.sack_permitted,
+        payload: p.payload,
+        raw: l3,
+    })
+}
+
+impl Follower {
+    fn follow(&mut self, node: &mut Node<'_>) -> anyhow::Result<End> {
+        loop {
+            let now = Instant::now();
+            let cause = self.turn(node, now);
+            if let Some(reason) = self.hands.broken.take() {
+                return self.give_up(node, State::Diverged, &reason);
+            }
+            if cause == Some(Cause::ChannelLost) && !self.armed {
+                self.replica.kill();
+                return Ok(End::Again);
+            }
+            if let Some(cause) = cause {
+                return takeover::run(self, node, cause);
+            }
+            let deadline = self.deadline(node);
+            let (stop, tokens) = node.wait(Some(deadline))?;
+            self.peer_ready = tokens.has(PEER) || self.link.deadline().is_some_and(|at| at <= now);
+            if stop {
+                self.replica.kill();
+                return Ok(End::Stopped);
+            }
+            if node.edge_due(tokens) && node.turn_edge(|_| {}) {
+                in_step(node, true);
+            }
+            if tokens.has(WAKE) {
+                self.replica.clear_wake();
+                self.replica.memory.header().daemon_waiting.0.store(1, Release);
+            }
+            if self.replica.memory.mode() == mode::DIVERGED {
+                let reason = self.replica.memory.reason();
+                return self.give_up(node, State::Diverged, &reason);
+            }
+            if tokens.has(PIDFD) {
+                return self.give_up(node, State::Ended, "the replica's process has ended");
+            }
+        }
+    }
+
+    /// Confirms nothing any more; what is still under way is drained.
+    pub fn begin_promotion(&mut self, nanos: Nanos, peer_lost: bool) {
+        let mut acting = Acting { hands: &mut self.hands, replica: &self.replica };
+        if peer_lost {
+            self.machine.handle_peer_lost(nanos, &mut acting);
+        }
+        self.machine.begin_promotion(nanos, &mut acting);
+    }
+
+    /// Nothing more can come from the primary.
+    pub fn peer_lost(&mut self, nanos: Nanos) {
+        let mut acting = Acting { hands: &mut self.hands, replica: &self.replica };
+        self.machine.handle_peer_lost(nanos, &mut acting);
+    }
+
+    /// One turn: tap, messages, timers, confirmations. Says why to promote.
+    pub fn turn(&mut self, node: &mut Node<'_>, now: Instant) -> Option<Cause> {
+        let nanos = Nanos(node.nanos());
+        self.take_tap(node, nanos, now);
+        let lost = self.peer_ready && self.take_messages(node, nanos, now);
+        let room = self.room_wanted && self.ring_has_room();
+        self.room_wanted &= !room;
+        let mut acting = Acting { hands: &mut self.hands, replica: &self.replica };
+        if room {
+            self.machine.handle_room(nanos, &mut acting);
+        }
+        if self.machine.next_deadline().is_some_and(|at| at <= nanos) {
+            self.machine.handle_timeout(nanos, &mut acting);
+        }
+        let held_due = self.held_bytes >= HELD_BYTES || self.held_at.is_some_and(|at| at <= now);
+        if self.peer_ready || held_due {
+            self.machine.flush(nanos, &mut acting);
+            self.held_bytes = 0;
+            self.held_at = None;
+        }
+        self.room_wanted |= std::mem::take(&mut self.hands.full);
+        self.wake_replica(now);
+        let declared = self.beat(node);
+        self.send_outbox(node, now);
+        if now >= self.report_at {
+            self.report_at = now + REPORT_EVERY;
+            self.report(node);
+        }
+        if self.hands.server_died {
+            Some(Cause::ServerDied)
+        } else if lost {
+            Some(Cause::ChannelLost)
+        } else {
+            (declared && self.armed).then_some(Cause::Silent)
+        }
+    }
+
+    fn ring_has_room(&self) -> bool {
+        let memory = &self.replica.memory;
+        memory.tail() - memory.head() < memory.header().ring_bytes / 2
+    }
+
+    fn take_tap(&mut self, node: &Node<'_>, nanos: Nanos, now: Instant) {
+        let mut acting = Acting { hands: &mut self.hands, replica: &self.replica };
+        let (machine, malformed) = (&mut self.machine, &mut self.malformed);
+        let held_bytes = &mut self.held_bytes;
+        let taken = self.tap.drain(TAP_BATCH, |l3, checksum| match segment(l3, checksum) {
+            Some(segment) => {
+                *held_bytes += segment.payload.len();
+                machine.handle_segment(nanos, &segment, &mut acting);
+            }
+            None => *malformed += 1,
+        });
+        let busy = taken.is_ok_and(|n| n > 0);
+        if busy {
+            self.held_at.get_or_insert(now + HELD_AFTER);
+        }
+        // Bulk is taken as it comes: its sender waits for room in its window.
+        let bulk = self.held_bytes >= HELD_BYTES;
+        if bulk {
+            self.watch_tap(node);
+            return;
+        }
+        if busy && self.tap_at.is_none() {
+            let _ = node.poll.modify(&self.tap.fd(), TAP, Interest::Nothing);
+        }
+        if busy {
+            self.tap_at = Some(now + TAP_AFTER);
+        } else if self.tap_at.is_some_and(|at| at <= now) {
+            self.tap_at = None;
+            let _ = node.poll.modify(&self.tap.fd(), TAP, Interest::Read);
+        }
+    }
+
+    /// From now on every packet of the tap wakes the loop.
+    pub fn watch_tap(&mut self, node: &Node<'_>) {
+        if self.tap_at.take().is_none() {
+            return;
+        }
+        let _ = node.poll.modify(&self.tap.fd(), TAP, Interest::Read);
+    }
+
+    /// Returns true when the channel is lost.
+    fn take_messages(&mut self, node: &Node<'_>, nanos: Nanos, now: Instant) -> bool {
+        let mut acting = Acting { hands: &mut self.hands, replica: &self.replica };
+        let (machine, detector, armed) = (&mut self.machine, &mut self.detector, &mut self.armed);
+        let mut refused = None;
+        let heard_at = &mut self.heard_at;
+        let mut declared = false;
+        let event = self.link.turn(now, &node.poll, |message| {
+            *heard_at = now;
+            let at = holdfast_cluster::Nanos(nanos.0);
+            let mut beats = Beats { peer: &mut |_| {}, executed: 0, declared: &mut declared };
+            if let Message::Beat { number, echo, .. } = message {
+                if !std::mem::replace(armed, true) {
+                    *detector = Detector::new(at);
+                }
+                detector.handle_beat(at, number, echo, &mut beats);
+                return;
+            }
+            detector.handle_received(at, &mut beats);
+            if let Message::Refused { reason } = message {
+                refused = Some(reason.to_owned());
+                return;
+            }
+            machine.handle_message(nanos, &message, &mut acting);
+        });
+        if refused.is_some() {
+            self.hands.broken = refused;
+        }
+        matches!(event, LinkEvent::Lost(_))
+    }
+
+    fn beat(&mut self, node: &Node<'_>) -> bool {
+        if !self.armed {
+            return false;
+        }
+        let mut declared = false;
+        let (link, executed) = (&mut self.link, self.replica.memory.head());
+        let mut send = |m: &Message<'_>| {
+            link.send(m);
+        };
+        let mut beats = Beats { peer: &mut send, executed, declared: &mut declared };
+        self.detector.handle_timeout(holdfast_cluster::Nanos(node.nanos()), &mut beats);
+        declared
+    }
+
+    fn send_outbox(&mut self, node: &Node<'_>, now: Instant) {
+        for bytes in std::mem::take(&mut self.hands.outbox) {
+            if let Ok(message) = Message::decode(&bytes) {
+                self.link.send(&message);
+            }
+        }
+        self.link.flush(now, &node.poll);
+    }
+
+    /// Tells the replica of new records, now or a little later with others.
+    fn wake_replica(&mut self, now: Instant) {
+        if std::mem::take(&mut self.hands.fresh) {
+            self.wake_at.get_or_insert(now + WAKE_AFTER);
+        }
+        let memory = &self.replica.memory;
+        let Some(at) = self.wake_at else { return };
+        if now >= at || memory.tail() - memory.head() > WAKE_BYTES {
+            memory.wake_shim();
+            self.wake_at = None;
+        }
+    }
+
+    fn deadline(&self, node: &Node<'_>) -> Instant {
+        let machine = self.machine.next_deadline().map(|d| node.instant(d.0));
+        let beat = self.detector.next_deadline().filter(|_| self.armed).map(|d| node.instant(d.0));
+        let room = self.room_wanted.then(|| Instant::now() + Duration::from_micros(200));
+        let all = [
+            machine,
+            beat,
+            self.wake_at,
+            self.tap_at,
+            self.held_at,
+            self.link.deadline(),
+            node.edge.deadline(),
+            room,
+        ];
+        all.into_iter().flatten().min().unwrap_or_else(|| Instant::now() + REPORT_EVERY)
+    }
+
+    pub fn report(&mut self, node: &mut Node<'_>) {
+        let c = *self.machine.counters();
+        node.status.lag.executed = self.replica.memory.tail() - self.replica.memory.head();
+        node.status.lag.frames = 0;
+        let of = [
+            ("segments", c.segments),
+            ("unknown", c.segments_unknown),
+            ("refused", c.segments_refused),
+            ("refused_full", c.refused_full),
+            ("needs", c.needs),
+            ("conflicts", c.conflicts),
+            ("malformed", self.malformed),
+        ];
+        count(&mut node.status.counters, "tap", &of);
+        count(&mut node.status.counters, "tapdrop", &self.drop.counters());
+    }
+
+    /// This member will not be promoted: it says so, and stays silent.
+    pub fn give_up(
+        &mut self,
+        node: &mut Node<'_>,
+        state: State,
+        reason: &str,
+    ) -> anyhow::Result<End> {
+        in_step(node, false);
+        self.replica.kill();
+        self.link.close(Instant::now());
+        node.set_state(Role::Backup, state, reason, "restart both members to be protected again");
+        let _ = node.poll.remove(&self.tap.fd());
+        let _ = node.poll.remove(&self.replica.wake());
+        let _ = node.poll.remove(&self.replica.pidfd());
+        loop {
+            let (stop, tokens) = node.wait(Some(Instant::now() + Duration::from_millis(500)))?;
+            if stop {
+                return Ok(End::Stopped);
+            }
+            if node.edge_due(tokens) {
+                node.turn_edge(|_| {});
+            }
+        }
+    }
+}

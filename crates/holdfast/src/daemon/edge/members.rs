@@ -1,0 +1,147 @@
+//! The channels of the members to the edge, by index.
+
+use super::{MEMBERS, Wish};
+use crate::channel::{Channel, ChannelError};
+use crate::config::Config;
+use crate::poll::{Interest, Poll};
+use holdfast_wire::log::LOG_VERSION;
+use holdfast_wire::message::{Message, VERSION};
+use std::time::Duration;
+
+/// A member that went away keeps its tap this long: it may only have lost its
+/// channel, and what is copied now it need not ask the primary for.
+pub(super) const TAP_LINGER: Duration = Duration::from_secs(5);
+/// Wishes taken from a member at a time.
+const WISHES_MAX: usize = 1024;
+
+/// One slot per member of the configuration.
+pub(super) struct Links {
+    group: String,
+    slots: Vec<Slot>,
+}
+
+struct Slot {
+    name: String,
+    channel: Option<Channel>,
+    /// Its hello was what it must be.
+    greeted: bool,
+    beats: u64,
+}
+
+impl Links {
+    pub fn new(config: &Config) -> Self {
+        let slot =
+            |name: &String| Slot { name: name.clone(), channel: None, greeted: false, beats: 0 };
+        let slots = config.members.iter().map(|m| slot(&m.name)).collect();
+        Self { group: config.group.name.clone(), slots }
+    }
+
+    pub fn count(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub fn index(&self, name: &str) -> Option<usize> {
+        self.slots.iter().position(|slot| slot.name == name)
+    }
+
+    pub fn name(&self, index: usize) -> &str {
+        self.slots.get(index).map_or("?", |slot| &slot.name)
+    }
+
+    pub fn is_connected(&self, index: usize) -> bool {
+        self.slots.get(index).is_some_and(|slot| slot.channel.is_some())
+    }
+
+    /// Takes a channel; one that the member had before is closed.
+    pub fn adopt(
+        &mut self,
+        index: usize,
+        channel: Channel,
+        poll: &Poll,
+    ) -> Result<(), ChannelError> {
+        let Some(slot) = self.slots.get_mut(index) else { return Err(ChannelError::Closed) };
+        slot.channel = None;
+        slot.greeted = false;
+        poll.add(&channel, MEMBERS + index as u64, Interest::Read)?;
+        slot.channel.insert(channel).send(&Message::Hello {
+            version: VERSION,
+            log_version: LOG_VERSION,
+            group: &self.group,
+            member: "edge",
+            world: 0,
+        })
+    }
+
+    /// Closes the channel; false if there was none.
+    pub fn drop_link(&mut self, index: usize) -> bool {
+        self.slots.get_mut(index).is_some_and(|slot| slot.channel.take().is_some())
+    }
+
+    /// What the member wishes, and whether its channel still lives.
+    pub fn receive(&mut self, index: usize) -> (Vec<Wish>, Result<(), ChannelError>) {
+        let mut wishes = Vec::new();
+        let group = self.group.as_str();
+        let Some(Slot { name, channel: Some(channel), greeted, .. }) = self.slots.get_mut(index)
+        else {
+            return (wishes, Ok(()));
+        };
+        let result = channel.recv(|message| {
+            let wish = match message {
+                Message::Hello { version, log_version, group: theirs, member, .. } => {
+                    *greeted = version == VERSION
+                        && log_version == LOG_VERSION
+                        && theirs == group
+                        && member == name;
+                    (!*greeted).then(|| {
+                        Wish::Leave("its hello is of another release, group or member".to_owned())
+                    })
+                }
+                _ if !*greeted => Some(Wish::Leave("it did not say hello first".to_owned())),
+                Message::Ask => Some(Wish::Ask),
+                Message::InStep { epoch, yes } => Some(Wish::InStep { epoch, yes }),
+                Message::Promote { epoch } => Some(Wish::Promote { epoch }),
+                Message::Beat { number, .. } => Some(Wish::Echo { number }),
+                _ => Some(Wish::Leave("it sent the edge what only a member may hear".to_owned())),
+            };
+            if wishes.len() < WISHES_MAX {
+                wishes.extend(wish);
+            }
+        });
+        (wishes, result)
+    }
+
+    /// Queues a message for a member that is here.
+    pub fn send(&mut self, index: usize, message: &Message<'_>) {
+        let Some(Slot { name, channel: Some(channel), .. }) = self.slots.get_mut(index) else {
+            return;
+        };
+        if let Err(error) = channel.send(message) {
+            tracing::warn!("{name}: {error}");
+        }
+    }
+
+    /// A sign of life; `echo` is the number it answers, or 0.
+    pub fn beat(&mut self, index: usize, echo: u64) {
+        if let Some(slot) = self.slots.get_mut(index) {
+            slot.beats += 1;
+            let number = slot.beats;
+            self.send(index, &Message::Beat { number, echo, executed: 0 });
+        }
+    }
+
+    /// Writes what is queued.
+    pub fn flush(&mut self, index: usize, poll: &Poll) -> Result<(), ChannelError> {
+        let Some(Slot { channel: Some(channel), .. }) = self.slots.get_mut(index) else {
+            return Ok(());
+        };
+        let before = channel.wants_write();
+        channel.flush()?;
+        // A long queue is flushed while it is filled, so `before` may be true
+        // although nobody watches for room yet.
+        if before || channel.wants_write() {
+            let interest = if channel.wants_write() { Interest::Both } else { Interest::Read };
+            poll.modify(channel, MEMBERS + index as u64, interest)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,71 @@
+//! What the edge says of itself.
+
+use super::EdgeDaemon;
+use crate::status::{Peer, Role, State, Status};
+
+impl EdgeDaemon<'_> {
+    pub(super) fn status(&self) -> Status {
+        let mut status = Status::new(&self.config.group.name, "edge");
+        let state = self.machine.handle_ask();
+        status.role = Role::Edge;
+        status.epoch = state.epoch;
+        (status.state, status.reason, status.remedy) = self.judge();
+        status.connections = self.bpf.all_bounds().len() as u64;
+        status.peers = (0..self.links.count()).map(|index| self.peer(index)).collect();
+        let counters = self.bpf.counters();
+        status.counters =
+            counters.into_iter().map(|(name, count)| (format!("edge.{name}"), count)).collect();
+        status.counters.insert("edge.grants".to_owned(), self.grants);
+        status.counters.insert("edge.last_grant_us".to_owned(), self.last_grant.as_micros() as u64);
+        status.counters.insert("edge.channels_refused".to_owned(), self.listener.refused());
+        status
+    }
+
+    fn judge(&self) -> (State, String, String) {
+        let says =
+            |state, reason: &str, remedy: &str| (state, reason.to_owned(), remedy.to_owned());
+        if self.fenced_by_hand {
+            return says(
+                State::Fenced,
+                "the edge was closed by hand",
+                "holdfast edge unfence --config FILE",
+            );
+        }
+        let on_disk = self.machine.handle_ask();
+        let open = self.bpf.current().is_ok_and(|(_, current)| current.is_some());
+        let Some(current) = on_disk.current.as_deref().filter(|_| open) else {
+            let first = on_disk.current.as_deref().unwrap_or(&self.config.edge.first);
+            return says(
+                State::Waiting,
+                &format!("closed until member `{first}` asks to be current"),
+                &format!("start holdfast on `{first}`"),
+            );
+        };
+        let others = || self.config.members.iter().filter(|m| m.name != current);
+        if others().any(|m| self.machine.is_in_step(&m.name)) {
+            return says(State::Protected, "", "");
+        }
+        let names: Vec<&str> = others().map(|m| m.name.as_str()).collect();
+        says(
+            State::Unprotected,
+            &format!("no backup is in step with `{current}`"),
+            &format!("start holdfast on `{}`, or look at its status", names.join(", ")),
+        )
+    }
+
+    fn peer(&self, index: usize) -> Peer {
+        let name = self.links.name(index);
+        let note = if self.machine.handle_ask().current.as_deref() == Some(name) {
+            "current"
+        } else if self.machine.is_in_step(name) {
+            "in step"
+        } else {
+            ""
+        };
+        Peer {
+            name: name.to_owned(),
+            connected: self.links.is_connected(index),
+            note: note.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,589 @@
+//! The primary's loop: the shim's log and the gate's connections go to the
+//! backup; what it confirms lets the server write and the gate acknowledge.
+
+mod alone;
+
+use super::beats::Beats;
+use super::member::{End, Node, ROLE, count, hello, mapped};
+use crate::channel::{Channel, Listener};
+use crate::poll::Interest;
+use crate::status::{Role, State};
+use holdfast_cluster::detector::Detector;
+use holdfast_linux::address::AddressSocket;
+use holdfast_linux::bpf::{Gate, GateConfig};
+use holdfast_linux::diag::{DiagSocket, TcpState};
+use holdfast_linux::link::Link;
+use holdfast_linux::neighbour::Announcer;
+use holdfast_linux::raw::RawSender;
+use holdfast_linux::spawn::Server;
+use holdfast_replica::primary::{Primary, PrimaryOutput};
+use holdfast_replica::{Broken, Nanos};
+use holdfast_wire::message::{self, ConnId, ConnKey, ConnProgress, Message};
+use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
+use holdfast_wire::seq::SeqNo;
+use holdfast_wire::shm::mode;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+const LISTENER: u64 = ROLE;
+const PEER: u64 = ROLE + 1;
+const GATE: u64 = ROLE + 2;
+const WAKE: u64 = ROLE + 3;
+const CONTROL: u64 = ROLE + 4;
+const PIDFD: u64 = ROLE + 5;
+
+/// Log that the shim did not announce is looked for this often.
+const TICK: Duration = Duration::from_millis(4);
+/// How often the kernel's progress is told to the backup, and how much longer
+/// per connection, so that a thousand do not cost a core.
+const PROGRESS_EVERY: Duration = Duration::from_millis(2);
+const PROGRESS_PER_CONN: Duration = Duration::from_micros(20);
+/// How often the edge is asked to let this member run on alone.
+const ASK_EVERY: Duration = Duration::from_millis(10);
+/// How often the status is brought up to date.
+const REPORT_EVERY: Duration = Duration::from_millis(50);
+/// How often ending connections are looked up in the kernel.
+const CLOSING_EVERY: Duration = Duration::from_millis(20);
+/// Slots of ended connections are kept this long for late packets, unless
+/// this many wait.
+const LINGER: Duration = Duration::from_secs(60);
+const LINGER_MAX: usize = 16384;
+/// Connections that nobody accepted are looked after this often.
+const STRAY_EVERY: Duration = Duration::from_secs(2);
+/// An owed ACK waits this long for a reply to carry it, unless it covers more
+/// than two segments (RFC 5681 §4.2).
+const OWED_WAIT: Duration = Duration::from_millis(5);
+const OWED_BYTES: i32 = 2 * 1448;
+const GATE_SLOTS: u32 = 32768;
+
+/// A connection as the gate and the kernel have it.
+struct Conn {
+    key: ConnKey,
+    synack: Vec<u8>,
+    opened: Instant,
+    /// The server asked for its end.
+    ending: bool,
+    /// Since when the kernel has been done with it.
+    over: Option<Instant>,
+    told: Option<ConnProgress>,
+}
+
+/// What the machine's effects work on.
+struct Hands<'a> {
+    gate: &'a mut Gate,
+    raw: &'a RawSender,
+    server: &'a Server,
+    send: &'a mut dyn FnMut(&Message<'_>),
+    conns: &'a mut BTreeMap<ConnId, Conn>,
+    owed: &'a mut BTreeMap<ConnId, Instant>,
+    ending: &'a mut BTreeSet<ConnId>,
+    broken: &'a mut Option<String>,
+    now: Instant,
+}
+
+impl PrimaryOutput for Hands<'_> {
+    fn send(&mut self, message: &Message<'_>) {
+        (self.send)(message);
+    }
+
+    fn open(&mut self, conn: ConnId) {
+        self.gate.open(conn);
+        if let Some(known) = self.conns.get_mut(&conn) {
+            let packet = std::mem::take(&mut known.synack);
+            let _ = self.raw.send(&packet);
+        }
+    }
+
+    fn refuse(&mut self, conn: ConnId) {
+        self.conns.remove(&conn);
+        let _ = self.gate.free(conn);
+    }
+
+    fn advance(&mut self, conn: ConnId, stable: SeqNo) {
+        self.gate.set_stable(conn, stable);
+        self.owed.entry(conn).or_insert(self.now);
+    }
+
+    fn stable(&mut self, pos: u64) {
+        self.server.memory.set_stable(pos);
+    }
+
+    fn allow_fin(&mut self, conn: ConnId) {
+        self.gate.allow_fin(conn);
+        if let Some(known) = self.conns.get_mut(&conn) {
+            known.ending = true;
+            self.ending.insert(conn);
+        }
+    }
+
+    fn read_log(&mut self, pos: u64, len: usize, into: &mut Vec<u8>) -> bool {
+        into.clear();
+        let bytes = self.server.memory.bytes(pos, len);
+        into.extend_from_slice(bytes);
+        bytes.len() == len
+    }
+
+    fn broken(&mut self, reason: &Broken) {
+        *self.broken = Some(reason.to_string());
+    }
+}
+
+struct Loop {
+    listener: Listener,
+    gate: Gate,
+    raw: RawSender,
+    diag: DiagSocket,
+    server: Server,
+    peer: Channel,
+    machine: Primary,
+    detector: Detector,
+    conns: BTreeMap<ConnId, Conn>,
+    owed: BTreeMap<ConnId, Instant>,
+    ending: BTreeSet<ConnId>,
+    linger: VecDeque<(Instant, ConnId)>,
+    log_at: u64,
+    executed: u64,
+    broken: Option<String>,
+    progress_at: Instant,
+    closing_at: Instant,
+    stray_at: Instant,
+    report_at: Instant,
+    watching_write: bool,
+}
+
+/// Waits for the backup, then serves until server, backup or daemon end.
+///
+/// # Errors
+/// What keeps the role from starting: interfaces, addresses, programs.
+pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
+    let mut listener = Listener::bind(node.me.address, node.pair_identity())?;
+    node.poll.add(&listener, LISTENER, Interest::Read)?;
+    node.set_state(
+        Role::Primary,
+        State::Waiting,
+        "the backup has not connected yet",
+        "start the other member's daemon",
+    );
+    let gate = Gate::attach(&GateConfig {
+        interface: node.me.interface.clone(),
+        services: node.services(),
+        slots: GATE_SLOTS,
+        pin_dir: node.pin_dir(),
+    })?;
+    // Programs first, they take a while: the backup counts heartbeats from now on.
+    let Some(peer) = wait_for_backup(node, &mut listener)? else { return Ok(End::Stopped) };
+    take_address(node)?;
+    let server = node.start_server(mode::RECORD)?;
+    node.poll.add(&gate.events_fd(), GATE, Interest::Read)?;
+    node.poll.add(&server.wake(), WAKE, Interest::Read)?;
+    node.poll.add(&server.control(), CONTROL, Interest::Read)?;
+    node.poll.add(&server.pidfd(), PIDFD, Interest::Read)?;
+    let now = Instant::now();
+    let mut this = Loop {
+        listener,
+        gate,
+        raw: RawSender::open(None)?,
+        diag: DiagSocket::open()?,
+        server,
+        peer,
+        machine: Primary::new(0),
+        detector: Detector::new(holdfast_cluster::Nanos(node.nanos())),
+        conns: BTreeMap::new(),
+        owed: BTreeMap::new(),
+        ending: BTreeSet::new(),
+        linger: VecDeque::new(),
+        log_at: 0,
+        executed: 0,
+        broken: None,
+        progress_at: now,
+        closing_at: now,
+        stray_at: now + STRAY_EVERY,
+        report_at: now,
+        watching_write: false,
+    };
+    node.set_state(Role::Primary, State::Protected, "", "");
+    this.serve(node)
+}
+
+/// The service address is this member's now.
+fn take_address(node: &Node<'_>) -> anyhow::Result<()> {
+    let link = Link::by_name(&node.me.interface)?;
+    let mut addresses = AddressSocket::open()?;
+    let announcer = Announcer::open()?;
+    for ip in node.config.service_ips() {
+        addresses.add(link.index, &mapped(ip))?;
+        announcer.announce(&link, &mapped(ip))?;
+    }
+    Ok(())
+}
+
+fn wait_for_backup(
+    node: &mut Node<'_>,
+    listener: &mut Listener,
+) -> anyhow::Result<Option<Channel>> {
+    let mut candidate: Option<Channel> = None;
+    loop {
+        let retry = Instant::now() + Duration::from_millis(50);
+        let (stop, tokens) = node.wait(Some(retry))?;
+        if stop {
+            return Ok(None);
+        }
+        if node.edge_due(tokens) {
+            node.turn_edge(|_| {});
+        }
+        if let Ok(Some(channel)) = listener.accept(Instant::now()) {
+            node.poll.add(&channel, PEER, Interest::Read)?;
+            candidate = Some(channel);
+        }
+        let Some(channel) = &mut candidate else { continue };
+        let mut greeting = None;
+        let turned = channel.tick(Instant::now()).and_then(|()| {
+            channel.recv(|m| {
+                if let Message::Hello { version, log_version, .. } = m {
+                    greeting = Some((version, log_version));
+                }
+            })
+        });
+        if let Err(error) = turned.and_then(|()| channel.flush()) {
+            node.events.add("backup refused", error.to_string());
+            candidate = None;
+            continue;
+        }
+        if let Some((version, log_version)) = greeting {
+            channel.send(&hello(node.config, node.me))?;
+            channel.flush()?;
+            if version == message::VERSION && log_version == holdfast_wire::log::LOG_VERSION {
+                return Ok(candidate);
+            }
+            node.events.add(
+                "backup refused",
+                "it speaks another version; run the same release on both members",
+            );
+            candidate = None;
+        }
+    }
+}
+
+impl Loop {
+    fn serve(&mut self, node: &mut Node<'_>) -> anyhow::Result<End> {
+        // What came with the handshake is buffered: no readiness will tell.
+        let mut peer_ready = true;
+        loop {
+            self.gate_events(node.nanos());
+            self.log(node.nanos());
+            let lost = peer_ready && self.messages(node.nanos());
+            self.settle(node);
+            if self.server.memory.mode() == mode::BROKEN {
+                self.broken.get_or_insert_with(|| self.server.memory.reason());
+            }
+            if self.broken.is_some() || lost {
+                let reason = self
+                    .broken
+                    .take()
+                    .unwrap_or_else(|| "the channel to the backup was lost".into());
+                return self.go_alone(node, &reason);
+            }
+            let deadline = self.deadline(node);
+            let tail = self.server.memory.tail();
+            if tail != self.log_at || !self.server.memory.may_sleep(tail) {
+                peer_ready = false;
+                continue;
+            }
+            let (stop, tokens) = node.wait(Some(deadline))?;
+            self.server.memory.awake();
+            peer_ready = tokens.has(PEER);
+            if tokens.has(WAKE) {
+                self.server.clear_wake();
+            }
+            if tokens.has(LISTENER) {
+                self.turn_away(node);
+            }
+            if node.edge_due(tokens) {
+                node.turn_edge(|_| {});
+            }
+            if stop {
+                self.server.kill();
+                return Ok(End::Stopped);
+            }
+            if let Some(newer) = node.heard.clone().filter(|h| h.epoch > node.status.epoch) {
+                return self.stand_down(node, &newer);
+            }
+            if tokens.has(CONTROL) || tokens.has(PIDFD) {
+                return self.server_died(node);
+            }
+        }
+    }
+
+    /// The pair stands: whoever else connects is let in no further than the
+    /// handshake, and dropped.
+    fn turn_away(&mut self, node: &mut Node<'_>) {
+        while let Ok(Some(channel)) = self.listener.accept(Instant::now()) {
+            node.events.add("turned away", format!("{}: the pair stands", channel.peer()));
+        }
+    }
+
+    /// Lets the machine act, its messages going straight to the channel.
+    fn act(&mut self, f: impl FnOnce(&mut Primary, &mut Hands<'_>)) {
+        let peer = &mut self.peer;
+        // A channel that cannot take it has failed; its next turn says so.
+        let mut send = |m: &Message<'_>| drop(peer.send(m));
+        let mut hands = Hands {
+            gate: &mut self.gate,
+            raw: &self.raw,
+            server: &self.server,
+            send: &mut send,
+            conns: &mut self.conns,
+            owed: &mut self.owed,
+            ending: &mut self.ending,
+            broken: &mut self.broken,
+            now: Instant::now(),
+        };
+        f(&mut self.machine, &mut hands);
+    }
+
+    fn gate_events(&mut self, nanos: u64) {
+        let mut fresh = Vec::new();
+        self.gate.drain_events(|e| fresh.push((e.conn, e.record, e.packet.to_vec())));
+        for (id, record, synack) in fresh {
+            let now = Instant::now();
+            self.conns.insert(
+                id,
+                Conn {
+                    key: record.key,
+                    synack,
+                    opened: now,
+                    ending: false,
+                    over: None,
+                    told: None,
+                },
+            );
+            self.act(|machine, hands| machine.handle_synack(Nanos(nanos), id, record, hands));
+        }
+    }
+
+    fn log(&mut self, nanos: u64) {
+        let tail = self.server.memory.tail();
+        if tail == self.log_at {
+            return;
+        }
+        let (at, len) = (self.log_at, (tail - self.log_at) as usize);
+        self.log_at = tail;
+        self.act(|machine, hands| {
+            let server = hands.server;
+            machine.handle_log(Nanos(nanos), at, server.memory.bytes(at, len), hands);
+        });
+    }
+
+    /// Returns true when the backup is lost.
+    fn messages(&mut self, nanos: u64) -> bool {
+        let (mut outbox, mut declared) = (Vec::new(), false);
+        let Self {
+            gate,
+            raw,
+            server,
+            peer,
+            machine,
+            detector,
+            conns,
+            owed,
+            ending,
+            broken,
+            executed,
+            ..
+        } = self;
+        let received = peer.recv(|message| {
+            let at = holdfast_cluster::Nanos(nanos);
+            let mut beats = Beats { peer: &mut |_| {}, executed: 0, declared: &mut declared };
+            if let Message::Beat { number, echo, executed: theirs } = message {
+                detector.handle_beat(at, number, echo, &mut beats);
+                *executed = theirs;
+                return;
+            }
+            detector.handle_received(at, &mut beats);
+            // The channel is being read: what is to be sent waits until after.
+            let mut send = |m: &Message<'_>| {
+                let mut bytes = Vec::new();
+                m.encode(&mut bytes);
+                outbox.push(bytes);
+            };
+            let now = Instant::now();
+            let mut hands =
+                Hands { gate, raw, server, send: &mut send, conns, owed, ending, broken, now };
+            machine.handle_message(Nanos(nanos), &message, &mut hands);
+        });
+        for bytes in outbox {
+            if let Ok(message) = Message::decode(&bytes) {
+                let _ = self.peer.send(&message);
+            }
+        }
+        received.is_err() || declared
+    }
+
+    /// What is due between events: owed ACKs, progress, ended connections, beats.
+    fn settle(&mut self, node: &mut Node<'_>) {
+        let now = Instant::now();
+        self.pay_owed(now);
+        if now >= self.progress_at {
+            self.progress(node.nanos());
+            let pause = PROGRESS_EVERY + PROGRESS_PER_CONN * self.conns.len() as u32;
+            self.progress_at = now + pause;
+        }
+        if now >= self.report_at {
+            self.report_at = now + REPORT_EVERY;
+            self.report(node);
+            // Strangers that say nothing have their time, and no more.
+            self.turn_away(node);
+        }
+        if now >= self.closing_at {
+            self.closing_at = now + CLOSING_EVERY;
+            self.reap(node.nanos(), now);
+        }
+        let mut declared = false;
+        let peer = &mut self.peer;
+        let mut send = |m: &Message<'_>| {
+            let _ = peer.send(m);
+        };
+        let mut beats = Beats { peer: &mut send, executed: self.log_at, declared: &mut declared };
+        self.detector.handle_timeout(holdfast_cluster::Nanos(node.nanos()), &mut beats);
+        let _ = self.peer.flush();
+        let wants_write = self.peer.wants_write();
+        if wants_write != self.watching_write {
+            self.watching_write = wants_write;
+            let interest = if wants_write { Interest::Both } else { Interest::Read };
+            let _ = node.poll.modify(&self.peer, PEER, interest);
+        }
+        if declared {
+            self.broken.get_or_insert_with(|| "the backup does not answer".into());
+        }
+    }
+
+    fn deadline(&self, node: &Node<'_>) -> Instant {
+        let now = Instant::now();
+        let beat = self.detector.next_deadline().map(|d| node.instant(d.0));
+        let owed = self.owed.values().min().map(|at| *at + OWED_WAIT);
+        let edge = node.edge.deadline();
+        let log = (!self.conns.is_empty()).then_some(now + TICK);
+        [beat, owed, edge, log].into_iter().flatten().min().unwrap_or(now + TICK).max(now)
+    }
+
+    /// The kernel thinks it has acknowledged long ago; nobody else will.
+    fn pay_owed(&mut self, now: Instant) {
+        let (gate, raw) = (&self.gate, &self.raw);
+        self.owed.retain(|conn, since| {
+            let Some(slot) = gate.slot(*conn) else { return false };
+            let owed = slot.stable.since(slot.last_ack);
+            if owed <= 0 {
+                return false;
+            }
+            if owed < OWED_BYTES && now.duration_since(*since) < OWED_WAIT {
+                return true;
+            }
+            let shift = if slot.rcv_wscale > 14 { 0 } else { slot.rcv_wscale };
+            let window = slot.right_edge.since(slot.stable).max(0) as u32 >> shift;
+            let segment = TcpSegment {
+                key: slot.key,
+                to_client: true,
+                seq: slot.snd_nxt,
+                ack: slot.stable,
+                flags: Flags::ACK,
+                window: window.min(65535) as u16,
+                options: TcpOptions {
+                    timestamps: slot.has_ts.then_some((slot.tsval, slot.tsecr)),
+                    ..TcpOptions::default()
+                },
+                payload: &[],
+            };
+            if let Ok(packet) = segment.build() {
+                let _ = raw.send(&packet);
+            }
+            false
+        });
+    }
+
+    /// Tells the backup what the kernel has accepted (decision 9).
+    fn progress(&mut self, nanos: u64) {
+        let mut news = Vec::new();
+        for (id, conn) in &mut self.conns {
+            let Some(slot) = self.gate.slot(*id) else { continue };
+            let progress = ConnProgress {
+                conn: *id,
+                snd_una: slot.snd_una,
+                snd_nxt: slot.snd_nxt,
+                right_edge: slot.last_edge,
+                tsval: slot.tsval,
+            };
+            if !slot.held_synack && conn.told != Some(progress) {
+                conn.told = Some(progress);
+                news.push(progress);
+            }
+        }
+        if !news.is_empty() {
+            self.act(|machine, hands| machine.handle_progress(Nanos(nanos), &news, hands));
+        }
+    }
+
+    /// Connections that are over in the kernel are over for everybody
+    /// (decision 15); their slots stay a while for late packets.
+    fn reap(&mut self, nanos: u64, now: Instant) {
+        let mut ids: Vec<ConnId> = self.ending.iter().copied().collect();
+        if now >= self.stray_at {
+            self.stray_at = now + STRAY_EVERY;
+            ids.extend(
+                self.conns
+                    .iter()
+                    .filter(|(_, c)| !c.ending && now - c.opened > STRAY_EVERY)
+                    .map(|(id, _)| *id),
+            );
+        }
+        let keys: Vec<ConnKey> =
+            ids.iter().filter_map(|id| self.conns.get(id)).map(|c| c.key).collect();
+        let Ok(states) = self.diag.states(&keys) else { return };
+        for (id, state) in ids.into_iter().zip(states) {
+            if matches!(state, None | Some(TcpState::TimeWait)) && self.is_over(id, now) {
+                self.let_go(id, nanos, now);
+            }
+        }
+        while self.linger.front().is_some_and(|(at, _)| now - *at > LINGER)
+            || self.linger.len() > LINGER_MAX
+        {
+            if let Some((_, id)) = self.linger.pop_front() {
+                let _ = self.gate.free(id);
+            }
+        }
+    }
+
+    /// Whether the kernel has been done with a connection long enough for the
+    /// client's last packets to have come round through the backup.
+    fn is_over(&mut self, id: ConnId, now: Instant) -> bool {
+        let Some(conn) = self.conns.get_mut(&id) else { return false };
+        let since = *conn.over.get_or_insert(now);
+        let paid = self.gate.slot(id).is_none_or(|s| !s.stable.after(s.last_ack));
+        paid && now - since >= CLOSING_EVERY
+    }
+
+    fn let_go(&mut self, id: ConnId, nanos: u64, now: Instant) {
+        // Should the tap have lost the client's FIN, its repeat may be answered:
+        // there is nothing left that the backup would have to hold.
+        if let Some(slot) = self.gate.slot(id) {
+            self.gate.set_stable(id, slot.stable.plus(1));
+        }
+        self.ending.remove(&id);
+        self.conns.remove(&id);
+        self.linger.push_back((now, id));
+        self.act(|machine, hands| machine.handle_gone(Nanos(nanos), id, hands));
+    }
+
+    fn report(&mut self, node: &mut Node<'_>) {
+        let head = self.server.memory.head();
+        node.status.connections = self.conns.len() as u64;
+        node.status.lag.bytes = self.log_at - head;
+        count(&mut node.status.counters, "gate", &self.gate.counters());
+        let c = *self.machine.counters();
+        let of = [
+            ("repairs", c.repairs),
+            ("refused_full", c.refused_full),
+            ("accepts_unknown", c.accepts_unknown),
+        ];
+        count(&mut node.status.counters, "log", &of);
+    }
+}

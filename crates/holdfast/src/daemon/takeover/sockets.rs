@@ -1,0 +1,385 @@
+//! The sockets of a takeover: the replica's table as the machine wants it, and
+//! each verdict carried out on the very socket the replica holds.
+
+use holdfast_linux::process;
+use holdfast_linux::raw::RawSender;
+use holdfast_linux::repair::{self, ClosingState, Nudge, NudgeHeader, RestoreSpec};
+use holdfast_linux::spawn::Server;
+use holdfast_replica::promotion::{Closing, Diverged, ManifestConn, PromotionOutput, Restore, Why};
+use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
+use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment, complete_checksum, mapped_ipv4};
+use holdfast_wire::seq::SeqNo;
+use holdfast_wire::shm::{CONNS_MAX, ConnEntry, Listener, conn_state};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::{Duration, Instant};
+
+/// Buffers that a rebuilt socket starts with, in bytes; the kernel tunes on.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// A client that acknowledges nothing new for this long is sent the rest again.
+const NUDGE_AGAIN: Duration = Duration::from_millis(150);
+
+/// One connection that was carried over.
+pub struct Carried {
+    /// Ours only until it lives: the server's close must be the last one.
+    fd: Option<OwnedFd>,
+    key: ConnKey,
+    record: ConnRecord,
+    rcv_nxt: SeqNo,
+    unread: Vec<u8>,
+    snd_una: SeqNo,
+    in_flight: Vec<u8>,
+    retained: Vec<u8>,
+    peer_window_bytes: u32,
+    right_edge: SeqNo,
+    receive_window_bytes: u32,
+    tsval: Option<u32>,
+    closing: ClosingState,
+    /// To be handed out by the replica's next `accept`.
+    queued: bool,
+    reinject: Vec<Vec<u8>>,
+    /// What may be lost is sent again until the client has it all.
+    nudge: Option<Nudge>,
+    acked: SeqNo,
+    nudged_at: Instant,
+    born: Instant,
+}
+
+/// Carries out the verdicts of a promotion.
+#[derive(Default)]
+pub struct Mender {
+    pub sockets: Vec<Carried>,
+    pub errors: Vec<String>,
+    pub diverged: Option<String>,
+    /// Time spent repairing.
+    pub spent: Duration,
+}
+
+/// A mender at work on one replica.
+pub struct Mending<'a> {
+    mender: &'a mut Mender,
+    replica: &'a Server,
+}
+
+/// The parked replica's connections.
+pub fn manifest(replica: &Server) -> Vec<ManifestConn> {
+    let memory = &replica.memory;
+    // Entries fill in the order of accept numbers, which start at 1.
+    let used = |accept: &u32| memory.entry(*accept).conn.load(Acquire) != 0;
+    (1..=CONNS_MAX as u32)
+        .take_while(used)
+        .filter_map(|accept| entry(memory.entry(accept)))
+        .collect()
+}
+
+fn entry(e: &ConnEntry) -> Option<ManifestConn> {
+    let state = e.state.load(Acquire);
+    let open = state == conn_state::OPEN;
+    (open || state == conn_state::CLOSED).then(|| ManifestConn {
+        accept: e.conn.load(Relaxed),
+        open,
+        fd: e.fd.load(Relaxed),
+        in_bytes: e.in_bytes.load(Relaxed),
+        out_bytes: e.out_bytes.load(Relaxed),
+        keep_from: e.keep_from.load(Relaxed),
+        shut: e.shut.load(Relaxed),
+        eof: e.eof.load(Relaxed) != 0,
+    })
+}
+
+/// Retained output `[from, to)` of an accept number, out of the replica's memory.
+fn retained(replica: &Server, accept: u32, from: u64, to: u64) -> io::Result<Vec<u8>> {
+    let e = replica.memory.entry(accept);
+    let (address, cap) = (e.keep_addr.load(Acquire), e.keep_cap.load(Acquire));
+    let mut bytes = vec![0; to.saturating_sub(from) as usize];
+    let mut at = 0;
+    while at < bytes.len() {
+        let place = (from + at as u64) % cap.max(1);
+        let n = (bytes.len() - at).min((cap - place) as usize);
+        let got = process::read_memory(replica.pid(), address + place, &mut bytes[at..at + n])?;
+        if got == 0 {
+            return Err(io::Error::other("the replica's output is gone"));
+        }
+        at += got;
+    }
+    Ok(bytes)
+}
+
+fn closing_state(c: &Closing) -> ClosingState {
+    match (c.server_fin, c.server_fin_acked, c.client_fin) {
+        (false, _, false) => ClosingState::Established,
+        (false, _, true) => ClosingState::CloseWait,
+        (true, false, false) => ClosingState::FinWait1,
+        (true, true, false) => ClosingState::FinWait2,
+        (true, false, true) => ClosingState::LastAck,
+        (true, true, true) => ClosingState::TimeWait,
+    }
+}
+
+/// Hands a connection to the replica, for its listener's next `accept`.
+fn give(replica: &Server, key: &ConnKey, fd: &OwnedFd) -> bool {
+    listener_of(replica, key).is_some_and(|l| replica.give_connection(l.fd, fd.as_fd()).is_ok())
+}
+
+/// The listener that the connection came to: of its port, and of its own address
+/// family if there is one (an IPv6 listener can take IPv4 connections too).
+fn listener_of<'s>(replica: &'s Server, key: &ConnKey) -> Option<&'s Listener> {
+    let port = key.server_port.to_be_bytes();
+    let ipv4 = mapped_ipv4(&key.server).is_some();
+    let of_port = || replica.memory.listeners().iter().filter(|l| l.addr[2..4] == port);
+    of_port().find(|l| is_ipv6(l) != ipv4).or_else(|| of_port().find(|_| ipv4))
+}
+
+fn is_ipv6(l: &Listener) -> bool {
+    i32::from(u16::from_ne_bytes([l.addr[0], l.addr[1]])) == libc::AF_INET6
+}
+
+impl Mender {
+    pub fn on<'a>(&'a mut self, replica: &'a Server) -> Mending<'a> {
+        Mending { mender: self, replica }
+    }
+
+    /// Output that no client has, the ends of streams, and the accept queue: all
+    /// of it before the server writes again.
+    pub fn send_retained(&mut self, replica: &Server) {
+        for c in &self.sockets {
+            let Some(fd) = &c.fd else { continue };
+            match repair::live_send(fd.as_fd(), &c.retained) {
+                Ok(n) if n == c.retained.len() => {}
+                Ok(n) => self.errors.push(format!(
+                    "{:?}: only {n} of {} retained bytes fit",
+                    c.key,
+                    c.retained.len()
+                )),
+                Err(error) => {
+                    self.errors.push(format!("{:?}: sending retained output: {error}", c.key));
+                }
+            }
+            if c.queued && !give(replica, &c.key, fd) {
+                self.errors.push(format!("{:?}: the accept queue could not take it", c.key));
+            }
+        }
+    }
+
+    /// Tells every client what has arrived, plays the ends of streams, sends
+    /// again what may be lost, and delivers what lay beyond holes. Then the
+    /// descriptors go: of a connection that the server has closed it is the
+    /// last one, and the kernel ends it.
+    pub fn kick(&mut self, raw: &RawSender) {
+        for c in &mut self.sockets {
+            let _ = c.ack().map(|packet| raw.send(&packet));
+            c.finish(raw, &mut self.errors);
+            for packet in &mut c.reinject {
+                if complete_checksum(packet).is_ok() {
+                    let _ = raw.send(packet);
+                }
+            }
+            if !c.in_flight.is_empty() {
+                c.nudge = Some(Nudge::default());
+                let una = c.snd_una;
+                c.nudge(raw, una);
+            }
+            c.fd = None;
+        }
+    }
+
+    #[must_use]
+    pub fn has_nudges(&self) -> bool {
+        self.sockets.iter().any(|c| c.nudge.is_some())
+    }
+
+    /// A client's ACK drives what may be lost.
+    pub fn nudge(&mut self, raw: &RawSender, key: &ConnKey, ack: SeqNo) {
+        if let Some(c) = self.sockets.iter_mut().find(|c| c.key == *key) {
+            c.nudge(raw, ack);
+        }
+    }
+
+    /// Begins again where a client has made no progress: the kernel's own timer
+    /// stands at seconds, because it has no sample of the round trip.
+    pub fn nudge_again(&mut self, raw: &RawSender, now: Instant) {
+        let stalled = |c: &&mut Carried| c.nudge.is_some() && now - c.nudged_at > NUDGE_AGAIN;
+        for c in self.sockets.iter_mut().filter(stalled) {
+            c.nudge = Some(Nudge::default());
+            c.nudged_at = now;
+            let ack = c.acked;
+            c.nudge(raw, ack);
+        }
+    }
+}
+
+impl Carried {
+    fn spec<'s>(&'s self, unread: &'s [&'s [u8]]) -> RestoreSpec<'s> {
+        RestoreSpec {
+            key: self.key,
+            record: &self.record,
+            rcv_nxt: self.rcv_nxt,
+            unread,
+            snd_una: self.snd_una,
+            in_flight: &self.in_flight,
+            peer_window_bytes: self.peer_window_bytes,
+            right_edge: self.right_edge,
+            tsval: self.tsval,
+            congestion: None,
+            send_buffer_bytes: BUFFER_BYTES.max(2 * self.retained.len()),
+            recv_buffer_bytes: BUFFER_BYTES,
+            closing: self.closing,
+        }
+    }
+
+    fn rcv_end(&self) -> SeqNo {
+        self.rcv_nxt.plus(self.unread.len() as u64)
+    }
+
+    /// The clock that the rebuilt socket shows by now (RFC 7323 §5: an older value
+    /// would be dropped).
+    fn timestamps(&self) -> Option<(u32, u32)> {
+        let elapsed_ms = self.born.elapsed().as_millis() as u32;
+        self.tsval.map(|v| (v.wrapping_add(elapsed_ms), 0))
+    }
+
+    fn window(&self) -> u16 {
+        let shift = if self.record.rcv_wscale > 14 { 0 } else { self.record.rcv_wscale };
+        (self.receive_window_bytes >> shift).min(65535) as u16
+    }
+
+    fn ack(&self) -> Option<Vec<u8>> {
+        TcpSegment {
+            key: self.key,
+            to_client: true,
+            seq: self.snd_una.plus(self.in_flight.len() as u64),
+            ack: self.rcv_end(),
+            flags: Flags::ACK,
+            window: self.window(),
+            options: TcpOptions { timestamps: self.timestamps(), ..TcpOptions::default() },
+            payload: &[],
+        }
+        .build()
+        .ok()
+    }
+
+    fn finish(&self, raw: &RawSender, errors: &mut Vec<String>) {
+        let unread = [self.unread.as_slice()];
+        let Some(fd) = &self.fd else { return };
+        let mut inject = |packet: &[u8]| raw.send(packet).map_err(io::Error::other);
+        // Without a timestamp of its own the played packet cannot make the
+        // client's next one look old.
+        if let Err(error) =
+            repair::finish_closing(fd.as_fd(), &self.spec(&unread), None, &mut inject)
+        {
+            errors.push(format!("{:?}: {error}", self.key));
+        }
+    }
+
+    fn nudge(&mut self, raw: &RawSender, ack: SeqNo) {
+        let Some(mut nudge) = self.nudge.take() else { return };
+        if ack.after(self.acked) {
+            self.acked = ack;
+            self.nudged_at = Instant::now();
+        }
+        let ack = self.acked;
+        let header = NudgeHeader {
+            ack: self.rcv_end(),
+            window: self.window(),
+            timestamps: self.timestamps(),
+        };
+        let unread = [self.unread.as_slice()];
+        let spec = self.spec(&unread);
+        for packet in nudge.packets(&spec, ack, &header).unwrap_or_default() {
+            let _ = raw.send(&packet);
+        }
+        if !ack.after(self.snd_una.plus(self.in_flight.len() as u64 - 1)) {
+            self.nudge = Some(nudge);
+        }
+    }
+}
+
+impl Mending<'_> {
+    fn carry(&mut self, r: &Restore<'_>) -> Result<Carried, String> {
+        let failed = |what: &str, error: &dyn std::fmt::Display| {
+            format!("{:?}: {what}: {error}", r.record.key)
+        };
+        let fd = match r.fd {
+            Some(fd) => {
+                self.replica.take_fd(fd).map_err(|e| failed("taking its descriptor", &e))?
+            }
+            None => self.fresh_socket(r).map_err(|e| failed("making its socket", &e))?,
+        };
+        let output = |from, to| match r.accept {
+            Some(accept) => retained(self.replica, accept, from, to),
+            None => Ok(Vec::new()),
+        };
+        let in_flight = output(r.snd_una_offset, r.in_flight_end)
+            .map_err(|e| failed("reading its output", &e))?;
+        let rest =
+            output(r.in_flight_end, r.out_end).map_err(|e| failed("reading its output", &e))?;
+        // An acknowledged FIN lies behind the output.
+        let behind_fin = u64::from(r.closing.server_fin_acked);
+        Ok(Carried {
+            fd: Some(fd),
+            key: r.record.key,
+            record: *r.record,
+            rcv_nxt: r.recv_start,
+            unread: r.unread.concat(),
+            snd_una: r.snd_una.plus(behind_fin),
+            in_flight,
+            retained: rest,
+            peer_window_bytes: r.peer_window_bytes,
+            right_edge: r.right_edge,
+            receive_window_bytes: r.receive_window_bytes,
+            tsval: r.tsval.filter(|_| r.record.tsval.is_some()),
+            closing: closing_state(&r.closing),
+            queued: r.accept.is_none(),
+            reinject: r.reinject.iter().map(|p| p.to_vec()).collect(),
+            nudge: None,
+            acked: r.snd_una.plus(behind_fin),
+            nudged_at: Instant::now(),
+            born: Instant::now(),
+        })
+    }
+
+    /// A socket of the listener's family, for a connection without descriptor.
+    fn fresh_socket(&self, r: &Restore<'_>) -> io::Result<OwnedFd> {
+        let ipv6 = listener_of(self.replica, &r.record.key).is_some_and(is_ipv6);
+        let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
+        Ok(Socket::new(domain, Type::STREAM.cloexec(), Some(Protocol::TCP))?.into())
+    }
+}
+
+impl PromotionOutput for Mending<'_> {
+    fn restore(&mut self, restore: &Restore<'_>) {
+        let begun = Instant::now();
+        let done = self.carry(restore).and_then(|carried| {
+            let unread = [carried.unread.as_slice()];
+            let restored = carried
+                .fd
+                .as_ref()
+                .map_or(Ok(()), |fd| repair::restore(fd.as_fd(), &carried.spec(&unread)));
+            restored.map(|()| carried.key).map_err(|e| format!("{:?}: {e}", carried.key))?;
+            Ok(carried)
+        });
+        match done {
+            Ok(carried) => self.mender.sockets.push(carried),
+            Err(error) => self.mender.errors.push(error),
+        }
+        self.mender.spent += begun.elapsed();
+    }
+
+    fn discard(&mut self, conn: ConnId, accept: Option<u32>, why: Why) {
+        if !matches!(why, Why::Finished | Why::NeverEstablished | Why::ClientReset) {
+            self.mender.errors.push(format!("connection {conn:?} (accept {accept:?}): {why:?}"));
+        }
+    }
+
+    fn reset(&mut self, _: ConnId, _: u32) {
+        // The replica's socket was never connected: it answers with an error and
+        // hangs up, which is what a reset looks like to the server.
+    }
+
+    fn diverged(&mut self, reason: &Diverged) {
+        self.mender.diverged = Some(reason.to_string());
+    }
+}

@@ -1,0 +1,211 @@
+//! The group's secret: 32 random bytes in a file that only its owner can read.
+//!
+//! Two keys are derived from it (BLAKE2s keyed with the secret, one label
+//! each): one opens the encrypted channel, the other one keys the hashes that
+//! compare what the members read and wrote.
+
+use blake2::digest::consts::U32;
+use blake2::digest::{FixedOutput, KeyInit, Update};
+use holdfast_wire::hash::HashKey;
+use std::fmt;
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+const KEY_BYTES: usize = 32;
+/// Largest key file that is read.
+const FILE_BYTES_MAX: u64 = 4096;
+
+/// The secret that all members and the edge of one group share.
+#[derive(Clone, PartialEq, Eq)]
+pub struct GroupKey([u8; KEY_BYTES]);
+
+/// Why a key could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    #[error("{0}")]
+    Unreadable(io::Error),
+    #[error("others than its owner can read it (mode {mode:04o})")]
+    TooOpen { mode: u32 },
+    #[error("it does not hold a key: {0}")]
+    Malformed(&'static str),
+}
+
+impl KeyError {
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self, path: &Path) -> String {
+        let path = path.display();
+        match self {
+            Self::Unreadable(e) if e.kind() == io::ErrorKind::NotFound => {
+                format!(
+                    "make one and copy it to all hosts of the group: (umask 077; holdfast key gen > {path})"
+                )
+            }
+            Self::Unreadable(_) => {
+                "run as the owner of the file; it is a plain file of one line".to_owned()
+            }
+            Self::TooOpen { .. } => {
+                format!("chmod 600 {path}, and make a new key if a stranger may have read it")
+            }
+            Self::Malformed(_) => {
+                format!(
+                    "make a new one for all hosts of the group: (umask 077; holdfast key gen > {path})"
+                )
+            }
+        }
+    }
+}
+
+impl GroupKey {
+    /// A new random key.
+    ///
+    /// # Errors
+    /// If the kernel gives no random bytes.
+    pub fn generate() -> io::Result<Self> {
+        let mut bytes = [0; KEY_BYTES];
+        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+        Ok(Self(bytes))
+    }
+
+    /// Reads a key file.
+    ///
+    /// # Errors
+    /// As [`KeyError`] tells.
+    pub fn load(path: &Path) -> Result<Self, KeyError> {
+        let file = std::fs::File::open(path).map_err(KeyError::Unreadable)?;
+        let mode = file.metadata().map_err(KeyError::Unreadable)?.permissions().mode() & 0o7777;
+        if mode & 0o077 != 0 {
+            return Err(KeyError::TooOpen { mode });
+        }
+        let mut text = String::new();
+        file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(KeyError::Unreadable)?;
+        Self::parse(&text)
+    }
+
+    /// Reads 64 hexadecimal digits; lines that start with `#` are comments.
+    ///
+    /// # Errors
+    /// [`KeyError::Malformed`] for anything else.
+    pub fn parse(text: &str) -> Result<Self, KeyError> {
+        let mut lines =
+            text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
+        let line = lines.next().ok_or(KeyError::Malformed("the file is empty"))?;
+        if lines.next().is_some() {
+            return Err(KeyError::Malformed("it has more than one line"));
+        }
+        if line.len() != 2 * KEY_BYTES || !line.is_ascii() {
+            return Err(KeyError::Malformed("a key has 64 hexadecimal digits"));
+        }
+        let mut bytes = [0; KEY_BYTES];
+        for (byte, digits) in bytes.iter_mut().zip(line.as_bytes().chunks_exact(2)) {
+            let digits = std::str::from_utf8(digits).unwrap_or_default();
+            // `from_str_radix` takes a sign, which is no digit.
+            *byte = (!digits.starts_with('+'))
+                .then(|| u8::from_str_radix(digits, 16).ok())
+                .flatten()
+                .ok_or(KeyError::Malformed("a key has 64 hexadecimal digits"))?;
+        }
+        if bytes == [0; KEY_BYTES] {
+            return Err(KeyError::Malformed("it is all zero"));
+        }
+        Ok(Self(bytes))
+    }
+
+    /// The file's text: a comment and the digits.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let digits: String = self.0.iter().map(|b| format!("{b:02x}")).collect();
+        format!(
+            "# holdfast group key: the same on all hosts of the group, readable by root only\n{digits}\n"
+        )
+    }
+
+    /// Opens the encrypted channel (Noise's pre-shared key).
+    #[must_use]
+    pub fn channel_key(&self) -> [u8; KEY_BYTES] {
+        self.derive(b"holdfast channel 1")
+    }
+
+    /// Keys the hashes in log records (decision 3).
+    #[must_use]
+    pub fn hash_key(&self) -> HashKey {
+        let mut words = [0; 8];
+        let bytes = [self.derive(b"holdfast hash 1"), self.derive(b"holdfast hash 2")].concat();
+        for (word, chunk) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*chunk);
+        }
+        words
+    }
+
+    fn derive(&self, label: &[u8]) -> [u8; KEY_BYTES] {
+        let mut mac = blake2::Blake2sMac::<U32>::new((&self.0).into());
+        mac.update(label);
+        mac.finalize_fixed().into()
+    }
+}
+
+impl fmt::Debug for GroupKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GroupKey(secret)")
+    }
+}
+
+/// Whether `path` belongs to the user who runs this process.
+///
+/// # Errors
+/// As `stat`.
+pub fn is_owned_by_me(path: &Path) -> io::Result<bool> {
+    Ok(std::fs::metadata(path)?.uid() == std::fs::metadata("/proc/self")?.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_key_survives_its_file() {
+        let key = GroupKey::generate().unwrap();
+        assert_eq!(GroupKey::parse(&key.to_text()).unwrap(), key);
+        assert!(!format!("{key:?}").contains(&key.to_text()[80..90]));
+    }
+
+    #[test]
+    fn derived_keys_differ_from_each_other_and_between_groups() {
+        let key = |last: char| GroupKey::parse(&format!("{}{last}", "1".repeat(63))).unwrap();
+        let (a, b) = (key('1'), key('2'));
+        assert_ne!(a.channel_key(), b.channel_key());
+        assert_ne!(a.hash_key(), b.hash_key());
+        assert_ne!(a.hash_key()[0].to_le_bytes(), a.channel_key()[..8]);
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_refused() {
+        let path = std::env::temp_dir().join(format!("holdfast-key-{}", std::process::id()));
+        std::fs::write(&path, GroupKey::generate().unwrap().to_text()).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        let refused = GroupKey::load(&path);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let taken = GroupKey::load(&path);
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(refused, Err(KeyError::TooOpen { mode: 0o640 })));
+        assert!(taken.is_ok());
+    }
+
+    #[test]
+    fn what_is_not_a_key_is_an_error() {
+        let (zero, sign, two) =
+            ("0".repeat(64), "+1".repeat(32), format!("{0}\n{0}", "ab".repeat(32)));
+        for text in ["", "# only a comment", "abc", zero.as_str(), sign.as_str(), two.as_str()] {
+            assert!(GroupKey::parse(text).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn parsing_never_panics(text in ".{0,100}") {
+            let _ = GroupKey::parse(&text);
+        }
+    }
+}

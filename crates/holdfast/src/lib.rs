@@ -1,0 +1,14 @@
+//! Holdfast's program: the daemons of the three hosts and the verbs around
+//! them. The machines that decide live in `holdfast-replica` and
+//! `holdfast-cluster`; this crate connects them to sockets and to people.
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod channel;
+pub mod check;
+pub mod cli;
+pub mod config;
+pub mod daemon;
+pub mod key;
+pub mod poll;
+pub mod status;

@@ -1,0 +1,412 @@
+//! What a daemon tells about itself: the schema `holdfast.status/1`, its exit
+//! codes and its rendering as text.
+//!
+//! Fields are only ever added within a version. Sizes are bytes, durations
+//! microseconds, times RFC 3339 in UTC.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+use std::time::SystemTime;
+
+/// Name and version of the schema.
+pub const SCHEMA: &str = "holdfast.status/1";
+
+/// One daemon's answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    pub schema: String,
+    /// The program's release.
+    pub version: String,
+    pub group: String,
+    /// The member's name, or `edge`.
+    pub member: String,
+    pub role: Role,
+    pub epoch: u64,
+    pub state: State,
+    /// Why the state is what it is; never empty unless protected.
+    pub reason: String,
+    /// What a person can do about it; empty if nothing.
+    pub remedy: String,
+    /// Connections of clients that are protected now.
+    pub connections: u64,
+    pub lag: Lag,
+    pub peers: Vec<Peer>,
+    /// Counters since the start, by name: `gate.…`, `edge.…`, `tap.…`.
+    pub counters: BTreeMap<String, u64>,
+    pub last_takeover: Option<Takeover>,
+    /// When this was written.
+    pub at: String,
+}
+
+/// What a daemon does at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    Edge,
+    Primary,
+    Backup,
+    /// A member that has not been told yet, or has stood down.
+    #[default]
+    None,
+}
+
+/// How the group is, seen from this daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// The backup holds everything: the primary may die.
+    Protected,
+    /// The service runs without a backup that could take over.
+    Unprotected,
+    /// The replica computed something else; it is never promoted.
+    Diverged,
+    /// The replica makes no progress.
+    Hung,
+    /// The service is closed until a peer answers.
+    #[default]
+    Waiting,
+    /// This member may not speak for the service address.
+    Fenced,
+    /// The server has ended, and so has this daemon's work.
+    Ended,
+}
+
+/// How far the backup is behind the primary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lag {
+    /// Frames and bytes of the log that the backup has not confirmed.
+    pub frames: u64,
+    pub bytes: u64,
+    /// Bytes of the log that the replica has not executed.
+    pub executed: u64,
+}
+
+/// A daemon on the other end of a channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    pub name: String,
+    pub connected: bool,
+    /// What is known of it, in a few words.
+    pub note: String,
+}
+
+/// The last takeover this daemon carried out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Takeover {
+    /// What made the backup promote itself.
+    pub cause: String,
+    pub phases_us: Phases,
+    pub total_us: u64,
+    /// Connections that were carried over.
+    pub connections: u64,
+    pub at: String,
+}
+
+/// A takeover's parts in the order they happen, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Phases {
+    pub detect: u64,
+    pub fence: u64,
+    pub drain: u64,
+    pub probe: u64,
+    pub repair: u64,
+    pub address: u64,
+    pub kick: u64,
+}
+
+/// Exit codes of the program.
+pub mod exit {
+    pub const OK: u8 = 0;
+    /// It works, but not as it should, or the answer is no.
+    pub const DEGRADED: u8 = 1;
+    /// Wrong usage or configuration.
+    pub const USAGE: u8 = 2;
+    pub const NOT_PERMITTED: u8 = 3;
+    /// The daemon or the peer does not answer.
+    pub const UNREACHABLE: u8 = 4;
+    pub const FENCED: u8 = 5;
+}
+
+impl Status {
+    /// A status that says only who it is from.
+    #[must_use]
+    pub fn new(group: &str, member: &str) -> Self {
+        Self {
+            schema: SCHEMA.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            group: group.to_owned(),
+            member: member.to_owned(),
+            role: Role::None,
+            epoch: 0,
+            state: State::Waiting,
+            reason: String::new(),
+            remedy: String::new(),
+            connections: 0,
+            lag: Lag::default(),
+            peers: Vec::new(),
+            counters: BTreeMap::new(),
+            last_takeover: None,
+            at: rfc3339(SystemTime::now()),
+        }
+    }
+
+    /// The exit code of `holdfast status`.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self.state {
+            State::Protected => exit::OK,
+            State::Fenced => exit::FENCED,
+            State::Unprotected | State::Diverged | State::Hung | State::Waiting | State::Ended => {
+                exit::DEGRADED
+            }
+        }
+    }
+
+    /// The status as a few lines for people.
+    #[must_use]
+    pub fn render(&self, style: Style) -> String {
+        let mut out = String::new();
+        // Writing to a string cannot fail.
+        let _ = self.write_to(&mut out, style);
+        out
+    }
+
+    fn write_to(&self, out: &mut String, style: Style) -> fmt::Result {
+        let state = style.state(self.state);
+        writeln!(
+            out,
+            "group {}   {} {}   {state}   epoch {}",
+            self.group, self.role, self.member, self.epoch
+        )?;
+        if !self.reason.is_empty() {
+            writeln!(out, "  reason  {}", self.reason)?;
+        }
+        if !self.remedy.is_empty() {
+            writeln!(out, "  remedy  {}", self.remedy)?;
+        }
+        let Lag { frames, bytes, executed } = self.lag;
+        writeln!(
+            out,
+            "  connections {}   lag {frames} frames, {}; not executed {}",
+            self.connections,
+            human_bytes(bytes),
+            human_bytes(executed)
+        )?;
+        for peer in &self.peers {
+            let connected = if peer.connected { "connected" } else { "not connected" };
+            let comma = if peer.note.is_empty() { "" } else { ", " };
+            writeln!(out, "  peer {}   {connected}{comma}{}", peer.name, peer.note)?;
+        }
+        if let Some(takeover) = &self.last_takeover {
+            write!(out, "{takeover}")?;
+        }
+        let busy: Vec<String> = self
+            .counters
+            .iter()
+            .filter(|(_, n)| **n > 0)
+            .map(|(name, n)| format!("{name} {n}"))
+            .collect();
+        if !busy.is_empty() {
+            writeln!(out, "  counters  {}", busy.join("   "))?;
+        }
+        Ok(())
+    }
+}
+
+impl Phases {
+    /// The parts with their names, in order.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, u64); 7] {
+        [
+            ("detect", self.detect),
+            ("fence", self.fence),
+            ("drain", self.drain),
+            ("probe", self.probe),
+            ("repair", self.repair),
+            ("address", self.address),
+            ("kick", self.kick),
+        ]
+    }
+}
+
+impl fmt::Display for Takeover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (total, conns) = (human_us(self.total_us), self.connections);
+        writeln!(
+            f,
+            "  last takeover  {}   {}   {total}   {conns} connections",
+            self.at, self.cause
+        )?;
+        let phases: Vec<String> = self
+            .phases_us
+            .named()
+            .iter()
+            .map(|(name, us)| format!("{name} {}", human_us(*us)))
+            .collect();
+        writeln!(f, "                 {}", phases.join("   "))
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Edge => "edge",
+            Self::Primary => "primary",
+            Self::Backup => "backup",
+            Self::None => "no role",
+        })
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Protected => "protected",
+            // In capitals: the one word nobody may overlook.
+            Self::Unprotected => "UNPROTECTED",
+            Self::Diverged => "diverged",
+            Self::Hung => "hung",
+            Self::Waiting => "waiting",
+            Self::Fenced => "fenced",
+            Self::Ended => "ended",
+        })
+    }
+}
+
+impl std::str::FromStr for State {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let all = [
+            Self::Protected,
+            Self::Unprotected,
+            Self::Diverged,
+            Self::Hung,
+            Self::Waiting,
+            Self::Fenced,
+            Self::Ended,
+        ];
+        all.into_iter().find(|s| s.to_string().eq_ignore_ascii_case(text)).ok_or_else(|| {
+            let names: Vec<String> = all.iter().map(ToString::to_string).collect();
+            format!("`{text}` is no state; one of: {}", names.join(", "))
+        })
+    }
+}
+
+/// Whether text may use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    Plain,
+    Colour,
+}
+
+impl Style {
+    fn state(self, state: State) -> String {
+        let colour = match state {
+            State::Protected => "32",
+            State::Waiting | State::Ended => "33",
+            State::Unprotected | State::Diverged | State::Hung | State::Fenced => "1;31",
+        };
+        match self {
+            Self::Plain => state.to_string(),
+            Self::Colour => format!("\x1b[{colour}m{state}\x1b[0m"),
+        }
+    }
+}
+
+/// `at` in UTC with microseconds.
+#[must_use]
+pub fn rfc3339(at: SystemTime) -> String {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    // Days to a date with the year starting in March, so that the leap day is
+    // its last (Hinnant, "chrono-compatible low-level date algorithms").
+    let shifted = days + 719_468;
+    let era_day = shifted % 146_097;
+    let era_year = (era_day - era_day / 1460 + era_day / 36_524 - era_day / 146_096) / 365;
+    let year_day = era_day - (365 * era_year + era_year / 4 - era_year / 100);
+    let march_month = (5 * year_day + 2) / 153;
+    let day = year_day - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let year = shifted / 146_097 * 400 + era_year + u64::from(month <= 2);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let micros = since.subsec_micros();
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+}
+
+fn human_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+fn human_us(us: u64) -> String {
+    if us < 1000 { format!("{us} µs") } else { format!("{:.1} ms", us as f64 / 1000.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn times_are_rfc_3339() {
+        let at = |secs| rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(secs));
+        assert_eq!(at(0), "1970-01-01T00:00:00.000000Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000000Z");
+        assert_eq!(at(1_709_251_199), "2024-02-29T23:59:59.000000Z");
+        assert_eq!(at(1_795_219_200), "2026-11-21T00:00:00.000000Z");
+    }
+
+    #[test]
+    fn the_schema_is_what_it_was() {
+        let mut status = Status::new("demo", "a");
+        status.at = "2026-11-21T00:00:00.000000Z".to_owned();
+        status.version = "0".to_owned();
+        status.role = Role::Primary;
+        status.state = State::Unprotected;
+        status.peers.push(Peer { name: "b".to_owned(), connected: true, note: String::new() });
+        status.counters.insert("gate.acks_clamped".to_owned(), 3);
+        status.last_takeover = Some(Takeover { total_us: 1234, ..Takeover::default() });
+        let json = serde_json::to_string(&status).unwrap();
+        assert_eq!(
+            json,
+            concat!(
+                r#"{"schema":"holdfast.status/1","version":"0","group":"demo","member":"a","role":"primary","#,
+                r#""epoch":0,"state":"unprotected","reason":"","remedy":"","connections":0,"#,
+                r#""lag":{"frames":0,"bytes":0,"executed":0},"#,
+                r#""peers":[{"name":"b","connected":true,"note":""}],"counters":{"gate.acks_clamped":3},"#,
+                r#""last_takeover":{"cause":"","phases_us":{"detect":0,"fence":0,"drain":0,"probe":0,"repair":0,"#,
+                r#""address":0,"kick":0},"total_us":1234,"connections":0,"at":""},"#,
+                r#""at":"2026-11-21T00:00:00.000000Z"}"#
+            )
+        );
+        assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), status);
+    }
+
+    #[test]
+    fn people_see_the_word_and_the_remedy() {
+        let mut status = Status::new("demo", "b");
+        status.state = State::Unprotected;
+        status.reason = "the backup does not answer".to_owned();
+        status.remedy = "start holdfast on it".to_owned();
+        status.lag.bytes = 5 << 19;
+        let text = status.render(Style::Plain);
+        for part in ["UNPROTECTED", "reason  the backup", "remedy  start", "2.5 MiB"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(status.render(Style::Colour).contains("\x1b[1;31mUNPROTECTED\x1b[0m"));
+        assert_eq!(status.exit_code(), exit::DEGRADED);
+        assert_eq!("unprotected".parse(), Ok(State::Unprotected));
+        assert!("fine".parse::<State>().is_err());
+    }
+}

@@ -1,0 +1,171 @@
+//! Somebody who can reach the daemons' ports, but does not have the group's
+//! key: with another key, with noise, and with what was recorded from a genuine
+//! conversation. The service goes on, protected, in the same epoch.
+
+use crate::wire::{Worker, is_ours};
+use crate::world;
+use holdfast::channel::{Channel, ChannelError, Identity, Kind};
+use holdfast::key::GroupKey;
+use holdfast_lab::testbed::ours::{Group, GroupOptions};
+use holdfast_lab::testbed::server::{Program, Recipe};
+use holdfast_lab::testbed::{Plan, Role, Testbed};
+use holdfast_wire::message::Message;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// The edge's port and the members'.
+const EDGE_PORT: u16 = 7700;
+const PAIR_PORT: u16 = 7701;
+
+/// What a daemon may say to a stranger: eight bytes of magic and version.
+const CLEAR_BYTES: usize = 8;
+
+/// How long a stranger waits; longer than a handshake may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What each side of each conversation said: (source port, destination port)
+/// and the bytes by their sequence number.
+type Recording = BTreeMap<(u16, u16), BTreeMap<u32, Vec<u8>>>;
+
+#[test]
+fn a_peer_without_the_key_learns_nothing() {
+    let _limit = world::limit(Duration::from_secs(120));
+    world::binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let recorder = record(&testbed);
+    let recipe =
+        Recipe::prepare(Program::Redis, testbed.host(Role::Primary), 0).expect("a directory");
+    Recipe::prepare(Program::Redis, testbed.host(Role::Backup), 0).expect("a directory");
+    let group =
+        Group::start(&testbed, &recipe, &GroupOptions::default()).expect("the group protects");
+    let before = group.status(Role::Primary).expect("the primary answers");
+    let load = world::start(&testbed, &world::counting(4000, 0, None));
+    let recorded = recorder.stop();
+    let conversations: Vec<Vec<u8>> = recorded.iter().filter_map(said_by_initiator).collect();
+    assert!(conversations.len() >= 3, "recorded only {} conversations", conversations.len());
+    nothing_readable(&recorded);
+
+    let ends: Vec<SocketAddr> = ["10.9.0.1:7700", "10.9.0.2:7701", "10.9.0.3:7701"]
+        .map(|text| text.parse().expect("an address"))
+        .to_vec();
+    let stranger = Worker::start(testbed.host(Role::Edge), move |_| {
+        let mut tried = 0;
+        for end in ends {
+            for kind in [Kind::Edge, Kind::Pair] {
+                tried += u32::from(another_key(end, kind));
+            }
+            tried += u32::from(said(end, &noise(70_000)));
+            tried += u32::from(said(end, b"GET / HTTP/1.1\r\n\r\n"));
+            for conversation in &conversations {
+                tried += u32::from(said(end, conversation));
+            }
+        }
+        tried
+    });
+    let tried = stranger.stop();
+    assert!(tried >= 10, "only {tried} attempts reached a daemon");
+    world::finish(load, &group);
+    let after = group.status(Role::Primary).expect("the primary answers");
+    assert_eq!(after["state"], "protected", "{after}\n{}", group.log_tails());
+    assert_eq!(after["epoch"], before["epoch"]);
+    let edge = group.status(Role::Edge).expect("the edge answers");
+    assert_eq!(edge["state"], "protected", "{edge}");
+}
+
+/// Tries to be a member with a key of its own. False if nobody listens.
+fn another_key(end: SocketAddr, kind: Kind) -> bool {
+    let identity = Identity {
+        key: GroupKey::generate().expect("a key").channel_key(),
+        group: "demo".to_owned(),
+        me: "b".to_owned(),
+        kind,
+    };
+    let mut channel = Channel::connect(end, &identity, Instant::now()).expect("a socket");
+    // Waits for the handshake, which must never come to its end.
+    channel.send(&Message::Promote { epoch: 99 }).expect("room");
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let turn = channel
+            .flush()
+            .and_then(|()| channel.recv(|message| panic!("{end} said {message:?}")))
+            .and_then(|()| channel.tick(Instant::now()));
+        assert!(!channel.is_open(), "{end} opened a channel without the key");
+        match turn {
+            Ok(()) => assert!(Instant::now() < until, "{end} neither answers nor closes"),
+            Err(ChannelError::Io(error)) => {
+                return error.kind() != std::io::ErrorKind::ConnectionRefused;
+            }
+            Err(_) => return true,
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Says something and listens; the daemon may say hello, and to a replayed
+/// hello it may answer one record that proves nothing to anybody
+/// without the key. False if nobody listens.
+fn said(end: SocketAddr, bytes: &[u8]) -> bool {
+    let Ok(mut stream) = TcpStream::connect_timeout(&end, PATIENCE) else { return false };
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    // The daemon may close before all is said.
+    let _ = stream.write_all(bytes);
+    let mut answer = Vec::new();
+    // It may also leave the stranger waiting.
+    let _ = stream.read_to_end(&mut answer);
+    let record_max = 2 + 256;
+    assert!(answer.len() <= CLEAR_BYTES + record_max, "{end} said {} bytes", answer.len());
+    true
+}
+
+/// Bytes without any order, always the same.
+fn noise(length: usize) -> Vec<u8> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    (0..length)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        })
+        .collect()
+}
+
+/// Records the daemons' conversations as they pass the edge, from their first byte.
+fn record(testbed: &Testbed) -> Worker<Recording> {
+    Worker::start(testbed.host(Role::Edge), |wire| {
+        let mut recording = Recording::new();
+        while wire.should_go_on() {
+            wire.next(|l3, packet| {
+                let ports = [packet.source_port, packet.destination_port];
+                let daemons = ports.iter().any(|port| [EDGE_PORT, PAIR_PORT].contains(port));
+                if daemons && !packet.payload.is_empty() && !is_ours(l3) {
+                    let conversation = recording.entry((ports[0], ports[1])).or_default();
+                    conversation.entry(packet.seq.0).or_insert_with(|| packet.payload.to_vec());
+                }
+            });
+        }
+        recording
+    })
+}
+
+/// The whole of what one side said, if it is the side that connected.
+fn said_by_initiator((ports, pieces): (&(u16, u16), &BTreeMap<u32, Vec<u8>>)) -> Option<Vec<u8>> {
+    if ![EDGE_PORT, PAIR_PORT].contains(&ports.1) {
+        return None;
+    }
+    Some(pieces.values().flatten().copied().collect())
+}
+
+/// The log names files and addresses all the time; none may be seen.
+fn nothing_readable(recording: &Recording) {
+    for pieces in recording.values() {
+        let all: Vec<u8> = pieces.values().flatten().copied().collect();
+        for word in ["redis", "/proc/", "/usr/lib", "10.9.0."] {
+            let found = all.windows(word.len()).any(|window| window == word.as_bytes());
+            assert!(!found, "{word} can be read on the wire");
+        }
+    }
+}

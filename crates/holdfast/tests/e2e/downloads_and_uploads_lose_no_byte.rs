@@ -1,0 +1,28 @@
+//! Bulk in either direction: the client checks every byte of what it gets
+//! against a pattern, and asks for length and pieces of what it has stored.
+
+use crate::world;
+use std::time::Duration;
+
+#[test]
+fn downloads_lose_no_byte() {
+    let _limit = world::limit(Duration::from_secs(300));
+    world::all_survive(
+        &[
+            "--fault kill9 --workload download",
+            "--fault kill9-all --workload download --ipv6",
+            "--fault kill9 --workload http-download --connections 2 --server nginx",
+            "--fault link-cut --workload http-download --connections 2 --server lighttpd",
+        ],
+        3,
+    );
+}
+
+#[test]
+fn uploads_lose_no_byte() {
+    let _limit = world::limit(Duration::from_secs(240));
+    world::all_survive(
+        &["--fault kill9 --workload upload", "--fault kill9-all --workload upload --ipv6"],
+        3,
+    );
+}

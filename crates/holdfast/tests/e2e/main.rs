@@ -1,0 +1,18 @@
+//! End-to-end tests with real servers in network namespaces, one file per
+//! behaviour. They need root and the Debian packages of `scripts/setup`; run
+//! one of them with `cargo test --release --test e2e -- a_lone_request`.
+
+mod a_lone_request_survives_kill_9;
+mod a_peer_without_the_key_learns_nothing;
+mod closing_connections_end_cleanly;
+mod connections_survive_a_cut_link;
+mod downloads_and_uploads_lose_no_byte;
+mod hostile_packets_change_nothing;
+mod nonsense_in_the_config_is_explained;
+mod redis_survives_the_death_of_daemon_and_server;
+mod subscribers_miss_nothing;
+mod the_edge_works_without_its_daemon;
+mod the_matrix;
+mod wire;
+mod without_output_commit_the_shared_counter_is_wrong;
+mod world;

@@ -1,0 +1,113 @@
+//! What an attacker or an observer does on the wire: listen to all packets of
+//! a host, and send any.
+
+use holdfast_lab::testbed::Host;
+use holdfast_linux::netns;
+use holdfast_linux::raw::RawSender;
+use holdfast_wire::packet::{Checksum, Flags, TcpPacket};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// `ETH_P_ALL` of linux/if_ether.h.
+const EVERY_PROTOCOL: u16 = 3;
+
+/// Room for one packet, offloads included.
+const PACKET_MAX: usize = 1 << 17;
+
+/// Packets of ours carry this time to live, so that nobody takes them for a
+/// client's, whose kernel starts with 64.
+pub const OUR_TTL: u8 = 63;
+
+/// A thread on a host's network that works until it is told to stop.
+pub struct Worker<T> {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<T>,
+}
+
+impl<T: Send + 'static> Worker<T> {
+    /// Starts it; `work` ends when its argument's `should_go_on` says so.
+    pub fn start(host: &Host, work: impl FnOnce(&Listener) -> T + Send + 'static) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let namespace = PathBuf::from("/run/netns").join(host.namespace());
+        let told = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            netns::enter(&namespace).expect("the namespace is there");
+            let protocol = Protocol::from(i32::from(EVERY_PROTOCOL.to_be()));
+            let socket =
+                Socket::new(Domain::PACKET, Type::DGRAM, Some(protocol)).expect("a packet socket");
+            socket.set_read_timeout(Some(Duration::from_millis(50))).expect("a timeout");
+            work(&Listener { socket, told, buffer: Mutex::new(vec![0; PACKET_MAX]) })
+        });
+        Self { stop, thread }
+    }
+
+    /// Ends the work and returns what it has found.
+    pub fn stop(self) -> T {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the worker ends well")
+    }
+}
+
+/// Hears every packet of a network namespace, those that leave included.
+pub struct Listener {
+    socket: Socket,
+    told: Arc<AtomicBool>,
+    buffer: Mutex<Vec<u8>>,
+}
+
+impl Listener {
+    /// Whether nobody has said stop.
+    pub fn should_go_on(&self) -> bool {
+        !self.told.load(Ordering::Relaxed)
+    }
+
+    /// The next TCP packet, if one comes within 50 ms.
+    pub fn next<T>(&self, take: impl FnOnce(&[u8], TcpPacket<'_>) -> T) -> Option<T> {
+        let mut buffer = self.buffer.lock().expect("one reader");
+        let length = (&self.socket).read(&mut buffer).ok()?;
+        let l3 = &buffer[..length];
+        // Offloaded packets have no checksum yet.
+        let packet = TcpPacket::parse(l3, Checksum::Partial).ok()?;
+        Some(take(l3, packet))
+    }
+}
+
+/// Sends packets with our own time to live from a network namespace.
+pub struct Forger(RawSender);
+
+impl Forger {
+    /// Opens it in the namespace of the calling thread; see [`RawSender::open`].
+    pub fn open(mark: Option<u32>) -> Self {
+        Self(RawSender::open(mark).expect("raw sockets"))
+    }
+
+    /// Sends a packet, IP header first. That the kernel refuses some nonsense
+    /// is as good.
+    pub fn send(&self, mut l3: Vec<u8>) -> bool {
+        match l3.first().map(|byte| byte >> 4) {
+            Some(4) if l3.len() > 8 => l3[8] = OUR_TTL,
+            Some(6) if l3.len() > 7 => l3[7] = OUR_TTL,
+            _ => {}
+        }
+        self.0.send(&l3).is_ok()
+    }
+}
+
+/// Whether one of us sent this packet.
+pub fn is_ours(l3: &[u8]) -> bool {
+    let ttl = if l3[0] >> 4 == 4 { l3[8] } else { l3[7] };
+    ttl == OUR_TTL
+}
+
+/// Whether a packet carries data of a client to the service on `port`.
+pub fn is_request(l3: &[u8], packet: &TcpPacket<'_>, port: u16) -> bool {
+    packet.destination_port == port
+        && !packet.payload.is_empty()
+        && packet.flags.has(Flags::ACK)
+        && !is_ours(l3)
+}

@@ -1,0 +1,171 @@
+//! What the end-to-end tests share: takeovers described in the words of
+//! `holdfast lab bench takeover`, so that a failure is replayed by copying a
+//! line, and a limit after which a test that hangs is ended. Needs root.
+
+use clap::Parser;
+use holdfast_lab::load::{Action, Fault, Group as LoadGroup, Report, Run, Spec, Workload};
+use holdfast_lab::takeover::{Outcome, TakeoverArgs, failure, one_takeover};
+use holdfast_lab::testbed::ours::{Group, GroupOptions};
+use holdfast_lab::testbed::server::{Program, Recipe};
+use holdfast_lab::testbed::{Plan, Role, Testbed, addresses};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// The words of `holdfast lab bench takeover`.
+#[derive(Parser)]
+struct Words {
+    #[command(flatten)]
+    args: TakeoverArgs,
+}
+
+/// The binary under test, with its shim beside it.
+pub fn binary() -> PathBuf {
+    let binary = PathBuf::from(env!("CARGO_BIN_EXE_holdfast"));
+    let shim = binary.with_file_name("libholdfast_shim.so");
+    if !shim.is_file() {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--locked", "-p", "holdfast-shim"]);
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo starts").success(), "the shim does not build");
+    }
+    binary
+}
+
+/// Runs the binary to its end.
+pub fn holdfast(words: &[&str]) -> Output {
+    Command::new(binary()).args(words).output().expect("holdfast starts")
+}
+
+/// Ends this process if the guard still lives after `limit`; the testbeds'
+/// cleaners then remove what it leaves.
+#[must_use]
+pub fn limit(limit: Duration) -> Limit {
+    let (alive, gone) = channel::<()>();
+    let name = std::thread::current().name().unwrap_or_default().to_owned();
+    std::thread::spawn(move || {
+        if gone.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("{name}: still running after {} s, given up", limit.as_secs());
+            std::process::exit(124);
+        }
+    });
+    Limit { _alive: alive }
+}
+
+/// See [`limit`].
+pub struct Limit {
+    _alive: Sender<()>,
+}
+
+/// The first seed of this run: `HOLDFAST_SEED`, or 1.
+pub fn first_seed() -> u64 {
+    std::env::var("HOLDFAST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+/// One takeover of a fresh pair, or why it could not even be tried.
+pub fn outcome(words: &str, seed: u64) -> Result<Outcome, String> {
+    binary();
+    let parsed = Words::try_parse_from(["takeover"].into_iter().chain(words.split_whitespace()));
+    let args = parsed.map_err(|error| error.to_string())?.args;
+    one_takeover(&args, seed).map_err(|error| format!("{error:#}"))
+}
+
+/// What went wrong in a takeover, as one line that replays it.
+pub fn complaint(words: &str, seed: u64) -> Option<String> {
+    let why = match outcome(words, seed) {
+        Ok(outcome) => failure(&outcome)?,
+        Err(error) => error,
+    };
+    let why = why.lines().next().unwrap_or_default().to_owned();
+    Some(format!("holdfast lab bench takeover {words} --runs 1 --seed {seed}   # {why}"))
+}
+
+/// So many takeovers of each kind, every byte of every client checked.
+///
+/// # Panics
+/// If any connection is lost, hangs, or gets a wrong byte.
+pub fn all_survive(kinds: &[&str], runs: u64) {
+    let first = first_seed();
+    let complaints: Vec<String> = kinds
+        .iter()
+        .flat_map(|words| (first..first + runs).filter_map(|seed| complaint(words, seed)))
+        .collect();
+    report(&complaints, kinds.len() as u64 * runs);
+}
+
+/// Fails with one replay line per complaint, if there is any.
+///
+/// # Panics
+/// If there is a complaint.
+pub fn report(complaints: &[String], runs: u64) {
+    let text = complaints.join("\n");
+    assert!(complaints.is_empty(), "{} of {runs} takeovers failed:\n{text}\n", complaints.len());
+}
+
+/// A protected redis-server, for the time of `work`.
+pub fn with_redis<T>(work: impl FnOnce(&Testbed, &Group<'_>) -> T) -> T {
+    binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let recipe =
+        Recipe::prepare(Program::Redis, testbed.host(Role::Primary), 0).expect("a directory");
+    Recipe::prepare(Program::Redis, testbed.host(Role::Backup), 0).expect("a directory");
+    let group =
+        Group::start(&testbed, &recipe, &GroupOptions::default()).expect("the group protects");
+    work(&testbed, &group)
+}
+
+/// Loads so far.
+static LOADS: AtomicU32 = AtomicU32::new(0);
+
+/// A load of counting clients, some on counters of their own and some on a
+/// shared one, over IPv4. `fault` happens `after_ms` after all work, and the
+/// load goes on for `duration_ms`.
+pub fn counting(duration_ms: u64, after_ms: u64, fault: Option<Vec<(u64, Action)>>) -> Spec {
+    let port = Program::Redis.port();
+    Spec {
+        address: addresses::SERVICE_V4.parse().expect("an address"),
+        groups: vec![
+            LoadGroup::usual(Workload::Incr, 2, port),
+            LoadGroup::usual(Workload::Shared, 2, port),
+        ],
+        duration_ms,
+        congestion: None,
+        fault: fault.map(|steps| Fault { after_us: after_ms * 1000, redraw_us: 1000, steps }),
+        // It names the keys: a second load counts from 1 again.
+        seed: first_seed() + u64::from(LOADS.fetch_add(1, Ordering::Relaxed)),
+        points: Vec::new(),
+    }
+}
+
+/// Starts a load on the client's host.
+pub fn start(testbed: &Testbed, spec: &Spec) -> Run {
+    Run::start(testbed.host(Role::Client), spec).expect("the load starts")
+}
+
+/// Waits for a load, of which every reply must have been right.
+///
+/// # Panics
+/// If a reply was wrong or did not come.
+pub fn finish(run: Run, group: &Group<'_>) -> Report {
+    let report = run.finish().unwrap_or_else(|error| panic!("{error:#}\n{}", group.log_tails()));
+    let errors: Vec<&String> =
+        report.connections.iter().filter_map(|it| it.error.as_ref()).collect();
+    assert!(report.all_survived(), "{errors:?} {:?}\n{}", report.shared_error, group.log_tails());
+    report
+}
+
+/// Waits until `ready` is true.
+///
+/// # Panics
+/// If it is not after ten seconds.
+pub fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !ready() {
+        assert!(Instant::now() < until, "{what}: not within ten seconds");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

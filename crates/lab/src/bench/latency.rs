@@ -1,0 +1,145 @@
+//! `holdfast lab bench latency`: one lone 64-byte request at a time, and
+//! handshakes.
+
+use super::service::{Variant, address, variants, with_service};
+use super::stats::Summary;
+use crate::load::{Group, Quantiles, Run, Spec, Workload};
+use crate::testbed::ours::GroupOptions;
+use crate::testbed::server::Program;
+use crate::testbed::{Plan, Role};
+use anyhow::{Result, ensure};
+use clap::Args;
+use serde::Serialize;
+
+/// Options of the latency bench.
+#[derive(Args, Clone, Debug)]
+pub struct LatencyArgs {
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// How often both variants are measured.
+    #[arg(long, default_value_t = 5)]
+    pub rounds: u64,
+    /// How long each measurement lasts, ms.
+    #[arg(long, default_value_t = 2000)]
+    pub duration_ms: u64,
+    /// Use IPv6.
+    #[arg(long)]
+    pub ipv6: bool,
+    /// Measure only this variant.
+    #[arg(long, value_enum)]
+    pub variant: Option<Variant>,
+}
+
+/// Times of one variant, µs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Times {
+    variant: Variant,
+    /// Half of the round trips are shorter.
+    pub round_trip_p50_us: Summary,
+    /// 99 % are shorter.
+    pub round_trip_p99_us: Summary,
+    /// Half of the handshakes are shorter.
+    pub connect_p50_us: Summary,
+    /// 99 % are shorter.
+    pub connect_p99_us: Summary,
+}
+
+/// What the bench found.
+#[derive(Clone, Debug, Serialize)]
+pub struct LatencyReport {
+    bench: &'static str,
+    rounds: u64,
+    /// Clean first.
+    pub variants: Vec<Times>,
+    /// Median of ours minus median of clean, µs.
+    pub round_trip_added_us: Option<f64>,
+    /// The same of handshakes, µs.
+    pub connect_added_us: Option<f64>,
+}
+
+/// Runs the bench.
+///
+/// # Errors
+/// When a variant cannot be built or answers wrongly.
+pub fn run(args: &LatencyArgs) -> Result<LatencyReport> {
+    let variants = variants(args.variant);
+    let progress = super::progress("latency", args.rounds * variants.len() as u64);
+    let mut measured: Vec<Vec<(Quantiles, Quantiles)>> = vec![Vec::new(); variants.len()];
+    for round in 0..args.rounds {
+        for (variant, measured) in variants.iter().zip(&mut measured) {
+            measured.push(measure(args, *variant, round)?);
+            progress.inc(1);
+        }
+    }
+    progress.finish_and_clear();
+    let times: Vec<Times> =
+        variants.iter().zip(&measured).map(|(variant, of)| sum_up(*variant, of)).collect();
+    let added = |of: fn(&Times) -> f64| match times.as_slice() {
+        [clean, ours] => Some(of(ours) - of(clean)),
+        _ => None,
+    };
+    Ok(LatencyReport {
+        bench: "latency",
+        rounds: args.rounds,
+        round_trip_added_us: added(|times| times.round_trip_p50_us.median),
+        connect_added_us: added(|times| times.connect_p50_us.median),
+        variants: times,
+    })
+}
+
+fn measure(args: &LatencyArgs, variant: Variant, round: u64) -> Result<(Quantiles, Quantiles)> {
+    let program = Program::Redis;
+    let options = GroupOptions::default();
+    with_service(variant, program, &Plan::default(), &options, 0, |service| {
+        let load = |workload, seed| {
+            let spec = Spec {
+                address: address(args.ipv6)?,
+                groups: vec![Group::usual(workload, 1, program.port())],
+                duration_ms: args.duration_ms,
+                congestion: None,
+                fault: None,
+                seed,
+                points: Vec::new(),
+            };
+            let report = Run::start(service.testbed.host(Role::Client), &spec)?.finish()?;
+            ensure!(report.all_survived(), "a reply was wrong: {:?}", report.connections[0].error);
+            Ok(report)
+        };
+        let round_trips = load(Workload::Pingpong, 2 * round)?.latency_ns;
+        let handshakes = load(Workload::Churn, 2 * round + 1)?.connect_ns;
+        Ok((round_trips, handshakes))
+    })
+}
+
+fn sum_up(variant: Variant, measured: &[(Quantiles, Quantiles)]) -> Times {
+    let of = |pick: fn(&(Quantiles, Quantiles)) -> u64| {
+        Summary::of(&measured.iter().map(|it| pick(it) as f64 / 1e3).collect::<Vec<_>>())
+    };
+    Times {
+        variant,
+        round_trip_p50_us: of(|it| it.0.p50),
+        round_trip_p99_us: of(|it| it.0.p99),
+        connect_p50_us: of(|it| it.1.p50),
+        connect_p99_us: of(|it| it.1.p99),
+    }
+}
+
+impl LatencyReport {
+    /// A few lines for people.
+    pub fn print(&self) {
+        for times in &self.variants {
+            println!(
+                "{:?}: round trip p50 {:.1} us, p99 {:.1} us; connect p50 {:.1} us, p99 {:.1} us",
+                times.variant,
+                times.round_trip_p50_us.median,
+                times.round_trip_p99_us.median,
+                times.connect_p50_us.median,
+                times.connect_p99_us.median
+            );
+        }
+        if let (Some(trip), Some(connect)) = (self.round_trip_added_us, self.connect_added_us) {
+            println!("added: round trip {trip:.1} us, connect {connect:.1} us");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The benches: each alternates between `clean` and `ours` on the same
+//! topology in the same run and prints medians with their extremes.
+
+mod check;
+mod concurrency;
+mod emulator;
+mod latency;
+pub(crate) mod service;
+pub(crate) mod stats;
+pub(crate) mod takeover;
+mod throughput;
+
+use anyhow::Result;
+use clap::Subcommand;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// The primary breaks under load; do all connections survive, and how fast?
+    Takeover(takeover::TakeoverArgs),
+    /// Bytes and requests per second, protected and clean.
+    Throughput(throughput::ThroughputArgs),
+    /// Round trips and handshakes, protected and clean.
+    Latency(latency::LatencyArgs),
+    /// Clients of 50 KB/s are added until the link is full.
+    Concurrency(concurrency::ConcurrencyArgs),
+    /// One load without a fault: is every byte right?
+    Check(check::CheckArgs),
+    /// What the link emulator carries.
+    Emu(emulator::EmulatorArgs),
+}
+
+/// Runs a bench and prints its result.
+///
+/// # Errors
+/// When it cannot be set up. A negative answer is the exit code 1.
+pub fn run(command: BenchCommand) -> Result<ExitCode> {
+    match command {
+        BenchCommand::Takeover(args) => {
+            let report = takeover::run(&args)?;
+            show(args.json, &report, takeover::TakeoverReport::print)?;
+            Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        BenchCommand::Throughput(args) => {
+            let report = throughput::run(&args)?;
+            show(args.json, &report, throughput::ThroughputReport::print)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        BenchCommand::Latency(args) => {
+            let report = latency::run(&args)?;
+            show(args.json, &report, latency::LatencyReport::print)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        BenchCommand::Concurrency(args) => {
+            let report = concurrency::run(&args)?;
+            show(args.json, &report, concurrency::ConcurrencyReport::print)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        BenchCommand::Check(args) => {
+            let report = check::run(&args)?;
+            show(args.json, &report, check::CheckReport::print)?;
+            Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        BenchCommand::Emu(args) => {
+            let report = emulator::run(&args)?;
+            show(args.json, &report, emulator::EmulatorReport::print)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn show<T: Serialize>(json: bool, report: &T, print: impl Fn(&T)) -> Result<()> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(report)?);
+    } else {
+        print(report);
+    }
+    Ok(())
+}
+
+/// A progress bar on stderr, invisible when that is no terminal.
+pub(crate) fn progress(what: &'static str, steps: u64) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(steps).with_message(what);
+    let style = ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} {eta} left");
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}

@@ -1,0 +1,125 @@
+//! A running service, with or without Holdfast, on a testbed of its own: the
+//! two sides of every comparison.
+
+use crate::command::cpu_seconds;
+use crate::load::Workload;
+use crate::testbed::ours::{Group, GroupOptions};
+use crate::testbed::server::{PlainServer, Program, Recipe};
+use crate::testbed::{Plan, Role, Testbed, addresses};
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+use std::net::IpAddr;
+
+/// Which side of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Variant {
+    /// Plain kernel forwarding, nothing of ours attached.
+    Clean,
+    /// Holdfast with its default config.
+    Ours,
+}
+
+/// The sides that a bench was asked for, in the order in which they alternate.
+pub fn variants(only: Option<Variant>) -> Vec<Variant> {
+    only.map_or_else(|| vec![Variant::Clean, Variant::Ours], |variant| vec![variant])
+}
+
+/// CPU time, seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct CpuSeconds {
+    /// Of server and daemon on the primary.
+    pub primary: f64,
+    /// Of replica and daemon on the backup.
+    pub backup: f64,
+}
+
+/// A testbed with a service on it, for the time of `with_service`.
+pub struct Service<'a> {
+    /// The hosts.
+    pub testbed: &'a Testbed,
+    /// The daemons, in the variant `ours`.
+    pub group: Option<Group<'a>>,
+    plain: Option<PlainServer>,
+}
+
+/// Builds a testbed with a service, hands it to `work`, and removes it.
+///
+/// # Errors
+/// Those of the building and those of `work`.
+pub fn with_service<T>(
+    variant: Variant,
+    program: Program,
+    plan: &Plan,
+    options: &GroupOptions,
+    documents: u64,
+    work: impl FnOnce(&Service<'_>) -> Result<T>,
+) -> Result<T> {
+    let testbed = Testbed::build(plan)?;
+    let recipe = Recipe::prepare(program, testbed.host(Role::Primary), documents)?;
+    let service = match variant {
+        Variant::Clean => {
+            testbed.own_service_addresses(Role::Primary)?;
+            let plain = recipe.start_plain(testbed.host(Role::Primary))?;
+            Service { testbed: &testbed, group: None, plain: Some(plain) }
+        }
+        Variant::Ours => {
+            Recipe::prepare(program, testbed.host(Role::Backup), documents)?;
+            let group = Group::start(&testbed, &recipe, options)?;
+            Service { testbed: &testbed, group: Some(group), plain: None }
+        }
+    };
+    work(&service)
+}
+
+impl Service<'_> {
+    /// The protected group.
+    ///
+    /// # Errors
+    /// In the variant `clean`.
+    pub fn group(&self) -> Result<&Group<'_>> {
+        self.group.as_ref().context("nothing protects this service")
+    }
+
+    /// The pid of the primary's server as seen from outside.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn server_pid(&self) -> Result<u32> {
+        match (&self.plain, &self.group) {
+            (Some(plain), _) => Ok(plain.pid()),
+            (None, Some(group)) => group.server_pid(Role::Primary),
+            (None, None) => anyhow::bail!("no server runs"),
+        }
+    }
+
+    /// CPU time used so far.
+    pub fn cpu(&self) -> CpuSeconds {
+        if let Some(plain) = &self.plain {
+            return CpuSeconds { primary: cpu_seconds(plain.pid()), backup: 0.0 };
+        }
+        let of = |role| {
+            let Some(group) = &self.group else { return 0.0 };
+            let pids = [group.server_pid(role), group.daemon_pid(role)];
+            pids.into_iter().flatten().map(cpu_seconds).sum()
+        };
+        CpuSeconds { primary: of(Role::Primary), backup: of(Role::Backup) }
+    }
+}
+
+/// The server that serves a workload; `http` is the HTTP server wanted.
+pub fn program_for(workload: Workload, http: Option<Program>) -> Program {
+    match workload {
+        Workload::HttpClose | Workload::HttpDownload | Workload::HttpKeepalive => {
+            http.unwrap_or(Program::Nginx)
+        }
+        Workload::Mqtt => Program::Mosquitto,
+        _ => Program::Redis,
+    }
+}
+
+/// The address that clients use.
+pub fn address(ipv6: bool) -> Result<IpAddr> {
+    let text = if ipv6 { addresses::SERVICE_V6 } else { addresses::SERVICE_V4 };
+    text.parse().context("the service address is an address")
+}

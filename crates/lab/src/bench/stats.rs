@@ -1,0 +1,76 @@
+//! Medians with their extremes: the only way numbers leave the benches.
+
+use serde::Serialize;
+
+/// The middle and the ends of some measurements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Summary {
+    /// Half are below.
+    pub median: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Summary {
+    /// Of no values all three are 0.
+    pub fn of(values: &[f64]) -> Self {
+        let sorted = sorted(values);
+        Self {
+            median: quantile(&sorted, 0.5),
+            min: sorted.first().copied().unwrap_or(0.0),
+            max: sorted.last().copied().unwrap_or(0.0),
+        }
+    }
+}
+
+/// Quantiles of stalls, ms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Stalls {
+    /// Half are below.
+    pub p50: f64,
+    /// 99 % are below; with fewer than 100 values this is the largest.
+    pub p99: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Stalls {
+    /// Of times in ns.
+    pub fn of_ns(values: &[u64]) -> Self {
+        let ms: Vec<f64> = values.iter().map(|ns| *ns as f64 / 1e6).collect();
+        let sorted = sorted(&ms);
+        Self {
+            p50: quantile(&sorted, 0.5),
+            p99: quantile(&sorted, 0.99),
+            max: sorted.last().copied().unwrap_or(0.0),
+        }
+    }
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+}
+
+/// The smallest value that at least the share `q` of all does not exceed.
+fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let rank = (sorted.len() as f64 * q).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_values_that_occurred() {
+        let summary = Summary::of(&[3.0, 1.0, 2.0]);
+        assert_eq!((summary.median, summary.min, summary.max), (2.0, 1.0, 3.0));
+        assert_eq!(Summary::of(&[]), Summary::default());
+        let stalls = Stalls::of_ns(&(1..=200).map(|ms| ms * 1_000_000).collect::<Vec<_>>());
+        assert_eq!((stalls.p50, stalls.p99, stalls.max), (100.0, 198.0, 200.0));
+    }
+}

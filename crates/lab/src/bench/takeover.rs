@@ -1,0 +1,425 @@
+//! `holdfast lab bench takeover`: the primary breaks under load, again and
+//! again, and every byte that every client gets is checked.
+
+use super::service::{Variant, address, program_for, with_service};
+use super::stats::{Stalls, Summary};
+use crate::emu::EmuSpec;
+use crate::load::{Action, Fault, Group as LoadGroup, Report, Run, Spec, Workload};
+use crate::rng::Rng;
+use crate::testbed::ours::{Group, GroupOptions};
+use crate::testbed::server::Program;
+use crate::testbed::{LogLink, Plan, Role, Testbed, interface};
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+
+/// Earliest moment of a fault after all connections work, µs.
+const FAULT_EARLIEST_US: u64 = 200_000;
+
+/// The moment is drawn from a span this long, µs.
+const FAULT_SPAN_US: u64 = 500_000;
+
+/// If nothing is outstanding the next moment is drawn from this span, µs.
+const REDRAW_US: u64 = 5_000;
+
+/// The load goes on for this long after the fault, ms.
+const AFTER_FAULT_MS: u64 = 1_500;
+
+/// The same on a path of 50 ms, ms.
+const AFTER_FAULT_WAN_MS: u64 = 4_000;
+
+/// Larger values would take longer than a run on such a path, bytes.
+const WAN_VALUE_BYTES: u64 = 64 << 10;
+
+/// How long a run without a fault lasts, ms.
+const QUIET_MS: u64 = 500;
+
+/// The phases of a takeover, in their order.
+pub const PHASES: [&str; 7] = ["detect", "fence", "drain", "probe", "repair", "address", "kick"];
+
+/// What breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum FaultKind {
+    /// kill -9 of the server.
+    Kill9,
+    /// kill -9 of the primary's daemon and of its server.
+    Kill9All,
+    /// The primary's link goes down.
+    LinkCut,
+}
+
+/// The way between client and edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientPath {
+    /// A wire.
+    Clean,
+    /// 50 ms there and back, 1 % loss, 2 % reordering.
+    Wan,
+}
+
+/// Options of the takeover bench.
+#[derive(Args, Clone, Debug, Serialize)]
+pub struct TakeoverArgs {
+    /// Print one JSON object.
+    #[arg(long)]
+    #[serde(skip)]
+    pub json: bool,
+    /// How many takeovers, each of a fresh pair.
+    #[arg(long, default_value_t = 20)]
+    pub runs: u64,
+    /// What breaks.
+    #[arg(long, value_enum, default_value = "kill9")]
+    pub fault: FaultKind,
+    /// What the connections do.
+    #[arg(long, value_enum, default_value = "pingpong")]
+    pub workload: Workload,
+    /// How many connections.
+    #[arg(long, default_value_t = 4)]
+    pub connections: usize,
+    /// Use IPv6.
+    #[arg(long)]
+    pub ipv6: bool,
+    /// Determines every moment and every loss; run N of a bench is run 1 of a
+    /// bench with a seed larger by N - 1.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// The way between client and edge.
+    #[arg(long, value_enum, default_value = "clean")]
+    pub client_path: ClientPath,
+    /// Share of the copies to the backup that is lost, such as 1%.
+    #[arg(long)]
+    pub tap_loss: Option<String>,
+    /// Delay of the members' own wire, such as 20ms.
+    #[arg(long)]
+    pub slow_log: Option<String>,
+    /// Fence the primary this long before the fault, ms.
+    #[arg(long)]
+    pub fence_before_ms: Option<u64>,
+    /// Run with output commit switched off, which must fail.
+    #[arg(long)]
+    pub no_commit: bool,
+    /// Which HTTP server.
+    #[arg(long, value_enum)]
+    pub server: Option<Program>,
+    /// Congestion control of the client.
+    #[arg(long)]
+    pub congestion: Option<String>,
+    /// Switch SACK off in the client.
+    #[arg(long)]
+    pub no_sack: bool,
+    /// Switch timestamps off in the client.
+    #[arg(long)]
+    pub no_timestamps: bool,
+    /// Switch window scaling off in the client.
+    #[arg(long)]
+    pub no_window_scaling: bool,
+    /// Keep the daemons' logs of failed runs in this directory.
+    #[arg(long)]
+    pub keep_logs: Option<std::path::PathBuf>,
+}
+
+/// What the bench found.
+#[derive(Clone, Debug, Serialize)]
+pub struct TakeoverReport {
+    bench: &'static str,
+    options: TakeoverArgs,
+    /// Takeovers attempted.
+    pub runs: u64,
+    /// Runs in which every connection survived.
+    pub survived: u64,
+    /// Connections over all runs, and those that survived.
+    pub connections: u64,
+    /// See `connections`.
+    pub connections_survived: u64,
+    /// Wrong bytes.
+    pub byte_errors: u64,
+    /// Connections reset or ended by the service.
+    pub resets: u64,
+    /// Connections that waited for progress in vain.
+    pub hangs: u64,
+    /// Longest interval without progress that overlaps the fault, per connection.
+    pub stall_ms: Stalls,
+    /// The longest interval that began later, when all was over: what the
+    /// survivor or the kernel's timers still owed.
+    pub later_gap_ms: f64,
+    /// The same without a fault and without Holdfast, per run.
+    pub quiet_gap_ms: Summary,
+    /// The load's own longest delay.
+    pub own_pause_ms: f64,
+    /// Segments that clients sent again, per run.
+    pub retransmits: Summary,
+    /// Parts of the takeover as the survivor measured them.
+    pub phases_us: BTreeMap<&'static str, Summary>,
+    /// What went wrong, with the command that shows it again.
+    pub failures: Vec<String>,
+}
+
+/// One takeover.
+pub struct Outcome {
+    /// What the clients saw.
+    pub report: Report,
+    /// `last_takeover` of the survivor's status.
+    pub takeover: Option<Value>,
+}
+
+impl TakeoverArgs {
+    fn program(&self) -> Program {
+        program_for(self.workload, self.server)
+    }
+
+    fn plan(&self, seed: u64) -> Result<Plan> {
+        let spec = |text: String| {
+            EmuSpec::parse(&text.split_whitespace().collect::<Vec<_>>()).context("emulated path")
+        };
+        let mut plan = Plan::default();
+        if self.client_path == ClientPath::Wan {
+            plan.client_path = Some(spec(format!("delay 25ms loss 1% reorder 2% seed {seed}"))?);
+        }
+        if let Some(loss) = &self.tap_loss {
+            let service = address(self.ipv6)?;
+            plan.tap_path = Some(spec(format!("loss {loss} only to {service} seed {seed}"))?);
+        }
+        if let Some(delay) = &self.slow_log {
+            plan.log = LogLink::Emulated(spec(format!("delay {delay} seed {seed}"))?);
+        }
+        let switches = [
+            (self.no_sack, "net.ipv4.tcp_sack=0"),
+            (self.no_timestamps, "net.ipv4.tcp_timestamps=0"),
+            (self.no_window_scaling, "net.ipv4.tcp_window_scaling=0"),
+        ];
+        plan.client_sysctls =
+            switches.iter().filter(|(off, _)| *off).map(|(_, text)| (*text).to_owned()).collect();
+        Ok(plan)
+    }
+
+    fn load(&self, seed: u64, fault: Option<Fault>) -> Result<Spec> {
+        let duration_ms = match (&fault, self.client_path) {
+            (None, _) => QUIET_MS,
+            (Some(_), ClientPath::Clean) => AFTER_FAULT_MS,
+            (Some(_), ClientPath::Wan) => AFTER_FAULT_WAN_MS,
+        };
+        let mut group = LoadGroup::usual(self.workload, self.connections, self.program().port());
+        if self.client_path == ClientPath::Wan && self.program() == Program::Redis {
+            group.size_bytes = group.size_bytes.min(WAN_VALUE_BYTES);
+        }
+        let mut groups = vec![group];
+        if matches!(self.workload, Workload::Idle | Workload::IdleSubscriber) {
+            // Something must be outstanding at the moment of the fault.
+            groups.push(LoadGroup::usual(Workload::Pingpong, 1, self.program().port()));
+        }
+        Ok(Spec {
+            address: address(self.ipv6)?,
+            groups,
+            duration_ms,
+            congestion: self.congestion.clone(),
+            fault,
+            seed,
+            points: Vec::new(),
+        })
+    }
+
+    fn documents(&self) -> u64 {
+        LoadGroup::usual(self.workload, 1, 0).size_bytes
+    }
+}
+
+/// The steps of a fault of this kind.
+///
+/// # Errors
+/// When a process that is to be killed does not run.
+pub fn fault_steps(
+    kind: FaultKind,
+    testbed: &Testbed,
+    group: &Group<'_>,
+) -> Result<Vec<(u64, Action)>> {
+    Ok(match kind {
+        FaultKind::Kill9 => vec![(0, Action::Kill(group.server_pid(Role::Primary)?))],
+        FaultKind::Kill9All => vec![
+            (0, Action::Kill(group.daemon_pid(Role::Primary)?)),
+            (0, Action::Kill(group.server_pid(Role::Primary)?)),
+        ],
+        FaultKind::LinkCut => {
+            // IFF_UP cleared, as `ip link set down` does it, without its start.
+            let cut = |device| {
+                let flags = testbed.host(Role::Primary).interface_flags(device);
+                (0, Action::Write(flags, "0x1002".to_owned()))
+            };
+            let mut steps = vec![cut(interface::PRIMARY)];
+            if testbed.has_log_link() {
+                steps.push(cut(interface::PRIMARY_LOG));
+            }
+            steps
+        }
+    })
+}
+
+/// One takeover of a fresh pair.
+///
+/// # Errors
+/// When the pair cannot be built or the load cannot begin.
+pub fn one_takeover(args: &TakeoverArgs, seed: u64) -> Result<Outcome> {
+    let mut rng = Rng::new(seed);
+    let options = GroupOptions { no_commit: args.no_commit };
+    let (program, plan) = (args.program(), args.plan(seed)?);
+    with_service(Variant::Ours, program, &plan, &options, args.documents(), |service| {
+        let group = service.group()?;
+        let mut steps = fault_steps(args.fault, service.testbed, group)?;
+        if let Some(before_ms) = args.fence_before_ms {
+            steps[0].0 = before_ms * 1000;
+            steps.insert(0, (0, Action::Run(group.fence_words()?)));
+        }
+        let after_us = FAULT_EARLIEST_US + rng.below(FAULT_SPAN_US);
+        let fault = Fault { after_us, redraw_us: REDRAW_US, steps };
+        let load = args.load(seed, Some(fault))?;
+        let report = Run::start(service.testbed.host(Role::Client), &load)?.finish();
+        let report = report.with_context(|| group.log_tails())?;
+        let status = group.status(Role::Backup).unwrap_or_default();
+        let takeover = status.get("last_takeover").filter(|value| value.is_object()).cloned();
+        if takeover.is_none() || !report.all_survived() {
+            keep_logs(args, service.testbed, seed)?;
+        }
+        Ok(Outcome { report, takeover })
+    })
+}
+
+fn keep_logs(args: &TakeoverArgs, testbed: &Testbed, seed: u64) -> Result<()> {
+    let Some(directory) = &args.keep_logs else { return Ok(()) };
+    fs::create_dir_all(directory)?;
+    for role in [Role::Edge, Role::Primary, Role::Backup] {
+        for log in ["daemon.log", "server.log"] {
+            let from = testbed.host(role).outside().join(log);
+            let to = directory.join(format!("{seed}-{}-{log}", role.name()));
+            if from.exists() {
+                fs::copy(from, to)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The same load without a fault, without Holdfast.
+fn one_quiet(args: &TakeoverArgs, seed: u64) -> Result<Report> {
+    let (program, plan) = (args.program(), args.plan(seed)?);
+    let options = GroupOptions::default();
+    with_service(Variant::Clean, program, &plan, &options, args.documents(), |service| {
+        Run::start(service.testbed.host(Role::Client), &args.load(seed, None)?)?.finish()
+    })
+}
+
+/// Runs the bench.
+///
+/// # Errors
+/// When a run cannot be set up at all; wrong bytes are results, not errors.
+pub fn run(args: &TakeoverArgs) -> Result<TakeoverReport> {
+    let progress = super::progress("takeover", args.runs);
+    let (mut books, mut failures) = (Vec::new(), Vec::new());
+    let mut quiet = Vec::new();
+    for index in 0..args.runs {
+        let seed = args.seed.wrapping_add(index);
+        quiet.push(one_quiet(args, seed)?.stall_ns() as f64 / 1e6);
+        let outcome =
+            one_takeover(args, seed).with_context(|| format!("run with --seed {seed}"))?;
+        if let Some(failure) = failure(&outcome) {
+            failures.push(format!("--runs 1 --seed {seed}: {failure}"));
+        }
+        books.push(outcome);
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    Ok(sum_up(args, &books, &quiet, failures))
+}
+
+/// What is wrong with a run, if anything.
+pub fn failure(outcome: &Outcome) -> Option<String> {
+    let report = &outcome.report;
+    let of_connection = report.connections.iter().enumerate().find_map(|(index, connection)| {
+        let error = connection.error.as_ref()?;
+        Some(format!("connection {index} ({:?}): {error}", connection.workload))
+    });
+    let no_fault = || report.fault_ns.is_none().then(|| "the fault's moment never came".to_owned());
+    let no_takeover = || outcome.takeover.is_none().then(|| "no takeover took place".to_owned());
+    of_connection.or_else(|| report.shared_error.clone()).or_else(no_fault).or_else(no_takeover)
+}
+
+fn sum_up(
+    args: &TakeoverArgs,
+    books: &[Outcome],
+    quiet: &[f64],
+    failures: Vec<String>,
+) -> TakeoverReport {
+    let connections = || books.iter().flat_map(|outcome| &outcome.report.connections);
+    // A connection that asked nothing then cannot have stalled.
+    let stalls: Vec<u64> =
+        connections().map(|it| it.stall_ns).filter(|stall_ns| *stall_ns > 0).collect();
+    let phase = |name: &str| {
+        let values = books
+            .iter()
+            .filter_map(|outcome| outcome.takeover.as_ref()?.get("phases_us")?.get(name)?.as_f64());
+        Summary::of(&values.collect::<Vec<_>>())
+    };
+    let retransmits: Vec<f64> =
+        books.iter().map(|outcome| outcome.report.retransmits as f64).collect();
+    TakeoverReport {
+        bench: "takeover",
+        options: args.clone(),
+        runs: args.runs,
+        survived: books.iter().filter(|outcome| failure(outcome).is_none()).count() as u64,
+        connections: connections().count() as u64,
+        connections_survived: connections().filter(|it| it.survived()).count() as u64,
+        byte_errors: connections().map(|it| it.byte_errors).sum::<u64>()
+            + books.iter().filter(|it| it.report.shared_error.is_some()).count() as u64,
+        resets: connections().map(|it| it.resets).sum(),
+        hangs: connections().filter(|it| it.hung).count() as u64,
+        stall_ms: Stalls::of_ns(&stalls),
+        later_gap_ms: connections().map(|it| it.later_gap_ns).max().unwrap_or(0) as f64 / 1e6,
+        quiet_gap_ms: Summary::of(quiet),
+        own_pause_ms: books.iter().map(|it| it.report.own_pause_ns).max().unwrap_or(0) as f64 / 1e6,
+        retransmits: Summary::of(&retransmits),
+        phases_us: PHASES.iter().map(|name| (*name, phase(name))).collect(),
+        failures,
+    }
+}
+
+impl TakeoverReport {
+    /// Whether every run survived.
+    pub fn is_good(&self) -> bool {
+        self.survived == self.runs
+    }
+
+    /// A few lines for people.
+    pub fn print(&self) {
+        println!(
+            "takeover: {} of {} runs and {} of {} connections survived; {} byte errors, {} resets, {} hangs",
+            self.survived,
+            self.runs,
+            self.connections_survived,
+            self.connections,
+            self.byte_errors,
+            self.resets,
+            self.hangs
+        );
+        let Stalls { p50, p99, max } = self.stall_ms;
+        println!(
+            "stall ms: p50 {p50:.2}, p99 {p99:.2}, max {max:.2}; later gaps up to {:.2}",
+            self.later_gap_ms
+        );
+        println!(
+            "without fault and without Holdfast: median {:.2} ms; the load's own pauses up to {:.2} ms",
+            self.quiet_gap_ms.median, self.own_pause_ms
+        );
+        for name in PHASES {
+            if let Some(summary) = self.phases_us.get(name) {
+                println!(
+                    "{name:>8} us: {:.0} ({:.0} to {:.0})",
+                    summary.median, summary.min, summary.max
+                );
+            }
+        }
+        self.failures.iter().for_each(|failure| println!("{failure}"));
+    }
+}

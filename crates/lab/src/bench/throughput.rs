@@ -1,0 +1,314 @@
+//! `holdfast lab bench throughput`: bytes and requests per second through real
+//! servers, by the lab's checking load where bytes are counted and by
+//! redis-benchmark and wrk where requests are.
+
+use super::service::{CpuSeconds, Service, Variant, address, variants, with_service};
+use super::stats::Summary;
+use crate::load::{Group, Run, Spec, Workload};
+use crate::testbed::ours::GroupOptions;
+use crate::testbed::server::{DOCUMENT_BYTES, Program};
+use crate::testbed::{Plan, Role, Shape, addresses};
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use serde::Serialize;
+use std::process::Stdio;
+
+/// Options of the throughput bench.
+#[derive(Args, Clone, Debug)]
+pub struct ThroughputArgs {
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Limit every link to this rate, Mbit/s; without it only the cores limit.
+    #[arg(long)]
+    pub link_mbit: Option<u64>,
+    /// How often both variants are measured.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: u64,
+    /// How long each measurement lasts, ms.
+    #[arg(long, default_value_t = 2000)]
+    pub duration_ms: u64,
+    /// Measure only these cases.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub cases: Vec<Case>,
+    /// Measure only this variant.
+    #[arg(long, value_enum)]
+    pub variant: Option<Variant>,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Case {
+    /// 256 KiB SETs, MB/s.
+    Upload,
+    /// 4 MiB GETs, MB/s.
+    Download,
+    /// Pipelined 16 KiB ECHOs, MB/s.
+    Echo,
+    /// redis-benchmark GET without pipelining, requests/s.
+    RedisP1,
+    /// redis-benchmark GET with 16 in the pipeline, requests/s.
+    RedisP16,
+    /// wrk on a 1 KiB document, requests/s.
+    Nginx1k,
+    /// wrk on a 256 KiB document, requests/s.
+    Nginx256k,
+}
+
+impl Case {
+    const ALL: [Case; 7] = [
+        Case::Upload,
+        Case::Download,
+        Case::Echo,
+        Case::RedisP1,
+        Case::RedisP16,
+        Case::Nginx1k,
+        Case::Nginx256k,
+    ];
+
+    fn program(self) -> Program {
+        match self {
+            Case::Nginx1k | Case::Nginx256k => Program::Nginx,
+            _ => Program::Redis,
+        }
+    }
+
+    fn unit(self) -> &'static str {
+        match self {
+            Case::Upload | Case::Download | Case::Echo => "MB/s",
+            _ => "requests/s",
+        }
+    }
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sample {
+    rate: f64,
+    requests: f64,
+    cpu: CpuSeconds,
+}
+
+/// A case in one variant.
+#[derive(Clone, Debug, Serialize)]
+pub struct Side {
+    /// In the case's unit.
+    pub rate: Summary,
+    /// CPU time per request of server and daemon on the primary, µs.
+    pub primary_cpu_us_per_request: Summary,
+    /// The same on the backup, µs.
+    pub backup_cpu_us_per_request: Summary,
+}
+
+/// A case in both variants.
+#[derive(Clone, Debug, Serialize)]
+pub struct CaseReport {
+    /// What was measured.
+    pub case: Case,
+    unit: &'static str,
+    /// Without Holdfast.
+    pub clean: Option<Side>,
+    /// With Holdfast.
+    pub ours: Option<Side>,
+    /// Median of ours by median of clean.
+    pub ratio: Option<f64>,
+}
+
+/// What the bench found.
+#[derive(Clone, Debug, Serialize)]
+pub struct ThroughputReport {
+    bench: &'static str,
+    link_mbit: Option<u64>,
+    rounds: u64,
+    /// In a fixed order.
+    pub cases: Vec<CaseReport>,
+}
+
+/// Runs the bench.
+///
+/// # Errors
+/// When a variant cannot be built, a tool fails or a byte is wrong.
+pub fn run(args: &ThroughputArgs) -> Result<ThroughputReport> {
+    let cases = if args.cases.is_empty() { Case::ALL.to_vec() } else { args.cases.clone() };
+    let variants = variants(args.variant);
+    let programs: Vec<Program> = [Program::Redis, Program::Nginx]
+        .into_iter()
+        .filter(|program| cases.iter().any(|case| case.program() == *program))
+        .collect();
+    let steps = args.rounds * (variants.len() * programs.len()) as u64;
+    let progress = super::progress("throughput", steps);
+    let mut samples: Vec<(Variant, Case, Sample)> = Vec::new();
+    for round in 0..args.rounds {
+        for program in &programs {
+            for variant in &variants {
+                let cases = cases.iter().copied().filter(|case| case.program() == *program);
+                let measured = measure(args, *variant, *program, cases, round)?;
+                samples.extend(measured.into_iter().map(|(case, sample)| (*variant, case, sample)));
+                progress.inc(1);
+            }
+        }
+    }
+    progress.finish_and_clear();
+    let cases = cases.iter().map(|case| sum_up(*case, &samples)).collect();
+    Ok(ThroughputReport {
+        bench: "throughput",
+        link_mbit: args.link_mbit,
+        rounds: args.rounds,
+        cases,
+    })
+}
+
+fn measure(
+    args: &ThroughputArgs,
+    variant: Variant,
+    program: Program,
+    cases: impl Iterator<Item = Case>,
+    round: u64,
+) -> Result<Vec<(Case, Sample)>> {
+    let shape =
+        args.link_mbit.map_or(Shape::None, |mbit| Shape::Tbf { bits_per_second: mbit * 1_000_000 });
+    let plan = Plan { shape, ..Plan::default() };
+    with_service(variant, program, &plan, &GroupOptions::default(), DOCUMENT_BYTES[1], |service| {
+        cases
+            .map(|case| {
+                let before = service.cpu();
+                let (rate, requests) = match case {
+                    Case::Upload => checked(args, service, Workload::Upload, round)?,
+                    Case::Download => checked(args, service, Workload::Download, round)?,
+                    Case::Echo => checked(args, service, Workload::Echo, round)?,
+                    Case::RedisP1 => redis_benchmark(args, service, 1)?,
+                    Case::RedisP16 => redis_benchmark(args, service, 16)?,
+                    Case::Nginx1k => wrk(args, service, DOCUMENT_BYTES[0])?,
+                    Case::Nginx256k => wrk(args, service, DOCUMENT_BYTES[1])?,
+                };
+                let after = service.cpu();
+                let cpu = CpuSeconds {
+                    primary: after.primary - before.primary,
+                    backup: after.backup - before.backup,
+                };
+                Ok((case, Sample { rate, requests, cpu }))
+            })
+            .collect()
+    })
+}
+
+/// The lab's own load: MB/s of application bytes, and requests.
+fn checked(
+    args: &ThroughputArgs,
+    service: &Service<'_>,
+    workload: Workload,
+    round: u64,
+) -> Result<(f64, f64)> {
+    let spec = Spec {
+        address: address(false)?,
+        groups: vec![Group::usual(workload, 4, Program::Redis.port())],
+        duration_ms: args.duration_ms,
+        congestion: None,
+        fault: None,
+        seed: round * 16 + workload as u64,
+        points: Vec::new(),
+    };
+    let report = Run::start(service.testbed.host(Role::Client), &spec)?.finish()?;
+    ensure!(report.all_survived(), "a byte was wrong");
+    let bytes = if workload == Workload::Upload {
+        report.total(|it| it.bytes_out)
+    } else {
+        report.total(|it| it.bytes_in)
+    };
+    Ok((bytes as f64 / report.seconds() / 1e6, report.total(|it| it.replies) as f64))
+}
+
+/// Runs a tool on the client's host and returns what it printed.
+fn tool(service: &Service<'_>, program: &str, arguments: &[String]) -> Result<String> {
+    let done = service
+        .testbed
+        .host(Role::Client)
+        .network_command(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {program}"))?;
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&done.stderr);
+    ensure!(done.status.success(), "{program} failed: {text}{errors}");
+    Ok(text)
+}
+
+/// Requests per second that a first short run promises, times the duration.
+fn redis_benchmark(args: &ThroughputArgs, service: &Service<'_>, depth: u32) -> Result<(f64, f64)> {
+    let once = |requests: u64| -> Result<f64> {
+        let words = format!(
+            "-h {} -p {} -c 16 -n {requests} -P {depth} -t get --csv",
+            addresses::SERVICE_V4,
+            Program::Redis.port()
+        );
+        let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+        let text = tool(service, "redis-benchmark", &words)?;
+        let row = text.lines().find(|line| line.starts_with("\"GET\"")).context("no result")?;
+        let rate = row.split(',').nth(1).context("no rate")?.trim_matches('"').parse()?;
+        Ok(rate)
+    };
+    const TRIAL_REQUESTS: u64 = 10_000;
+    let trial = once(TRIAL_REQUESTS)?;
+    let requests = ((trial * args.duration_ms as f64 / 1e3) as u64).max(TRIAL_REQUESTS);
+    Ok((once(requests)?, (requests + TRIAL_REQUESTS) as f64))
+}
+
+fn wrk(args: &ThroughputArgs, service: &Service<'_>, size: u64) -> Result<(f64, f64)> {
+    let seconds = args.duration_ms.div_ceil(1000).max(1);
+    let url = format!(
+        "http://{}:{}/{}",
+        addresses::SERVICE_V4,
+        Program::Nginx.port(),
+        crate::load::http_file(size)
+    );
+    let words = ["-t1".to_owned(), "-c16".to_owned(), format!("-d{seconds}s"), url];
+    let text = tool(service, "wrk", &words)?;
+    ensure!(!text.contains("Socket errors") && !text.contains("Non-2xx"), "wrk: {text}");
+    let row = text.lines().find_map(|line| line.trim().strip_prefix("Requests/sec:"));
+    let rate: f64 = row.context("no result of wrk")?.trim().parse()?;
+    Ok((rate, rate * seconds as f64))
+}
+
+fn sum_up(case: Case, samples: &[(Variant, Case, Sample)]) -> CaseReport {
+    let side = |variant| {
+        let of: Vec<Sample> = samples
+            .iter()
+            .filter(|sample| sample.0 == variant && sample.1 == case)
+            .map(|sample| sample.2)
+            .collect();
+        let all = |pick: fn(&Sample) -> f64| Summary::of(&of.iter().map(pick).collect::<Vec<_>>());
+        (!of.is_empty()).then(|| Side {
+            rate: all(|it| it.rate),
+            primary_cpu_us_per_request: all(|it| it.cpu.primary * 1e6 / it.requests.max(1.0)),
+            backup_cpu_us_per_request: all(|it| it.cpu.backup * 1e6 / it.requests.max(1.0)),
+        })
+    };
+    let (clean, ours) = (side(Variant::Clean), side(Variant::Ours));
+    let ratio = match (&clean, &ours) {
+        (Some(clean), Some(ours)) => Some(ours.rate.median / clean.rate.median),
+        _ => None,
+    };
+    CaseReport { case, unit: case.unit(), clean, ours, ratio }
+}
+
+impl ThroughputReport {
+    /// A table for people.
+    pub fn print(&self) {
+        println!("{:<10} {:>12} {:>12} {:>6}", "case", "clean", "ours", "ratio");
+        let show = |side: &Option<Side>| {
+            side.as_ref().map_or("-".to_owned(), |side| format!("{:.0}", side.rate.median))
+        };
+        for case in &self.cases {
+            let ratio = case.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+            println!(
+                "{:<10} {:>12} {:>12} {ratio:>6} {}",
+                format!("{:?}", case.case),
+                show(&case.clean),
+                show(&case.ours),
+                case.unit
+            );
+        }
+    }
+}

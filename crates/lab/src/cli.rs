@@ -1,0 +1,61 @@
+//! The verbs of `holdfast lab`.
+
+use crate::bench::{self, BenchCommand};
+use crate::demo::{self, DemoArgs};
+use crate::{emu, load};
+use anyhow::Result;
+use clap::Subcommand;
+use std::process::ExitCode;
+
+/// Testbed, link emulator, benches.
+#[derive(Debug, Subcommand)]
+pub enum LabCommand {
+    /// Run a command behind an emulated wire: delay 50ms loss 1% -- CMD
+    ///
+    /// Words: delay TIME, jitter TIME, loss SHARE, reorder SHARE, duplicate
+    /// SHARE, rate RATE, queue PACKETS, only to ADDRESS, seed N. The command
+    /// runs in a network namespace of its own whose only wire leads to the
+    /// caller's network; wires nest. HOLDFAST_EMU_GATEWAY is the caller's end.
+    Emu {
+        /// What the wire does, in the words and units of tc netem.
+        #[arg(required = true, num_args = 1..)]
+        words: Vec<String>,
+        /// The command and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// Measure: takeovers, throughput, latency, concurrency.
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Three deaths of a redis-server's primary, told and drawn.
+    Demo(DemoArgs),
+    /// Carries an emulated wire.
+    #[command(name = "emu-link", hide = true)]
+    EmuLink {
+        /// A description in JSON.
+        arguments: String,
+    },
+    /// Runs a load.
+    #[command(name = "load-run", hide = true)]
+    LoadRun {
+        /// A description in JSON.
+        spec: String,
+    },
+}
+
+/// Runs a verb.
+///
+/// # Errors
+/// When the verb cannot do its work; a bench with a negative answer is no
+/// error but an exit code of 1.
+pub fn run(command: LabCommand) -> Result<ExitCode> {
+    match command {
+        LabCommand::Emu { words, command } => {
+            emu::shell::run(&emu::EmuSpec::parse(&words)?, &command)
+        }
+        LabCommand::Bench(command) => bench::run(command),
+        LabCommand::Demo(args) => demo::run(&args),
+        LabCommand::EmuLink { arguments } => emu::carry(&arguments).map(|()| ExitCode::SUCCESS),
+        LabCommand::LoadRun { spec } => load::run_here(&spec).map(|()| ExitCode::SUCCESS),
+    }
+}

@@ -1,0 +1,125 @@
+//! Other programs as functions: run one, feed it text, look at the process
+//! tree. The lab drives `ip`, `tc`, `unshare` and `nsenter` this way, so that
+//! everything it does to the machine can be repeated by hand.
+
+use anyhow::{Context as _, Result, bail};
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How often a waiting loop looks again.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Runs `program` with `arguments` and returns what it wrote to stdout.
+///
+/// # Errors
+/// When it cannot be started or its exit status is not 0; the error carries
+/// what it wrote to stderr.
+pub fn output(program: &str, arguments: &[&str]) -> Result<String> {
+    finish(Command::new(program).args(arguments), None)
+}
+
+/// Runs a shell script from a string; stops at its first failing line.
+///
+/// # Errors
+/// As [`output`].
+pub fn shell(script: &str) -> Result<String> {
+    finish(Command::new("sh").args(["-eu", "-c", script]), None)
+}
+
+/// Feeds `lines` to `ip -batch -`, which is many times faster than one `ip`
+/// per line.
+///
+/// # Errors
+/// As [`output`].
+pub fn ip_batch(namespace: Option<&str>, lines: &str) -> Result<()> {
+    let mut command = Command::new("ip");
+    if let Some(namespace) = namespace {
+        command.args(["-n", namespace]);
+    }
+    finish(command.args(["-batch", "-"]), Some(lines)).map(drop)
+}
+
+fn finish(command: &mut Command, input: Option<&str>) -> Result<String> {
+    let shown = format!("{command:?}");
+    let mut child = command
+        .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {shown}"))?;
+    if let (Some(text), Some(mut stdin)) = (input, child.stdin.take()) {
+        stdin.write_all(text.as_bytes())?;
+    }
+    let done = child.wait_with_output()?;
+    if !done.status.success() {
+        bail!("{shown}: {}: {}", done.status, String::from_utf8_lossy(&done.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+/// Asks `ready` again and again until it answers with a value.
+///
+/// # Errors
+/// When `limit` has passed without one; `what` names what was waited for.
+pub fn wait_for<T>(what: &str, limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = ready() {
+            return Ok(value);
+        }
+        if start.elapsed() > limit {
+            bail!("{what}: not within {} ms", limit.as_millis());
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// The children of a process, as this process numbers them.
+pub fn children(pid: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return found;
+    };
+    for task in tasks.flatten() {
+        let list = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        found.extend(list.split_whitespace().filter_map(|word| word.parse::<u32>().ok()));
+    }
+    found
+}
+
+/// Every descendant of `pid` that runs the program `file`, children before
+/// their parents. Links are followed: some of Debian's servers are links.
+pub fn descendants_running(pid: u32, file: &Path) -> Vec<u32> {
+    let program = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    let mut found = Vec::new();
+    collect_running(pid, &program, &mut found);
+    found
+}
+
+fn collect_running(pid: u32, program: &Path, found: &mut Vec<u32>) {
+    for child in children(pid) {
+        collect_running(child, program, found);
+        if fs::read_link(format!("/proc/{child}/exe")).is_ok_and(|link| link == program) {
+            found.push(child);
+        }
+    }
+}
+
+/// User plus system time a process and its reaped children have used, seconds.
+pub fn cpu_seconds(pid: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The command name may hold spaces; fields are counted after its closing bracket.
+    let Some((_, fields)) = stat.rsplit_once(')') else {
+        return 0.0;
+    };
+    let ticks: u64 = fields
+        .split_whitespace()
+        .skip(11)
+        .take(4)
+        .filter_map(|field| field.parse::<u64>().ok())
+        .sum();
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}

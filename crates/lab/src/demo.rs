@@ -1,0 +1,303 @@
+//! The demonstration: a real redis-server under load, three deaths of its
+//! primary of three kinds at random moments, and every byte of every client
+//! checked. It tells the story, draws it, and is successful only if all was
+//! right.
+
+use crate::bench::service::{Variant, address, with_service};
+use crate::bench::takeover::{FaultKind, Outcome, PHASES, failure, fault_steps};
+use crate::load::{ConnectionReport, Fault, Group, Run, Spec, Workload};
+use crate::plot::{Chart, Line, Moment, Span, escape, stacked};
+use crate::rng::Rng;
+use crate::testbed::ours::GroupOptions;
+use crate::testbed::server::Program;
+use crate::testbed::{Plan, Role, Shape};
+use anyhow::{Context as _, Result};
+use clap::Args;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Rate of the demonstration's links, bits per second.
+const LINK_BITS_PER_SECOND: u64 = 1_000_000_000;
+
+/// The fault comes this long after all connections work, at the earliest, µs.
+const FAULT_EARLIEST_US: u64 = 700_000;
+
+/// The moment is drawn from a span this long, µs.
+const FAULT_SPAN_US: u64 = 1_500_000;
+
+/// If nothing is outstanding the next moment is drawn from this span, µs.
+const REDRAW_US: u64 = 5_000;
+
+/// The load goes on for this long after the fault, ms.
+const AFTER_FAULT_MS: u64 = 2_000;
+
+/// What the plots show around the fault, ms.
+const PLOT_MS: (f64, f64) = (-100.0, 200.0);
+
+/// Seconds of a day.
+const DAY_S: f64 = 86_400.0;
+
+/// No fault takes this long to be detected; the clocks must have been set, ms.
+const LATE_MS: f64 = 60_000.0;
+
+/// Columns of the story's timeline.
+const TIMELINE_COLUMNS: f64 = 50.0;
+
+/// Options of the demonstration.
+#[derive(Args, Clone, Debug)]
+pub struct DemoArgs {
+    /// Where the plot goes; its name ends in .html or .svg.
+    #[arg(long, default_value = "holdfast-demo.html")]
+    pub output: PathBuf,
+    /// Determines the moments of death; drawn if not given.
+    #[arg(long)]
+    pub seed: Option<u64>,
+}
+
+/// One death and its story.
+struct Chapter {
+    title: &'static str,
+    outcome: Outcome,
+    plan: Vec<Group>,
+    /// When the backup learnt of the fault, ms after it.
+    detected_ms: Option<f64>,
+}
+
+/// Runs the demonstration and tells its story on stdout.
+///
+/// # Errors
+/// When a pair cannot be built or the plot not be written. A wrong byte is no
+/// error but exit code 1.
+pub fn run(args: &DemoArgs) -> Result<ExitCode> {
+    let drawn = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |it| it.subsec_nanos());
+    let seed = args.seed.unwrap_or_else(|| u64::from(drawn()));
+    println!("A redis-server that nobody changed runs on a primary and, in lockstep, on a backup.");
+    println!("Clients count, echo, publish, download and wait. The primary dies three times.");
+    println!("(seed {seed})\n");
+    let kinds = [
+        (FaultKind::Kill9, "kill -9 of the server"),
+        (FaultKind::Kill9All, "kill -9 of the primary's daemon and server"),
+        (FaultKind::LinkCut, "the primary's link is cut"),
+    ];
+    let mut chapters = Vec::new();
+    for (index, (kind, title)) in kinds.into_iter().enumerate() {
+        let chapter = one(kind, title, seed.wrapping_add(index as u64))?;
+        print!("{}", story(index + 1, &chapter));
+        chapters.push(chapter);
+    }
+    let charts: Vec<Chart> = chapters.iter().filter_map(chart).collect();
+    let text = if args.output.extension().is_some_and(|it| it == "svg") {
+        stacked(&charts)
+    } else {
+        page(&chapters, &charts)
+    };
+    std::fs::write(&args.output, text)
+        .with_context(|| format!("cannot write {}", args.output.display()))?;
+    println!("Plot: {}", args.output.display());
+    let good = chapters.iter().all(|chapter| failure(&chapter.outcome).is_none());
+    println!(
+        "{}",
+        if good { "Every byte of every client was right." } else { "NOT every byte was right." }
+    );
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The demonstration's clients; the first is the long download, the second
+/// the idle subscriber, which hears nothing until the very end.
+fn clients() -> Vec<Group> {
+    let port = Program::Redis.port();
+    let usual = |workload, connections| Group::usual(workload, connections, port);
+    vec![
+        usual(Workload::Download, 1),
+        usual(Workload::IdleSubscriber, 1),
+        usual(Workload::Incr, 4),
+        usual(Workload::Shared, 4),
+        usual(Workload::Pubsub, 1),
+        Group { interval_us: 2_000, ..usual(Workload::Upload, 1) },
+        Group { interval_us: 1_000, ..usual(Workload::Churn, 1) },
+    ]
+}
+
+fn one(kind: FaultKind, title: &'static str, seed: u64) -> Result<Chapter> {
+    let shape = Shape::Tbf { bits_per_second: LINK_BITS_PER_SECOND };
+    let plan = Plan { shape, ..Plan::default() };
+    let options = GroupOptions::default();
+    let outcome = with_service(Variant::Ours, Program::Redis, &plan, &options, 0, |service| {
+        let group = service.group()?;
+        let after_us = FAULT_EARLIEST_US + Rng::new(seed).below(FAULT_SPAN_US);
+        let steps = fault_steps(kind, service.testbed, group)?;
+        let spec = Spec {
+            address: address(false)?,
+            groups: clients(),
+            duration_ms: AFTER_FAULT_MS,
+            congestion: None,
+            fault: Some(Fault { after_us, redraw_us: REDRAW_US, steps }),
+            seed,
+            points: vec![0],
+        };
+        let report = Run::start(service.testbed.host(Role::Client), &spec)?.finish();
+        let report = report.with_context(|| group.log_tails())?;
+        let status = group.status(Role::Backup).unwrap_or_default();
+        let takeover = status.get("last_takeover").filter(|value| value.is_object()).cloned();
+        Ok(Outcome { report, takeover })
+    })?;
+    let detected_ms = detected_ms(&outcome);
+    Ok(Chapter { title, outcome, plan: clients(), detected_ms })
+}
+
+/// The survivor says when its takeover was over and how long it took, by the
+/// calendar; the load says when the fault came, by the monotonic clock.
+fn detected_ms(outcome: &Outcome) -> Option<f64> {
+    let takeover = outcome.takeover.as_ref()?;
+    let over_s = second_of_day(takeover.get("at")?.as_str()?)?;
+    let begun_s = over_s - takeover.get("total_us")?.as_f64()? / 1e6;
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs_f64();
+    let since_fault_s = crate::monotonic_ns().checked_sub(outcome.report.fault_ns?)? as f64 / 1e9;
+    Some((begun_s - (now_s - since_fault_s)).rem_euclid(DAY_S) * 1e3).filter(|ms| *ms < LATE_MS)
+}
+
+/// The time of day of an RFC 3339 time in UTC, s.
+fn second_of_day(text: &str) -> Option<f64> {
+    let time = text.split_once('T')?.1.strip_suffix('Z')?;
+    let mut parts = time.split(':').map(|part| part.parse::<f64>().ok());
+    Some(parts.next()?? * 3600.0 + parts.next()?? * 60.0 + parts.next()??)
+}
+
+/// Milliseconds after the fault, and what happened then.
+fn events(chapter: &Chapter) -> Vec<(f64, String)> {
+    let mut events = vec![(0.0, chapter.title.to_owned())];
+    let phases = chapter.outcome.takeover.as_ref().and_then(|it| it.get("phases_us"));
+    if let Some(phases) = phases {
+        let mut at_us = chapter.detected_ms.unwrap_or(0.0) * 1e3;
+        events.push((at_us / 1e3, "detected".to_owned()));
+        for name in PHASES.into_iter().filter(|name| *name != "detect") {
+            at_us += phases.get(name).and_then(|value| value.as_f64()).unwrap_or(0.0);
+            match name {
+                "fence" => events.push((at_us / 1e3, "fenced".to_owned())),
+                "repair" => {
+                    let first = first_byte_ms(chapter, at_us / 1e3);
+                    events.extend(first.map(|ms| (ms, "first byte of the download".to_owned())));
+                }
+                "kick" => events.push((at_us / 1e3, "promoted".to_owned())),
+                _ => {}
+            }
+        }
+    }
+    events.sort_by(|a, b| a.0.total_cmp(&b.0));
+    events
+}
+
+/// When the download got its first byte from the backup, ms after the fault;
+/// before `repaired_ms` the backup's sockets did not exist.
+fn first_byte_ms(chapter: &Chapter, repaired_ms: f64) -> Option<f64> {
+    let fault_ns = chapter.outcome.report.fault_ns?;
+    let points = download(chapter)?.points.iter();
+    let mut after_ms = points.map(|point| (point.0 as f64 - fault_ns as f64) / 1e6);
+    after_ms.find(|ms| *ms >= repaired_ms)
+}
+
+fn download(chapter: &Chapter) -> Option<&ConnectionReport> {
+    chapter.outcome.report.connections.first()
+}
+
+fn story(number: usize, chapter: &Chapter) -> String {
+    let report = &chapter.outcome.report;
+    let mut out = String::new();
+    let fault_ns = report.fault_ns.unwrap_or(report.ready_ns);
+    // Writing to a string cannot fail, here and below.
+    let _ = writeln!(
+        out,
+        "Death {number}: {}, {:.3} s into the load.\n  {} connections, {} of them waiting for bytes.",
+        chapter.title,
+        fault_ns.saturating_sub(report.ready_ns) as f64 / 1e9,
+        report.connections.len(),
+        report.outstanding_at_fault
+    );
+    let events = events(chapter);
+    let last_ms = events.last().map_or(1.0, |event| event.0).max(0.001);
+    for (ms, what) in &events {
+        let column = (ms / last_ms * TIMELINE_COLUMNS) as usize;
+        let _ = writeln!(out, "  {ms:>8.2} ms |{:>column$}* {what}", "");
+    }
+    let replies = report.total(|it| it.replies);
+    let megabytes = report.total(|it| it.bytes_in) as f64 / 1e6;
+    let _ = writeln!(
+        out,
+        "  {replies} replies and {megabytes:.0} MB checked; longest stall of any client {:.2} ms",
+        report.stall_ns() as f64 / 1e6
+    );
+    let _ = match failure(&chapter.outcome) {
+        None => writeln!(out, "  every byte was right, no connection was lost\n"),
+        Some(failure) => writeln!(out, "  WRONG: {failure}\n"),
+    };
+    out
+}
+
+/// Sequence offset of the download against time, as Fig. 4 of the FT-TCP paper.
+fn chart(chapter: &Chapter) -> Option<Chart> {
+    let fault_ns = chapter.outcome.report.fault_ns? as f64;
+    let download = download(chapter)?;
+    let ms = |ns: u64| (ns as f64 - fault_ns) / 1e6;
+    let stall = (download.stall_start_ns, download.stall_start_ns + download.stall_ns);
+    let base = download.points.iter().find(|point| ms(point.0) >= PLOT_MS.0)?.1;
+    let offset = |bytes: u64| (bytes as f64 - base as f64) / 1e6;
+    Some(Chart {
+        title: format!("One download: {}", chapter.title),
+        x_name: "time after the fault, ms".to_owned(),
+        y_name: "sequence offset, MB".to_owned(),
+        x_range: PLOT_MS,
+        lines: vec![Line {
+            name: "bytes the client has received and checked".to_owned(),
+            points: download.points.iter().map(|point| (ms(point.0), offset(point.1))).collect(),
+        }],
+        spans: vec![Span {
+            name: format!("stall {:.2} ms", download.stall_ns as f64 / 1e6),
+            from: ms(stall.0),
+            to: ms(stall.1),
+        }],
+        moments: events(chapter).into_iter().map(|(at, name)| Moment { name, at }).collect(),
+    })
+}
+
+fn page(chapters: &[Chapter], charts: &[Chart]) -> String {
+    let mut out = String::from(
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Holdfast: three deaths</title>\n\
+         <style>body{font-family:sans-serif;max-width:900px;margin:2em auto}pre{background:#f6f6f6;padding:1em}</style>\n\
+         <h1>An unmodified redis-server dies three times</h1>\n",
+    );
+    for (index, chapter) in chapters.iter().enumerate() {
+        let clients: Vec<String> = chapter
+            .plan
+            .iter()
+            .map(|group| format!("{} {:?}", group.connections, group.workload))
+            .collect();
+        let _ = writeln!(
+            out,
+            "<h2>{}. {}</h2><p>Clients: {}</p><pre>{}</pre>",
+            index + 1,
+            escape(chapter.title),
+            escape(&clients.join(", ")),
+            escape(&story(index + 1, chapter))
+        );
+        if let Some(chart) = charts.get(index) {
+            out.push_str(&chart.to_svg());
+        }
+    }
+    out.push_str("</html>\n");
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_day_are_read() {
+        assert_eq!(second_of_day("2026-11-21T01:02:03.500000Z"), Some(3723.5));
+        for text in ["", "2026-11-21", "2026-11-21T01:02Z", "2026-11-21Tone:02:03Z"] {
+            assert_eq!(second_of_day(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! A wire between two network namespaces, carried by a process of its own:
+//! two TAP or TUN interfaces, one thread per direction. The process dies with
+//! the one that started it, and its interfaces with it.
+
+use super::direction::Direction;
+use super::segment::{FRAME_MAX, VNET_LEN};
+use super::spec::EmuSpec;
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use tun_rs::{DeviceBuilder, SyncDevice};
+
+/// Packets the kernel keeps for the emulator to fetch.
+const DEVICE_QUEUE_PACKETS: u32 = 10_000;
+
+/// Frames fetched before due ones are sent again.
+const BATCH_FRAMES: usize = 64;
+
+/// The name under which the binary runs [`carry`].
+pub(crate) const CARRY_COMMAND: &str = "emu-link";
+
+/// One end of a wire.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct End {
+    /// A file of the network namespace, such as `/run/netns/x`.
+    pub namespace: PathBuf,
+    /// The name of the interface to create there.
+    pub interface: String,
+}
+
+/// Whether the wire carries Ethernet frames or IP packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Layer {
+    /// Ethernet frames between two TAP interfaces.
+    Ethernet,
+    /// IP packets between two TUN interfaces.
+    Ip,
+}
+
+/// What the carrying process is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LinkArguments {
+    a: End,
+    b: End,
+    layer: Layer,
+    words: Vec<String>,
+}
+
+/// A running wire; dropping it cuts it and removes its interfaces.
+pub struct Link(Child);
+
+impl Link {
+    /// Creates an Ethernet wire between two new interfaces. They are down and
+    /// without addresses.
+    ///
+    /// # Errors
+    /// When a namespace cannot be entered or a device not be created.
+    pub fn between(a: End, b: End, spec: &EmuSpec) -> Result<Self> {
+        Self::start(&LinkArguments { a, b, layer: Layer::Ethernet, words: spec.words() })
+    }
+
+    /// Creates a wire for IP packets between two new interfaces.
+    ///
+    /// # Errors
+    /// As [`Link::between`].
+    pub fn ip_between(a: End, b: End, spec: &EmuSpec) -> Result<Self> {
+        Self::start(&LinkArguments { a, b, layer: Layer::Ip, words: spec.words() })
+    }
+
+    /// The pid of the process that carries the wire.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn start(arguments: &LinkArguments) -> Result<Self> {
+        let mut child = Command::new(crate::own_binary()?)
+            .args(["lab", CARRY_COMMAND, &serde_json::to_string(arguments)?])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the process of an emulated wire")?;
+        let mut line = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line)?;
+        }
+        let link = Self(child);
+        ensure!(line.trim() == "ready", "the emulated wire did not come up");
+        Ok(link)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // A process that is gone already is as good.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Carries a wire until it is killed or its starter dies.
+pub(crate) fn carry(arguments: &str) -> Result<()> {
+    crate::die_with_parent()?;
+    let arguments: LinkArguments = serde_json::from_str(arguments)?;
+    let spec = EmuSpec::parse(&arguments.words)?;
+    let a = open(&arguments.a, arguments.layer)?;
+    let b = open(&arguments.b, arguments.layer)?;
+    println!("ready");
+    let link_len = if arguments.layer == Layer::Ethernet { 14 } else { 0 };
+    let there = Direction::new(spec.clone(), link_len, 0);
+    let back = Direction::new(spec, link_len, 1);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| pump(&b, &a, back));
+        pump(&a, &b, there)?;
+        match other.join() {
+            Ok(result) => result,
+            Err(_) => bail!("a direction of the wire panicked"),
+        }
+    })
+}
+
+/// Creates an interface in another namespace, from a thread that moves there.
+fn open(end: &End, layer: Layer) -> Result<SyncDevice> {
+    let thread = std::thread::scope(|scope| {
+        scope
+            .spawn(|| -> Result<SyncDevice> {
+                let namespace = File::open(&end.namespace)
+                    .with_context(|| format!("cannot open {}", end.namespace.display()))?;
+                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+                    .context("cannot enter the network namespace")?;
+                let device = DeviceBuilder::new()
+                    .name(&end.interface)
+                    .layer(match layer {
+                        Layer::Ethernet => tun_rs::Layer::L2,
+                        Layer::Ip => tun_rs::Layer::L3,
+                    })
+                    .offload(true)
+                    .enable(false)
+                    .tx_queue_len(DEVICE_QUEUE_PACKETS)
+                    .build_sync()
+                    .with_context(|| format!("cannot create {}", end.interface))?;
+                device.set_nonblocking(true)?;
+                Ok(device)
+            })
+            .join()
+    });
+    match thread {
+        Ok(device) => device,
+        Err(_) => bail!("the thread that creates an interface panicked"),
+    }
+}
+
+/// Moves frames from one device to the other.
+fn pump(from: &SyncDevice, to: &SyncDevice, mut direction: Direction) -> Result<()> {
+    let mut buffer = vec![0u8; FRAME_MAX];
+    loop {
+        for _ in 0..BATCH_FRAMES {
+            let length = match rustix::io::read(from, &mut buffer) {
+                Ok(length) => length,
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                // EIO: the interface is down; it may come up again.
+                Err(Errno::IO) => break,
+                Err(error) => return Err(error).context("reading from an emulated wire"),
+            };
+            let frame = &buffer[..length];
+            if length < VNET_LEN {
+                continue;
+            }
+            if direction.passes(frame) {
+                send(to, frame);
+            } else {
+                direction.offer(now_ns(), frame);
+            }
+        }
+        let now = now_ns();
+        while let Some(frame) = direction.take_due(now) {
+            send(to, &frame);
+            direction.reuse(frame);
+        }
+        let wait = direction.next_due_ns().map(|due| timespec(due.saturating_sub(now_ns())));
+        let mut fds = [PollFd::new(from, PollFlags::IN)];
+        match poll(&mut fds, wait.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error).context("waiting for an emulated wire"),
+        }
+    }
+}
+
+/// A frame the other side does not take (it is down, or out of memory) is
+/// lost, as on any wire.
+fn send(to: &SyncDevice, frame: &[u8]) {
+    let _ = rustix::io::write(to, frame);
+}
+
+fn timespec(ns: u64) -> Timespec {
+    Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
+fn now_ns() -> u64 {
+    crate::monotonic_ns()
+}

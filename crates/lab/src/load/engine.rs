@@ -1,0 +1,339 @@
+//! The loop of the load: readiness in, requests out, the fault at its moment,
+//! and at the end the books.
+
+use super::connection::{Common, Connection, State};
+use super::fault::Trigger;
+use super::talk::{Part, Talk};
+use super::{Quantiles, Report, Spec, Workload};
+use anyhow::{Context as _, Result, bail};
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use std::mem::MaybeUninit;
+
+/// Bytes taken from a socket at a time.
+const SCRATCH_BYTES: usize = 256 << 10;
+
+/// Events taken at a time.
+const EVENTS_MAX: usize = 256;
+
+/// The loop wakes up this often at least, ns: it paces requests, and measures
+/// how late it wakes up.
+const TICK_NS: u64 = 1_000_000;
+
+/// Without progress for this long a connection hangs, ns.
+const HANG_NS: u64 = 10_000_000_000;
+
+/// Longer times are counted as this, ns.
+const LATENCY_MAX_NS: u64 = 60_000_000_000;
+
+/// All connections must work within this, ns.
+const READY_LIMIT_NS: u64 = 20_000_000_000;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Starting,
+    Running,
+    /// No more questions; waiting for the last answers.
+    Stopping,
+}
+
+pub(super) struct Engine<'a> {
+    spec: &'a Spec,
+    connections: Vec<Connection>,
+    common: Common,
+    trigger: Option<Trigger>,
+    phase: Phase,
+    started_ns: u64,
+    ready_ns: u64,
+    stop_ns: u64,
+    own_pause_ns: u64,
+    retransmits_before: u64,
+}
+
+impl<'a> Engine<'a> {
+    pub(super) fn new(spec: &'a Spec) -> Result<Self> {
+        let histogram = || {
+            hdrhistogram::Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3)
+                .context("cannot make a histogram")
+        };
+        let common = Common {
+            address: spec.address,
+            congestion: spec.congestion.clone(),
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            fault_ns: None,
+            measuring: false,
+            latency: histogram()?,
+            connect: histogram()?,
+        };
+        Ok(Self {
+            connections: connections(spec),
+            common,
+            trigger: spec.fault.clone().map(|fault| Trigger::new(fault, spec.seed)),
+            spec,
+            phase: Phase::Starting,
+            started_ns: crate::monotonic_ns(),
+            ready_ns: 0,
+            stop_ns: 0,
+            own_pause_ns: 0,
+            retransmits_before: retransmits(),
+        })
+    }
+
+    pub(super) fn run(mut self) -> Result<Report> {
+        // Each connection knows its place in the table by its epoll data.
+        let now_ns = crate::monotonic_ns();
+        for connection in &mut self.connections {
+            connection.connect(&mut self.common, now_ns);
+        }
+        let mut scratch = vec![0u8; SCRATCH_BYTES];
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
+        let mut next_tick_ns = 0;
+        while !self.is_finished() {
+            let before_ns = crate::monotonic_ns();
+            let wait_ns = self.wait_ns(before_ns);
+            let wait = Timespec { tv_sec: 0, tv_nsec: wait_ns as i64 };
+            let ready = match epoll::wait(&self.common.epoll, &mut events, Some(&wait)) {
+                Ok((ready, _)) => ready,
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error).context("waiting for events"),
+            };
+            let now_ns = crate::monotonic_ns();
+            if ready.is_empty() && self.phase == Phase::Running {
+                let late_ns = now_ns.saturating_sub(before_ns + wait_ns);
+                self.own_pause_ns = self.own_pause_ns.max(late_ns);
+            }
+            for event in ready.iter() {
+                let index = event.data.u64() as usize;
+                self.handle(index, now_ns, &mut scratch);
+            }
+            self.fault(now_ns);
+            if now_ns >= next_tick_ns {
+                next_tick_ns = now_ns + TICK_NS / 4;
+                self.tick(now_ns)?;
+            }
+        }
+        Ok(self.report())
+    }
+
+    fn handle(&mut self, index: usize, now_ns: u64, scratch: &mut [u8]) {
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        let replies = connection.replies;
+        connection.ready(&mut self.common, now_ns, scratch);
+        if connection.replies > replies {
+            self.after_reply(index, now_ns);
+        }
+    }
+
+    /// Goes on after a reply: closes and reconnects, or asks again.
+    fn after_reply(&mut self, index: usize, now_ns: u64) {
+        let connection = &mut self.connections[index];
+        if connection.talk.reconnects() && connection.state != State::Done {
+            connection.close();
+        }
+        self.go_on(index, now_ns);
+    }
+
+    fn go_on(&mut self, index: usize, now_ns: u64) {
+        let connection = &mut self.connections[index];
+        let part = connection.talk.part;
+        if self.phase != Phase::Running {
+            return;
+        }
+        if connection.state == State::Closed {
+            if now_ns >= connection.next_ask_ns {
+                connection.connect(&mut self.common, now_ns);
+            }
+            return;
+        }
+        if connection.talk.is_idle() || part == Part::Subscriber {
+            return;
+        }
+        while self.connections[index].ask(&mut self.common, now_ns) {
+            if let Part::Publisher(subscriber) = part {
+                self.connections[subscriber].announce(now_ns);
+            }
+        }
+    }
+
+    fn fault(&mut self, now_ns: u64) {
+        let Some(trigger) = &mut self.trigger else { return };
+        let connections = &self.connections;
+        trigger.poll(now_ns, || {
+            connections.iter().filter(|connection| connection.is_outstanding()).count() as u64
+        });
+        if self.common.fault_ns.is_none() && trigger.fired_ns.is_some() {
+            self.common.fault_ns = trigger.fired_ns;
+            self.connections.iter_mut().for_each(Connection::fault_came);
+        }
+    }
+
+    fn tick(&mut self, now_ns: u64) -> Result<()> {
+        match self.phase {
+            Phase::Starting => self.begin_when_ready(now_ns)?,
+            Phase::Running => {
+                for index in 0..self.connections.len() {
+                    self.go_on(index, now_ns);
+                }
+                // Without a living connection the moment of a fault never comes.
+                let all_done = self.connections.iter().all(|it| it.state == State::Done);
+                if all_done || self.end_ns().is_some_and(|end_ns| now_ns >= end_ns) {
+                    self.stop(now_ns);
+                }
+            }
+            Phase::Stopping => {}
+        }
+        for connection in &mut self.connections {
+            if connection.waiting_ns(now_ns) > HANG_NS {
+                connection.hang(&self.common, now_ns);
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_when_ready(&mut self, now_ns: u64) -> Result<()> {
+        let failed = self.connections.iter().find_map(|it| it.report.error.as_ref());
+        if let Some(error) = failed {
+            bail!("a connection failed before all worked: {error}");
+        }
+        if self.connections.iter().any(|connection| connection.replies == 0) {
+            if now_ns > self.started_ns + READY_LIMIT_NS {
+                bail!("not all connections work");
+            }
+            return Ok(());
+        }
+        self.phase = Phase::Running;
+        self.ready_ns = now_ns;
+        self.common.measuring = true;
+        if let Some(trigger) = &mut self.trigger {
+            trigger.arm(now_ns);
+        }
+        let count = self.connections.len() as u64;
+        for (index, connection) in self.connections.iter_mut().enumerate() {
+            // Paced connections do not all ask at the same moment.
+            let interval_ns = connection.interval_ns();
+            connection.next_ask_ns = now_ns + interval_ns * index as u64 / count.max(1);
+        }
+        for index in 0..self.connections.len() {
+            self.go_on(index, now_ns);
+        }
+        Ok(())
+    }
+
+    /// When to stop asking, once it is known.
+    fn end_ns(&self) -> Option<u64> {
+        let from_ns = match self.trigger {
+            Some(_) => self.common.fault_ns?,
+            None => self.ready_ns,
+        };
+        Some(from_ns + self.spec.duration_ms * 1_000_000)
+    }
+
+    fn stop(&mut self, now_ns: u64) {
+        self.phase = Phase::Stopping;
+        self.stop_ns = now_ns;
+        self.common.measuring = false;
+        for connection in &mut self.connections {
+            if connection.talk.is_idle() {
+                connection.ask(&mut self.common, now_ns);
+            }
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        let busy = |connection: &Connection| connection.is_outstanding();
+        self.phase == Phase::Stopping && !self.connections.iter().any(busy)
+    }
+
+    fn wait_ns(&self, now_ns: u64) -> u64 {
+        let due_ns = self.trigger.as_ref().and_then(Trigger::due_ns).unwrap_or(u64::MAX);
+        due_ns.saturating_sub(now_ns).min(TICK_NS)
+    }
+
+    fn report(mut self) -> Report {
+        let (mut redraws, mut outstanding_at_fault) = (0, 0);
+        if let Some(trigger) = &mut self.trigger {
+            trigger.finish();
+            (redraws, outstanding_at_fault) = (trigger.redraws, trigger.outstanding);
+        }
+        let shared = self.connections.iter().flat_map(|it| it.talk.shared.iter().copied());
+        Report {
+            ready_ns: self.ready_ns,
+            stop_ns: self.stop_ns,
+            fault_ns: self.common.fault_ns,
+            redraws,
+            outstanding_at_fault,
+            shared_error: shared_error(shared.collect()),
+            latency_ns: quantiles(&self.common.latency),
+            connect_ns: quantiles(&self.common.connect),
+            retransmits: retransmits().saturating_sub(self.retransmits_before),
+            own_pause_ns: self.own_pause_ns,
+            connections: self.connections.into_iter().map(|it| it.report).collect(),
+        }
+    }
+}
+
+fn connections(spec: &Spec) -> Vec<Connection> {
+    let mut all = Vec::new();
+    for group in &spec.groups {
+        let paired = matches!(group.workload, Workload::Pubsub | Workload::Mqtt);
+        for _ in 0..group.connections {
+            let pair = all.len();
+            let mut add = |part| {
+                let index = all.len();
+                let talk = Talk::new(group, part, index, pair, spec.seed);
+                all.push(Connection::new(talk, group, index, spec.points.contains(&index)));
+            };
+            if paired {
+                add(Part::Subscriber);
+                add(Part::Publisher(pair));
+            } else {
+                add(Part::Only);
+            }
+        }
+    }
+    all
+}
+
+/// Every increment must have happened exactly once: together 1..=N.
+fn shared_error(mut values: Vec<u64>) -> Option<String> {
+    values.sort_unstable();
+    let wrong = values.iter().zip(1..).find(|(value, wanted)| *value != wanted);
+    wrong.map(|(value, wanted)| {
+        format!("the shared counter's replies go from {} to {value}", wanted - 1)
+    })
+}
+
+fn quantiles(histogram: &hdrhistogram::Histogram<u64>) -> Quantiles {
+    Quantiles {
+        count: histogram.len(),
+        p50: histogram.value_at_quantile(0.5),
+        p99: histogram.value_at_quantile(0.99),
+        max: histogram.max(),
+    }
+}
+
+/// Segments this network namespace has sent again, from `/proc/net/snmp`.
+fn retransmits() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/net/snmp").unwrap_or_default();
+    let mut rows = text.lines().filter(|line| line.starts_with("Tcp:"));
+    let (Some(names), Some(values)) = (rows.next(), rows.next()) else { return 0 };
+    let mut pairs = names.split_whitespace().zip(values.split_whitespace());
+    pairs
+        .find(|(name, _)| *name == "RetransSegs")
+        .and_then(|(_, value)| value.parse().ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_counters_must_add_up() {
+        assert_eq!(shared_error(vec![3, 1, 2]), None);
+        assert_eq!(shared_error(vec![]), None);
+        assert!(shared_error(vec![1, 2, 2]).is_some());
+        assert!(shared_error(vec![1, 2, 4]).is_some());
+        assert!(shared_error(vec![2, 3]).is_some());
+    }
+}

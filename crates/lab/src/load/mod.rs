@@ -1,0 +1,300 @@
+//! The load: one process that runs many connections against a real server,
+//! checks every byte it gets, notes when each connection made progress, and
+//! causes the fault itself, at a moment when bytes are outstanding. It draws
+//! no breath of its own: one thread, epoll, buffers made beforehand.
+
+mod connection;
+mod engine;
+mod expect;
+mod fault;
+pub mod pattern;
+mod talk;
+
+pub(crate) use talk::{http_file, http_salt};
+
+use crate::testbed::Host;
+use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+/// The name under which the binary runs the load.
+pub(crate) const LOAD_COMMAND: &str = "load-run";
+
+/// What a connection does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Workload {
+    /// redis: one lone outstanding ECHO.
+    Pingpong,
+    /// redis: INCR of the connection's own counter; each reply is the last + 1.
+    Incr,
+    /// redis: INCR of one counter by all; together the replies are 1..=N.
+    Shared,
+    /// redis: pipelined ECHO of large values.
+    Echo,
+    /// redis: SET of large values, checked by STRLEN and GETRANGE.
+    Upload,
+    /// redis: GET of a large value.
+    Download,
+    /// redis: PING, silence, and PING at the very end.
+    Idle,
+    /// redis: SUBSCRIBE, silence, and PING at the very end.
+    IdleSubscriber,
+    /// redis: connect, INCR, close, again.
+    Churn,
+    /// redis: a publisher and its subscriber.
+    Pubsub,
+    /// http: a response that ends with the connection, then a new connection.
+    HttpClose,
+    /// http: a large file.
+    HttpDownload,
+    /// http: small requests on one connection.
+    HttpKeepalive,
+    /// MQTT: a publisher and its subscriber, QoS 1.
+    Mqtt,
+}
+
+/// Connections of one kind.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Group {
+    /// What they do.
+    pub workload: Workload,
+    /// How many; publishers and subscribers come in pairs.
+    pub connections: usize,
+    /// The server's port.
+    pub port: u16,
+    /// Bytes of a value, a body or a message.
+    pub size_bytes: u64,
+    /// Requests that may be outstanding.
+    pub depth: usize,
+    /// Time between requests, or 0 for as fast as they are answered, µs.
+    pub interval_us: u64,
+}
+
+impl Group {
+    /// A group with the usual size and depth of its workload.
+    pub fn usual(workload: Workload, connections: usize, port: u16) -> Self {
+        let (size_bytes, depth, interval_us) = match workload {
+            Workload::Pingpong => (64, 1, 0),
+            Workload::Echo => (16 << 10, 4, 0),
+            Workload::Upload => (256 << 10, 1, 0),
+            Workload::Download => (4 << 20, 1, 0),
+            Workload::HttpDownload => (64 << 20, 1, 0),
+            Workload::HttpClose => (256 << 10, 1, 0),
+            Workload::HttpKeepalive => (1 << 10, 1, 0),
+            Workload::Pubsub | Workload::Mqtt => (64, 1, 500),
+            Workload::Incr
+            | Workload::Shared
+            | Workload::Idle
+            | Workload::IdleSubscriber
+            | Workload::Churn => (0, 1, 0),
+        };
+        Self { workload, connections, port, size_bytes, depth, interval_us }
+    }
+}
+
+/// Something that breaks, or that prepares a break.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Action {
+    /// `kill -9` of a process.
+    Kill(u32),
+    /// Text written to a file, such as an interface's flags.
+    Write(PathBuf, String),
+    /// A program to run.
+    Run(Vec<String>),
+}
+
+/// When and how the service breaks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Fault {
+    /// Time from the moment all connections work, µs. If no byte is
+    /// outstanding then, a new moment within the next `redraw_us` is drawn.
+    pub after_us: u64,
+    /// See `after_us`.
+    pub redraw_us: u64,
+    /// What happens, each this many µs after the one before.
+    pub steps: Vec<(u64, Action)>,
+}
+
+/// What the load is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Spec {
+    /// The service.
+    pub address: IpAddr,
+    /// Who connects.
+    pub groups: Vec<Group>,
+    /// How long it runs after all connections work and, if there is a fault,
+    /// after the fault, ms.
+    pub duration_ms: u64,
+    /// TCP congestion control of the client's sockets.
+    pub congestion: Option<String>,
+    /// What breaks.
+    pub fault: Option<Fault>,
+    /// Determines all random decisions and the names of keys.
+    pub seed: u64,
+    /// Connections whose bytes over time are to be reported.
+    pub points: Vec<usize>,
+}
+
+/// Quantiles of a time, ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// How many were measured.
+    pub count: u64,
+    /// Half are below.
+    pub p50: u64,
+    /// 99 % are below.
+    pub p99: u64,
+    /// None is above.
+    pub max: u64,
+}
+
+/// What a connection saw.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ConnectionReport {
+    /// What it did.
+    pub workload: Workload,
+    /// Replies that were right, between ready and stop.
+    pub replies: u64,
+    /// Application bytes received and checked, between ready and stop.
+    pub bytes_in: u64,
+    /// Application bytes sent, between ready and stop.
+    pub bytes_out: u64,
+    /// Times it connected.
+    pub connects: u64,
+    /// Whether it was open, or being opened, when the fault came.
+    pub open_at_fault: bool,
+    /// The longest time without progress while something was outstanding that
+    /// overlaps the fault or, without a fault, at all, ns.
+    pub stall_ns: u64,
+    /// When that time began, CLOCK_MONOTONIC ns.
+    pub stall_start_ns: u64,
+    /// The longest time without progress that began after the fault was over, ns.
+    pub later_gap_ns: u64,
+    /// Replies with a wrong byte.
+    pub byte_errors: u64,
+    /// Connections that the server's side ended without being asked.
+    pub resets: u64,
+    /// Whether it waited for progress until the load gave up.
+    pub hung: bool,
+    /// The first mistake, in words.
+    pub error: Option<String>,
+    /// Bytes received over time: (CLOCK_MONOTONIC ns, total bytes).
+    pub points: Vec<(u64, u64)>,
+}
+
+impl ConnectionReport {
+    /// Whether every byte was right and nothing broke.
+    pub fn survived(&self) -> bool {
+        self.byte_errors == 0 && self.resets == 0 && !self.hung && self.error.is_none()
+    }
+}
+
+/// What the load saw.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// When all connections worked, CLOCK_MONOTONIC ns.
+    pub ready_ns: u64,
+    /// When the load stopped asking, CLOCK_MONOTONIC ns.
+    pub stop_ns: u64,
+    /// When the fault came, CLOCK_MONOTONIC ns.
+    pub fault_ns: Option<u64>,
+    /// How often the moment of the fault was drawn again.
+    pub redraws: u64,
+    /// Connections with outstanding bytes when the fault came.
+    pub outstanding_at_fault: u64,
+    /// Every connection.
+    pub connections: Vec<ConnectionReport>,
+    /// What is wrong with the union of all shared counters, if anything.
+    pub shared_error: Option<String>,
+    /// Round-trip times of requests.
+    pub latency_ns: Quantiles,
+    /// Times from connect to connected.
+    pub connect_ns: Quantiles,
+    /// Segments the client's kernel sent again.
+    pub retransmits: u64,
+    /// The load's own longest delay in waking up: stalls below it say nothing, ns.
+    pub own_pause_ns: u64,
+}
+
+impl Report {
+    /// Whether every connection survived and the shared counters add up.
+    pub fn all_survived(&self) -> bool {
+        self.shared_error.is_none() && self.connections.iter().all(ConnectionReport::survived)
+    }
+
+    /// The longest stall of any connection, ns.
+    pub fn stall_ns(&self) -> u64 {
+        self.connections.iter().map(|connection| connection.stall_ns).max().unwrap_or(0)
+    }
+
+    /// Time between ready and stop, seconds.
+    pub fn seconds(&self) -> f64 {
+        (self.stop_ns.saturating_sub(self.ready_ns)) as f64 / 1e9
+    }
+
+    /// Sum over all connections of something that they count.
+    pub fn total(&self, of: impl Fn(&ConnectionReport) -> u64) -> u64 {
+        self.connections.iter().map(of).sum()
+    }
+}
+
+/// A load that runs in a process of its own on a host.
+pub struct Run(Child);
+
+impl Run {
+    /// Starts the load on `host`; it shares only the network with it.
+    ///
+    /// # Errors
+    /// When the process cannot be started.
+    pub fn start(host: &Host, spec: &Spec) -> Result<Self> {
+        let child = host
+            .network_command(crate::own_binary()?)
+            .args(["lab", LOAD_COMMAND, &serde_json::to_string(spec)?])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the load")?;
+        Ok(Self(child))
+    }
+
+    /// Waits until the load has finished.
+    ///
+    /// # Errors
+    /// When the load could not begin its work, for example because the server
+    /// refused its first connection.
+    pub fn finish(mut self) -> Result<Report> {
+        let stdout = self.0.stdout.take().context("the load's output is taken")?;
+        let text = std::io::read_to_string(stdout)?;
+        let status = self.0.wait()?;
+        ensure!(status.success(), "the load ended with {status}");
+        serde_json::from_str(&text).context("the load's report is not a report")
+    }
+
+    /// The pid of the load.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs the load in this process and prints its report.
+pub(crate) fn run_here(spec: &str) -> Result<()> {
+    crate::die_with_parent()?;
+    // The moment of a fault must not be rounded to the next reply.
+    rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
+    let spec: Spec = serde_json::from_str(spec).context("this is not a load")?;
+    let report = engine::Engine::new(&spec)?.run()?;
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}

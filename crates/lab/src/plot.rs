@@ -1,0 +1,272 @@
+//! Plots as SVG text: lines over time, spans and moments that are marked. Made
+//! by hand, so that a plot is one file that needs nothing else.
+
+use std::fmt::Write as _;
+
+const WIDTH: f64 = 860.0;
+const HEIGHT: f64 = 320.0;
+const LEFT: f64 = 76.0;
+const RIGHT: f64 = 16.0;
+const TOP: f64 = 34.0;
+const BOTTOM: f64 = 44.0;
+
+/// Ticks per axis, about.
+const TICKS: f64 = 8.0;
+
+/// Colours of the lines, readable for most eyes (Okabe and Ito 2008).
+const COLOURS: [&str; 5] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"];
+
+/// A line through points (x, y).
+#[derive(Clone, Debug, Default)]
+pub struct Line {
+    /// Its name in the legend.
+    pub name: String,
+    /// Its points, x ascending.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Part of the x axis that is shaded.
+#[derive(Clone, Debug)]
+pub struct Span {
+    /// Written into it.
+    pub name: String,
+    /// Where it begins.
+    pub from: f64,
+    /// Where it ends.
+    pub to: f64,
+}
+
+/// A place on the x axis that is marked.
+#[derive(Clone, Debug)]
+pub struct Moment {
+    /// Written beside it.
+    pub name: String,
+    /// Where it is.
+    pub at: f64,
+}
+
+/// One chart.
+#[derive(Clone, Debug, Default)]
+pub struct Chart {
+    /// Above it.
+    pub title: String,
+    /// Below the x axis.
+    pub x_name: String,
+    /// Beside the y axis.
+    pub y_name: String,
+    /// What part of x is shown.
+    pub x_range: (f64, f64),
+    /// The lines; what lies outside of `x_range` is left away.
+    pub lines: Vec<Line>,
+    /// Shaded parts.
+    pub spans: Vec<Span>,
+    /// Marked places.
+    pub moments: Vec<Moment>,
+}
+
+impl Chart {
+    /// The chart as an SVG document.
+    pub fn to_svg(&self) -> String {
+        let mut svg = header(HEIGHT);
+        self.draw(&mut svg);
+        svg.push_str("</svg>\n");
+        svg
+    }
+
+    fn draw(&self, svg: &mut String) {
+        let scale = self.scale();
+        let title = escape(&self.title);
+        // Writing to a string cannot fail, here and below.
+        let _ = writeln!(svg, "<text x=\"{LEFT}\" y=\"20\" class=\"t\">{title}</text>");
+        self.draw_spans(svg, &scale);
+        self.draw_axes(svg, &scale);
+        for (index, line) in self.lines.iter().enumerate() {
+            self.draw_line(svg, &scale, index, line);
+        }
+        self.draw_moments(svg, &scale);
+    }
+
+    fn visible<'a>(&'a self, line: &'a Line) -> impl Iterator<Item = (f64, f64)> + 'a {
+        let (from, to) = self.x_range;
+        line.points.iter().copied().filter(move |point| (from..=to).contains(&point.0))
+    }
+
+    fn scale(&self) -> Scale {
+        let all = || self.lines.iter().flat_map(|line| self.visible(line));
+        let low = all().map(|point| point.1).fold(f64::INFINITY, f64::min);
+        let high = all().map(|point| point.1).fold(f64::NEG_INFINITY, f64::max);
+        let (low, high) = if low < high { (low, high) } else { (0.0, 1.0) };
+        Scale { x: self.x_range, y: (low, high) }
+    }
+
+    fn draw_axes(&self, svg: &mut String, scale: &Scale) {
+        let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+        for tick in ticks(scale.x) {
+            let x = scale.x(tick);
+            let _ = writeln!(
+                svg,
+                "<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\" class=\"g\"/>\
+                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                bottom + 16.0,
+                number(tick)
+            );
+        }
+        for tick in ticks(scale.y) {
+            let y = scale.y(tick);
+            let _ = writeln!(
+                svg,
+                "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\" class=\"g\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                LEFT - 6.0,
+                y + 4.0,
+                number(tick)
+            );
+        }
+        let _ = writeln!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
+             <text transform=\"translate(14 {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+            (LEFT + right) / 2.0,
+            HEIGHT - 8.0,
+            escape(&self.x_name),
+            (TOP + bottom) / 2.0,
+            escape(&self.y_name)
+        );
+    }
+
+    fn draw_spans(&self, svg: &mut String, scale: &Scale) {
+        for span in &self.spans {
+            let (from, to) = (scale.x(span.from), scale.x(span.to));
+            let _ = writeln!(
+                svg,
+                "<rect x=\"{from:.1}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{:.1}\" class=\"s\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" class=\"r\">{}</text>",
+                (to - from).max(1.0),
+                HEIGHT - BOTTOM - TOP,
+                to + 4.0,
+                HEIGHT - BOTTOM - 6.0,
+                escape(&span.name)
+            );
+        }
+    }
+
+    fn draw_line(&self, svg: &mut String, scale: &Scale, index: usize, line: &Line) {
+        let colour = COLOURS[index % COLOURS.len()];
+        let mut path = String::new();
+        for (x, y) in self.visible(line) {
+            let _ = write!(path, "{:.1},{:.1} ", scale.x(x), scale.y(y));
+        }
+        let legend_y = TOP + 14.0 + 16.0 * index as f64;
+        let _ = writeln!(
+            svg,
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"/>\
+             <text x=\"{:.1}\" y=\"{legend_y:.1}\" fill=\"{colour}\">{}</text>",
+            path.trim_end(),
+            LEFT + 8.0,
+            escape(&line.name)
+        );
+    }
+
+    fn draw_moments(&self, svg: &mut String, scale: &Scale) {
+        for (index, moment) in self.moments.iter().enumerate() {
+            let x = scale.x(moment.at);
+            // Neighbouring names stand at different heights.
+            let y = TOP + 14.0 + 14.0 * (index % 8) as f64;
+            let _ = writeln!(
+                svg,
+                "<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{:.1}\" class=\"m\"/>\
+                 <text x=\"{:.1}\" y=\"{y:.1}\" class=\"r\">{}</text>",
+                HEIGHT - BOTTOM,
+                x + 4.0,
+                escape(&moment.name)
+            );
+        }
+    }
+}
+
+/// Several charts below each other, as one SVG document.
+pub fn stacked(charts: &[Chart]) -> String {
+    let mut svg = header(HEIGHT * charts.len() as f64);
+    for (index, chart) in charts.iter().enumerate() {
+        let _ = writeln!(svg, "<g transform=\"translate(0 {:.1})\">", HEIGHT * index as f64);
+        chart.draw(&mut svg);
+        svg.push_str("</g>\n");
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+struct Scale {
+    x: (f64, f64),
+    y: (f64, f64),
+}
+
+impl Scale {
+    fn x(&self, x: f64) -> f64 {
+        let x = x.clamp(self.x.0, self.x.1);
+        LEFT + (x - self.x.0) / (self.x.1 - self.x.0) * (WIDTH - LEFT - RIGHT)
+    }
+
+    fn y(&self, y: f64) -> f64 {
+        HEIGHT - BOTTOM - (y - self.y.0) / (self.y.1 - self.y.0) * (HEIGHT - BOTTOM - TOP)
+    }
+}
+
+fn header(height: f64) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+         width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <style>.t{{font-size:14px;font-weight:bold}}.g{{stroke:#ddd}}.s{{fill:#f6c7b0}}\
+         .m{{stroke:#a00;stroke-dasharray:3 3}}\
+         .r{{fill:#a00;paint-order:stroke;stroke:#fff;stroke-width:3px}}</style>\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+    )
+}
+
+/// Round places within a range: steps of 1, 2 or 5 times a power of ten.
+fn ticks((from, to): (f64, f64)) -> Vec<f64> {
+    let rough = (to - from) / TICKS;
+    if !rough.is_finite() || rough <= 0.0 {
+        return Vec::new();
+    }
+    let power = 10f64.powf(rough.log10().floor());
+    let factor = [1.0, 2.0, 5.0, 10.0].into_iter().find(|it| it * power >= rough).unwrap_or(10.0);
+    let step = factor * power;
+    let first = (from / step).ceil() as i64;
+    (first..).map(|n| n as f64 * step).take_while(|tick| *tick <= to).collect()
+}
+
+/// A number without needless zeros.
+fn number(value: f64) -> String {
+    let text = format!("{value:.3}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    if text == "-0" { "0".to_owned() } else { text.to_owned() }
+}
+
+/// Text for XML and HTML.
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_inside() {
+        assert_eq!(ticks((0.0, 80.0)), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0]);
+        assert_eq!(ticks((5.0, 5.0)), Vec::<f64>::new());
+        assert!(ticks((-0.3, 0.4)).iter().all(|tick| (-0.3..=0.4).contains(tick)));
+        assert_eq!(number(-0.0), "0");
+        assert_eq!(number(2.50), "2.5");
+    }
+
+    #[test]
+    fn a_chart_without_points_is_still_a_document() {
+        let chart = Chart { x_range: (0.0, 1.0), title: "<a>".to_owned(), ..Chart::default() };
+        let svg = stacked(&[chart.clone(), chart.clone()]);
+        assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
+        assert!(svg.contains("&lt;a&gt;"));
+        assert!(!chart.to_svg().contains("NaN"));
+    }
+}

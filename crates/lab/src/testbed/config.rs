@@ -1,0 +1,77 @@
+//! The config files of a testbed's group: one file, the same on every host.
+
+use super::server::Recipe;
+use super::topology::addresses;
+use super::{Testbed, interface};
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// What the group of a testbed needs to know besides its topology.
+pub struct GroupConfig<'a> {
+    /// The server that both members run.
+    pub recipe: &'a Recipe,
+    /// The group key's file, as the hosts see it.
+    pub key_file: &'a Path,
+    /// A directory for sockets and state, as the hosts see it.
+    pub run_dir: &'a Path,
+    /// Where the server's own messages go, as the hosts see it.
+    pub log_file: &'a Path,
+}
+
+/// The name of the primary in the config file.
+pub const PRIMARY_NAME: &str = "a";
+
+/// The name of the backup in the config file.
+pub const BACKUP_NAME: &str = "b";
+
+/// Writes the config file of a testbed's group.
+pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
+    let (primary, backup) = if testbed.has_log_link() {
+        (addresses::PRIMARY_LOG, addresses::BACKUP_LOG)
+    } else {
+        (addresses::PRIMARY, addresses::BACKUP)
+    };
+    let port = config.recipe.program.port();
+    let run_dir = config.run_dir.display();
+    let mut out = format!(
+        "[group]\nname = \"demo\"\nkey_file = \"{}\"\nservices = [\"{}:{port}\", \"[{}]:{port}\"]\n\
+         run_dir = \"{run_dir}\"\n\n\
+         [edge]\nlisten = \"{}:7700\"\nclients = [\"{}\"]\nl3 = \"{}\"\n\
+         state_file = \"{run_dir}/edge.state\"\nfirst = \"{PRIMARY_NAME}\"\n",
+        config.key_file.display(),
+        addresses::SERVICE_V4,
+        addresses::SERVICE_V6,
+        addresses::EDGE,
+        interface::EDGE_CLIENT,
+        interface::EDGE_BRIDGE,
+    );
+    let members = [
+        (
+            PRIMARY_NAME,
+            primary,
+            interface::PRIMARY,
+            interface::EDGE_PRIMARY,
+            addresses::PRIMARY_MAC,
+        ),
+        (BACKUP_NAME, backup, interface::BACKUP, interface::EDGE_BACKUP, addresses::BACKUP_MAC),
+    ];
+    for (name, address, device, port, mac) in members {
+        // Writing to a string cannot fail.
+        let _ = write!(
+            out,
+            "\n[[member]]\nname = \"{name}\"\naddress = \"{address}:7701\"\n\
+             interface = \"{device}\"\nedge_port = \"{port}\"\nmac = \"{mac}\"\n"
+        );
+    }
+    let command: Vec<String> =
+        config.recipe.command.iter().map(|word| format!("{word:?}")).collect();
+    let _ = write!(
+        out,
+        "\n[server]\ncommand = [{}]\ndirectory = \"{}\"\nuser = \"{}\"\nlog = \"{}\"\n",
+        command.join(", "),
+        config.recipe.directory.display(),
+        config.recipe.user,
+        config.log_file.display(),
+    );
+    out
+}

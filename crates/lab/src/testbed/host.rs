@@ -1,0 +1,167 @@
+//! One host of the testbed: a process that holds a network, mount, pid, UTS
+//! and time namespace open, with a clock a day away from every other host's
+//! and a directory of its own at a path that all of them share.
+
+use crate::command::{self, children, wait_for};
+use anyhow::{Context as _, Result};
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// How far apart the monotonic clocks of two hosts are, seconds.
+const CLOCK_STEP_S: u64 = 86_400;
+
+/// How long a host may take to come up.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// What a host is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Where the load runs.
+    Client,
+    /// The router in front of the service.
+    Edge,
+    /// The member that serves first.
+    Primary,
+    /// The member that takes over.
+    Backup,
+}
+
+impl Role {
+    /// Every role, in the order of [`super::Testbed`]'s hosts.
+    pub const ALL: [Role; 4] = [Role::Client, Role::Edge, Role::Primary, Role::Backup];
+
+    /// The name of the host's namespace and directory.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Client => "client",
+            Role::Edge => "edge",
+            Role::Primary => "primary",
+            Role::Backup => "backup",
+        }
+    }
+}
+
+/// A running host.
+pub struct Host {
+    role: Role,
+    namespace: String,
+    holder: u32,
+    outside: PathBuf,
+    inside: PathBuf,
+    unshare: Child,
+}
+
+impl Host {
+    pub(super) fn start(id: &str, base: &Path, role: Role) -> Result<Self> {
+        let outside = base.join(role.name());
+        let inside = base.join("host");
+        std::fs::create_dir_all(&outside)?;
+        std::fs::create_dir_all(&inside)?;
+        let clock = (CLOCK_STEP_S * role as u64).to_string();
+        let script = format!(
+            "mount -t sysfs sysfs /sys; mount -t bpf bpf /sys/fs/bpf; \
+             mount --bind '{}' '{}'; hostname '{id}-{}'; ip link set lo up; \
+             echo ready; exec sleep infinity",
+            outside.display(),
+            inside.display(),
+            role.name(),
+        );
+        let mut unshare = Command::new("unshare")
+            .args(["--net", "--mount", "--uts", "--ipc", "--pid", "--time"])
+            .args(["--monotonic", &clock, "--boottime", &clock])
+            .args(["--fork", "--kill-child=KILL", "--mount-proc", "sh", "-eu", "-c", &script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start unshare")?;
+        let mut line = String::new();
+        if let Some(stdout) = unshare.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line)?;
+        }
+        anyhow::ensure!(line.trim() == "ready", "the {} host did not come up", role.name());
+        let holder = wait_for("the first process of a host", START_LIMIT, || {
+            children(unshare.id()).first().copied()
+        })?;
+        let namespace = format!("{id}-{}", role.name());
+        command::output("ip", &["netns", "attach", &namespace, &holder.to_string()])?;
+        Ok(Self { role, namespace, holder, outside, inside, unshare })
+    }
+
+    /// What the host is for.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The name of its network namespace, for `ip -n`.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The pid of its first process, as seen from outside.
+    pub fn holder(&self) -> u32 {
+        self.holder
+    }
+
+    /// Its private directory, as seen from outside.
+    pub fn outside(&self) -> &Path {
+        &self.outside
+    }
+
+    /// The same directory as its own processes see it; the same path on every host.
+    pub fn inside(&self) -> &Path {
+        &self.inside
+    }
+
+    /// A command that will run on this host, in all its namespaces.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .args(["-t", &self.holder.to_string(), "-m", "-u", "-i", "-n", "-p", "-T", "--"])
+            .arg(program);
+        command
+    }
+
+    /// A command that shares only the network with this host: it keeps the
+    /// clock and the process numbers of the caller.
+    pub fn network_command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.holder.to_string(), "-n", "--"]).arg(program);
+        command
+    }
+
+    /// Applies `sysctl` settings of the form `name=value`.
+    ///
+    /// # Errors
+    /// When a setting is unknown.
+    pub fn sysctl(&self, settings: &[&str]) -> Result<()> {
+        let holder = self.holder.to_string();
+        let mut arguments = vec!["-t", &holder, "-n", "--", "sysctl", "-qw"];
+        arguments.extend(settings);
+        command::output("nsenter", &arguments).map(drop)
+    }
+
+    /// Feeds lines to `ip -batch` on this host.
+    ///
+    /// # Errors
+    /// When `ip` refuses a line.
+    pub fn ip(&self, lines: &str) -> Result<()> {
+        command::ip_batch(Some(&self.namespace), lines)
+    }
+
+    /// The file that takes `0x1002` to bring one of the host's interfaces
+    /// down at once, without a process in between.
+    pub fn interface_flags(&self, interface: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root/sys/class/net/{interface}/flags", self.holder))
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // The cleaner removes what refuses to go here.
+        let _ = self.unshare.kill();
+        let _ = self.unshare.wait();
+        let _ = command::output("ip", &["netns", "del", &self.namespace]);
+    }
+}

@@ -1,0 +1,136 @@
+//! A client, an edge, a primary and a backup on one machine, as network
+//! namespaces that differ the way machines do. Everything a run starts hangs
+//! from its four hosts, so that dropping the testbed, or dying in any way,
+//! leaves nothing behind.
+
+pub mod config;
+mod host;
+pub mod ours;
+mod reaper;
+pub mod server;
+mod topology;
+
+pub use host::{Host, Role};
+pub use topology::{addresses, interface};
+
+use crate::emu::{self, EmuSpec};
+use anyhow::{Context as _, Result};
+use reaper::Reaper;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Where every testbed keeps its directory; a tmpfs on any Debian.
+const BASE: &str = "/run/holdfast-lab";
+
+/// What limits the links between the hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shape {
+    /// Nothing but the two cores that carry it all.
+    #[default]
+    None,
+    /// A token bucket of this many bits per second at both ends of every link.
+    Tbf {
+        /// Bits per second.
+        bits_per_second: u64,
+    },
+}
+
+/// How primary and backup reach each other with the log.
+#[derive(Clone, Debug, Default)]
+pub enum LogLink {
+    /// Over the service network, as in the smallest installation.
+    #[default]
+    Shared,
+    /// Over a wire of its own (10.10.0.0/24).
+    Separate,
+    /// Over a wire of its own that the emulator makes worse.
+    Emulated(EmuSpec),
+}
+
+/// What a testbed is to look like.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Rate limits, the same for every link.
+    pub shape: Shape,
+    /// Emulated trouble between client and edge.
+    pub client_path: Option<EmuSpec>,
+    /// Emulated trouble between edge and backup, where the copies travel.
+    pub tap_path: Option<EmuSpec>,
+    /// The way of the log.
+    pub log: LogLink,
+    /// `sysctl` settings of the client host, as `name=value`.
+    pub client_sysctls: Vec<String>,
+}
+
+/// Four running hosts and their links.
+pub struct Testbed {
+    id: String,
+    directory: PathBuf,
+    hosts: [Host; 4],
+    log_separate: bool,
+    _links: Vec<emu::Link>,
+    // Last, so that it sees the others gone.
+    _reaper: Reaper,
+}
+
+impl Testbed {
+    /// Builds the hosts and the links between them.
+    ///
+    /// # Errors
+    /// When the kernel or a tool refuses a step, in most cases for want of
+    /// root; whatever was built until then is removed.
+    pub fn build(plan: &Plan) -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let id = format!("hf-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let directory = Path::new(BASE).join(&id);
+        fs::create_dir_all(&directory)
+            .with_context(|| format!("cannot create {} (are you root?)", directory.display()))?;
+        let reaper = Reaper::start(&id, &directory)?;
+        let hosts = Role::ALL
+            .map(|role| Host::start(&id, &directory, role))
+            .into_iter()
+            .collect::<Result<Vec<_>>>()?;
+        let Ok(hosts) = <[Host; 4]>::try_from(hosts) else {
+            anyhow::bail!("four roles make four hosts");
+        };
+        let links = topology::connect(&hosts, plan)?;
+        Ok(Self {
+            id,
+            directory,
+            hosts,
+            log_separate: !matches!(plan.log, LogLink::Shared),
+            _links: links,
+            _reaper: reaper,
+        })
+    }
+
+    /// One of the hosts.
+    pub fn host(&self, role: Role) -> &Host {
+        &self.hosts[role as usize]
+    }
+
+    /// The prefix of this testbed's namespaces, `hf-<pid>-<n>`.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The directory that is removed with the testbed.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Whether primary and backup have a wire of their own.
+    pub fn has_log_link(&self) -> bool {
+        self.log_separate
+    }
+
+    /// Gives the service addresses to the primary's kernel, as the variant
+    /// `clean` needs it.
+    ///
+    /// # Errors
+    /// When `ip` refuses.
+    pub fn own_service_addresses(&self, role: Role) -> Result<()> {
+        topology::own_service_addresses(self.host(role))
+    }
+}

@@ -1,0 +1,231 @@
+//! The servers of the tests, as Debian ships them: each is given a config, a
+//! private directory and the service addresses, and nothing that would tell it
+//! whether it is protected.
+
+use super::host::Host;
+use super::topology::addresses::{SERVICE_V4, SERVICE_V6};
+use crate::command::{descendants_running, wait_for};
+use crate::load::pattern;
+use anyhow::{Context as _, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+/// How long a server may take to listen.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// The user that servers run as.
+const USER: &str = "nobody";
+
+/// Sizes of the documents that the HTTP servers offer, bytes.
+pub const DOCUMENT_BYTES: [u64; 3] = [1 << 10, 256 << 10, 64 << 20];
+
+/// A server program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Program {
+    /// redis-server without persistence.
+    Redis,
+    /// mosquitto without persistence.
+    Mosquitto,
+    /// lighttpd.
+    Lighttpd,
+    /// nginx as one process.
+    Nginx,
+}
+
+impl Program {
+    /// The port it listens on.
+    pub fn port(self) -> u16 {
+        match self {
+            Program::Redis => 6379,
+            Program::Mosquitto => 1883,
+            Program::Lighttpd | Program::Nginx => 8080,
+        }
+    }
+
+    /// Where Debian installs it.
+    pub fn path(self) -> &'static str {
+        match self {
+            Program::Redis => "/usr/bin/redis-server",
+            Program::Mosquitto => "/usr/sbin/mosquitto",
+            Program::Lighttpd => "/usr/sbin/lighttpd",
+            Program::Nginx => "/usr/sbin/nginx",
+        }
+    }
+}
+
+/// A server that is ready to be started, the same on every host.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// The program.
+    pub program: Program,
+    /// Its command line.
+    pub command: Vec<String>,
+    /// Its working directory, as the host's processes see it.
+    pub directory: PathBuf,
+    /// The user it runs as.
+    pub user: &'static str,
+}
+
+impl Recipe {
+    /// Writes the server's config and documents into the host's private
+    /// directory; `documents` up to this size are made, bytes.
+    ///
+    /// # Errors
+    /// When the directory cannot be written.
+    pub fn prepare(program: Program, host: &Host, documents: u64) -> Result<Self> {
+        let directory = host.inside().join("server");
+        let outside = host.outside().join("server");
+        fs::create_dir_all(&outside)?;
+        let own = directory.display().to_string();
+        if matches!(program, Program::Lighttpd | Program::Nginx) {
+            write_documents(&outside.join("www"), documents)?;
+        }
+        let config = match program {
+            Program::Redis => String::new(),
+            Program::Mosquitto => mosquitto_config(),
+            Program::Lighttpd => lighttpd_config(&own),
+            Program::Nginx => nginx_config(&own),
+        };
+        fs::write(outside.join("server.conf"), config)?;
+        give_away(&outside)?;
+        let conf = format!("{own}/server.conf");
+        let arguments: Vec<&str> = match program {
+            Program::Redis => vec![
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--protected-mode",
+                "no",
+                "--bind",
+                SERVICE_V4,
+                SERVICE_V6,
+                "--port",
+                "6379",
+                "--dir",
+                &own,
+            ],
+            Program::Mosquitto => vec!["-c", &conf],
+            Program::Lighttpd => vec!["-D", "-f", &conf],
+            Program::Nginx => vec!["-p", &own, "-e", "stderr", "-c", &conf],
+        };
+        let command = [program.path()].into_iter().chain(arguments).map(str::to_owned).collect();
+        Ok(Self { program, command, directory, user: USER })
+    }
+
+    /// Starts the server on `host` as it is, with nothing of Holdfast, and
+    /// waits until it listens.
+    ///
+    /// # Errors
+    /// When it does not start or not listen.
+    pub fn start_plain(&self, host: &Host) -> Result<PlainServer> {
+        let log = fs::File::create(host.outside().join("server.log"))?;
+        let child = host
+            .command("setpriv")
+            .args(["--reuid", self.user, "--regid", "nogroup", "--clear-groups"])
+            .args(["env", "-C", &self.directory.display().to_string()])
+            .args(&self.command)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("cannot start the server")?;
+        let mut server = PlainServer { child, pid: 0 };
+        server.pid = wait_for("the server's process", START_LIMIT, || {
+            descendants_running(server.child.id(), Path::new(self.program.path())).first().copied()
+        })?;
+        wait_for("a listening server", START_LIMIT, || {
+            listens(host.holder(), self.program.port()).then_some(())
+        })
+        .with_context(|| {
+            fs::read_to_string(host.outside().join("server.log")).unwrap_or_default()
+        })?;
+        Ok(server)
+    }
+}
+
+/// A server that runs without Holdfast.
+pub struct PlainServer {
+    child: Child,
+    pid: u32,
+}
+
+impl PlainServer {
+    /// The pid of the server, as seen from outside.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+}
+
+impl Drop for PlainServer {
+    fn drop(&mut self) {
+        // What refuses dies with its host.
+        if let Some(pid) = rustix::process::Pid::from_raw(self.pid as i32) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether a process's network has a listener on `port`.
+pub fn listens(pid: u32, port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let local = format!(":{port:04X}");
+    ["tcp", "tcp6"].iter().any(|table| {
+        let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+        text.lines().any(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            let here = words.next().is_some_and(|address| address.ends_with(&local));
+            here && words.nth(1) == Some(LISTEN)
+        })
+    })
+}
+
+fn write_documents(directory: &Path, limit: u64) -> Result<()> {
+    fs::create_dir_all(directory)?;
+    let mut content = Vec::new();
+    for size in DOCUMENT_BYTES.into_iter().filter(|size| *size <= limit) {
+        content.clear();
+        pattern::append(&mut content, crate::load::http_salt(size), 0, size);
+        fs::write(directory.join(crate::load::http_file(size)), &content)?;
+    }
+    Ok(())
+}
+
+/// Makes `nobody` the owner of a directory and all in it.
+fn give_away(directory: &Path) -> Result<()> {
+    let path = directory.display().to_string();
+    crate::command::output("chown", &["-R", &format!("{USER}:nogroup"), &path]).map(drop)
+}
+
+fn mosquitto_config() -> String {
+    format!(
+        "listener 1883 {SERVICE_V4}\nlistener 1883 {SERVICE_V6}\nallow_anonymous true\n\
+         persistence false\nmax_queued_messages 0\nlog_type error\nlog_type warning\n"
+    )
+}
+
+fn lighttpd_config(own: &str) -> String {
+    format!(
+        "server.document-root = \"{own}/www\"\nserver.bind = \"{SERVICE_V4}\"\nserver.port = 8080\n\
+         $SERVER[\"socket\"] == \"[{SERVICE_V6}]:8080\" {{ }}\n\
+         server.max-keep-alive-requests = 65535\nserver.max-connections = 1024\n\
+         mimetype.assign = ( \"\" => \"application/octet-stream\" )\n"
+    )
+}
+
+fn nginx_config(own: &str) -> String {
+    format!(
+        "daemon off;\nmaster_process off;\npid {own}/nginx.pid;\n\
+         events {{ worker_connections 1024; }}\n\
+         http {{\n  access_log off;\n  sendfile on;\n  keepalive_requests 100000000;\n\
+         client_body_temp_path {own}/body;\n  proxy_temp_path {own}/proxy;\n\
+         fastcgi_temp_path {own}/fastcgi;\n  uwsgi_temp_path {own}/uwsgi;\n\
+         scgi_temp_path {own}/scgi;\n\
+         server {{ listen {SERVICE_V4}:8080; listen [{SERVICE_V6}]:8080; root {own}/www; }}\n}}\n"
+    )
+}

@@ -1,0 +1,68 @@
+//! Reading a whole hash map with few system calls (`BPF_MAP_LOOKUP_BATCH`, Linux
+//! 5.6): a takeover waits for it, and one call per entry would take longer than
+//! everything else together.
+
+use aya::Pod;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// `BPF_MAP_LOOKUP_BATCH` of `enum bpf_cmd`.
+const LOOKUP_BATCH: libc::c_long = 24;
+/// Entries per call.
+const BATCH: u32 = 4096;
+
+/// The `batch` member of `union bpf_attr`.
+#[repr(C)]
+struct Attr {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map_fd: u32,
+    elem_flags: u64,
+    flags: u64,
+}
+
+/// Every entry of the hash map; those that come or go meanwhile may be missing.
+///
+/// # Errors
+/// As bpf(2). Entries read until then are lost.
+pub(super) fn entries<K: Pod, V: Pod>(map: BorrowedFd<'_>) -> io::Result<Vec<(K, V)>> {
+    let mut all = Vec::new();
+    let mut keys = vec![MaybeUninit::<K>::uninit(); BATCH as usize];
+    let mut values = vec![MaybeUninit::<V>::uninit(); BATCH as usize];
+    let (mut from, mut next) = (0u32, 0u32);
+    let mut first = true;
+    loop {
+        let mut attr = Attr {
+            in_batch: if first { 0 } else { (&raw const from) as u64 },
+            out_batch: (&raw mut next) as u64,
+            keys: keys.as_mut_ptr() as u64,
+            values: values.as_mut_ptr() as u64,
+            count: BATCH,
+            map_fd: map.as_raw_fd() as u32,
+            elem_flags: 0,
+            flags: 0,
+        };
+        // SAFETY: the attribute's pointers lead to buffers of BATCH keys and
+        // values of the map's own sizes, which outlive the call.
+        let result =
+            unsafe { libc::syscall(libc::SYS_bpf, LOOKUP_BATCH, &raw mut attr, size_of::<Attr>()) };
+        let error = (result < 0).then(io::Error::last_os_error);
+        let ended = error.as_ref().is_some_and(|e| e.raw_os_error() == Some(libc::ENOENT));
+        if let Some(error) = error.filter(|_| !ended) {
+            return Err(error);
+        }
+        for (key, value) in keys.iter().zip(&values).take(attr.count as usize) {
+            // SAFETY: the kernel filled the first `count` of both.
+            all.push(unsafe { (key.assume_init(), value.assume_init()) });
+        }
+        if ended {
+            return Ok(all);
+        }
+        from = next;
+        first = false;
+    }
+}

@@ -1,0 +1,312 @@
+//! The edge's programs: forwarding, tap and fence, and the bounds of every
+//! flow (`bpf/edge.bpf.c`). An edge that starts again takes over the maps that
+//! it finds, so fence and flows survive the daemon.
+
+use super::batch;
+use super::error::BpfError;
+use super::layout::{
+    EDGE_COUNTERS, FLOW_CLIENT_FIN, FLOW_ESTABLISHED, FLOW_RESET, FLOW_SERVER_FIN, MEMBERS_MAX,
+    NO_MEMBER, RawFence, RawFlow, RawKey, RawMember,
+};
+use super::loader::{Counters, Object};
+use super::net;
+use aya::maps::{Array, HashMap, MapData};
+use aya::programs::TcAttachType::Ingress;
+use holdfast_wire::message::{ConnKey, FlowBounds};
+use holdfast_wire::seq::SeqNo;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+static OBJECT: Object = Object {
+    name: "edge",
+    bytes: aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/edge.bpf.o")),
+    maps: &["services", "addresses", "counters", "edge_fence", "edge_members", "edge_flows"],
+    counters: &EDGE_COUNTERS,
+    priority: 102,
+};
+
+/// One member's place at the edge.
+#[derive(Clone, Debug)]
+pub struct MemberPort {
+    /// The edge's interface behind which this member, and no other, stands.
+    pub interface: String,
+    /// The member's Ethernet address.
+    pub mac: [u8; 6],
+}
+
+/// What an edge serves.
+#[derive(Clone, Debug)]
+pub struct EdgeConfig {
+    pub client_interfaces: Vec<String>,
+    /// In the order of the member indices that [`Edge::set_current`] takes.
+    pub members: Vec<MemberPort>,
+    /// The interface that routes for the ports, if they are ports of a bridge.
+    pub l3_interface: Option<String>,
+    pub services: Vec<(IpAddr, u16)>,
+    /// Directory for pins; a BPF file system is mounted there if needed.
+    pub pin_dir: PathBuf,
+    /// Flows whose bounds are kept; see [`super::EDGE_FLOWS_DEFAULT`].
+    pub flows_max: u32,
+}
+
+/// The attached edge. Dropping it leaves everything in place and working.
+pub struct Edge {
+    fence: Array<MapData, RawFence>,
+    members: Array<MapData, RawMember>,
+    flows: HashMap<MapData, RawKey, RawFlow>,
+    /// The same map again, for reading it in batches.
+    flows_fd: MapData,
+    counters: Counters,
+    member_count: usize,
+    interfaces: Vec<String>,
+    pin_dir: PathBuf,
+}
+
+impl Edge {
+    /// Attaches the edge. Maps of an earlier edge in `pin_dir` keep their fence
+    /// and flows; a new edge is closed until [`Edge::set_current`].
+    ///
+    /// # Errors
+    /// [`BpfError`] if the kernel refuses, an interface does not exist, a limit
+    /// is exceeded, or pinned maps do not fit this configuration.
+    pub fn attach(config: &EdgeConfig) -> Result<Self, BpfError> {
+        let member_count = config.members.len();
+        if member_count == 0 || member_count > MEMBERS_MAX {
+            return Err(BpfError::Members(member_count));
+        }
+        let mut loaded = OBJECT.load(&config.pin_dir, &[("edge_flows", config.flows_max)])?;
+        check_pins(config)?;
+        loaded.set_services(&config.services)?;
+        let mut edge = Self {
+            fence: loaded.map("edge_fence")?,
+            members: loaded.map("edge_members")?,
+            flows: loaded.map("edge_flows")?,
+            flows_fd: MapData::from_pin(OBJECT.directory(&config.pin_dir).join("edge_flows"))
+                .map_err(BpfError::map("edge_flows"))?,
+            counters: loaded.counters()?,
+            member_count,
+            interfaces: Vec::new(),
+            pin_dir: config.pin_dir.clone(),
+        };
+        edge.write_members(config)?;
+        let ports: Vec<&str> = config.members.iter().map(|m| m.interface.as_str()).collect();
+        let clients: Vec<&str> = config.client_interfaces.iter().map(String::as_str).collect();
+        // The fence before the way in: no answer may pass unfenced.
+        loaded.attach("edge_member", &ports, Ingress)?;
+        loaded.attach("edge_client", &clients, Ingress)?;
+        edge.interfaces = ports.iter().chain(&clients).map(|name| (*name).into()).collect();
+        Ok(edge)
+    }
+
+    /// Lets `member`, and no other, speak for the services from now on; `None`
+    /// closes the edge. One map update, in force when this returns.
+    ///
+    /// # Errors
+    /// [`BpfError::NoMember`] for an unknown member, [`BpfError::Map`] if the
+    /// kernel refuses.
+    pub fn set_current(&mut self, epoch: u64, member: Option<usize>) -> Result<(), BpfError> {
+        let current = match member {
+            None => NO_MEMBER,
+            Some(index) if index < self.member_count => index as u32,
+            Some(index) => return Err(BpfError::NoMember(index)),
+        };
+        let fence = RawFence { epoch, current, armed: 1 };
+        self.fence.set(0, fence, 0).map_err(BpfError::map("edge_fence"))
+    }
+
+    /// The epoch and the current member as the kernel has them.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses.
+    pub fn current(&self) -> Result<(u64, Option<usize>), BpfError> {
+        let fence = self.fence.get(&0, 0).map_err(BpfError::map("edge_fence"))?;
+        let open = fence.armed != 0 && fence.current != NO_MEMBER;
+        Ok((fence.epoch, open.then_some(fence.current as usize)))
+    }
+
+    /// Copies clients' packets to `member` while it is not current.
+    ///
+    /// # Errors
+    /// [`BpfError::NoMember`] for an unknown member, [`BpfError::Map`] if the
+    /// kernel refuses.
+    pub fn set_tap(&mut self, member: usize, tap: bool) -> Result<(), BpfError> {
+        if member >= self.member_count {
+            return Err(BpfError::NoMember(member));
+        }
+        let index = member as u32;
+        let mut row = self.members.get(&index, 0).map_err(BpfError::map("edge_members"))?;
+        row.tap = u32::from(tap);
+        self.members.set(index, row, 0).map_err(BpfError::map("edge_members"))
+    }
+
+    /// Bounds of one flow, if the edge has seen its SYN-ACK.
+    #[must_use]
+    pub fn bounds(&self, key: &ConnKey) -> Option<FlowBounds> {
+        let flow = self.flows.get(&RawKey::from(key), 0).ok()?;
+        Some(bounds_of(*key, &flow))
+    }
+
+    /// Bounds of all flows that may go on; those that come or go meanwhile may be
+    /// missing.
+    #[must_use]
+    pub fn all_bounds(&self) -> Vec<FlowBounds> {
+        let flows = self.read_flows();
+        let wanted = flows.iter().filter(|(_, flow)| flow.flags & FLOW_CLOSED != FLOW_CLOSED);
+        wanted.map(|(key, flow)| bounds_of(ConnKey::from(key), flow)).collect()
+    }
+
+    /// Forgets flows that are over (reset, or closed both ways) or never got
+    /// past the handshake, and silent for longer than `older_than_ns`. Returns
+    /// how many. A flow that may go on is kept however long it is silent.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses.
+    pub fn age_flows(&mut self, older_than_ns: u64) -> Result<usize, BpfError> {
+        let now_ns = monotonic_coarse_ns();
+        let old = |flow: &RawFlow| now_ns.saturating_sub(flow.seen_ns) > older_than_ns;
+        let flows = self.read_flows().into_iter();
+        let dead: Vec<_> =
+            flows.filter(|(_, flow)| is_over(flow) && old(flow)).map(|(key, _)| key).collect();
+        for key in &dead {
+            self.remove(key)?;
+        }
+        Ok(dead.len())
+    }
+
+    /// Forgets one flow; one that is not there is no error.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses.
+    pub fn forget(&mut self, key: &ConnKey) -> Result<(), BpfError> {
+        self.remove(&RawKey::from(key))
+    }
+
+    /// What the edge has counted since its maps were made.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.counters.read()
+    }
+
+    /// Removes programs and pins: nothing is forwarded, copied or fenced.
+    ///
+    /// # Errors
+    /// [`BpfError::PinDir`] if pins cannot be removed.
+    pub fn detach(self) -> Result<(), BpfError> {
+        let interfaces: Vec<&str> = self.interfaces.iter().map(String::as_str).collect();
+        Self::detach_stale(&interfaces, &self.pin_dir)
+    }
+
+    /// Removes what an earlier process left; nothing to remove is no error.
+    ///
+    /// # Errors
+    /// [`BpfError::PinDir`] if pins cannot be removed.
+    pub fn detach_stale(interfaces: &[&str], pin_dir: &Path) -> Result<(), BpfError> {
+        for interface in interfaces {
+            OBJECT.detach(interface, Ingress);
+        }
+        OBJECT.unpin(pin_dir)
+    }
+
+    fn read_flows(&self) -> Vec<(RawKey, RawFlow)> {
+        batch::entries(self.flows_fd.fd().as_fd()).unwrap_or_default()
+    }
+
+    fn write_members(&mut self, config: &EdgeConfig) -> Result<(), BpfError> {
+        for index in 0..MEMBERS_MAX {
+            let row = match config.members.get(index) {
+                Some(port) => self.member_row(index as u32, port, config)?,
+                None => {
+                    RawMember { ifindex: 0, l3_ifindex: 0, mac: [0; 6], port_mac: [0; 6], tap: 0 }
+                }
+            };
+            self.members.set(index as u32, row, 0).map_err(BpfError::map("edge_members"))?;
+        }
+        Ok(())
+    }
+
+    /// A member that stayed in its place keeps its tap: its backup may be in step.
+    fn member_row(
+        &self,
+        index: u32,
+        port: &MemberPort,
+        config: &EdgeConfig,
+    ) -> Result<RawMember, BpfError> {
+        let ifindex = net::ifindex(&port.interface)?;
+        let l3_ifindex = match &config.l3_interface {
+            Some(interface) => net::ifindex(interface)?,
+            None => ifindex,
+        };
+        let old = self.members.get(&index, 0).map_err(BpfError::map("edge_members"))?;
+        let same = old.ifindex == ifindex && old.mac == port.mac;
+        let tap = if same { old.tap } else { 0 };
+        Ok(RawMember {
+            ifindex,
+            l3_ifindex,
+            mac: port.mac,
+            port_mac: net::mac(&port.interface)?,
+            tap,
+        })
+    }
+
+    fn remove(&mut self, key: &RawKey) -> Result<(), BpfError> {
+        match self.flows.remove(key) {
+            Ok(()) | Err(aya::maps::MapError::KeyNotFound) => Ok(()),
+            Err(aya::maps::MapError::SyscallError(error))
+                if error.io_error.kind() == std::io::ErrorKind::NotFound =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(BpfError::map("edge_flows")(error)),
+        }
+    }
+}
+
+/// Maps of another release must not be taken over: their layout may differ.
+fn check_pins(config: &EdgeConfig) -> Result<(), BpfError> {
+    let directory = OBJECT.directory(&config.pin_dir);
+    let expected = [
+        ("edge_fence", size_of::<u32>(), size_of::<RawFence>(), 1),
+        ("edge_members", size_of::<u32>(), size_of::<RawMember>(), MEMBERS_MAX as u32),
+        ("edge_flows", size_of::<RawKey>(), size_of::<RawFlow>(), config.flows_max),
+        ("counters", size_of::<u32>(), size_of::<u64>(), EDGE_COUNTERS.len() as u32),
+    ];
+    for (name, key, value, entries) in expected {
+        let fits =
+            MapData::from_pin(directory.join(name)).and_then(|map| map.info()).is_ok_and(|info| {
+                (info.key_size() as usize, info.value_size() as usize, info.max_entries())
+                    == (key, value, entries)
+            });
+        if !fits {
+            return Err(BpfError::Incompatible { path: directory });
+        }
+    }
+    Ok(())
+}
+
+/// Both ends have said FIN.
+const FLOW_CLOSED: u32 = FLOW_SERVER_FIN | FLOW_CLIENT_FIN;
+
+fn is_over(flow: &RawFlow) -> bool {
+    flow.flags & FLOW_CLOSED == FLOW_CLOSED
+        || flow.flags & FLOW_RESET != 0
+        || flow.flags & FLOW_ESTABLISHED == 0
+}
+
+fn bounds_of(key: ConnKey, flow: &RawFlow) -> FlowBounds {
+    FlowBounds {
+        key,
+        seq_end: SeqNo(flow.seq_end),
+        right_edge: SeqNo(flow.right_edge),
+        tsval: flow.tsval,
+        client_ack: SeqNo(flow.client_ack),
+    }
+}
+
+/// The clock of `bpf_ktime_get_coarse_ns`.
+fn monotonic_coarse_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a whole timespec; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}

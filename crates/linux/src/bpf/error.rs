@@ -1,0 +1,54 @@
+//! What can go wrong when programs are loaded or maps are used, and the remedy.
+
+use super::layout::{MEMBERS_MAX, SERVICES_MAX};
+use std::io;
+use std::path::PathBuf;
+
+/// A failure of [`super::Gate`], [`super::TapDrop`] or [`super::Edge`].
+#[derive(Debug, thiserror::Error)]
+pub enum BpfError {
+    #[error(
+        "cannot mount a BPF file system at {path}: {source}; run as root, or mount one there: mount -t bpf bpf {path}"
+    )]
+    Mount { path: PathBuf, source: io::Error },
+    #[error("cannot use {path} for pins: {source}; choose another directory for pins")]
+    PinDir { path: PathBuf, source: io::Error },
+    #[error(
+        "the kernel refused the eBPF object {object}: {source}; it needs Linux 6.6 or newer and root (CAP_BPF, CAP_NET_ADMIN)"
+    )]
+    Load { object: &'static str, source: Box<aya::EbpfError> },
+    #[error("the kernel refused the eBPF program {program}: {source}")]
+    Program { program: &'static str, source: Box<aya::programs::ProgramError> },
+    #[error(
+        "cannot attach {program} to {interface}: {source}; is the interface up and clsact supported?"
+    )]
+    Attach { program: &'static str, interface: String, source: Box<aya::programs::ProgramError> },
+    #[error("cannot pin {path}: {source}; remove what is left there with detach")]
+    Pin { path: PathBuf, source: aya::pin::PinError },
+    #[error("eBPF map {map}: {source}")]
+    Map { map: &'static str, source: Box<aya::maps::MapError> },
+    #[error(
+        "eBPF map {map} is missing or of another kind: the binary is damaged, install it again"
+    )]
+    MissingMap { map: &'static str },
+    #[error("cannot map the gate's slots into memory: {0}")]
+    Slots(io::Error),
+    #[error("there is no interface {interface} here: {source}")]
+    NoInterface { interface: String, source: io::Error },
+    #[error("{0} services: a group has between 1 and {SERVICES_MAX}")]
+    Services(usize),
+    #[error("{0} members: an edge serves between 1 and {MEMBERS_MAX}")]
+    Members(usize),
+    #[error("there is no member {0} in the edge's configuration")]
+    NoMember(usize),
+    #[error(
+        "the pinned maps in {path} are of another version or size; stop the service and detach the old edge first"
+    )]
+    Incompatible { path: PathBuf },
+}
+
+impl BpfError {
+    pub(crate) fn map(map: &'static str) -> impl FnOnce(aya::maps::MapError) -> Self {
+        move |source| Self::Map { map, source: Box::new(source) }
+    }
+}

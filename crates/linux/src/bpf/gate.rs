@@ -1,0 +1,235 @@
+//! The gate on the primary's service interface: SYN-ACKs wait here for their
+//! replicated record, ACKs for `stable`, FIN and RST for the server's wish.
+//! `bpf/gate.bpf.c` does it; this type loads it and speaks for user space.
+
+use super::error::BpfError;
+use super::layout::{GATE_COUNTERS, GateEvent, RawKey};
+use super::loader::{Counters, Object};
+use super::slots::{SlotView, Slots};
+use aya::maps::{Array, HashMap, MapData, Queue, RingBuf};
+use aya::programs::TcAttachType::{self, Egress, Ingress};
+use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
+use holdfast_wire::seq::SeqNo;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use zerocopy::FromBytes;
+
+static OBJECT: Object = Object {
+    name: "gate",
+    bytes: aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/gate.bpf.o")),
+    maps: &[
+        "services",
+        "addresses",
+        "counters",
+        "gate_syns",
+        "gate_conns",
+        "gate_slots",
+        "gate_free",
+        "gate_events",
+        "gate_dead",
+    ],
+    counters: &GATE_COUNTERS,
+    priority: 100,
+};
+const DIRECTIONS: [TcAttachType; 2] = [Ingress, Egress];
+
+/// Where a gate stands and what it protects.
+#[derive(Clone, Debug)]
+pub struct GateConfig {
+    /// The interface through which clients are answered.
+    pub interface: String,
+    pub services: Vec<(IpAddr, u16)>,
+    /// Connections protected at once; see [`super::GATE_SLOTS_DEFAULT`].
+    pub slots: u32,
+    /// Directory for pins; a BPF file system is mounted there if needed.
+    pub pin_dir: PathBuf,
+}
+
+/// A SYN-ACK that the gate withholds until [`Gate::open`]; then it is the
+/// caller's to send (a repeat by the kernel comes a second later at best).
+#[derive(Debug)]
+pub struct SynAck<'a> {
+    pub conn: ConnId,
+    pub record: ConnRecord,
+    /// The packet from the IP header on, with complete checksums.
+    pub packet: &'a [u8],
+}
+
+/// An attached gate. Dropping it leaves the gate closed where it stands:
+/// `stable` freezes, nothing is released.
+pub struct Gate {
+    slots: Slots,
+    conns: HashMap<MapData, RawKey, u32>,
+    free: Queue<MapData, u32>,
+    events: RingBuf<MapData>,
+    dead: Array<MapData, u32>,
+    counters: Counters,
+    interface: String,
+    pin_dir: PathBuf,
+}
+
+impl Gate {
+    /// Attaches a fresh gate, in place of any earlier one on the interface.
+    /// Connections that exist already have no slot: the gate withholds them.
+    ///
+    /// # Errors
+    /// [`BpfError`] if the kernel refuses, the interface does not exist, or there
+    /// are no or too many services.
+    pub fn attach(config: &GateConfig) -> Result<Self, BpfError> {
+        OBJECT.unpin(&config.pin_dir)?;
+        let sizes = ["gate_conns", "gate_slots", "gate_free"].map(|map| (map, config.slots));
+        let mut loaded = OBJECT.load(&config.pin_dir, &sizes)?;
+        loaded.set_services(&config.services)?;
+        let slots = loaded.array_data("gate_slots")?;
+        let mut gate = Self {
+            slots: Slots::new(slots.fd(), config.slots).map_err(BpfError::Slots)?,
+            conns: loaded.map("gate_conns")?,
+            free: loaded.map("gate_free")?,
+            events: loaded.map("gate_events")?,
+            dead: loaded.map("gate_dead")?,
+            counters: loaded.counters()?,
+            interface: config.interface.clone(),
+            pin_dir: config.pin_dir.clone(),
+        };
+        for index in 0..gate.slots.count() {
+            gate.free.push(index, 0).map_err(BpfError::map("gate_free"))?;
+        }
+        loaded.attach("gate_ingress", &[&config.interface], Ingress)?;
+        loaded.attach("gate_egress", &[&config.interface], Egress)?;
+        Ok(gate)
+    }
+
+    /// Becomes readable when SYN-ACKs wait for [`Gate::drain_events`].
+    #[must_use]
+    pub fn events_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// Hands over every SYN-ACK caught since the last call.
+    pub fn drain_events(&mut self, mut handle: impl FnMut(SynAck<'_>)) {
+        while let Some(item) = self.events.next() {
+            let Ok((event, _)) = GateEvent::read_from_prefix(&item) else { continue };
+            let mut packet = event.packet;
+            let len = usize::from(event.packet_len).min(packet.len());
+            complete_checksum(&mut packet[..len]);
+            let conn = ConnId(u64::from(event.generation) << 32 | u64::from(event.index));
+            handle(SynAck { conn, record: record_of(&event), packet: &packet[..len] });
+        }
+    }
+
+    /// Lets the connection's SYN-ACK and everything after it pass. `false` if
+    /// the connection is gone.
+    pub fn open(&self, conn: ConnId) -> bool {
+        self.slots.open(conn)
+    }
+
+    /// Lets ACKs up to and including `stable` pass: a store to shared memory.
+    /// `stable` is a sequence number of the client's stream and must not go back.
+    /// `false` if the connection is gone.
+    pub fn set_stable(&self, conn: ConnId, stable: SeqNo) -> bool {
+        self.slots.set_stable(conn, stable)
+    }
+
+    /// The server has closed: its FIN (or RST) may leave. `false` if the
+    /// connection is gone.
+    pub fn allow_fin(&self, conn: ConnId) -> bool {
+        self.slots.allow_fin(conn)
+    }
+
+    /// Gives the connection's slot back; later packets of it are withheld.
+    /// `false` if it was gone already.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses a map update.
+    pub fn free(&mut self, conn: ConnId) -> Result<bool, BpfError> {
+        let Some(key) = self.slots.release(conn) else { return Ok(false) };
+        let (key, index) = (RawKey::from(&key), conn.0 as u32);
+        // A newer connection of the same tuple has its own slot there.
+        if self.conns.get(&key, 0).is_ok_and(|slot| slot == index) {
+            self.conns.remove(&key).map_err(BpfError::map("gate_conns"))?;
+        }
+        self.free.push(index, 0).map_err(BpfError::map("gate_free"))?;
+        Ok(true)
+    }
+
+    /// The connection as the gate sees it; `None` if it is gone.
+    #[must_use]
+    pub fn slot(&self, conn: ConnId) -> Option<SlotView> {
+        self.slots.view(conn)
+    }
+
+    /// While `dead`, no RST leaves for tuples without a slot (decision 11).
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses the map update.
+    pub fn set_server_dead(&mut self, dead: bool) -> Result<(), BpfError> {
+        self.dead.set(0, u32::from(dead), 0).map_err(BpfError::map("gate_dead"))
+    }
+
+    /// What the gate has counted since it was attached.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.counters.read()
+    }
+
+    /// Removes programs and pins: the service is no longer gated.
+    ///
+    /// # Errors
+    /// [`BpfError::PinDir`] if pins cannot be removed.
+    pub fn detach(self) -> Result<(), BpfError> {
+        Self::detach_stale(&self.interface, &self.pin_dir)
+    }
+
+    /// Removes what an earlier process left; nothing to remove is no error.
+    ///
+    /// # Errors
+    /// [`BpfError::PinDir`] if pins cannot be removed.
+    pub fn detach_stale(interface: &str, pin_dir: &Path) -> Result<(), BpfError> {
+        for direction in DIRECTIONS {
+            OBJECT.detach(interface, direction);
+        }
+        OBJECT.unpin(pin_dir)
+    }
+}
+
+fn record_of(event: &GateEvent) -> ConnRecord {
+    ConnRecord {
+        key: ConnKey::from(&event.key),
+        iss: SeqNo(event.iss),
+        irs: SeqNo(event.irs),
+        mss: event.mss,
+        peer_mss: event.peer_mss,
+        rcv_wscale: event.rcv_wscale,
+        snd_wscale: event.snd_wscale,
+        sack: event.sack != 0,
+        tsval: (event.has_ts != 0).then_some(event.tsval),
+        window: event.window,
+    }
+}
+
+/// Fills in the TCP checksum, which at the gate may still be left to the device.
+fn complete_checksum(packet: &mut [u8]) {
+    const CHECK: usize = 16;
+    const TCP: u32 = 6;
+    let (addresses, header) = match packet.first().map(|first| first >> 4) {
+        Some(4) => (12..20, 20),
+        Some(6) => (8..40, 40),
+        _ => return,
+    };
+    if packet.len() < header + CHECK + 2 {
+        return;
+    }
+    packet[header + CHECK..header + CHECK + 2].fill(0);
+    let length = u32::try_from(packet.len() - header).unwrap_or(0);
+    let mut sum = TCP + length + sum16(&packet[addresses]) + sum16(&packet[header..]);
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    packet[header + CHECK..header + CHECK + 2].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+}
+
+fn sum16(bytes: &[u8]) -> u32 {
+    let pair = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+    bytes.chunks(2).map(pair).sum()
+}

@@ -1,0 +1,220 @@
+//! The Rust side of `bpf/layout.h`: map keys, values, limits and counter names.
+//! The size assertions stop a build in which the two files have drifted apart.
+
+use aya::Pod;
+use holdfast_wire::message::ConnKey;
+use std::net::IpAddr;
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+/// Most services (address and port) of one group.
+pub const SERVICES_MAX: usize = 16;
+/// Most members behind one edge.
+pub const MEMBERS_MAX: usize = 4;
+/// Default number of connections a gate protects at once.
+pub const GATE_SLOTS_DEFAULT: u32 = 65_536;
+/// Default number of flows an edge keeps bounds of.
+pub const EDGE_FLOWS_DEFAULT: u32 = 65_536;
+/// Largest SYN-ACK (from the IP header on) that an event carries, in bytes.
+pub const SYN_ACK_BYTES_MAX: usize = 128;
+
+pub(crate) const NO_MEMBER: u32 = u32::MAX;
+pub(crate) const FLOW_SERVER_FIN: u32 = 1;
+pub(crate) const FLOW_CLIENT_FIN: u32 = 2;
+pub(crate) const FLOW_RESET: u32 = 4;
+pub(crate) const FLOW_ESTABLISHED: u32 = 8;
+
+/// Names of the counters, in the order of `enum gate_counter`.
+pub(crate) const GATE_COUNTERS: [&str; 18] = [
+    "syns",
+    "held_syn_acks",
+    "held_repeats",
+    "refused_slots",
+    "refused_events",
+    "refused_options",
+    "refused_unknown_syn",
+    "stray",
+    "syn_resets",
+    "dead_resets",
+    "unopened",
+    "held_fins",
+    "cleared_fins",
+    "held_resets",
+    "clamped",
+    "repeats",
+    "dsacks",
+    "odd",
+];
+
+/// Names of the counters, in the order of `enum tapdrop_counter`.
+pub(crate) const TAPDROP_COUNTERS: [&str; 1] = ["dropped"];
+
+/// Names of the counters, in the order of `enum edge_counter`.
+pub(crate) const EDGE_COUNTERS: [&str; 10] = [
+    "forwarded_in",
+    "forwarded_out",
+    "copied",
+    "copy_failed",
+    "closed",
+    "fenced",
+    "refused_flows",
+    "untracked",
+    "slow_path",
+    "odd",
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct ServiceKey {
+    pub address: [u8; 16],
+    pub port: u16,
+    pub zero: u16,
+}
+
+impl ServiceKey {
+    pub(crate) fn new(address: IpAddr, port: u16) -> Self {
+        Self { address: mapped(address), port, zero: 0 }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, FromBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(crate) struct RawKey {
+    pub server: [u8; 16],
+    pub client: [u8; 16],
+    pub server_port: u16,
+    pub client_port: u16,
+}
+
+impl From<&ConnKey> for RawKey {
+    fn from(key: &ConnKey) -> Self {
+        Self {
+            server: key.server,
+            client: key.client,
+            server_port: key.server_port,
+            client_port: key.client_port,
+        }
+    }
+}
+
+impl From<&RawKey> for ConnKey {
+    fn from(key: &RawKey) -> Self {
+        Self {
+            server: key.server,
+            client: key.client,
+            server_port: key.server_port,
+            client_port: key.client_port,
+        }
+    }
+}
+
+/// Never read as a whole: the gate changes it meanwhile. `super::slots` reads
+/// and writes single words at the offsets of these fields.
+#[repr(C)]
+pub(crate) struct GateSlot {
+    pub stable: u64,
+    pub generation: u32,
+    pub open_generation: u32,
+    pub fin_generation: u32,
+    pub free_generation: u32,
+    pub iss: u32,
+    pub irs: u32,
+    pub snd_una: u32,
+    pub snd_nxt: u32,
+    pub right_edge: u32,
+    pub last_ack: u32,
+    pub last_edge: u32,
+    pub tsval: u32,
+    pub tsecr: u32,
+    pub mss: u16,
+    pub peer_mss: u16,
+    pub window: u16,
+    pub rcv_wscale: u8,
+    pub snd_wscale: u8,
+    pub sack: u8,
+    pub has_ts: u8,
+    pub zero: u16,
+    pub key: RawKey,
+    pub zero_tail: [u8; 20],
+}
+
+#[derive(FromBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(crate) struct GateEvent {
+    pub index: u32,
+    pub generation: u32,
+    pub iss: u32,
+    pub irs: u32,
+    pub tsval: u32,
+    pub tsecr: u32,
+    pub mss: u16,
+    pub peer_mss: u16,
+    pub window: u16,
+    pub rcv_wscale: u8,
+    pub snd_wscale: u8,
+    pub sack: u8,
+    pub has_ts: u8,
+    pub packet_len: u16,
+    pub key: RawKey,
+    pub packet: [u8; SYN_ACK_BYTES_MAX],
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawFence {
+    pub epoch: u64,
+    pub current: u32,
+    pub armed: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawMember {
+    pub ifindex: u32,
+    pub l3_ifindex: u32,
+    pub mac: [u8; 6],
+    pub port_mac: [u8; 6],
+    pub tap: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawFlow {
+    pub seen_ns: u64,
+    pub iss: u32,
+    pub seq_end: u32,
+    pub right_edge: u32,
+    pub tsval: u32,
+    pub client_ack: u32,
+    pub server_ack: u32,
+    pub flags: u32,
+    pub wscale: u8,
+    pub zero: [u8; 3],
+}
+
+const _: () = assert!(size_of::<ServiceKey>() == 20);
+const _: () = assert!(size_of::<RawKey>() == 36);
+const _: () = assert!(size_of::<GateSlot>() == 128);
+const _: () = assert!(size_of::<GateEvent>() == 200);
+const _: () = assert!(size_of::<RawFence>() == 16);
+const _: () = assert!(size_of::<RawMember>() == 24);
+const _: () = assert!(size_of::<RawFlow>() == 40);
+
+// SAFETY: the types below are `repr(C)`, have no padding (their sizes are
+// asserted above), and every bit pattern of their integers is valid.
+unsafe impl Pod for ServiceKey {}
+// SAFETY: as above.
+unsafe impl Pod for RawKey {}
+// SAFETY: as above.
+unsafe impl Pod for RawFence {}
+// SAFETY: as above.
+unsafe impl Pod for RawMember {}
+// SAFETY: as above.
+unsafe impl Pod for RawFlow {}
+
+/// The address as the maps hold it: IPv4 mapped into IPv6.
+pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}

@@ -1,0 +1,235 @@
+//! Loads one eBPF object, pins its maps and programs, and attaches programs as
+//! netlink tc filters. Filters are replaced in place: there is no moment at
+//! which the old program is gone and the new one not yet there.
+
+use super::error::BpfError;
+use super::layout::{SERVICES_MAX, ServiceKey, mapped};
+use super::net;
+use aya::maps::{HashMap, Map, MapData, PerCpuArray};
+use aya::programs::links::Link;
+use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
+use aya::programs::{SchedClassifier, TcAttachType, tc};
+use aya::{Ebpf, EbpfLoader};
+use std::ffi::CString;
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The only filter of its priority, so any handle will do.
+const HANDLE: TcHandle = TcHandle::new(0, 1);
+
+/// One object of `bpf/`.
+pub(crate) struct Object {
+    /// Name of its directory of pins.
+    pub name: &'static str,
+    pub bytes: &'static [u8],
+    pub maps: &'static [&'static str],
+    /// Names of its counters, in the order of its counter enum.
+    pub counters: &'static [&'static str],
+    /// Priority of its tc filters; distinct, for a host may need two objects on
+    /// one interface.
+    pub priority: u16,
+}
+
+impl Object {
+    /// The directory of this object's pins under `pin_dir`.
+    pub(crate) fn directory(&self, pin_dir: &Path) -> PathBuf {
+        pin_dir.join(self.name)
+    }
+
+    /// Loads the object; maps already pinned are used again. `sizes` overrides
+    /// numbers of entries.
+    pub(crate) fn load(
+        &'static self,
+        pin_dir: &Path,
+        sizes: &[(&'static str, u32)],
+    ) -> Result<Loaded, BpfError> {
+        let directory = self.directory(pin_dir);
+        let made = |source| BpfError::PinDir { path: directory.clone(), source };
+        ensure_bpffs(pin_dir)?;
+        std::fs::create_dir_all(&directory).map_err(made)?;
+        let mut loader = EbpfLoader::new();
+        // No program needs the kernel's types, and reading them takes 100 ms.
+        loader.btf(None);
+        for map in self.maps {
+            loader.map_pin_path(map, directory.join(map));
+        }
+        for (map, entries) in sizes {
+            loader.map_max_entries(map, *entries);
+        }
+        let refused = |error| BpfError::Load { object: self.name, source: Box::new(error) };
+        Ok(Loaded { ebpf: loader.load(self.bytes).map_err(refused)?, object: self, directory })
+    }
+
+    /// Removes pins, so that the next [`Object::load`] starts with empty maps.
+    pub(crate) fn unpin(&self, pin_dir: &Path) -> Result<(), BpfError> {
+        let directory = self.directory(pin_dir);
+        match std::fs::remove_dir_all(&directory) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(BpfError::PinDir { path: directory, source })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes this object's filter; one that is not there is no error.
+    pub(crate) fn detach(&self, interface: &str, direction: TcAttachType) {
+        let link = SchedClassifierLink::attached(interface, direction, self.priority, HANDLE, None);
+        if let Ok(link) = link {
+            // What is already gone, with its interface or by hand, needs nothing.
+            let _absent = link.detach();
+        }
+    }
+}
+
+/// An object in the kernel.
+pub(crate) struct Loaded {
+    ebpf: Ebpf,
+    object: &'static Object,
+    directory: PathBuf,
+}
+
+impl Loaded {
+    /// Loads `program`, pins it, and attaches it to every interface.
+    pub(crate) fn attach(
+        &mut self,
+        program: &'static str,
+        interfaces: &[&str],
+        direction: TcAttachType,
+    ) -> Result<(), BpfError> {
+        let refused = |source| BpfError::Program { program, source: Box::new(source) };
+        let classifier: &mut SchedClassifier = match self.ebpf.program_mut(program) {
+            Some(found) => found.try_into().map_err(refused)?,
+            None => return Err(BpfError::MissingMap { map: program }),
+        };
+        classifier.load().map_err(refused)?;
+        let path = self.directory.join(program);
+        // The pin of an earlier run holds the program that is now replaced.
+        let _absent = std::fs::remove_file(&path);
+        classifier.pin(&path).map_err(|source| BpfError::Pin { path, source })?;
+        for interface in interfaces {
+            net::ifindex(interface)?;
+            // Fails if the interface already has the qdisc, which is as good.
+            let _present = tc::qdisc_add_clsact(interface);
+            attach_one(classifier, interface, direction, self.object.priority).map_err(
+                |source| BpfError::Attach {
+                    program,
+                    interface: (*interface).into(),
+                    source: Box::new(source),
+                },
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Takes a map out, as the type that fits its kind. It must live until the
+    /// programs are attached: they refer to it by its descriptor.
+    pub(crate) fn map<T: TryFrom<Map, Error = aya::maps::MapError>>(
+        &mut self,
+        map: &'static str,
+    ) -> Result<T, BpfError> {
+        let found = self.ebpf.take_map(map).ok_or(BpfError::MissingMap { map })?;
+        T::try_from(found).map_err(BpfError::map(map))
+    }
+
+    /// Takes a map out as its bare descriptor and description.
+    pub(crate) fn array_data(&mut self, map: &'static str) -> Result<MapData, BpfError> {
+        match self.ebpf.take_map(map) {
+            Some(Map::Array(data)) => Ok(data),
+            _ => Err(BpfError::MissingMap { map }),
+        }
+    }
+
+    /// Makes the maps of protected services hold exactly `services`.
+    pub(crate) fn set_services(&mut self, services: &[(IpAddr, u16)]) -> Result<(), BpfError> {
+        if services.is_empty() || services.len() > SERVICES_MAX {
+            return Err(BpfError::Services(services.len()));
+        }
+        let keys: Vec<_> = services.iter().map(|(ip, port)| ServiceKey::new(*ip, *port)).collect();
+        let addresses: Vec<_> = services.iter().map(|(ip, _)| mapped(*ip)).collect();
+        self.replace_set("services", &keys)?;
+        self.replace_set("addresses", &addresses)
+    }
+
+    /// The map stays in the object: programs not yet loaded refer to it.
+    fn replace_set<K: aya::Pod + PartialEq>(
+        &mut self,
+        name: &'static str,
+        wanted: &[K],
+    ) -> Result<(), BpfError> {
+        let map = self.ebpf.map_mut(name).ok_or(BpfError::MissingMap { map: name })?;
+        let mut map =
+            HashMap::<&mut MapData, K, u32>::try_from(map).map_err(BpfError::map(name))?;
+        let present: Vec<K> = map.keys().filter_map(Result::ok).collect();
+        for key in present.iter().filter(|key| !wanted.contains(key)) {
+            map.remove(key).map_err(BpfError::map(name))?;
+        }
+        for key in wanted {
+            map.insert(key, 1, 0).map_err(BpfError::map(name))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn counters(&mut self) -> Result<Counters, BpfError> {
+        Ok(Counters { map: self.map("counters")?, names: self.object.counters })
+    }
+}
+
+/// Named counters, summed over the processors.
+pub(crate) struct Counters {
+    map: PerCpuArray<MapData, u64>,
+    names: &'static [&'static str],
+}
+
+impl Counters {
+    pub(crate) fn read(&self) -> Vec<(&'static str, u64)> {
+        let sum = |index: usize| -> u64 {
+            let index = u32::try_from(index).unwrap_or(u32::MAX);
+            self.map.get(&index, 0).map_or(0, |values| values.iter().sum())
+        };
+        self.names.iter().enumerate().map(|(index, name)| (*name, sum(index))).collect()
+    }
+}
+
+fn attach_one(
+    classifier: &mut SchedClassifier,
+    interface: &str,
+    direction: TcAttachType,
+    priority: u16,
+) -> Result<(), aya::programs::ProgramError> {
+    let replaced = SchedClassifierLink::attached(interface, direction, priority, HANDLE, None)
+        .map_err(|error| tc::TcError::IoError(error).into())
+        .and_then(|old| classifier.attach_to_link(old));
+    let id = match replaced {
+        Ok(id) => id,
+        Err(_) => {
+            let options = NlOptions { priority, handle: HANDLE, classid: None };
+            let options = TcAttachOptions::Netlink(options);
+            classifier.attach_with_options(interface, direction, options)?
+        }
+    };
+    // Dropping the link would remove the filter, which must outlive the daemon.
+    std::mem::forget(classifier.take_link(id)?);
+    Ok(())
+}
+
+/// Mounts a BPF file system on `directory` unless it already lies in one.
+fn ensure_bpffs(directory: &Path) -> Result<(), BpfError> {
+    let failed = |source| BpfError::Mount { path: directory.into(), source };
+    std::fs::create_dir_all(directory).map_err(failed)?;
+    let path = CString::new(directory.as_os_str().as_bytes()).map_err(|e| failed(e.into()))?;
+    // SAFETY: an all-zero statfs is a valid value of that plain C structure.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `path` is NUL-terminated and `stat` is a whole statfs.
+    if unsafe { libc::statfs(path.as_ptr(), &raw mut stat) } != 0 {
+        return Err(failed(io::Error::last_os_error()));
+    }
+    if stat.f_type == libc::BPF_FS_MAGIC {
+        return Ok(());
+    }
+    let kind = c"bpf".as_ptr();
+    // SAFETY: all strings are NUL-terminated and outlive the call; no data is passed.
+    let status = unsafe { libc::mount(kind, path.as_ptr(), kind, 0, std::ptr::null()) };
+    if status == 0 { Ok(()) } else { Err(failed(io::Error::last_os_error())) }
+}

@@ -1,0 +1,27 @@
+//! The eBPF programs of `bpf/` and their maps, as safe types: the primary's
+//! [`Gate`], the backup's [`TapDrop`] and the [`Edge`].
+//!
+//! Programs are attached as netlink tc filters and pinned with their maps in a
+//! BPF file system, so that they go on when the daemon is killed. Dropping one
+//! of these types leaves everything in place; `detach` removes it. All calls
+//! work in the network namespace of the calling thread. The pins are visible in
+//! the mount namespace in which they were made (`ip netns exec` makes a new one).
+
+mod batch;
+mod edge;
+mod error;
+mod gate;
+mod layout;
+mod loader;
+mod net;
+mod slots;
+mod tapdrop;
+
+pub use edge::{Edge, EdgeConfig, MemberPort};
+pub use error::BpfError;
+pub use gate::{Gate, GateConfig, SynAck};
+pub use layout::{
+    EDGE_FLOWS_DEFAULT, GATE_SLOTS_DEFAULT, MEMBERS_MAX, SERVICES_MAX, SYN_ACK_BYTES_MAX,
+};
+pub use slots::SlotView;
+pub use tapdrop::TapDrop;

@@ -1,0 +1,63 @@
+//! Network interfaces by name: their index and hardware address.
+
+use crate::sockopt::{self, checked};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Why an interface could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    #[error(
+        "no interface named {name:?}: {source}; `ip link` lists those of this network namespace"
+    )]
+    Unknown { name: String, source: io::Error },
+    #[error("reading the hardware address of {name:?}: {source}")]
+    Hardware { name: String, source: io::Error },
+}
+
+/// One interface as it was when it was looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    pub index: u32,
+    /// All zero on links without Ethernet addresses (loopback, tunnels).
+    pub mac: [u8; 6],
+}
+
+impl Link {
+    /// Looks `name` up in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub fn by_name(name: &str) -> Result<Self, LinkError> {
+        let unknown = |source| LinkError::Unknown { name: name.to_owned(), source };
+        let c_name = CString::new(name).map_err(|nul| unknown(nul.into()))?;
+        // SAFETY: `c_name` is a C string that lives across the call.
+        let index = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
+        if index == 0 {
+            return Err(unknown(io::Error::last_os_error()));
+        }
+        let mac = hardware(name)
+            .map_err(|source| LinkError::Hardware { name: name.to_owned(), source })?;
+        Ok(Self { index, mac })
+    }
+}
+
+fn hardware(name: &str) -> io::Result<[u8; 6]> {
+    let fd = sockopt::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    // SAFETY: ifreq is plain data; all zero is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The name is known to the kernel, hence shorter than IFNAMSIZ.
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: the kernel reads and writes one ifreq, which is what we pass.
+    checked(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) })?;
+    // SAFETY: SIOCGIFHWADDR has filled this member of the union.
+    let data = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
+    let mut mac = [0; 6];
+    for (to, from) in mac.iter_mut().zip(data) {
+        *to = from as u8;
+    }
+    Ok(mac)
+}

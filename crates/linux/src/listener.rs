@@ -1,0 +1,51 @@
+//! Bringing a replica's listener up at promotion: the socket exists, with the
+//! server's options on it; what is missing is its address and its queue.
+
+use crate::sockopt::checked;
+use libc::{c_int, socklen_t};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Room for a `sockaddr`.
+const ADDR_MAX: usize = 128;
+
+/// Binds `fd` to `address` (a raw `sockaddr`), which need not be local yet, and
+/// listens. A kernel that silently chose another port is an error: clients would
+/// be refused.
+///
+/// # Errors
+/// `EADDRINUSE` if another socket holds the port, or as bind(2) and listen(2).
+pub fn revive(fd: BorrowedFd<'_>, address: &[u8], backlog: i32) -> io::Result<()> {
+    let one: c_int = 1;
+    set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, one)?;
+    set(fd, libc::IPPROTO_IP, libc::IP_FREEBIND, one)?;
+    // SAFETY: pointer and length describe `address`.
+    checked(unsafe {
+        libc::bind(fd.as_raw_fd(), address.as_ptr().cast(), address.len() as socklen_t)
+    })?;
+    if port_of(fd)? != address.get(2..4).map(|p| [p[0], p[1]]) {
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "the kernel bound another port"));
+    }
+    // SAFETY: no memory of ours.
+    checked(unsafe { libc::listen(fd.as_raw_fd(), backlog) })?;
+    Ok(())
+}
+
+fn set(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    let len = size_of::<c_int>() as socklen_t;
+    // SAFETY: an option of the size of an int.
+    checked(unsafe {
+        libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len)
+    })?;
+    Ok(())
+}
+
+fn port_of(fd: BorrowedFd<'_>) -> io::Result<Option<[u8; 2]>> {
+    let mut address = [0u8; ADDR_MAX];
+    let mut len = ADDR_MAX as socklen_t;
+    // SAFETY: a buffer and its length.
+    checked(unsafe {
+        libc::getsockname(fd.as_raw_fd(), address.as_mut_ptr().cast(), &raw mut len)
+    })?;
+    Ok((len >= 4).then_some([address[2], address[3]]))
+}

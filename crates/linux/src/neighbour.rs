@@ -1,0 +1,113 @@
+//! Telling the neighbours where the service address lives now: gratuitous ARP
+//! (RFC 826, RFC 5227 §3) and unsolicited neighbour advertisements (RFC 4861
+//! §7.2.6), over a socket that is opened before it is needed.
+
+use crate::link::Link;
+use crate::sockopt::{self, Address};
+use holdfast_wire::packet::{Sum, mapped_ipv4};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+const ETHERTYPE_ARP: u16 = 0x0806;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+const BROADCAST: [u8; 6] = [0xff; 6];
+/// Ethernet's and IPv6's name for all nodes of a link (RFC 2464 §7, RFC 4291 §2.7.1).
+const ALL_NODES_MAC: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
+const ALL_NODES: [u8; 16] = [0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+const ICMPV6: u8 = 58;
+const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+/// Replace what the neighbour has cached.
+const OVERRIDE: u8 = 0x20;
+const TARGET_LINK_LAYER_ADDRESS: u8 = 2;
+const ARP_REQUEST: u8 = 1;
+const ARP_REPLY: u8 = 2;
+
+/// Why neighbours could not be told.
+#[derive(Debug, thiserror::Error)]
+pub enum NeighbourError {
+    #[error("opening a packet socket: {0}; the daemon needs CAP_NET_RAW")]
+    Open(io::Error),
+    #[error("announcing the service address: {0}; the interface must be up")]
+    Announce(io::Error),
+}
+
+/// A packet socket that only sends.
+#[derive(Debug)]
+pub struct Announcer {
+    fd: OwnedFd,
+}
+
+impl Announcer {
+    /// # Errors
+    /// [`NeighbourError::Open`].
+    pub fn open() -> Result<Self, NeighbourError> {
+        // Protocol 0 receives nothing.
+        let fd =
+            sockopt::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(NeighbourError::Open)?;
+        Ok(Self { fd })
+    }
+
+    /// Says once that `address` (IPv4 mapped into IPv6) is at `link`: for IPv4 as a
+    /// request and as a reply, because neighbours differ in which they believe.
+    ///
+    /// # Errors
+    /// [`NeighbourError::Announce`].
+    pub fn announce(&self, link: &Link, address: &[u8; 16]) -> Result<(), NeighbourError> {
+        let send = |frame: &[u8], protocol, to| {
+            let to = Address::link(link.index, protocol, Some(to));
+            sockopt::send_to(self.fd.as_fd(), frame, &to).map_err(NeighbourError::Announce)
+        };
+        match mapped_ipv4(address) {
+            Some(ipv4) => {
+                send(&arp(ARP_REQUEST, link.mac, ipv4), ETHERTYPE_ARP, BROADCAST)?;
+                send(&arp(ARP_REPLY, link.mac, ipv4), ETHERTYPE_ARP, BROADCAST)?;
+            }
+            None => {
+                send(&advertisement(link.mac, address), ETHERTYPE_IPV6, ALL_NODES_MAC)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn ethernet(to: [u8; 6], from: [u8; 6], ethertype: u16) -> Vec<u8> {
+    [&to[..], &from, &ethertype.to_be_bytes()].concat()
+}
+
+/// Sender and target are the same address: RFC 5227 §3's announcement.
+fn arp(operation: u8, mac: [u8; 6], ipv4: [u8; 4]) -> Vec<u8> {
+    let target = if operation == ARP_REQUEST { [0; 6] } else { BROADCAST };
+    let mut frame = ethernet(BROADCAST, mac, ETHERTYPE_ARP);
+    frame.extend([0, 1, 0x08, 0, 6, 4, 0, operation]);
+    frame.extend(mac);
+    frame.extend(ipv4);
+    frame.extend(target);
+    frame.extend(ipv4);
+    frame
+}
+
+fn advertisement(mac: [u8; 6], address: &[u8; 16]) -> Vec<u8> {
+    let mut icmp = vec![NEIGHBOUR_ADVERTISEMENT, 0, 0, 0, OVERRIDE, 0, 0, 0];
+    icmp.extend(address);
+    icmp.extend([TARGET_LINK_LAYER_ADDRESS, 1]);
+    icmp.extend(mac);
+    let len = icmp.len() as u16;
+    let sum = Sum::default()
+        .with(address)
+        .with(&ALL_NODES)
+        .with(&len.to_be_bytes())
+        .with(&[0, ICMPV6])
+        .with(&icmp)
+        .finish();
+    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+
+    let mut frame = ethernet(ALL_NODES_MAC, mac, ETHERTYPE_IPV6);
+    frame.extend([0x60, 0, 0, 0]);
+    frame.extend(len.to_be_bytes());
+    // The hop limit must be 255 (RFC 4861 §7.1.2).
+    frame.extend([ICMPV6, 255]);
+    frame.extend(address);
+    frame.extend(ALL_NODES);
+    frame.extend(icmp);
+    frame
+}

@@ -1,0 +1,89 @@
+//! The little netlink that addresses and socket diagnosis need: requests as
+//! bytes, answers as an iterator that trusts no length.
+
+use crate::sockopt;
+use libc::c_int;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// `struct nlmsghdr`, in bytes.
+const HEADER: usize = 16;
+/// Longest a netlink answer may take, in ms: the kernel answers inside sendmsg().
+const ANSWER_TIMEOUT_MS: c_int = 1000;
+
+/// Opens a netlink socket for `protocol`.
+pub(crate) fn open(protocol: c_int) -> io::Result<OwnedFd> {
+    sockopt::socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol)
+}
+
+/// Appends one message; `sequence` comes back with the answer.
+pub(crate) fn append(out: &mut Vec<u8>, kind: u16, flags: c_int, sequence: u32, body: &[u8]) {
+    let len = (HEADER + body.len()) as u32;
+    out.extend(len.to_ne_bytes());
+    out.extend(kind.to_ne_bytes());
+    out.extend((flags as u16).to_ne_bytes());
+    out.extend(sequence.to_ne_bytes());
+    out.extend(0u32.to_ne_bytes());
+    out.extend(body);
+    out.resize(out.len().next_multiple_of(4), 0);
+}
+
+/// Appends one attribute to a message body.
+pub(crate) fn attribute(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    out.extend(((4 + value.len()) as u16).to_ne_bytes());
+    out.extend(kind.to_ne_bytes());
+    out.extend(value);
+    out.resize(out.len().next_multiple_of(4), 0);
+}
+
+pub(crate) fn send(fd: &OwnedFd, request: &[u8]) -> io::Result<()> {
+    sockopt::send(fd.as_fd(), request).map(|_| ())
+}
+
+/// Receives one datagram, or fails with `TimedOut`.
+pub(crate) fn receive<'a>(fd: &OwnedFd, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    if !crate::process::poll_in(fd.as_fd(), ANSWER_TIMEOUT_MS)? {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let len = sockopt::receive(fd.as_fd(), buffer, libc::MSG_DONTWAIT)?;
+    Ok(&buffer[..len])
+}
+
+/// Throws away answers that nobody waits for any more.
+pub(crate) fn discard(fd: BorrowedFd<'_>) {
+    let mut buffer = [0; 64];
+    while sockopt::receive(fd, &mut buffer, libc::MSG_DONTWAIT).is_ok() {}
+}
+
+/// One answer.
+pub(crate) struct Answer<'a> {
+    pub(crate) kind: u16,
+    pub(crate) sequence: u32,
+    pub(crate) body: &'a [u8],
+}
+
+impl Answer<'_> {
+    /// The error number of an `NLMSG_ERROR`, 0 for an acknowledgement; `None` for
+    /// any other message.
+    pub(crate) fn errno(&self) -> Option<c_int> {
+        if c_int::from(self.kind) != libc::NLMSG_ERROR {
+            return None;
+        }
+        self.body.first_chunk().map(|bytes| -c_int::from_ne_bytes(*bytes))
+    }
+}
+
+/// The answers in one datagram; ends at the first impossible length.
+pub(crate) fn answers(mut bytes: &[u8]) -> impl Iterator<Item = Answer<'_>> {
+    std::iter::from_fn(move || {
+        let header: &[u8; HEADER] = bytes.first_chunk()?;
+        let word = |at: usize| {
+            u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        let len = word(0) as usize;
+        let body = bytes.get(HEADER..len)?;
+        let kind = u16::from_ne_bytes([header[4], header[5]]);
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+        Some(Answer { kind, sequence: word(8), body })
+    })
+}

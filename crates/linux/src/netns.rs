@@ -1,0 +1,30 @@
+//! Entering network namespaces that `ip netns` or a container has made.
+
+use crate::sockopt::checked;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+/// Why a network namespace could not be entered.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "entering network namespace {path:?}: {source}; the path must exist and the caller have CAP_SYS_ADMIN"
+)]
+pub struct NetnsError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Moves the calling thread, and threads it starts later, into the namespace at
+/// `path` (as `/run/netns/NAME`). Sockets that are already open stay where they are.
+///
+/// # Errors
+/// [`NetnsError`].
+pub fn enter(path: &Path) -> Result<(), NetnsError> {
+    let failed = |source| NetnsError { path: path.to_owned(), source };
+    let file = File::open(path).map_err(failed)?;
+    // SAFETY: setns() touches no memory of ours.
+    checked(unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) }).map_err(failed)?;
+    Ok(())
+}

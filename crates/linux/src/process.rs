@@ -1,0 +1,163 @@
+//! Other processes and the own thread: descriptors and memory of the replica,
+//! waiting, priorities, event counters.
+
+use crate::sockopt::{checked, checked_len};
+use libc::{c_int, c_long, c_ulong};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// Opens a descriptor that becomes readable when the process ends.
+///
+/// # Errors
+/// `ESRCH` if there is no such process.
+pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_open() touches no memory of ours.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    owned(fd)
+}
+
+/// A duplicate of descriptor `fd` of another process; it shares the open file.
+///
+/// # Errors
+/// `EBADF` if the process has no such descriptor, `EPERM` without the right to
+/// trace it (`CAP_SYS_PTRACE`).
+pub fn pidfd_getfd(process: BorrowedFd<'_>, fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_getfd() touches no memory of ours.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) };
+    owned(fd)
+}
+
+fn owned(fd: c_long) -> io::Result<OwnedFd> {
+    let fd = RawFd::try_from(fd).unwrap_or(-1);
+    checked(fd)?;
+    // SAFETY: the descriptor is new and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Copies memory of another process from `address` on. Returns how many bytes
+/// were readable; fewer than asked for if the mapping ends.
+///
+/// # Errors
+/// `EFAULT` if nothing is mapped there, `EPERM` without `CAP_SYS_PTRACE`.
+pub fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize> {
+    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let remote = libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(address as usize),
+        iov_len: into.len(),
+    };
+    // SAFETY: the local piece is `into`; the remote one is never dereferenced here.
+    checked_len(unsafe {
+        libc::process_vm_readv(pid as libc::pid_t, &raw const local, 1, &raw const remote, 1, 0)
+    })
+}
+
+/// Waits until one of `fds` has something of its wanted events. A negative
+/// timeout waits for ever; 0 only looks. Returns how many are ready; after a
+/// signal that is 0.
+///
+/// # Errors
+/// As poll(2), without `EINTR`.
+pub fn poll(fds: &mut [libc::pollfd], timeout_ms: c_int) -> io::Result<usize> {
+    // SAFETY: pointer and length describe `fds`.
+    let result =
+        checked(unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) });
+    match result {
+        Ok(count) => Ok(count as usize),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits until `fd` is readable (or broken); `false` when the time is up.
+///
+/// # Errors
+/// As [`poll`].
+pub fn poll_in(fd: BorrowedFd<'_>, timeout_ms: c_int) -> io::Result<bool> {
+    let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+    Ok(poll(&mut fds, timeout_ms)? > 0)
+}
+
+/// Gives the calling thread the real-time policy `SCHED_RR`; `priority` is 1
+/// (lowest) to 99. Threads and processes it starts later do not inherit it.
+///
+/// # Errors
+/// `EPERM` without `CAP_SYS_NICE`, `EINVAL` for another priority.
+pub fn set_realtime(priority: i32) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: priority };
+    let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the kernel only reads `parameters`; 0 is the calling thread.
+    checked(unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) })?;
+    Ok(())
+}
+
+/// Has the kernel send `signal` to this process when its parent's thread ends.
+///
+/// # Errors
+/// `EINVAL` if there is no such signal.
+pub fn die_with_parent(signal: c_int) -> io::Result<()> {
+    // SAFETY: this prctl() takes plain numbers.
+    checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal as c_ulong, 0, 0, 0) })?;
+    Ok(())
+}
+
+/// Makes orphaned descendants children of this process, so that it can wait for them.
+///
+/// # Errors
+/// As prctl(2).
+pub fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: this prctl() takes plain numbers.
+    checked(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) })?;
+    Ok(())
+}
+
+/// Names the calling thread; the kernel keeps the first 15 bytes.
+///
+/// # Errors
+/// As prctl(2).
+pub fn name_thread(name: &str) -> io::Result<()> {
+    let mut bytes = [0u8; 16];
+    for (to, from) in bytes[..15].iter_mut().zip(name.bytes()) {
+        *to = from;
+    }
+    // SAFETY: the kernel reads a C string of at most 16 bytes.
+    checked(unsafe { libc::prctl(libc::PR_SET_NAME, bytes.as_ptr(), 0, 0, 0) })?;
+    Ok(())
+}
+
+/// A counter that wakes a poll: any thread or process that has it can ring.
+#[derive(Debug)]
+pub struct EventFd(OwnedFd);
+
+impl EventFd {
+    /// A new, non-blocking counter at 0.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: eventfd() touches no memory of ours.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        owned(c_long::from(fd)).map(Self)
+    }
+
+    /// Wakes whoever waits. A counter that is already full wakes just as well.
+    pub fn ring(&self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: pointer and length describe `one`.
+        unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// How often it was rung since the last call; 0 if not.
+    #[must_use]
+    pub fn take(&self) -> u64 {
+        let mut count = [0u8; 8];
+        // SAFETY: pointer and length describe `count`.
+        let read = unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), 8) };
+        if read == 8 { u64::from_ne_bytes(count) } else { 0 }
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,266 @@
+//! The daemon's side of the memory shared with a server's shim: the log ring
+//! and the connection table (layout in `holdfast_wire::shm`).
+
+use holdfast_wire::hash::HashKey;
+use holdfast_wire::log::{HEADER_LEN, Header as Record, record_len};
+use holdfast_wire::shm::{
+    CONNS_MAX, ConnEntry, HEADER_BYTES, Header, Listener, MAGIC, RING_OFFSET, VERSION, mode,
+};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU32, fence};
+use zerocopy::IntoBytes;
+
+/// What the memory is made with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Size of the ring, rounded up to a power of two of at least a megabyte.
+    pub ring_bytes: usize,
+    pub hash_key: HashKey,
+    /// Protected ports, at most 16.
+    pub ports: Vec<u16>,
+    /// `holdfast_wire::shm::option` bits.
+    pub options: u32,
+    /// [`mode::RECORD`] or [`mode::REPLAY`].
+    pub mode: u32,
+}
+
+/// A mapping of the shared memory; unmapped when dropped.
+pub struct SharedMemory {
+    fd: OwnedFd,
+    base: *mut u8,
+    ring_bytes: usize,
+}
+
+// SAFETY: what lies behind the pointer is atomics, and ring bytes that change
+// hands by them; the daemon uses the mapping from one thread at a time.
+unsafe impl Send for SharedMemory {}
+
+fn fail(what: &str) -> io::Error {
+    let error = io::Error::last_os_error();
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+impl SharedMemory {
+    /// Makes and maps fresh memory.
+    ///
+    /// # Errors
+    /// If the kernel gives no memory.
+    pub fn create(settings: &Settings) -> io::Result<Self> {
+        let ring_bytes = settings.ring_bytes.max(1 << 20).next_power_of_two();
+        // SAFETY: a constant name; the result is checked.
+        let fd = unsafe { libc::memfd_create(c"holdfast-log".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(fail("memfd_create"));
+        }
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let total = RING_OFFSET + ring_bytes;
+        // SAFETY: a plain system call on our descriptor.
+        if unsafe { libc::ftruncate(fd.as_raw_fd(), total as i64) } != 0 {
+            return Err(fail("sizing the log's memory"));
+        }
+        let base = map_twice(fd.as_raw_fd(), total, ring_bytes)?;
+        let memory = Self { fd, base, ring_bytes };
+        memory.initialize(settings);
+        Ok(memory)
+    }
+
+    fn initialize(&self, settings: &Settings) {
+        let header = self.base.cast::<Header>();
+        // SAFETY: the mapping is ours alone until the server starts; it is zeroed.
+        unsafe {
+            (*header).magic = MAGIC;
+            (*header).version = VERSION;
+            (*header).options = settings.options;
+            (*header).ring_bytes = self.ring_bytes as u64;
+            (*header).hash_key = settings.hash_key;
+            for (to, port) in (*header).ports.iter_mut().zip(&settings.ports) {
+                *to = *port;
+            }
+        }
+        self.header().mode.0.store(settings.mode, SeqCst);
+    }
+
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        // SAFETY: mapped and initialised; changing fields are atomics.
+        unsafe { &*self.base.cast::<Header>() }
+    }
+
+    /// The table entry of an accept number.
+    #[must_use]
+    pub fn entry(&self, accept: u32) -> &ConnEntry {
+        // SAFETY: the table has CONNS_MAX entries of atomics.
+        unsafe {
+            &*self.base.add(HEADER_BYTES).cast::<ConnEntry>().add(accept as usize % CONNS_MAX)
+        }
+    }
+
+    /// How far the producer has come.
+    #[must_use]
+    pub fn tail(&self) -> u64 {
+        self.header().tail.0.load(Acquire)
+    }
+
+    /// How far the consumer has come.
+    #[must_use]
+    pub fn head(&self) -> u64 {
+        self.header().head.0.load(Acquire)
+    }
+
+    /// Log bytes `[position, position + len)`: a contiguous view, by the second mapping.
+    /// The range must lie between `head` and `tail`; it is cut to that.
+    #[must_use]
+    pub fn bytes(&self, position: u64, len: usize) -> &[u8] {
+        let len =
+            (len as u64).min(self.tail().saturating_sub(position)).min(self.ring_bytes as u64);
+        let at = (position & (self.ring_bytes as u64 - 1)) as usize;
+        // SAFETY: below `tail` and, by the protocol, not reused before `head` passes it.
+        unsafe { std::slice::from_raw_parts(self.base.add(RING_OFFSET + at), len as usize) }
+    }
+
+    /// Primary: the backup holds everything up to `position`; its space is free.
+    pub fn set_stable(&self, position: u64) {
+        let h = self.header();
+        h.head.0.store(position, Release);
+        h.stable.0.store(position, Release);
+        h.stable_futex.0.fetch_add(1, SeqCst);
+        if h.shim_waiting.0.load(SeqCst) != 0 {
+            futex_wake(&h.stable_futex.0);
+        }
+    }
+
+    /// Announces that the daemon is about to sleep having seen `tail`. Returns
+    /// false if more has come meanwhile: then it must not.
+    #[must_use]
+    pub fn may_sleep(&self, seen_tail: u64) -> bool {
+        let h = self.header();
+        h.daemon_waiting.0.store(1, SeqCst);
+        fence(SeqCst);
+        if h.tail.0.load(SeqCst) == seen_tail {
+            return true;
+        }
+        self.awake();
+        false
+    }
+
+    /// The daemon runs again: the shim need not signal it.
+    pub fn awake(&self) {
+        self.header().daemon_waiting.0.store(0, Release);
+    }
+
+    /// Backup: appends a record. Returns false if the ring has no room for it now.
+    #[must_use]
+    pub fn append(&self, record: &Record, parts: &[&[u8]]) -> bool {
+        let h = self.header();
+        let tail = h.tail.0.load(Relaxed);
+        let payload: usize = parts.iter().map(|p| p.len()).sum();
+        let len = record_len(payload);
+        if tail + len as u64 - h.head.0.load(Acquire) > self.ring_bytes as u64 {
+            return false;
+        }
+        let at = (tail & (self.ring_bytes as u64 - 1)) as usize;
+        // SAFETY: free space of the ring, contiguous by the second mapping.
+        let space = unsafe { std::slice::from_raw_parts_mut(self.base.add(RING_OFFSET + at), len) };
+        let header = Record { payload_len: payload as u32, ..*record };
+        space[..HEADER_LEN].copy_from_slice(header.as_bytes());
+        let mut to = HEADER_LEN;
+        for part in parts {
+            space[to..to + part.len()].copy_from_slice(part);
+            to += part.len();
+        }
+        h.tail.0.store(tail + len as u64, Release);
+        true
+    }
+
+    /// Wakes a replica that sleeps for want of records (or for its mode).
+    pub fn wake_shim(&self) {
+        let h = self.header();
+        h.tail_futex.0.fetch_add(1, SeqCst);
+        if h.shim_waiting.0.load(SeqCst) != 0 {
+            futex_wake(&h.tail_futex.0);
+        }
+    }
+
+    /// Sets the mode and wakes whoever waits for it.
+    pub fn set_mode(&self, mode: u32) {
+        let h = self.header();
+        h.mode.0.store(mode, SeqCst);
+        futex_wake(&h.mode.0);
+        h.stable_futex.0.fetch_add(1, SeqCst);
+        futex_wake(&h.stable_futex.0);
+        h.tail_futex.0.fetch_add(1, SeqCst);
+        futex_wake(&h.tail_futex.0);
+    }
+
+    #[must_use]
+    pub fn mode(&self) -> u32 {
+        self.header().mode.0.load(Acquire)
+    }
+
+    /// The log ends here: the replica runs on to its first live call.
+    pub fn end_log(&self) {
+        let h = self.header();
+        h.end.0.store(h.tail.0.load(Relaxed), SeqCst);
+        if h.mode.0.compare_exchange(mode::REPLAY, mode::DRAIN, AcqRel, Acquire).is_ok() {
+            self.set_mode(mode::DRAIN);
+        }
+    }
+
+    /// Why the replica diverged or protection ended, in the shim's words.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        let h = self.header();
+        let n = (h.reason_len.load(Acquire) as usize).min(h.reason.len());
+        String::from_utf8_lossy(&h.reason[..n]).into_owned()
+    }
+
+    /// Listeners of a parked replica.
+    #[must_use]
+    pub fn listeners(&self) -> &[Listener] {
+        let h = self.header();
+        let n = (h.listeners_len.load(Acquire) as usize).min(h.listeners.len());
+        &h.listeners[..n]
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping of exactly this size.
+        unsafe { libc::munmap(self.base.cast(), RING_OFFSET + 2 * self.ring_bytes) };
+    }
+}
+
+/// Maps the whole memory, and the ring once more right behind it.
+fn map_twice(fd: i32, total: usize, ring_bytes: usize) -> io::Result<*mut u8> {
+    let both = libc::PROT_READ | libc::PROT_WRITE;
+    let fixed = libc::MAP_SHARED | libc::MAP_FIXED;
+    // SAFETY: a fresh reservation, then fixed mappings inside it only.
+    unsafe {
+        let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let base =
+            libc::mmap(std::ptr::null_mut(), total + ring_bytes, libc::PROT_NONE, anonymous, -1, 0);
+        if base == libc::MAP_FAILED {
+            return Err(fail("reserving the log's addresses"));
+        }
+        let behind = base.cast::<u8>().add(total).cast();
+        let first = libc::mmap(base, total, both, fixed, fd, 0);
+        let second = libc::mmap(behind, ring_bytes, both, fixed, fd, RING_OFFSET as i64);
+        if first == libc::MAP_FAILED || second == libc::MAP_FAILED {
+            return Err(fail("mapping the log"));
+        }
+        Ok(base.cast())
+    }
+}
+
+fn futex_wake(word: &AtomicU32) {
+    // SAFETY: the word is valid for the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+}

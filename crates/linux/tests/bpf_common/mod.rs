@@ -1,0 +1,312 @@
+//! What the eBPF tests share: a private network namespace with a directory for
+//! pins, one frame builder, and a way to run a pinned program on a frame.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+pub mod topology;
+
+use aya::programs::SchedClassifier;
+use aya::{TestRun, TestRunOptions};
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Command;
+
+pub const FIN: u8 = 0x01;
+pub const SYN: u8 = 0x02;
+pub const RST: u8 = 0x04;
+pub const ACK: u8 = 0x10;
+
+pub const PASS: u32 = u32::MAX;
+pub const STOLEN: u32 = 4;
+pub const REDIRECT: u32 = 7;
+
+const ETHERNET: usize = 14;
+/// More than any test keeps in flight, so that captures lose nothing.
+const CAPTURE_BYTES: i32 = 128 << 20;
+/// `struct __sk_buff` and the offsets of the fields a test may set.
+const CONTEXT_BYTES: usize = 192;
+const CONTEXT_IFINDEX: usize = 40;
+const CONTEXT_GSO_SEGS: usize = 164;
+const CONTEXT_GSO_SIZE: usize = 176;
+
+/// Whether the test can run; says why if not.
+pub fn is_root() -> bool {
+    // SAFETY: geteuid has no preconditions.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        eprintln!("skipped: loading eBPF programs needs root");
+    }
+    root
+}
+
+/// A directory for pins and, for this thread, a network namespace of its own.
+pub struct Lab {
+    pub pin_dir: PathBuf,
+}
+
+impl Lab {
+    pub fn new(name: &str) -> Self {
+        // SAFETY: unshare of the network namespace concerns this thread only.
+        assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "unshare");
+        Self::pins_only(name)
+    }
+
+    pub fn pins_only(name: &str) -> Self {
+        let pin_dir = format!("/run/hfbpf-{}-{name}", std::process::id());
+        Self { pin_dir: pin_dir.into() }
+    }
+
+    /// Runs a pinned program on `frame`; its verdict and the frame afterwards.
+    pub fn run(&self, program: &str, frame: &[u8], context: Context) -> (u32, Vec<u8>) {
+        let program = SchedClassifier::from_pin(self.pin_dir.join(program)).expect("pinned");
+        let mut out = vec![0; frame.len() + 256];
+        let context = context.bytes();
+        let mut options = TestRunOptions::new();
+        options.data_in = Some(frame);
+        options.data_out = Some(&mut out);
+        options.ctx_in = Some(&context);
+        let result = program.test_run(options).expect("test run");
+        out.truncate(result.data_size_out as usize);
+        (result.return_value, out)
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let _absent = Command::new("umount").arg("-l").arg(&self.pin_dir).output();
+        let _kept = std::fs::remove_dir(&self.pin_dir);
+    }
+}
+
+/// Runs a command line; its words are separated by blanks.
+pub fn sh(line: &str) {
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(words.next().expect("a command"));
+    let output = command.args(words).output().expect("command runs");
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Number of an interface of this thread's namespace.
+pub fn ifindex(name: &str) -> u32 {
+    let name = std::ffi::CString::new(name).expect("a name");
+    // SAFETY: `name` is NUL-terminated.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    assert_ne!(index, 0, "{name:?}");
+    index
+}
+
+/// Sees every frame that arrives at an interface.
+pub struct Capture(OwnedFd);
+
+impl Capture {
+    pub fn new(interface: &str) -> Self {
+        const ALL: u16 = (libc::ETH_P_ALL as u16).to_be();
+        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: socket() takes no pointers.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, i32::from(ALL)) };
+        assert!(fd >= 0, "packet socket");
+        // SAFETY: `fd` is a new descriptor that nobody else owns.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        let bytes: libc::c_int = CAPTURE_BYTES;
+        // SAFETY: the option's value is one int, which `bytes` is.
+        let status = unsafe {
+            let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE);
+            libc::setsockopt(fd, level, name, (&raw const bytes).cast(), 4)
+        };
+        assert_eq!(status, 0, "receive buffer");
+        // SAFETY: an all-zero sockaddr_ll is a valid value.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = ALL;
+        address.sll_ifindex = ifindex(interface) as i32;
+        let size = size_of_val(&address) as u32;
+        // SAFETY: `address` is a whole sockaddr_ll of `size` bytes.
+        let status = unsafe { libc::bind(fd, (&raw const address).cast(), size) };
+        assert_eq!(status, 0, "bind");
+        Self(socket)
+    }
+
+    /// The TCP frames since the last call.
+    pub fn tcp_frames(&self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        let mut buffer = vec![0u8; 70_000];
+        loop {
+            // SAFETY: the buffer is as long as said.
+            let n = unsafe {
+                libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0)
+            };
+            let Ok(n) = usize::try_from(n) else { return frames };
+            let frame = buffer[..n].to_vec();
+            let protocol = match frame.get(12..14) {
+                Some([0x08, 0x00]) => frame.get(23),
+                Some([0x86, 0xdd]) => frame.get(20),
+                _ => None,
+            };
+            if protocol == Some(&6) {
+                frames.push(frame);
+            }
+        }
+    }
+}
+
+pub fn counter(counters: &[(&str, u64)], name: &str) -> u64 {
+    counters.iter().find(|(known, _)| *known == name).expect("known counter").1
+}
+
+#[derive(Clone, Copy, Default)]
+pub struct Context {
+    pub ifindex: u32,
+    pub gso_size: u32,
+}
+
+impl Context {
+    fn bytes(self) -> [u8; CONTEXT_BYTES] {
+        let mut bytes = [0; CONTEXT_BYTES];
+        let mut put =
+            |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+        put(CONTEXT_IFINDEX, self.ifindex);
+        put(CONTEXT_GSO_SIZE, self.gso_size);
+        put(CONTEXT_GSO_SEGS, u32::from(self.gso_size != 0));
+        bytes
+    }
+}
+
+/// A TCP frame to build or compare with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    pub source: (IpAddr, u16),
+    pub target: (IpAddr, u16),
+    pub seq: u32,
+    pub ack: u32,
+    pub flags: u8,
+    pub window: u16,
+    /// A multiple of 4 bytes.
+    pub options: Vec<u8>,
+    pub payload: usize,
+    pub ttl: u8,
+}
+
+impl Frame {
+    pub fn new(source: (IpAddr, u16), target: (IpAddr, u16)) -> Self {
+        let options = Vec::new();
+        Self { source, target, seq: 0, ack: 0, flags: ACK, window: 0, options, payload: 0, ttl: 64 }
+    }
+
+    pub fn seq(mut self, seq: u32) -> Self {
+        self.seq = seq;
+        self
+    }
+
+    pub fn ack(mut self, ack: u32) -> Self {
+        self.ack = ack;
+        self
+    }
+
+    pub fn flags(mut self, flags: u8) -> Self {
+        self.flags = flags;
+        self
+    }
+
+    pub fn window(mut self, window: u16) -> Self {
+        self.window = window;
+        self
+    }
+
+    pub fn options(mut self, options: &[u8]) -> Self {
+        self.options = options.to_vec();
+        self
+    }
+
+    pub fn payload(mut self, bytes: usize) -> Self {
+        self.payload = bytes;
+        self
+    }
+
+    pub fn ttl(mut self, ttl: u8) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// The frame with complete checksums; payload bytes count up from 0.
+    pub fn build(&self) -> Vec<u8> {
+        let mut tcp = Vec::new();
+        tcp.extend(self.source.1.to_be_bytes());
+        tcp.extend(self.target.1.to_be_bytes());
+        tcp.extend(self.seq.to_be_bytes());
+        tcp.extend(self.ack.to_be_bytes());
+        tcp.extend([((20 + self.options.len()) as u8 / 4) << 4, self.flags]);
+        tcp.extend(self.window.to_be_bytes());
+        tcp.extend([0; 4]);
+        tcp.extend(&self.options);
+        tcp.extend((0..self.payload).map(|i| i as u8));
+        let check = checksum(&[&pseudo(self.source.0, self.target.0, tcp.len()), &tcp]);
+        tcp[16..18].copy_from_slice(&check.to_be_bytes());
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+        frame.extend(self.ip_header(tcp.len()));
+        frame.extend(tcp);
+        frame
+    }
+
+    fn ip_header(&self, tcp_len: usize) -> Vec<u8> {
+        match (self.source.0, self.target.0) {
+            (IpAddr::V4(source), IpAddr::V4(target)) => {
+                let total = ((20 + tcp_len) as u16).to_be_bytes();
+                let mut ip = vec![0x45, 0, total[0], total[1], 0, 1, 0x40, 0, self.ttl, 6, 0, 0];
+                ip.extend(source.octets());
+                ip.extend(target.octets());
+                let check = checksum(&[&ip]);
+                ip[10..12].copy_from_slice(&check.to_be_bytes());
+                [vec![0x08, 0x00], ip].concat()
+            }
+            (IpAddr::V6(source), IpAddr::V6(target)) => {
+                let length = (tcp_len as u16).to_be_bytes();
+                let mut ip = vec![0x86, 0xdd, 0x60, 0, 0, 0, length[0], length[1], 6, self.ttl];
+                ip.extend(source.octets());
+                ip.extend(target.octets());
+                ip
+            }
+            _ => panic!("one family per frame"),
+        }
+    }
+}
+
+/// Whether the TCP checksum (and the IPv4 header's) of a frame is right.
+pub fn sums_are_right(frame: &[u8]) -> bool {
+    let ip = &frame[ETHERNET..];
+    if ip[0] >> 4 == 4 {
+        let addresses: [[u8; 4]; 2] =
+            [ip[12..16].try_into().expect("4"), ip[16..20].try_into().expect("4")];
+        let pseudo = pseudo(addresses[0].into(), addresses[1].into(), ip.len() - 20);
+        checksum(&[&ip[..20]]) == 0 && checksum(&[&pseudo, &ip[20..]]) == 0
+    } else {
+        let addresses: [[u8; 16]; 2] =
+            [ip[8..24].try_into().expect("16"), ip[24..40].try_into().expect("16")];
+        let pseudo = pseudo(addresses[0].into(), addresses[1].into(), ip.len() - 40);
+        checksum(&[&pseudo, &ip[40..]]) == 0
+    }
+}
+
+fn pseudo(source: IpAddr, target: IpAddr, tcp_len: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for address in [source, target] {
+        match address {
+            IpAddr::V4(v4) => bytes.extend(v4.octets()),
+            IpAddr::V6(v6) => bytes.extend(v6.octets()),
+        }
+    }
+    bytes.extend((tcp_len as u32).to_be_bytes());
+    bytes.extend([0, 0, 0, 6]);
+    bytes
+}
+
+fn checksum(parts: &[&[u8]]) -> u16 {
+    let bytes = parts.concat();
+    let mut sum: u64 = 0;
+    for pair in bytes.chunks(2) {
+        sum += u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0));
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}

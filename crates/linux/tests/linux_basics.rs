@@ -1,0 +1,257 @@
+//! Addresses, neighbours, links, diagnosis, raw packets and the tap, each in
+//! network namespaces of its own. Needs root.
+
+mod linux_world;
+
+use holdfast_linux::address::AddressSocket;
+use holdfast_linux::diag::{DiagSocket, TcpState};
+use holdfast_linux::link::Link;
+use holdfast_linux::neighbour::Announcer;
+use holdfast_linux::process;
+use holdfast_linux::raw::RawSender;
+use holdfast_linux::tap::{Service, TapSocket};
+use holdfast_wire::message::ConnKey;
+use holdfast_wire::packet::{
+    Checksum, Flags, TcpOptions, TcpPacket, TcpSegment, complete_checksum,
+};
+use holdfast_wire::seq::SeqNo;
+use linux_world::{PORT, World, mapped};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+fn key(world: &World, client_port: u16) -> ConnKey {
+    let (server, client) = (mapped(world.vip()), mapped(world.client()));
+    ConnKey { server, client, server_port: PORT, client_port }
+}
+
+fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(3);
+    while !done() {
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn an_address_comes_and_goes_and_neighbours_hear_of_it() {
+    for v6 in [false, true] {
+        let world = World::new(v6);
+        let (mut address, announcer, link) = world.within("b", || {
+            let link = Link::by_name("m0").unwrap();
+            (AddressSocket::open().unwrap(), Announcer::open().unwrap(), link)
+        });
+        let vip = mapped(world.vip());
+        let listed = |world: &World| {
+            world.ip("b", "addr show dev m0").contains(&format!("{}/", world.vip()))
+        };
+        address.add(link.index, &vip).unwrap();
+        address.add(link.index, &vip).unwrap();
+        assert!(listed(&world));
+        assert!(!world.ip("b", "addr show dev m0").contains("tentative noprefixroute"));
+
+        // A stale entry is replaced by what is announced.
+        let stale = format!("neigh replace {} lladdr 02:00:00:00:00:01 dev cb", world.vip());
+        world.ip("c", &format!("{stale} nud reachable"));
+        announcer.announce(&link, &vip).unwrap();
+        let mac = link.mac.map(|byte| format!("{byte:02x}")).join(":");
+        eventually("the client's neighbour entry", || {
+            world
+                .ip("c", "neigh show dev cb")
+                .lines()
+                .any(|line| line.contains(&world.vip().to_string()) && line.contains(&mac))
+        });
+        address.remove(link.index, &vip).unwrap();
+        address.remove(link.index, &vip).unwrap();
+        assert!(!listed(&world));
+    }
+}
+
+#[test]
+fn an_unknown_interface_is_named_in_the_error() {
+    let error = Link::by_name("nosuchif").unwrap_err().to_string();
+    assert!(error.contains("nosuchif"), "{error}");
+}
+
+#[test]
+fn diagnosis_finds_exactly_the_connection_also_on_dual_stack_listeners() {
+    for (v6, listen) in [(false, "0.0.0.0"), (true, "::"), (false, "::")] {
+        let world = World::new(v6);
+        let listen = SocketAddr::new(listen.parse().unwrap(), PORT);
+        let listener = world.within("p", || TcpListener::bind(listen).unwrap());
+        let client = world.connect();
+        let (_server, _) = listener.accept().unwrap();
+        let mut diag = world.within("p", || DiagSocket::open().unwrap());
+        let port = client.local_addr().unwrap().port();
+        let keys: Vec<_> = (0..100).map(|i| key(&world, port.wrapping_add(i * 2))).collect();
+        let states = diag.states(&keys).unwrap();
+        assert_eq!(states[0], Some(TcpState::Established));
+        assert!(states[1..].iter().all(Option::is_none));
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        eventually("CLOSE-WAIT", || {
+            diag.state(&key(&world, port)).unwrap() == Some(TcpState::CloseWait)
+        });
+    }
+}
+
+/// A member that does not own the service address asks the client something.
+#[test]
+fn a_foreign_source_can_be_sent_and_the_tap_sees_the_answer() {
+    for v6 in [false, true] {
+        let world = World::new(v6);
+        let listener = world.within("p", || TcpListener::bind(world.service()).unwrap());
+        let mut client = world.connect();
+        let (mut server, _) = listener.accept().unwrap();
+        let vip = mapped(world.vip());
+        let others = [
+            Service { address: mapped("10.1.2.3".parse().unwrap()), port: PORT },
+            Service { address: mapped("fd01::1".parse().unwrap()), port: PORT },
+        ];
+        let (raw, mut tap) = world.within("b", || {
+            let mut services = others.to_vec();
+            services.push(Service { address: vip, port: PORT });
+            (RawSender::open(None).unwrap(), TapSocket::open("m0", &services, 4 << 20).unwrap())
+        });
+        world.route_to("cb");
+        let mac = world.within("b", || Link::by_name("m0").unwrap());
+        world.within("b", || Announcer::open().unwrap().announce(&mac, &vip).unwrap());
+        world.ip(
+            "c",
+            &format!(
+                "neigh replace {} lladdr {} dev cb",
+                world.vip(),
+                mac.mac.map(|byte| format!("{byte:02x}")).join(":")
+            ),
+        );
+        let key = key(&world, client.local_addr().unwrap().port());
+        let probe = TcpSegment {
+            key,
+            to_client: true,
+            seq: SeqNo(1),
+            ack: SeqNo(1),
+            flags: Flags::ACK,
+            window: 1000,
+            options: TcpOptions::default(),
+            payload: b"x",
+        };
+        // The client answers a sequence number outside its window with an ACK.
+        raw.send(&probe.build().unwrap()).unwrap();
+        let mut seen = 0;
+        assert!(process::poll_in(tap.fd(), 3000).unwrap(), "no answer, IPv6 {v6}");
+        tap.drain(1000, |l3, checksum| {
+            let packet = TcpPacket::parse(l3, checksum).unwrap();
+            assert_eq!(packet.client_to_server_key(), key);
+            seen += 1;
+        })
+        .unwrap();
+        assert!(seen > 0);
+
+        // A client's bulk data: the packets come whole, in order, checksums unfinished.
+        let data = linux_world::pattern_range(0, 60_000);
+        client.write_all(&data).unwrap();
+        let mut stream: Vec<u8> = Vec::new();
+        let mut partial = false;
+        let mut begin = None;
+        eventually("the bulk data on the tap", || {
+            tap.drain(1000, |l3, checksum| {
+                partial |= checksum == Checksum::Partial;
+                let mut copy = l3.to_vec();
+                complete_checksum(&mut copy).unwrap();
+                let packet = TcpPacket::parse(&copy, Checksum::Verify).unwrap();
+                if packet.payload.is_empty() {
+                    return;
+                }
+                let begin = *begin.get_or_insert(packet.seq);
+                if packet.seq == begin.plus(stream.len() as u64) {
+                    stream.extend(packet.payload);
+                }
+            })
+            .unwrap();
+            // Nobody acknowledges, so only the initial window comes.
+            stream.len() >= 10 * 1000
+        });
+        assert!(partial);
+        assert_eq!(stream, data[..stream.len()]);
+        assert_eq!(tap.drops().unwrap(), holdfast_linux::tap::TapDrops::default());
+        server.set_nonblocking(true).unwrap();
+        assert!(server.read(&mut [0; 10]).is_err());
+        drop(server.write(b"x"));
+    }
+}
+
+/// Late packets of clients are played to the own stack.
+#[test]
+fn a_packet_of_the_client_is_delivered_to_the_own_stack_whatever_the_rp_filter() {
+    for (v6, rp_filter) in [(false, "0"), (false, "1"), (false, "2"), (true, "0")] {
+        let world = World::new(v6);
+        world.sysctl("p", "ipv4/conf/all/rp_filter", rp_filter);
+        world.sysctl("p", "ipv4/conf/lo/rp_filter", rp_filter);
+        world.sysctl("p", "ipv4/conf/m0/rp_filter", rp_filter);
+        let service = world.service();
+        let (listener, raw, mut tap) = world.within("p", || {
+            let services = [Service { address: mapped(service.ip()), port: PORT }];
+            (
+                TcpListener::bind(service).unwrap(),
+                RawSender::open(Some(7)).unwrap(),
+                TapSocket::open("m0", &services, 4 << 20).unwrap(),
+            )
+        });
+        let mut client = world.connect();
+        let (mut server, _) = listener.accept().unwrap();
+        client.write_all(b"abc").unwrap();
+        let mut last = Vec::new();
+        eventually("the client's bytes on the tap", || {
+            tap.drain(100, |l3, _| {
+                if l3.ends_with(b"abc") {
+                    last = l3.to_vec();
+                }
+            })
+            .unwrap();
+            !last.is_empty()
+        });
+        server.read_exact(&mut [0; 3]).unwrap();
+        let packet = TcpPacket::parse(&last, Checksum::Partial).unwrap();
+        let next = TcpSegment {
+            key: packet.client_to_server_key(),
+            to_client: false,
+            seq: packet.seq_end(),
+            ack: packet.ack,
+            flags: Flags::ACK,
+            window: packet.window,
+            options: TcpOptions { timestamps: packet.options.timestamps, ..Default::default() },
+            payload: b"def",
+        };
+        raw.send(&next.build().unwrap()).unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        let mut got = [0; 3];
+        server.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"def", "IPv6 {v6}, rp_filter {rp_filter}");
+    }
+}
+
+#[test]
+fn descriptors_and_memory_of_another_process() {
+    let mut pipe = [0; 2];
+    // SAFETY: the array has room for two descriptors.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    let own = process::pidfd_open(std::process::id()).unwrap();
+    let twin = process::pidfd_getfd(own.as_fd(), pipe[1]).unwrap();
+    assert_ne!(twin.as_raw_fd(), pipe[1]);
+    assert!(process::pidfd_getfd(own.as_fd(), 9999).is_err());
+
+    let secret = *b"sixteen bytes ok";
+    let mut copy = [0; 16];
+    let address = secret.as_ptr() as u64;
+    assert_eq!(process::read_memory(std::process::id(), address, &mut copy).unwrap(), 16);
+    assert_eq!(copy, secret);
+    assert!(process::read_memory(std::process::id(), 0, &mut copy).is_err());
+
+    let bell = process::EventFd::new().unwrap();
+    assert!(!process::poll_in(bell.as_fd(), 0).unwrap());
+    bell.ring();
+    bell.ring();
+    assert!(process::poll_in(bell.as_fd(), 0).unwrap());
+    assert_eq!(bell.take(), 2);
+    assert_eq!(bell.take(), 0);
+}

@@ -1,0 +1,236 @@
+//! What the tests of the shim share: a server is recorded under load with every
+//! event confirmed at once, then a second copy is fed the log.
+#![allow(dead_code)] // each test program uses its part
+
+use holdfast_linux::shm::Settings;
+use holdfast_linux::spawn::{Server, ServerCommand};
+use holdfast_wire::log::{Header, read_header, record_len};
+use holdfast_wire::shm::mode;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+use zerocopy::FromBytes;
+
+const KEY: [u64; 8] = [11, 22, 33, 44, 55, 66, 77, 88];
+
+/// The shim that cargo built beside this test.
+fn shim() -> PathBuf {
+    let exe = std::env::current_exe().expect("own path");
+    let profile = exe.ancestors().nth(2).expect("target directory");
+    let path = profile.join("libholdfast_shim.so");
+    if !path.is_file() {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "-p", "holdfast-shim"]);
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo").success());
+    }
+    path
+}
+
+pub fn start(argv: &[&str], port: u16, options: u32, as_mode: u32, dir: &Path) -> Server {
+    let command = ServerCommand {
+        argv: argv.iter().map(Into::into).collect(),
+        directory: Some(dir.to_owned()),
+        log: Some(dir.join(format!("log-{as_mode}"))),
+        shim: shim(),
+        ..ServerCommand::default()
+    };
+    let settings =
+        Settings { ring_bytes: 8 << 20, hash_key: KEY, ports: vec![port], options, mode: as_mode };
+    Server::start(&command, &settings).expect("server starts")
+}
+
+/// Confirms at once and keeps the log, until told to stop.
+fn record(server: &Server, stop: &AtomicBool) -> Vec<u8> {
+    let (mut log, mut at) = (Vec::new(), 0);
+    loop {
+        let done = stop.load(SeqCst);
+        let tail = server.memory.tail();
+        if tail > at {
+            log.extend_from_slice(server.memory.bytes(at, (tail - at) as usize));
+            server.memory.set_stable(tail);
+            at = tail;
+        } else if done {
+            return log;
+        } else if server.memory.may_sleep(tail) {
+            let mut fds = [libc::pollfd {
+                fd: std::os::fd::AsRawFd::as_raw_fd(&server.wake()),
+                events: libc::POLLIN,
+                revents: 0,
+            }];
+            let _ = holdfast_linux::process::poll(&mut fds, 5);
+            server.memory.awake();
+            server.clear_wake();
+        }
+    }
+}
+
+/// Feeds the whole log; returns what is left unconsumed after a while.
+fn replay(server: &Server, log: &[u8]) -> usize {
+    let (mut at, mut waited) = (0, Instant::now());
+    while at < log.len() {
+        let (header, _) = read_header(&log[at..]).expect("own log");
+        let payload = &log[at + size_of::<Header>()..][..header.payload_len as usize];
+        let header = Header::read_from_prefix(&log[at..]).expect("own log").0;
+        if server.memory.append(&header, &[payload]) {
+            at += record_len(payload.len());
+            waited = Instant::now();
+        } else if waited.elapsed() > Duration::from_secs(5)
+            || server.memory.mode() == mode::DIVERGED
+        {
+            break;
+        }
+        server.memory.wake_shim();
+        acknowledge(server);
+    }
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while server.memory.head() < server.memory.tail()
+        && Instant::now() < deadline
+        && server.memory.mode() != mode::DIVERGED
+    {
+        std::thread::sleep(Duration::from_millis(2));
+        acknowledge(server);
+    }
+    (server.memory.tail() - server.memory.head()) as usize + (log.len() - at)
+}
+
+/// Plays the client's kernel: all output has arrived.
+fn acknowledge(server: &Server) {
+    for accept in 0..256 {
+        let entry = server.memory.entry(accept);
+        entry.acked_bytes.store(entry.out_bytes.load(SeqCst), SeqCst);
+    }
+}
+
+/// What came of recording a server and feeding a copy its log.
+pub struct Outcome {
+    pub log_len: usize,
+    /// Mode and reason of the primary's shim at the end of the load.
+    pub primary: (u32, String),
+    /// The same of the replica's when it had consumed what it would.
+    pub replica: (u32, String),
+    /// Bytes of log that it left.
+    pub left: usize,
+    /// What both wrote to standard error.
+    pub said: String,
+}
+
+/// Records `argv` under `load`, then replays it.
+pub fn observe(
+    argv: &[&str],
+    port: u16,
+    options: u32,
+    name: &str,
+    load: impl FnOnce() + Send,
+) -> Outcome {
+    let dirs = ["p", "b"]
+        .map(|m| std::env::temp_dir().join(format!("hf-shim-{name}-{m}-{}", std::process::id())));
+    for d in &dirs {
+        std::fs::create_dir_all(d).expect("directory");
+    }
+    let stop = AtomicBool::new(false);
+    let mut primary = start(argv, port, options, mode::RECORD, &dirs[0]);
+    let log = std::thread::scope(|s| {
+        let loading = s.spawn(|| {
+            let _stop = StopAtEnd(&stop);
+            load();
+        });
+        let log = record(&primary, &stop);
+        assert!(loading.join().is_ok(), "{}", said(&dirs[0], mode::RECORD));
+        log
+    });
+    let of_primary = (primary.memory.mode(), primary.memory.reason());
+    primary.kill();
+    let mut replica = start(argv, port, options, mode::REPLAY, &dirs[1]);
+    let left = replay(&replica, &log);
+    let of_replica = (replica.memory.mode(), replica.memory.reason());
+    replica.kill();
+    let said = said(&dirs[0], mode::RECORD) + "replica:\n" + &said(&dirs[1], mode::REPLAY);
+    for d in &dirs {
+        let _ = std::fs::remove_dir_all(d);
+    }
+    Outcome { log_len: log.len(), primary: of_primary, replica: of_replica, left, said }
+}
+
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+fn said(dir: &Path, as_mode: u32) -> String {
+    std::fs::read_to_string(dir.join(format!("log-{as_mode}"))).unwrap_or_default()
+}
+
+/// As [`observe`]; the replica must consume all of the log without a difference.
+pub fn run(argv: &[&str], port: u16, name: &str, load: impl FnOnce() + Send) {
+    let o = observe(argv, port, 0, name, load);
+    assert_eq!(o.primary, (mode::RECORD, String::new()), "{}", o.said);
+    let end = (o.replica.0, o.left);
+    assert_eq!(end, (mode::REPLAY, 0), "{} bytes of log; {}\n{}", o.log_len, o.replica.1, o.said);
+    assert!(o.log_len > 5_000, "the load left no trace in the log\n{}", o.said);
+}
+
+/// Compiles one of the programs beside the tests; `None` without a compiler.
+pub fn compiled(name: &str) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
+    let unique = std::thread::current().name().unwrap_or("main").replace(':', "-");
+    let program = std::env::temp_dir().join(format!("hf-{unique}-{}", std::process::id()));
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-pthread", "-o"]).arg(&program).arg(source);
+    match cc.status() {
+        Ok(status) => {
+            assert!(status.success(), "cc {name}");
+            Some(program)
+        }
+        Err(_) => {
+            eprintln!("skipped: no C compiler");
+            None
+        }
+    }
+}
+
+/// Whether a server is installed; says so if not.
+pub fn installed(program: &str) -> bool {
+    let there = Path::new(program).is_file();
+    if !there {
+        eprintln!("skipped: {program} is not installed");
+    }
+    there
+}
+
+pub fn sh(command: &str) {
+    let status = Command::new("sh")
+        .args(["-c", command])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .status()
+        .expect("sh");
+    assert!(status.success(), "{command}");
+}
+
+pub fn wait_for(port: u16) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(Instant::now() < deadline, "no server on port {port}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub fn write(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("file written");
+}
+
+/// A directory of its own for a server's config and documents.
+pub fn scratch(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("hf-shim-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("directory");
+    write(&dir.join("1k.bin"), &"x".repeat(1024));
+    write(&dir.join("256k.bin"), &"0123456789abcdef".repeat(16384));
+    dir
+}

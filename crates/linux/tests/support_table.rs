@@ -1,0 +1,99 @@
+//! `docs/SUPPORT.md` is made from the shim's table of calls. The shim is a
+//! library that no test can link, so its text is read. `UPDATE=1` rewrites the page.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+const HEAD: &str = "\
+# What the shim does with each call
+
+A server is protected as far as everything it learns from its machine passes
+through the calls below. *Replayed*: made on the primary, answered from the log
+on the backup. *Passed*: made on both members, with results that are equal by
+construction or by the condition given. *Refused*: fails with `ENOSYS` on both
+members and is reported in the server's log.
+
+Made from `crates/shim/src/calls.rs` by `UPDATE=1 cargo test -p holdfast-linux
+--test support_table`; do not edit.
+";
+
+const TAIL: &str = "
+## What escapes, and what then happens
+
+- **System calls made without libc** (inline `syscall` instructions, as in
+  liburing, Go or static runtimes) stop protection: the shim reports the call,
+  its address and library once, in the server's log and in `holdfast status`.
+  The server runs on, unprotected. Linux 5.11 or newer and glibc are needed to
+  notice them; otherwise the shim says at start that it cannot. Calls that tell
+  the server nothing (`futex`, `mmap`, `exit` and their like) are let through.
+- **Watching** costs about 5 ns on a system call through libc (50 instead of
+  45 ns); a call from the loader or the vDSO costs 0.7 us.
+- **Children are not watched**: fork and exec end it in the child, which is
+  outside protection anyway.
+- **The vDSO** is hidden from programs that look for it; they make system calls
+  instead, which are reported.
+- **`rdtsc`** is not noticed by default. With the option to trap it, reading the
+  counter is reported like a system call; every clock read then takes a system
+  call (117 instead of 19 ns), and a trapped read takes 3.6 us. With it,
+  programs are to be run by fork and `execv` or its kin, not `execl`.
+- **`rdrand`, `cpuid` and races without locks** cannot be seen. A replica that
+  computes other bytes is found at its next write, reported, and never promoted.
+- **Addresses** differ between the members, and so does the kernel's `AT_RANDOM`.
+  A server that draws random numbers from them diverges where it shows them:
+  haproxy's `rand()` and `uuid()` do, unless both members run without address
+  randomisation (`setarch -R`).
+- **Static programs** do not load the shim and cannot be protected.
+- **SIGSYS** belongs to the shim: a server's own handler is called only for
+  signals that the alarm did not cause, and cannot block it.
+
+## Servers that were tried
+
+Recorded under load and replayed without a difference, by the tests
+`shim_replays_a_server` and `shim_replays_more_servers` (Debian 12): redis,
+nginx (one process), lighttpd, mosquitto, a Python asyncio server, beanstalkd,
+ngircd, memcached (one worker), haproxy (one thread, see *Addresses*), dnsmasq,
+tinyproxy.
+
+Not: stunnel, which diverges now and then; it serves each connection in a
+thread, and OpenSSL's locks and races are the likely cause. Not tried: servers
+that accept in child processes (nginx with workers, vsftpd, mini_httpd): children
+run outside protection, so their connections would end with the primary.
+";
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Rows and section headings between `calls! {` and its end.
+fn rows(source: &str) -> impl Iterator<Item = &str> {
+    let table = source.split_once("\ncalls! {\n").expect("a table of calls").1;
+    table.lines().take_while(|line| *line != "}").map(str::trim)
+}
+
+fn page(source: &str) -> String {
+    let mut page = HEAD.to_owned();
+    for row in rows(source) {
+        if let Some(section) = row.strip_prefix("// ") {
+            write!(page, "\n## {section}\n\n| call | | |\n|---|---|---|\n").expect("memory");
+            continue;
+        }
+        let (call, rest) = row.split_once(' ').expect("name and level");
+        let (level, note) = rest.split_once(' ').expect("level and note");
+        let note = note.trim_end_matches(';').trim_matches('"');
+        assert!(["Replayed", "Passed", "Refused"].contains(&level), "{row}");
+        writeln!(page, "| `{call}` | {} | {note} |", level.to_lowercase()).expect("memory");
+    }
+    page + TAIL
+}
+
+#[test]
+fn the_support_page_is_the_shims_table() {
+    let source = std::fs::read_to_string(repository().join("crates/shim/src/calls.rs"));
+    let page = page(&source.expect("the shim's table"));
+    let path = repository().join("docs/SUPPORT.md");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &page).expect("page written");
+    }
+    let now = std::fs::read_to_string(&path).expect("the page");
+    assert!(now == page, "docs/SUPPORT.md is old: run this test with UPDATE=1");
+}

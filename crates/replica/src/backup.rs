@@ -1,0 +1,309 @@
+//! The backup's machine: holds what clients send (from the tap) and what the
+//! primary's server did (from the log), confirms both, and feeds the replica.
+
+mod conns;
+mod counters;
+mod log;
+
+pub use counters::Counters;
+
+use crate::promotion::Promotion;
+use crate::segment::OwnedSegment;
+use crate::{Broken, Nanos, TapSegment};
+use conns::{Accepted, Conn};
+use holdfast_wire::hash::HashKey;
+use holdfast_wire::log::Header;
+use holdfast_wire::message::{ConnId, ConnKey, Message};
+use log::Log;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// How long a read waits for the tap before the primary is asked.
+pub const NEED_AFTER: Nanos = Nanos(300_000);
+/// How long a promotion waits for frames that a living peer still sends.
+pub const PROMOTE_DRAIN_MAX: Nanos = Nanos::from_ms(5);
+/// Bytes of frames that may wait for the tap; more breaks the pair. The
+/// primary's ring holds less, so an honest peer never gets there.
+pub const FRAMES_QUEUED_MAX: usize = 64 << 20;
+/// SYNs remembered for tuples without a record; the oldest goes first.
+pub const SYNS_MAX: usize = 1024;
+/// SYNs older than this are forgotten: the client has repeated them.
+pub const SYN_AGE_MAX: Nanos = Nanos::from_ms(3000);
+/// Bytes tapped before their connection's record; later ones are refused.
+pub const EARLY_BYTES_MAX: usize = 4 << 20;
+/// Bytes of all streams together; beyond it segments are refused, hence not
+/// acknowledged, and come again.
+pub const TAP_BYTES_MAX: usize = 1 << 30;
+/// Accepted connections the log may have open; more breaks the pair.
+pub const ACCEPTS_MAX: usize = 2 * crate::CONNS_MAX;
+
+/// What the machine wants done. Called during `handle_*`, in order.
+pub trait BackupOutput {
+    /// Send to the primary, in order with earlier messages.
+    fn send(&mut self, message: &Message<'_>);
+    /// Append one record, its payload in pieces, to the replica's ring. False if
+    /// the ring has no room: nothing was taken, and [`Backup::handle_room`] must
+    /// be called once it has.
+    #[must_use]
+    fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool;
+    /// The client acknowledged this many bytes of what the server wrote (the
+    /// server's FIN may count as one more). Older output need not be retained.
+    fn acked(&mut self, accept: u32, bytes: u64);
+    /// The connection is over; nothing of it need be kept.
+    fn gone(&mut self, accept: u32);
+    /// The primary says that its server's process is dead.
+    fn server_died(&mut self);
+    /// Every record that can be replayed was; [`Backup::plan`] is possible.
+    fn log_ended(&mut self);
+    /// The peer and this member no longer understand each other. Nothing is
+    /// confirmed any more, and this member must not be promoted.
+    fn broken(&mut self, reason: &Broken);
+}
+
+/// How far the way from following to promotion has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Confirms what it holds.
+    Following,
+    /// Confirms nothing; still takes frames up to `last`.
+    Draining {
+        last: u64,
+        until: Nanos,
+    },
+    /// Takes no more frames; waits for room in the replica's ring.
+    Ending,
+    Ended,
+    Broken,
+}
+
+/// See the module.
+///
+/// # Contract
+/// * `handle_segment`, `handle_message`, `handle_room` and `handle_timeout` take
+///   one input each; replay, requests and notices leave through `out` at once.
+/// * Confirmations wait for [`flush`](Self::flush): call it after each batch of
+///   inputs, before sleeping.
+/// * Sleep no longer than until [`next_deadline`](Self::next_deadline), then
+///   call `handle_timeout`. Calling it early is harmless.
+/// * [`begin_promotion`](Self::begin_promotion) ends confirming for ever. After
+///   `log_ended`, [`plan`](Self::plan) hands everything to a [`Promotion`].
+#[derive(Debug)]
+pub struct Backup {
+    phase: Phase,
+    key: HashKey,
+    conns: BTreeMap<ConnId, Conn>,
+    by_key: BTreeMap<ConnKey, ConnId>,
+    accepts: BTreeMap<u32, Accepted>,
+    /// Connections to forget once the frame is resolved.
+    leaving: BTreeSet<(u64, ConnId)>,
+    log: Log,
+    /// Connections with news for [`Message::Held`].
+    dirty: BTreeSet<ConnId>,
+    syns: VecDeque<(Nanos, OwnedSegment)>,
+    early: VecDeque<OwnedSegment>,
+    early_bytes: usize,
+    tap_bytes: usize,
+    peer_lost: bool,
+    server_died: Option<u64>,
+    counters: Counters,
+}
+
+impl Backup {
+    /// A machine that knows nothing yet; `key` is the group's hash key.
+    #[must_use]
+    pub fn new(key: HashKey) -> Self {
+        Self {
+            phase: Phase::Following,
+            key,
+            conns: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            accepts: BTreeMap::new(),
+            leaving: BTreeSet::new(),
+            log: Log::default(),
+            dirty: BTreeSet::new(),
+            syns: VecDeque::new(),
+            early: VecDeque::new(),
+            early_bytes: 0,
+            tap_bytes: 0,
+            peer_lost: false,
+            server_died: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Takes one segment of a client from the edge's copies.
+    pub fn handle_segment(
+        &mut self,
+        now: Nanos,
+        segment: &TapSegment<'_>,
+        out: &mut impl BackupOutput,
+    ) {
+        if self.phase == Phase::Broken {
+            return;
+        }
+        self.counters.segments += 1;
+        let Some(grown) = self.tap(now, segment) else { return };
+        self.dirty.insert(grown);
+        if self.log.waits_for(grown) {
+            self.resume(now, out);
+        }
+    }
+
+    /// Takes one message of the primary. Messages of other conversations are
+    /// ignored.
+    pub fn handle_message(
+        &mut self,
+        now: Nanos,
+        message: &Message<'_>,
+        out: &mut impl BackupOutput,
+    ) {
+        if matches!(self.phase, Phase::Ending | Phase::Ended | Phase::Broken) {
+            self.counters.messages_late += 1;
+            return;
+        }
+        match message {
+            Message::Frame { number, records } => self.handle_frame(now, *number, records, out),
+            Message::Payload { frame, index, bytes } => {
+                self.handle_payload(now, *frame, *index, bytes, out)
+            }
+            Message::Conn { conn, record } => self.handle_conn(now, *conn, *record, out),
+            Message::Progress { conns } => {
+                for progress in conns {
+                    self.handle_progress(now, progress, out);
+                }
+            }
+            Message::Gone { conn } => self.handle_gone(*conn, out),
+            Message::ServerDied { last } => {
+                self.server_died = Some(*last);
+                out.server_died();
+                self.begin_promotion(now, out);
+            }
+            _ => self.counters.messages_late += 1,
+        }
+    }
+
+    /// The replica's ring has room again.
+    pub fn handle_room(&mut self, now: Nanos, out: &mut impl BackupOutput) {
+        if self.phase != Phase::Broken && self.phase != Phase::Ended {
+            self.resume(now, out);
+        }
+    }
+
+    /// The channel to the primary has ended, or the primary was declared dead.
+    /// Nothing more can come; a promotion that waits goes on.
+    pub fn handle_peer_lost(&mut self, now: Nanos, out: &mut impl BackupOutput) {
+        self.peer_lost = true;
+        if matches!(self.phase, Phase::Draining { .. }) {
+            self.end_log(now, out);
+        }
+    }
+
+    /// Stops confirming for ever. With a peer that still sends what its dead
+    /// server logged, waits up to [`PROMOTE_DRAIN_MAX`] for it; then the log
+    /// ends before the first read whose bytes are not here.
+    pub fn begin_promotion(&mut self, now: Nanos, out: &mut impl BackupOutput) {
+        if self.phase != Phase::Following {
+            return;
+        }
+        self.dirty.clear();
+        match self.server_died {
+            Some(last) if !self.peer_lost => {
+                self.phase = Phase::Draining { last, until: now.plus(PROMOTE_DRAIN_MAX) };
+                self.drain(now, out);
+            }
+            _ => self.end_log(now, out),
+        }
+    }
+
+    /// Confirms what the batch brought: the last whole frame and the streams.
+    pub fn flush(&mut self, _now: Nanos, out: &mut impl BackupOutput) {
+        if self.phase != Phase::Following {
+            return;
+        }
+        if let Some(number) = self.log.take_confirmable() {
+            out.send(&Message::FrameOk { number });
+        }
+        let conns = &self.conns;
+        let held: Vec<_> = self
+            .dirty
+            .iter()
+            .filter_map(|id| conns.get(id).map(|conn| (*id, conn.tap.held())))
+            .collect();
+        self.dirty.clear();
+        if !held.is_empty() {
+            out.send(&Message::Held { conns: held });
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        let drain = match self.phase {
+            Phase::Draining { until, .. } => Some(until),
+            Phase::Following => None,
+            Phase::Ending | Phase::Ended | Phase::Broken => return None,
+        };
+        [drain, self.log.need_at()].into_iter().flatten().min()
+    }
+
+    /// Asks for what the tap failed to bring, and ends a drain that took too long.
+    pub fn handle_timeout(&mut self, now: Nanos, out: &mut impl BackupOutput) {
+        match self.phase {
+            Phase::Draining { until, .. } if now >= until => self.end_log(now, out),
+            Phase::Following | Phase::Draining { .. } => self.log.ask_if_due(now, out),
+            Phase::Ending | Phase::Ended | Phase::Broken => {}
+        }
+    }
+
+    /// Hands the connections over to a promotion. `None` before `log_ended`.
+    pub fn plan(&mut self, now: Nanos) -> Option<Promotion> {
+        if self.phase != Phase::Ended {
+            return None;
+        }
+        for (_, id) in std::mem::take(&mut self.leaving) {
+            self.conns.remove(&id);
+        }
+        let syns = self
+            .syns
+            .drain(..)
+            .filter(|(at, _)| now.since(*at) < SYN_AGE_MAX)
+            .map(|(_, syn)| syn)
+            .collect();
+        let conns = std::mem::take(&mut self.conns);
+        Some(Promotion::new(conns.into_values().map(|conn| self.planned(conn)).collect(), syns))
+    }
+
+    /// What was ignored or repaired so far.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The last frame that is wholly held and replayed.
+    #[must_use]
+    pub fn resolved_frame(&self) -> u64 {
+        self.log.resolved()
+    }
+
+    /// Nothing is confirmed or accepted any more after this.
+    fn break_off(&mut self, reason: &Broken, out: &mut impl BackupOutput) {
+        self.phase = Phase::Broken;
+        out.broken(reason);
+    }
+
+    /// Ends a drain when everything the peer had is resolved.
+    fn drain(&mut self, now: Nanos, out: &mut impl BackupOutput) {
+        if let Phase::Draining { last, .. } = self.phase
+            && self.log.resolved() >= last
+        {
+            self.end_log(now, out);
+        }
+    }
+
+    fn end_log(&mut self, now: Nanos, out: &mut impl BackupOutput) {
+        self.phase = Phase::Ending;
+        self.resume(now, out);
+    }
+}
+
+#[cfg(test)]
+mod tests;

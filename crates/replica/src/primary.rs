@@ -1,0 +1,306 @@
+//! The primary's machine: sends what the shim logs, tells the shim what is
+//! stable, and the gate what may leave.
+
+mod frames;
+
+use crate::{Broken, CONNS_MAX, Nanos};
+use frames::{Frame, Walk};
+use holdfast_wire::message::{ConnId, ConnKey, ConnProgress, ConnRecord, Message};
+use holdfast_wire::seq::SeqNo;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Largest frame, in bytes of stripped records; only a single record may be longer.
+pub const FRAME_BYTES_MAX: usize = 64 << 10;
+/// Frames sent and not confirmed. At the limit the log waits in the ring, and
+/// with it the server's writes.
+pub const FRAMES_UNCONFIRMED_MAX: usize = 4096;
+/// How far one confirmation may move a stream; more is nonsense.
+const ADVANCE_BYTES_MAX: u64 = 1 << 31;
+
+/// What the machine wants done. Called during `handle_*`, in order.
+pub trait PrimaryOutput {
+    /// Send to the backup, in order with earlier messages.
+    fn send(&mut self, message: &Message<'_>);
+    /// The backup holds the record: let the SYN-ACK go.
+    fn open(&mut self, conn: ConnId);
+    /// The table is full: drop the SYN-ACK and its slot.
+    fn refuse(&mut self, conn: ConnId);
+    /// ACKs up to `stable` may leave.
+    fn advance(&mut self, conn: ConnId, stable: SeqNo);
+    /// Everything in the log before ring position `pos` is held by the backup.
+    fn stable(&mut self, pos: u64);
+    /// The server asked for the end of its sending side: FIN and RST may leave.
+    fn allow_fin(&mut self, conn: ConnId);
+    /// Replaces `into` by `len` bytes of the ring from `pos` on; false if they
+    /// are gone. Never asked for bytes before the last `stable`.
+    fn read_log(&mut self, pos: u64, len: usize, into: &mut Vec<u8>) -> bool;
+    /// Protection has ended; nothing more is confirmed.
+    fn broken(&mut self, reason: &Broken);
+}
+
+/// What the machine ignored, for status and tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Requests for records of frames that are confirmed or unknown.
+    pub needs_ignored: u64,
+    /// Confirmations of unknown connections, or backwards, or too far.
+    pub held_ignored: u64,
+    /// Messages that are not for a primary.
+    pub messages_ignored: u64,
+    /// Connections refused at [`CONNS_MAX`].
+    pub refused_full: u64,
+    /// Accepted connections that the gate did not know.
+    pub accepts_unknown: u64,
+    /// Payloads sent because the tap failed.
+    pub repairs: u64,
+}
+
+#[derive(Debug)]
+struct Conn {
+    key: ConnKey,
+    /// Sequence number of the first byte of the client's stream.
+    origin: SeqNo,
+    held: u64,
+    open: bool,
+    accept: Option<u32>,
+}
+
+/// See the module.
+///
+/// # Contract
+/// * The machine has no timers. Every `handle_*` has its effects, through
+///   `out`, before it returns.
+/// * [`handle_log`](Self::handle_log) must see every byte of the ring, in order
+///   and in whole records.
+/// * After `broken`, [`handle_backup_lost`](Self::handle_backup_lost) or
+///   [`handle_server_died`](Self::handle_server_died) it is frozen: nothing is
+///   stable, opened, advanced or allowed any more.
+#[derive(Debug)]
+pub struct Primary {
+    conns: BTreeMap<ConnId, Conn>,
+    /// Connections of a four-tuple, oldest first: an older one may still wait
+    /// for its accept.
+    by_key: BTreeMap<ConnKey, Vec<ConnId>>,
+    accepts: BTreeMap<u32, ConnId>,
+    /// Ring positions: framed up to here; produced by the shim up to here.
+    framed: u64,
+    produced: u64,
+    last_frame: u64,
+    unconfirmed: VecDeque<Frame>,
+    frozen: bool,
+    counters: Counters,
+}
+
+impl Primary {
+    /// A machine for a log that starts at ring position `log_start`.
+    #[must_use]
+    pub fn new(log_start: u64) -> Self {
+        Self {
+            conns: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            accepts: BTreeMap::new(),
+            framed: log_start,
+            produced: log_start,
+            last_frame: 0,
+            unconfirmed: VecDeque::new(),
+            frozen: false,
+            counters: Counters::default(),
+        }
+    }
+
+    /// The gate holds a SYN-ACK: the backup must have its record first.
+    pub fn handle_synack(
+        &mut self,
+        _now: Nanos,
+        id: ConnId,
+        record: ConnRecord,
+        out: &mut impl PrimaryOutput,
+    ) {
+        if self.frozen || self.conns.contains_key(&id) {
+            return;
+        }
+        self.replace_bound(&record.key);
+        if self.conns.len() >= CONNS_MAX {
+            self.counters.refused_full += 1;
+            out.refuse(id);
+            return;
+        }
+        let conn = Conn {
+            key: record.key,
+            origin: record.irs.plus(1),
+            held: 0,
+            open: false,
+            accept: None,
+        };
+        self.conns.insert(id, conn);
+        self.by_key.entry(record.key).or_default().push(id);
+        out.send(&Message::Conn { conn: id, record });
+    }
+
+    /// The shim appended `bytes` (whole records) at ring position `pos`.
+    pub fn handle_log(
+        &mut self,
+        _now: Nanos,
+        pos: u64,
+        bytes: &[u8],
+        out: &mut impl PrimaryOutput,
+    ) {
+        if self.frozen {
+            return;
+        }
+        if pos != self.produced {
+            return self.break_off(&Broken::LogGap { expected: self.produced, got: pos }, out);
+        }
+        self.produced += bytes.len() as u64;
+        // Earlier bytes that still wait in the ring go first.
+        let result = if self.framed == pos {
+            self.frame_up(bytes, Walk::Whole, out)
+        } else {
+            self.pump(FRAMES_UNCONFIRMED_MAX, out)
+        };
+        if let Err(reason) = result {
+            self.break_off(&reason, out);
+        }
+    }
+
+    /// Takes one message of the backup.
+    pub fn handle_message(
+        &mut self,
+        _now: Nanos,
+        message: &Message<'_>,
+        out: &mut impl PrimaryOutput,
+    ) {
+        if self.frozen {
+            // A dead server's log is still repaired: the backup drains it.
+            if let Message::Need { frame, index } = message {
+                self.repair(*frame, *index, out);
+            }
+            return;
+        }
+        match message {
+            Message::FrameOk { number } => self.handle_frame_ok(*number, out),
+            Message::ConnOk { conn } => {
+                if let Some(known) = self.conns.get_mut(conn)
+                    && !known.open
+                {
+                    known.open = true;
+                    out.open(*conn);
+                }
+            }
+            Message::Held { conns } => {
+                conns.iter().for_each(|(conn, seq)| self.handle_held(*conn, *seq, out))
+            }
+            Message::Need { frame, index } => self.repair(*frame, *index, out),
+            _ => self.counters.messages_ignored += 1,
+        }
+    }
+
+    /// What the kernel says about its connections; unknown ones are left out.
+    pub fn handle_progress(
+        &mut self,
+        _now: Nanos,
+        progress: &[ConnProgress],
+        out: &mut impl PrimaryOutput,
+    ) {
+        let conns: Vec<_> =
+            progress.iter().filter(|p| self.conns.contains_key(&p.conn)).copied().collect();
+        if !self.frozen && !conns.is_empty() {
+            out.send(&Message::Progress { conns });
+        }
+    }
+
+    /// The connection is over on the wire: the client reset it, or both FINs are
+    /// acknowledged. A client whose FIN still awaits its (clamped) ACK needs the
+    /// backup, even if it has acknowledged the server's FIN (decision 15).
+    pub fn handle_gone(&mut self, _now: Nanos, id: ConnId, out: &mut impl PrimaryOutput) {
+        if !self.frozen && self.forget(id) {
+            out.send(&Message::Gone { conn: id });
+        }
+    }
+
+    /// The server's process is dead. What it logged is sent, then the end is
+    /// announced. Nothing is confirmed any more: whatever the dying kernel still
+    /// sends was committed before (decision 11).
+    pub fn handle_server_died(&mut self, _now: Nanos, out: &mut impl PrimaryOutput) {
+        if self.frozen {
+            return;
+        }
+        if let Err(reason) = self.pump(usize::MAX, out) {
+            return self.break_off(&reason, out);
+        }
+        self.frozen = true;
+        out.send(&Message::ServerDied { last: self.last_frame });
+    }
+
+    /// The backup is gone: the service waits (no solo before a takeover).
+    pub fn handle_backup_lost(&mut self) {
+        self.frozen = true;
+        self.unconfirmed.clear();
+    }
+
+    /// What was ignored so far.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn break_off(&mut self, reason: &Broken, out: &mut impl PrimaryOutput) {
+        self.frozen = true;
+        self.unconfirmed.clear();
+        out.broken(reason);
+    }
+
+    fn handle_held(&mut self, id: ConnId, seq: SeqNo, out: &mut impl PrimaryOutput) {
+        let moved = self.conns.get_mut(&id).and_then(|conn| {
+            let held = seq.offset_near(conn.origin, conn.held);
+            let new = held > conn.held && held - conn.held < ADVANCE_BYTES_MAX;
+            new.then(|| conn.held = held)
+        });
+        match moved {
+            Some(()) => out.advance(id, seq),
+            None => self.counters.held_ignored += 1,
+        }
+    }
+
+    /// A new connection on the tuple of an accepted one: the client has given
+    /// the older one up, and both members forget it (the backup by itself).
+    fn replace_bound(&mut self, key: &ConnKey) {
+        let older = self.by_key.get(key).cloned().unwrap_or_default();
+        for id in older {
+            if self.conns.get(&id).is_some_and(|conn| conn.accept.is_some()) {
+                self.forget(id);
+            }
+        }
+    }
+
+    /// The oldest connection of the tuple that no accept has taken.
+    fn bind(&mut self, key: &ConnKey, accept: u32) -> Option<ConnId> {
+        let ids = self.by_key.get(key)?;
+        let id =
+            *ids.iter().find(|id| self.conns.get(id).is_some_and(|conn| conn.accept.is_none()))?;
+        let replaced = ids.last() != Some(&id);
+        self.conns.get_mut(&id)?.accept = Some(accept);
+        self.accepts.insert(accept, id);
+        if replaced {
+            self.forget(id);
+        }
+        Some(id)
+    }
+
+    fn forget(&mut self, id: ConnId) -> bool {
+        let Some(conn) = self.conns.remove(&id) else { return false };
+        if let Some(accept) = conn.accept {
+            self.accepts.remove(&accept);
+        }
+        if let Some(ids) = self.by_key.get_mut(&conn.key) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.by_key.remove(&conn.key);
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! From the ring to numbered frames, and back to a record's payload.
+
+use super::{FRAME_BYTES_MAX, FRAMES_UNCONFIRMED_MAX, Primary, PrimaryOutput};
+use crate::Broken;
+use holdfast_wire::log::{
+    AcceptInfo, HEADER_LEN, Header, LogError, NO_CONN, Op, PAYLOAD_MAX, TAPPED, read_header,
+    record_len,
+};
+use holdfast_wire::message::{ConnId, ConnKey, Message};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Bytes read back from the ring at a time; holds any single record.
+const PUMP_BYTES: usize = 2 * PAYLOAD_MAX;
+
+/// A frame that the backup has not confirmed.
+#[derive(Debug)]
+pub(super) struct Frame {
+    number: u64,
+    /// Ring positions.
+    start: u64,
+    end: u64,
+    /// Connections whose server ended its sending side in this frame.
+    fins: Vec<ConnId>,
+}
+
+/// Must the bytes end with a record's end?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Walk {
+    Whole,
+    Partial,
+}
+
+/// A frame in the making.
+struct Builder {
+    start: u64,
+    end: u64,
+    records: Vec<u8>,
+    fins: Vec<ConnId>,
+}
+
+impl Builder {
+    fn new(start: u64) -> Self {
+        Self { start, end: start, records: Vec::new(), fins: Vec::new() }
+    }
+}
+
+impl Primary {
+    /// Sends the records in `bytes`, which start at `self.framed`, as frames;
+    /// stops at the limit of unconfirmed ones.
+    pub(super) fn frame_up(
+        &mut self,
+        bytes: &[u8],
+        walk: Walk,
+        out: &mut impl PrimaryOutput,
+    ) -> Result<(), Broken> {
+        self.frame_up_to(bytes, walk, FRAMES_UNCONFIRMED_MAX, out)
+    }
+
+    fn frame_up_to(
+        &mut self,
+        bytes: &[u8],
+        walk: Walk,
+        frames_max: usize,
+        out: &mut impl PrimaryOutput,
+    ) -> Result<(), Broken> {
+        let mut at = 0;
+        let mut frame = Builder::new(self.framed);
+        while at < bytes.len() && self.unconfirmed.len() < frames_max {
+            let (header, op, record) = match split(&bytes[at..]) {
+                Err(LogError::Truncated) if walk == Walk::Partial => break,
+                other => other?,
+            };
+            let stripped = stripped_len(&header, op);
+            if !frame.records.is_empty() && frame.records.len() + stripped > FRAME_BYTES_MAX {
+                self.send_frame(&mut frame, out);
+                continue;
+            }
+            self.append(&mut frame, &header, op, record)?;
+            at += record.len();
+            frame.end += record.len() as u64;
+        }
+        if frame.end > frame.start {
+            self.send_frame(&mut frame, out);
+        }
+        Ok(())
+    }
+
+    /// Sends what waits in the ring, as far as the limit allows.
+    pub(super) fn pump(
+        &mut self,
+        frames_max: usize,
+        out: &mut impl PrimaryOutput,
+    ) -> Result<(), Broken> {
+        let mut bytes = Vec::new();
+        while self.framed < self.produced && self.unconfirmed.len() < frames_max {
+            let (pos, wanted) = (self.framed, self.produced - self.framed);
+            let len = wanted.min(PUMP_BYTES as u64) as usize;
+            if !out.read_log(pos, len, &mut bytes) {
+                return Err(Broken::LogLost { pos });
+            }
+            let walk = if (len as u64) < wanted { Walk::Partial } else { Walk::Whole };
+            self.frame_up_to(&bytes, walk, frames_max, out)?;
+            if self.framed == pos {
+                return Err(LogError::Truncated.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn append(
+        &mut self,
+        frame: &mut Builder,
+        header: &Header,
+        op: Op,
+        record: &[u8],
+    ) -> Result<(), Broken> {
+        if op == Op::Pad {
+            return Ok(());
+        }
+        if header.flags & TAPPED != 0 {
+            if i64::from(header.payload_len) != header.ret.max(0) {
+                return Err(Broken::TappedLength {
+                    ret: header.ret,
+                    payload_len: header.payload_len,
+                });
+            }
+            frame.records.extend_from_slice(&record[..HEADER_LEN]);
+            return Ok(());
+        }
+        let at = frame.records.len();
+        frame.records.extend_from_slice(record);
+        match op {
+            Op::Accept if header.ret >= 0 && header.conn != NO_CONN => {
+                self.name_accepted(header.conn, &mut frame.records[at + HEADER_LEN..])?;
+            }
+            Op::Close => frame.fins.extend(self.accepts.get(&header.conn)),
+            Op::Shutdown if matches!(header.ret, 1 | 2) => {
+                frame.fins.extend(self.accepts.get(&header.conn))
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Writes the gate's name of the accepted connection into the record.
+    fn name_accepted(&mut self, accept: u32, payload: &mut [u8]) -> Result<(), Broken> {
+        let (mut info, _) =
+            AcceptInfo::read_from_prefix(payload).map_err(|_| Broken::AcceptInfo { accept })?;
+        if self.accepts.contains_key(&accept) {
+            return Err(Broken::AcceptTwice { accept });
+        }
+        let key = ConnKey {
+            server: info.local,
+            client: info.peer,
+            server_port: info.local_port,
+            client_port: info.peer_port,
+        };
+        match self.bind(&key, accept) {
+            Some(id) => info.conn_id = id.0,
+            None => {
+                info.conn_id = 0;
+                self.counters.accepts_unknown += 1;
+            }
+        }
+        payload[..size_of::<AcceptInfo>()].copy_from_slice(info.as_bytes());
+        Ok(())
+    }
+
+    fn send_frame(&mut self, frame: &mut Builder, out: &mut impl PrimaryOutput) {
+        let next = Builder::new(frame.end);
+        let Builder { start, end, records, fins } = std::mem::replace(frame, next);
+        self.last_frame += 1;
+        self.framed = end;
+        self.unconfirmed.push_back(Frame { number: self.last_frame, start, end, fins });
+        out.send(&Message::Frame { number: self.last_frame, records: &records });
+    }
+
+    /// The backup holds everything up to frame `number`: first the ends of
+    /// streams may leave, then the writers may go on.
+    pub(super) fn handle_frame_ok(&mut self, number: u64, out: &mut impl PrimaryOutput) {
+        let mut stable = None;
+        while let Some(frame) = self.unconfirmed.pop_front_if(|frame| frame.number <= number) {
+            frame
+                .fins
+                .iter()
+                .filter(|id| self.conns.contains_key(id))
+                .for_each(|id| out.allow_fin(*id));
+            stable = Some(frame.end);
+        }
+        if let Some(pos) = stable {
+            out.stable(pos);
+        }
+        if let Err(reason) = self.pump(FRAMES_UNCONFIRMED_MAX, out) {
+            self.break_off(&reason, out);
+        }
+    }
+
+    /// Sends the payload of one record again, from the ring.
+    pub(super) fn repair(&mut self, frame: u64, index: u32, out: &mut impl PrimaryOutput) {
+        let known = self.unconfirmed.iter().find(|known| known.number == frame);
+        let Some(range) = known.map(|known| known.start..known.end) else {
+            self.counters.needs_ignored += 1;
+            return;
+        };
+        let mut bytes = Vec::new();
+        let (mut pos, mut passed) = (range.start, 0);
+        while pos < range.end {
+            if !out.read_log(pos, HEADER_LEN, &mut bytes) {
+                return self.break_off(&Broken::LogLost { pos }, out);
+            }
+            let Ok((header, op)) = read_header(&bytes) else { break };
+            if op != Op::Pad {
+                if passed == index {
+                    return self.send_payload(frame, index, pos, &header, out);
+                }
+                passed += 1;
+            }
+            pos += record_len(header.payload_len as usize) as u64;
+        }
+        self.counters.needs_ignored += 1;
+    }
+
+    fn send_payload(
+        &mut self,
+        frame: u64,
+        index: u32,
+        pos: u64,
+        header: &Header,
+        out: &mut impl PrimaryOutput,
+    ) {
+        let mut bytes = Vec::new();
+        let from = pos + HEADER_LEN as u64;
+        if !out.read_log(from, header.payload_len as usize, &mut bytes) {
+            return self.break_off(&Broken::LogLost { pos: from }, out);
+        }
+        self.counters.repairs += 1;
+        out.send(&Message::Payload { frame, index, bytes: &bytes });
+    }
+}
+
+/// The record at the start of `bytes`.
+fn split(bytes: &[u8]) -> Result<(Header, Op, &[u8]), LogError> {
+    let (header, op) = read_header(bytes)?;
+    let record = bytes.get(..record_len(header.payload_len as usize)).ok_or(LogError::Truncated)?;
+    Ok((header, op, record))
+}
+
+/// What is sent of a record.
+fn stripped_len(header: &Header, op: Op) -> usize {
+    match op {
+        Op::Pad => 0,
+        _ if header.flags & TAPPED != 0 => HEADER_LEN,
+        _ => record_len(header.payload_len as usize),
+    }
+}

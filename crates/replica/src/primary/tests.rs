@@ -1,0 +1,305 @@
+use super::*;
+use holdfast_wire::log::{AcceptInfo, HEADER_LEN, Header, Op, TAPPED, record_len};
+use proptest::prelude::*;
+use zerocopy::{FromBytes, IntoBytes};
+
+#[derive(Debug, PartialEq, Eq)]
+enum Effect {
+    Frame(u64, Vec<u8>),
+    Payload(u64, u32, Vec<u8>),
+    Other(Vec<u8>),
+    Open(u64),
+    Refuse(u64),
+    Advance(u64, SeqNo),
+    Stable(u64),
+    AllowFin(u64),
+    Broken,
+}
+
+#[derive(Default)]
+struct Notes {
+    log: Vec<u8>,
+    effects: Vec<Effect>,
+}
+
+impl PrimaryOutput for Notes {
+    fn send(&mut self, message: &Message<'_>) {
+        self.effects.push(match message {
+            Message::Frame { number, records } => Effect::Frame(*number, records.to_vec()),
+            Message::Payload { frame, index, bytes } => {
+                Effect::Payload(*frame, *index, bytes.to_vec())
+            }
+            other => {
+                let mut bytes = Vec::new();
+                other.encode(&mut bytes);
+                Effect::Other(bytes)
+            }
+        });
+    }
+    fn open(&mut self, conn: ConnId) {
+        self.effects.push(Effect::Open(conn.0));
+    }
+    fn refuse(&mut self, conn: ConnId) {
+        self.effects.push(Effect::Refuse(conn.0));
+    }
+    fn advance(&mut self, conn: ConnId, stable: SeqNo) {
+        self.effects.push(Effect::Advance(conn.0, stable));
+    }
+    fn stable(&mut self, pos: u64) {
+        self.effects.push(Effect::Stable(pos));
+    }
+    fn allow_fin(&mut self, conn: ConnId) {
+        self.effects.push(Effect::AllowFin(conn.0));
+    }
+    fn read_log(&mut self, pos: u64, len: usize, into: &mut Vec<u8>) -> bool {
+        into.clear();
+        let bytes = self.log.get(pos as usize..(pos as usize).saturating_add(len));
+        into.extend_from_slice(bytes.unwrap_or_default());
+        bytes.is_some()
+    }
+    fn broken(&mut self, _: &Broken) {
+        self.effects.push(Effect::Broken);
+    }
+}
+
+impl Notes {
+    fn take(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    fn append(&mut self, op: Op, conn: u32, flags: u8, ret: i64, payload: &[u8]) {
+        let header = Header {
+            payload_len: payload.len() as u32,
+            op: op as u8,
+            flags,
+            conn,
+            ret,
+            ..Header::default()
+        };
+        let at = self.log.len();
+        self.log.extend_from_slice(header.as_bytes());
+        self.log.extend_from_slice(payload);
+        self.log.resize(at + record_len(payload.len()), 0);
+    }
+
+    /// Gives everything from `from` on to the machine.
+    fn feed(&mut self, primary: &mut Primary, from: usize) {
+        let bytes = self.log[from..].to_vec();
+        primary.handle_log(Nanos(0), from as u64, &bytes, self);
+    }
+}
+
+fn key(port: u16) -> ConnKey {
+    ConnKey { server: [1; 16], client: [2; 16], server_port: 80, client_port: port }
+}
+
+fn record(port: u16) -> ConnRecord {
+    ConnRecord {
+        key: key(port),
+        iss: SeqNo(1),
+        irs: SeqNo(u32::MAX),
+        mss: 1460,
+        peer_mss: 0,
+        rcv_wscale: 7,
+        snd_wscale: 7,
+        sack: true,
+        tsval: None,
+        window: 1,
+    }
+}
+
+fn info(port: u16) -> AcceptInfo {
+    AcceptInfo {
+        local: [1; 16],
+        peer: [2; 16],
+        local_port: 80,
+        peer_port: port,
+        ..AcceptInfo::default()
+    }
+}
+
+fn accepted(port: u16) -> (Primary, Notes) {
+    let (mut primary, mut notes) = (Primary::new(0), Notes::default());
+    primary.handle_synack(Nanos(0), ConnId(9), record(port), &mut notes);
+    primary.handle_message(Nanos(0), &Message::ConnOk { conn: ConnId(9) }, &mut notes);
+    primary.handle_message(Nanos(0), &Message::ConnOk { conn: ConnId(9) }, &mut notes);
+    assert_eq!(notes.take().iter().filter(|effect| **effect == Effect::Open(9)).count(), 1);
+    notes.append(Op::Accept, 1, 0, 5, info(port).as_bytes());
+    (primary, notes)
+}
+
+#[test]
+fn frames_name_the_connection_and_leave_tapped_payload_out() {
+    let (mut primary, mut notes) = accepted(1000);
+    notes.append(Op::Pad, 0, 0, 0, &[0; 16]);
+    notes.append(Op::Read, 1, TAPPED, 5, b"hello");
+    notes.feed(&mut primary, 0);
+    let effects = notes.take();
+    let [Effect::Frame(1, records)] = &effects[..] else { panic!("{effects:?}") };
+    let (info, _) = AcceptInfo::read_from_prefix(&records[HEADER_LEN..]).expect("an address");
+    assert_eq!(info.conn_id, 9);
+    assert_eq!(records.len(), record_len(size_of::<AcceptInfo>()) + HEADER_LEN);
+    primary.handle_message(Nanos(0), &Message::Need { frame: 1, index: 1 }, &mut notes);
+    assert_eq!(notes.take(), [Effect::Payload(1, 1, b"hello".to_vec())]);
+    primary.handle_message(Nanos(0), &Message::FrameOk { number: 1 }, &mut notes);
+    assert_eq!(notes.take(), [Effect::Stable(notes.log.len() as u64)]);
+    for (frame, index) in [(1, 1), (2, 0)] {
+        primary.handle_message(Nanos(0), &Message::Need { frame, index }, &mut notes);
+    }
+    assert_eq!((notes.take().len(), primary.counters().needs_ignored), (0, 2));
+}
+
+#[test]
+fn a_fin_is_allowed_before_the_close_is_stable() {
+    let (mut primary, mut notes) = accepted(1000);
+    notes.append(Op::Shutdown, 1, 0, 0, b"");
+    notes.append(Op::Close, 1, 0, 0, b"");
+    notes.feed(&mut primary, 0);
+    notes.take();
+    primary.handle_message(Nanos(0), &Message::FrameOk { number: 1 }, &mut notes);
+    assert_eq!(notes.take(), [Effect::AllowFin(9), Effect::Stable(notes.log.len() as u64)]);
+}
+
+#[test]
+fn held_only_moves_forward() {
+    let (mut primary, mut notes) = accepted(1000);
+    for seq in [5, 3, 5, 0x9000_0000, 8] {
+        primary.handle_message(
+            Nanos(0),
+            &Message::Held { conns: vec![(ConnId(9), SeqNo(seq))] },
+            &mut notes,
+        );
+    }
+    assert_eq!(notes.take(), [Effect::Advance(9, SeqNo(5)), Effect::Advance(9, SeqNo(8))]);
+    assert_eq!(primary.counters().held_ignored, 3);
+}
+
+#[test]
+fn at_the_limit_the_log_waits_in_the_ring() {
+    let (mut primary, mut notes) = (Primary::new(0), Notes::default());
+    for _ in 0..FRAMES_UNCONFIRMED_MAX + 10 {
+        let from = notes.log.len();
+        notes.append(Op::Result, 0, 0, 1, b"");
+        notes.feed(&mut primary, from);
+    }
+    assert_eq!(notes.take().len(), FRAMES_UNCONFIRMED_MAX);
+    primary.handle_message(Nanos(0), &Message::FrameOk { number: 1 }, &mut notes);
+    let effects = notes.take();
+    let [Effect::Stable(32), Effect::Frame(_, waited)] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(waited.len(), 10 * HEADER_LEN);
+    notes.append(Op::Exit, 0, 0, 1, b"");
+    notes.feed(&mut primary, notes.log.len() - HEADER_LEN);
+    assert!(notes.take().is_empty());
+    primary.handle_server_died(Nanos(0), &mut notes);
+    let effects = notes.take();
+    assert!(
+        matches!(&effects[..], [Effect::Frame(last, _), Effect::Other(_)] if *last == FRAMES_UNCONFIRMED_MAX as u64 + 2)
+    );
+}
+
+#[test]
+fn frames_are_cut_between_records() {
+    let (mut primary, mut notes) = (Primary::new(0), Notes::default());
+    for len in [40_000, 40_000, 200_000, 10] {
+        notes.append(Op::Data, 0, 0, 0, &vec![1; len]);
+    }
+    notes.feed(&mut primary, 0);
+    let sizes: Vec<usize> = notes
+        .take()
+        .iter()
+        .map(|effect| if let Effect::Frame(_, records) = effect { records.len() } else { 0 })
+        .collect();
+    assert_eq!(
+        sizes,
+        [record_len(40_000), record_len(40_000), record_len(200_000), record_len(10)]
+    );
+}
+
+#[test]
+fn after_the_servers_death_nothing_is_confirmed_but_the_log_is_repaired() {
+    let (mut primary, mut notes) = accepted(1000);
+    notes.append(Op::Read, 1, TAPPED, 2, b"hi");
+    notes.feed(&mut primary, 0);
+    primary.handle_server_died(Nanos(0), &mut notes);
+    notes.take();
+    primary.handle_message(Nanos(0), &Message::FrameOk { number: 1 }, &mut notes);
+    primary.handle_message(
+        Nanos(0),
+        &Message::Held { conns: vec![(ConnId(9), SeqNo(5))] },
+        &mut notes,
+    );
+    assert!(notes.take().is_empty());
+    primary.handle_message(Nanos(0), &Message::Need { frame: 1, index: 1 }, &mut notes);
+    assert_eq!(notes.take(), [Effect::Payload(1, 1, b"hi".to_vec())]);
+}
+
+#[test]
+fn a_reused_tuple_is_bound_in_the_order_of_its_lives() {
+    let (mut primary, mut notes) = (Primary::new(0), Notes::default());
+    for id in [3, 4] {
+        primary.handle_synack(Nanos(0), ConnId(id), record(1000), &mut notes);
+    }
+    notes.take();
+    for accept in [1, 2] {
+        notes.append(Op::Accept, accept, 0, 5, info(1000).as_bytes());
+    }
+    notes.append(Op::Accept, 3, 0, 5, info(1001).as_bytes());
+    notes.feed(&mut primary, 0);
+    let effects = notes.take();
+    let [Effect::Frame(1, records)] = &effects[..] else { panic!("{effects:?}") };
+    let ids: Vec<u64> = records
+        .chunks(record_len(size_of::<AcceptInfo>()))
+        .map(|record| {
+            AcceptInfo::read_from_prefix(&record[HEADER_LEN..]).map_or(99, |(info, _)| info.conn_id)
+        })
+        .collect();
+    assert_eq!(ids, [3, 4, 0]);
+    assert_eq!(primary.counters().accepts_unknown, 1);
+}
+
+#[test]
+fn a_full_table_refuses_the_new_connection() {
+    let (mut primary, mut notes) = (Primary::new(0), Notes::default());
+    for n in 0..=CONNS_MAX as u64 {
+        let key = ConnKey { client_port: n as u16, ..key(0) };
+        primary.handle_synack(Nanos(0), ConnId(n), ConnRecord { key, ..record(0) }, &mut notes);
+    }
+    assert_eq!(notes.take().last(), Some(&Effect::Refuse(CONNS_MAX as u64)));
+}
+
+#[test]
+fn a_log_that_makes_no_sense_ends_protection() {
+    let tapped = |flags, ret, payload: &[u8]| {
+        let (mut primary, mut notes) = (Primary::new(0), Notes::default());
+        notes.append(Op::Read, 1, flags, ret, payload);
+        notes.feed(&mut primary, 0);
+        notes.take().pop()
+    };
+    assert_eq!(tapped(TAPPED, 4, b"abc"), Some(Effect::Broken));
+    assert!(matches!(tapped(TAPPED, -11, b""), Some(Effect::Frame(..))));
+    let (mut primary, mut notes) = (Primary::new(0), Notes::default());
+    primary.handle_log(Nanos(0), 8, &[0; 32], &mut notes);
+    assert_eq!(notes.take(), [Effect::Broken]);
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_logs_and_messages_never_panic(
+        log in proptest::collection::vec(0_u8..20, 0..400),
+        needs in proptest::collection::vec((0_u64..4, 0_u32..9), 0..6),
+        ok: u64,
+    ) {
+        let mut primary = Primary::new(0);
+        let mut notes = Notes { log, effects: Vec::new() };
+        primary.handle_synack(Nanos(0), ConnId(1), record(1), &mut notes);
+        notes.feed(&mut primary, 0);
+        for (frame, index) in needs {
+            primary.handle_message(Nanos(0), &Message::Need { frame, index }, &mut notes);
+        }
+        primary.handle_message(Nanos(0), &Message::Held { conns: vec![(ConnId(1), SeqNo(ok as u32))] }, &mut notes);
+        primary.handle_message(Nanos(0), &Message::FrameOk { number: ok }, &mut notes);
+        primary.handle_server_died(Nanos(0), &mut notes);
+    }
+}

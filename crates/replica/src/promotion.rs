@@ -1,0 +1,350 @@
+//! Promotion of the backup: from what the log and the tap held, what the
+//! clients answer, what the edge saw and what the replica wrote, to the exact
+//! state of every socket that must be rebuilt (decisions 13 to 18).
+
+mod settle;
+
+pub use settle::{Closing, Restore, Why};
+
+use crate::segment::OwnedSegment;
+use crate::tap::Tap;
+use crate::{Nanos, TapSegment, Verdict};
+use holdfast_wire::message::{ConnId, ConnKey, ConnRecord, FlowBounds};
+use holdfast_wire::seq::SeqNo;
+use std::collections::{BTreeMap, VecDeque};
+
+/// How long a connection waits for its client's answer and the edge's bounds.
+pub const PROBE_WAIT: Nanos = Nanos::from_ms(20);
+/// Added to every TSval, so that it is above whatever the primary sent.
+pub const TSVAL_MARGIN_MS: u32 = 1000;
+/// Bytes of packets kept for re-injection after the sockets live; later ones
+/// are left to the clients' retransmission.
+pub const LATE_BYTES_MAX: usize = 16 << 20;
+/// SYNs kept for the listeners; later ones are left to retransmission.
+pub const LATE_SYNS_MAX: usize = 1024;
+
+/// What the machine wants done. Each connection gets exactly one verdict.
+pub trait PromotionOutput {
+    /// Rebuild this socket.
+    fn restore(&mut self, restore: &Restore<'_>);
+    /// No socket is needed; without `accept` the server never saw it.
+    fn discard(&mut self, conn: ConnId, accept: Option<u32>, why: Why);
+    /// The client reset the connection: the server's descriptor answers ECONNRESET.
+    fn reset(&mut self, conn: ConnId, accept: u32);
+    /// The replica contradicts what clients hold. It must never be promoted;
+    /// nothing more is restored.
+    fn diverged(&mut self, reason: &Diverged);
+}
+
+/// How a replica contradicts the primary (law L5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Diverged {
+    #[error("connection {conn:?}: the client may hold {held} bytes, the replica wrote {written}")]
+    Output { conn: ConnId, held: u64, written: u64 },
+    #[error("connection {conn:?}: the log says {logged} bytes were read, the replica read {read}")]
+    Input { conn: ConnId, logged: u64, read: u64 },
+}
+
+/// A packet that makes the client tell its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    pub conn: ConnId,
+    pub key: ConnKey,
+    pub seq: SeqNo,
+    pub ack: SeqNo,
+    /// A repeated SYN-ACK, with the options of [`record`](Self::record).
+    pub syn: bool,
+    /// One byte that the client has long acknowledged; none on a SYN-ACK.
+    pub payload: Option<u8>,
+    pub tsval: Option<u32>,
+    pub record: ConnRecord,
+}
+
+/// One connection of the parked replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ManifestConn {
+    /// Accept number.
+    pub accept: u32,
+    /// The server holds a descriptor.
+    pub open: bool,
+    pub fd: i32,
+    /// Stream bytes read and written by the replica.
+    pub in_bytes: u64,
+    pub out_bytes: u64,
+    /// Oldest retained output offset.
+    pub keep_from: u64,
+    /// 1 = the server shut down its sending side, 2 = receiving side.
+    pub shut: u32,
+    /// The server has seen the client's end of stream.
+    pub eof: bool,
+}
+
+/// What [`Backup::plan`](crate::backup::Backup::plan) hands over per connection.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) id: ConnId,
+    pub(crate) record: ConnRecord,
+    pub(crate) accept: Option<u32>,
+    /// A newer connection took the four-tuple: the client has given this one up.
+    pub(crate) replaced: bool,
+    pub(crate) in_bytes: u64,
+    pub(crate) closed: bool,
+    pub(crate) snd_una: u64,
+    pub(crate) tsval: Option<(u32, Nanos)>,
+    pub(crate) tap: Tap,
+}
+
+#[derive(Debug)]
+struct Conn {
+    planned: Planned,
+    bounds: Option<FlowBounds>,
+    answered: bool,
+    settled: bool,
+}
+
+/// See the module.
+///
+/// # Contract
+/// * Send [`probes`](Self::probes) once the edge has granted; all go out at once.
+/// * Then feed `handle_segment` (every client packet that now arrives, pure
+///   ACKs included), `handle_bounds` (from the edge) and `handle_manifest` (once
+///   the replica is parked), in any order. Verdicts leave through `out`
+///   connection by connection; none waits for another.
+/// * Sleep no longer than until [`next_deadline`](Self::next_deadline), then
+///   call `handle_timeout`.
+/// * When [`is_done`](Self::is_done), and the sockets and listeners live,
+///   re-inject [`take_late`](Self::take_late), then [`take_syns`](Self::take_syns).
+#[derive(Debug)]
+pub struct Promotion {
+    conns: BTreeMap<ConnId, Conn>,
+    by_key: BTreeMap<ConnKey, ConnId>,
+    manifest: Option<BTreeMap<u32, ManifestConn>>,
+    bounds_complete: bool,
+    deadline: Option<Nanos>,
+    waited: bool,
+    diverged: bool,
+    late: VecDeque<Vec<u8>>,
+    late_bytes: usize,
+    syns: VecDeque<OwnedSegment>,
+}
+
+impl Promotion {
+    pub(crate) fn new(planned: Vec<Planned>, syns: VecDeque<OwnedSegment>) -> Self {
+        let by_key = planned.iter().filter(|p| !p.replaced).map(|p| (p.record.key, p.id)).collect();
+        let conns = planned
+            .into_iter()
+            .map(|planned| {
+                (planned.id, Conn { planned, bounds: None, answered: false, settled: false })
+            })
+            .collect();
+        Self {
+            conns,
+            by_key,
+            manifest: None,
+            bounds_complete: false,
+            deadline: None,
+            waited: false,
+            diverged: false,
+            late: VecDeque::new(),
+            late_bytes: 0,
+            syns,
+        }
+    }
+
+    /// The packets that ask every client at once; the wait starts now.
+    pub fn probes(&mut self, now: Nanos) -> Vec<Probe> {
+        self.deadline = Some(now.plus(PROBE_WAIT));
+        // From here on only answers count: what was acknowledged before may have
+        // been forged, and what the kernel took of it is in `snd_una`.
+        for conn in self.conns.values_mut() {
+            conn.planned.tap.acked = conn.planned.snd_una;
+        }
+        self.conns.values().filter(|conn| !conn.is_over()).map(|conn| conn.probe(now)).collect()
+    }
+
+    /// A client's packet: an answer, data that is still missing, or something
+    /// to re-inject once the socket lives.
+    pub fn handle_segment(
+        &mut self,
+        now: Nanos,
+        segment: &TapSegment<'_>,
+        out: &mut impl PromotionOutput,
+    ) {
+        let conn = self.by_key.get(&segment.key).and_then(|id| self.conns.get_mut(id));
+        if segment.syn && !segment.ack_flag {
+            if conn.is_none_or(|conn| conn.planned.record.irs != segment.seq) {
+                self.keep_syn(segment);
+            }
+            return;
+        }
+        let Some(conn) = conn else { return };
+        if conn.settled {
+            self.keep_late(segment);
+            return;
+        }
+        let verdict = conn.planned.tap.accept(now, segment);
+        conn.answered |= verdict.is_acceptable() && segment.ack_flag;
+        if conn.answered || verdict == Verdict::Reset {
+            let id = conn.planned.id;
+            self.settle_one(now, id, out);
+        }
+    }
+
+    /// What the edge saw go by; `last` if there is no more to come.
+    pub fn handle_bounds(
+        &mut self,
+        now: Nanos,
+        flows: &[FlowBounds],
+        last: bool,
+        out: &mut impl PromotionOutput,
+    ) {
+        for bounds in flows {
+            if let Some(conn) = self.by_key.get(&bounds.key).and_then(|id| self.conns.get_mut(id)) {
+                conn.bounds = Some(*bounds);
+            }
+        }
+        self.bounds_complete |= last;
+        self.settle_all(now, out);
+    }
+
+    /// The replica is parked: what it holds, read and wrote.
+    pub fn handle_manifest(
+        &mut self,
+        now: Nanos,
+        conns: &[ManifestConn],
+        out: &mut impl PromotionOutput,
+    ) {
+        self.manifest = Some(conns.iter().map(|conn| (conn.accept, *conn)).collect());
+        self.settle_all(now, out);
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        self.deadline.filter(|_| !self.waited)
+    }
+
+    /// Clients that did not answer are restored from the bounds.
+    pub fn handle_timeout(&mut self, now: Nanos, out: &mut impl PromotionOutput) {
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            self.waited = true;
+            self.settle_all(now, out);
+        }
+    }
+
+    /// Has every connection its verdict? Never true after divergence.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        !self.diverged && self.manifest.is_some() && self.conns.values().all(|conn| conn.settled)
+    }
+
+    /// Packets of restored connections that came after their verdict, in order.
+    pub fn take_late(&mut self) -> impl Iterator<Item = Vec<u8>> + use<> {
+        self.late_bytes = 0;
+        std::mem::take(&mut self.late).into_iter()
+    }
+
+    /// SYNs that nobody answered, for the listeners.
+    pub fn take_syns(&mut self) -> impl Iterator<Item = Vec<u8>> + use<> {
+        std::mem::take(&mut self.syns).into_iter().map(OwnedSegment::into_raw)
+    }
+
+    fn keep_syn(&mut self, segment: &TapSegment<'_>) {
+        let same =
+            |syn: &OwnedSegment| syn.view().key == segment.key && syn.view().seq == segment.seq;
+        if self.syns.len() < LATE_SYNS_MAX && !self.syns.iter().any(same) {
+            self.syns.push_back(OwnedSegment::new(segment));
+        }
+    }
+
+    fn keep_late(&mut self, segment: &TapSegment<'_>) {
+        let matters = !segment.payload.is_empty() || segment.fin || segment.rst;
+        if matters && self.late_bytes + segment.raw.len() <= LATE_BYTES_MAX {
+            self.late_bytes += segment.raw.len();
+            self.late.push_back(segment.raw.to_vec());
+        }
+    }
+
+    fn settle_all(&mut self, now: Nanos, out: &mut impl PromotionOutput) {
+        let ids: Vec<_> =
+            self.conns.values().filter(|conn| !conn.settled).map(|conn| conn.planned.id).collect();
+        for id in ids {
+            self.settle_one(now, id, out);
+        }
+    }
+
+    /// Gives the connection its verdict if enough is known.
+    fn settle_one(&mut self, now: Nanos, id: ConnId, out: &mut impl PromotionOutput) {
+        let (Some(manifest), Some(conn), false) =
+            (&self.manifest, self.conns.get_mut(&id), self.diverged)
+        else {
+            return;
+        };
+        let known =
+            conn.is_over() || (conn.answered && (conn.bounds.is_some() || self.bounds_complete));
+        if conn.settled || !(known || self.waited) {
+            return;
+        }
+        match conn.settle(now, manifest, out) {
+            Ok(()) => conn.settled = true,
+            Err(reason) => {
+                self.diverged = true;
+                out.diverged(&reason);
+            }
+        }
+    }
+}
+
+impl Conn {
+    /// Has the client given the connection up?
+    fn is_over(&self) -> bool {
+        self.planned.replaced || self.planned.tap.reset
+    }
+
+    /// Has the client said nothing since its SYN, as far as is known?
+    fn may_lack_syn_ack(&self) -> bool {
+        let tap = &self.planned.tap;
+        self.planned.accept.is_none()
+            && tap.stream.end() == 0
+            && tap.stream.held_bytes() == 0
+            && !tap.fin_held()
+    }
+
+    fn probe(&self, now: Nanos) -> Probe {
+        let Planned { id, record, tap, .. } = &self.planned;
+        let syn = self.may_lack_syn_ack();
+        // A byte that the client has for certain: the primary's kernel saw it
+        // acknowledged. Counting from the ISS would wrap after 2 GiB.
+        let seq = if syn {
+            record.iss
+        } else {
+            tap.snd_origin.plus(self.planned.snd_una).plus(u64::from(u32::MAX))
+        };
+        Probe {
+            conn: *id,
+            key: record.key,
+            seq,
+            ack: tap.held(),
+            syn,
+            payload: (!syn).then_some(0),
+            tsval: self.tsval(now),
+            record: *record,
+        }
+    }
+
+    /// Decision 18: last seen, plus the time since, plus a margin; bit 0 clear,
+    /// which to Linux means millisecond ticks.
+    fn tsval(&self, now: Nanos) -> Option<u32> {
+        let (seen, at) = self.planned.tsval?;
+        let mut last = seen.wrapping_add(now.since(at).as_ms() as u32);
+        if let Some(bounds) = self.bounds
+            && bounds.tsval.wrapping_sub(last) as i32 > 0
+        {
+            last = bounds.tsval;
+        }
+        Some(last.wrapping_add(TSVAL_MARGIN_MS) & !1)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+//! One connection's verdict: where its socket must continue, or why it must not.
+
+use super::{Conn, Diverged, ManifestConn, PromotionOutput};
+use crate::Nanos;
+use holdfast_wire::message::{ConnId, ConnRecord};
+use holdfast_wire::seq::SeqNo;
+use std::collections::BTreeMap;
+
+/// Why a connection is not restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Both directions had ended and were acknowledged.
+    Finished,
+    /// The client gave up before the server accepted.
+    ClientReset,
+    /// No sign that the client ever got the SYN-ACK; it will repeat its SYN.
+    NeverEstablished,
+    /// The replica's table does not have it.
+    NotInManifest,
+    /// The replica no longer has output that the client lacks.
+    OutputNotRetained,
+}
+
+/// How far the connection's end has gone (decision 15).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Closing {
+    /// The client's FIN is held: inject it at `rcv_nxt` after the socket lives.
+    pub client_fin: bool,
+    /// The server ended its sending side: `shutdown` after the output. The FIN
+    /// takes the number it had, so that a client that has it just acknowledges.
+    pub server_fin: bool,
+    /// The client has acknowledged that FIN already.
+    pub server_fin_acked: bool,
+    /// The server holds no descriptor: close the socket once output is queued.
+    pub orphan: bool,
+}
+
+/// Everything that a repaired socket needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restore<'a> {
+    pub conn: ConnId,
+    pub record: &'a ConnRecord,
+    /// `None`: to be handed out by the replica's next `accept` (decision 14).
+    pub accept: Option<u32>,
+    /// The replica's descriptor; `None` in the accept queue or for an orphan.
+    pub fd: Option<i32>,
+    /// Where the RECV queue starts: the first byte of `unread`.
+    pub recv_start: SeqNo,
+    /// What the client sent and the server has not read, in two pieces.
+    pub unread: [&'a [u8]; 2],
+    /// After `unread`; the client's FIN, if held, has this number.
+    pub rcv_nxt: SeqNo,
+    /// First byte that the client lacks, and its stream offset.
+    pub snd_una: SeqNo,
+    pub snd_una_offset: u64,
+    /// Output `[snd_una_offset, in_flight_end)` may be on its way: it goes into
+    /// the repair SEND queue, so that an ACK of it is not above `snd_nxt`.
+    pub in_flight_end: u64,
+    /// Output `[in_flight_end, out_end)` is retained and is sent live.
+    pub out_end: u64,
+    /// What the client can take, in bytes.
+    pub peer_window_bytes: u32,
+    /// Largest right edge promised (law L4), and the window that keeps it.
+    pub right_edge: SeqNo,
+    pub receive_window_bytes: u32,
+    pub tsval: Option<u32>,
+    pub closing: Closing,
+    /// Raw packets beyond a hole, in the order of arrival.
+    pub reinject: Vec<&'a [u8]>,
+}
+
+/// Where the server's stream stands at the client.
+struct Sent {
+    acked: u64,
+    end: u64,
+}
+
+impl Conn {
+    pub(super) fn settle(
+        &self,
+        now: Nanos,
+        manifest: &BTreeMap<u32, ManifestConn>,
+        out: &mut impl PromotionOutput,
+    ) -> Result<(), Diverged> {
+        let (id, accept) = (self.planned.id, self.planned.accept);
+        if self.is_over() {
+            match accept {
+                Some(accept) => out.reset(id, accept),
+                None => out.discard(id, None, Why::ClientReset),
+            }
+            return Ok(());
+        }
+        let replica = match accept {
+            None if !self.is_established() => {
+                out.discard(id, None, Why::NeverEstablished);
+                return Ok(());
+            }
+            None => IN_ACCEPT_QUEUE,
+            Some(accept) => match manifest.get(&accept) {
+                Some(replica) => *replica,
+                None => {
+                    let why = if self.planned.closed { Why::Finished } else { Why::NotInManifest };
+                    out.discard(id, Some(accept), why);
+                    return Ok(());
+                }
+            },
+        };
+        let sent = self.sent(&replica)?;
+        match self.refusal(&replica, &sent) {
+            Some(why) => out.discard(id, accept, why),
+            None => out.restore(&self.restored(now, &replica, &sent)),
+        }
+        Ok(())
+    }
+
+    /// Is there any sign that the client got the SYN-ACK?
+    fn is_established(&self) -> bool {
+        let acked_syn = |ack: SeqNo| ack == self.planned.tap.snd_origin;
+        self.answered
+            || !self.may_lack_syn_ack()
+            || self.bounds.is_some_and(|bounds| acked_syn(bounds.client_ack))
+    }
+
+    /// Compares what the client may hold with what the replica wrote, before
+    /// anything is restored (law L5).
+    fn sent(&self, replica: &ManifestConn) -> Result<Sent, Diverged> {
+        let planned = &self.planned;
+        let tap = &planned.tap;
+        if replica.in_bytes != planned.in_bytes {
+            return Err(Diverged::Input {
+                conn: planned.id,
+                logged: planned.in_bytes,
+                read: replica.in_bytes,
+            });
+        }
+        let written = replica.out_bytes + u64::from(replica.has_ended());
+        let near = planned.snd_una;
+        let offset = |seq: SeqNo| seq.offset_near(tap.snd_origin, near);
+        let seen = self.bounds.map(|bounds| offset(bounds.seq_end).max(planned.snd_una));
+        let answer = self.answered.then_some(tap.acked);
+        // Only what the edge let through can be at the client. Without the edge
+        // the client's word is all there is; with it, a client that acknowledges
+        // what was never sent harms only itself.
+        let held = seen.or(answer).unwrap_or(0).max(planned.snd_una);
+        if held > written {
+            return Err(Diverged::Output { conn: planned.id, held, written });
+        }
+        let limit = seen.unwrap_or(written);
+        let client_ack = self.bounds.map(|bounds| offset(bounds.client_ack));
+        let acked =
+            [answer, client_ack].into_iter().flatten().find(|ack| *ack <= limit).unwrap_or(0);
+        let acked = acked.max(planned.snd_una);
+        Ok(Sent { acked, end: seen.unwrap_or(acked).max(acked) })
+    }
+
+    fn refusal(&self, replica: &ManifestConn, sent: &Sent) -> Option<Why> {
+        let fin_acked = sent.acked > replica.out_bytes;
+        if !replica.open && fin_acked && self.planned.tap.fin_held() {
+            return Some(Why::Finished);
+        }
+        (sent.acked.min(replica.out_bytes) < replica.keep_from).then_some(Why::OutputNotRetained)
+    }
+
+    fn restored(&self, now: Nanos, replica: &ManifestConn, sent: &Sent) -> Restore<'_> {
+        let planned = &self.planned;
+        let tap = &planned.tap;
+        let held = tap.stream.end();
+        let unread_len = held.saturating_sub(planned.in_bytes) as usize;
+        let right_edge = self
+            .bounds
+            .map_or(0, |bounds| bounds.right_edge.offset_near(tap.rcv_origin, held))
+            .max(tap.right_edge())
+            .max(held);
+        let snd_una_offset = sent.acked.min(replica.out_bytes);
+        Restore {
+            conn: planned.id,
+            record: &planned.record,
+            accept: planned.accept,
+            fd: (planned.accept.is_some() && replica.open).then_some(replica.fd),
+            recv_start: tap.rcv_origin.plus(planned.in_bytes),
+            unread: tap.stream.range(planned.in_bytes, unread_len).unwrap_or_default(),
+            rcv_nxt: tap.rcv_origin.plus(held),
+            snd_una: tap.snd_origin.plus(snd_una_offset),
+            snd_una_offset,
+            in_flight_end: sent.end.min(replica.out_bytes),
+            out_end: replica.out_bytes,
+            peer_window_bytes: tap.peer_window,
+            right_edge: tap.rcv_origin.plus(right_edge),
+            receive_window_bytes: u32::try_from(right_edge - held).unwrap_or(u32::MAX),
+            tsval: self.tsval(now),
+            closing: Closing {
+                client_fin: tap.fin_held(),
+                server_fin: replica.has_ended(),
+                server_fin_acked: sent.acked > replica.out_bytes,
+                orphan: !replica.open,
+            },
+            reinject: tap.raws().collect(),
+        }
+    }
+}
+
+/// What the replica has of a connection that it has not accepted.
+const IN_ACCEPT_QUEUE: ManifestConn = ManifestConn {
+    accept: 0,
+    open: true,
+    fd: -1,
+    in_bytes: 0,
+    out_bytes: 0,
+    keep_from: 0,
+    shut: 0,
+    eof: false,
+};
+
+impl ManifestConn {
+    /// Has the server ended its sending side? Its FIN takes one number then.
+    fn has_ended(&self) -> bool {
+        !self.open || self.shut & 1 != 0
+    }
+}

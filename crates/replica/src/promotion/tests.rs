@@ -1,0 +1,362 @@
+use super::*;
+use holdfast_wire::message::ConnProgress;
+use proptest::prelude::*;
+
+const ID: ConnId = ConnId(5);
+const IRS: SeqNo = SeqNo(999);
+const ISS: SeqNo = SeqNo(u32::MAX - 3);
+
+fn record() -> ConnRecord {
+    ConnRecord {
+        key: ConnKey { server: [1; 16], client: [2; 16], server_port: 80, client_port: 5000 },
+        iss: ISS,
+        irs: IRS,
+        mss: 1460,
+        peer_mss: 1400,
+        rcv_wscale: 7,
+        snd_wscale: 7,
+        sack: true,
+        tsval: Some(100),
+        window: 60000,
+    }
+}
+
+fn segment(offset: u64, ack: u64, payload: &[u8]) -> TapSegment<'_> {
+    TapSegment {
+        key: record().key,
+        seq: IRS.plus(1 + offset),
+        ack: ISS.plus(1 + ack),
+        syn: false,
+        ack_flag: true,
+        fin: false,
+        rst: false,
+        window: 500,
+        tsval: None,
+        mss: None,
+        wscale: None,
+        sack_permitted: false,
+        payload,
+        raw: payload,
+    }
+}
+
+fn planned(accept: Option<u32>) -> Planned {
+    Planned {
+        id: ID,
+        record: record(),
+        accept,
+        replaced: false,
+        in_bytes: 0,
+        closed: false,
+        snd_una: 0,
+        tsval: Some((100, Nanos(0))),
+        tap: Tap::new(&record()),
+    }
+}
+
+fn replica() -> ManifestConn {
+    ManifestConn {
+        accept: 1,
+        open: true,
+        fd: 7,
+        in_bytes: 0,
+        out_bytes: 100,
+        keep_from: 0,
+        shut: 0,
+        eof: false,
+    }
+}
+
+fn bounds(sent: u64, acked: u64) -> FlowBounds {
+    FlowBounds {
+        key: record().key,
+        seq_end: ISS.plus(1 + sent),
+        right_edge: IRS.plus(70_001),
+        tsval: 5001,
+        client_ack: ISS.plus(1 + acked),
+    }
+}
+
+/// The parts of a verdict that differ between cases.
+#[derive(Debug, PartialEq, Eq)]
+enum Note {
+    Restore {
+        accept: Option<u32>,
+        fd: Option<i32>,
+        unread: Vec<u8>,
+        acked: u64,
+        in_flight_end: u64,
+        out_end: u64,
+        closing: Closing,
+    },
+    Discard(Option<u32>, Why),
+    Reset(u32),
+    Diverged(Diverged),
+}
+
+#[derive(Default)]
+struct Notes {
+    notes: Vec<Note>,
+    rcv_nxt: SeqNo,
+    receive_window: u32,
+    tsval: Option<u32>,
+    peer_window: u32,
+    reinject: Vec<Vec<u8>>,
+}
+
+impl PromotionOutput for Notes {
+    fn restore(&mut self, r: &Restore<'_>) {
+        self.notes.push(Note::Restore {
+            accept: r.accept,
+            fd: r.fd,
+            unread: r.unread.concat(),
+            acked: r.snd_una_offset,
+            in_flight_end: r.in_flight_end,
+            out_end: r.out_end,
+            closing: r.closing,
+        });
+        self.rcv_nxt = r.rcv_nxt;
+        self.receive_window = r.receive_window_bytes;
+        self.tsval = r.tsval;
+        self.peer_window = r.peer_window_bytes;
+        self.reinject = r.reinject.iter().map(|raw| raw.to_vec()).collect();
+    }
+    fn discard(&mut self, _: ConnId, accept: Option<u32>, why: Why) {
+        self.notes.push(Note::Discard(accept, why));
+    }
+    fn reset(&mut self, _: ConnId, accept: u32) {
+        self.notes.push(Note::Reset(accept));
+    }
+    fn diverged(&mut self, reason: &Diverged) {
+        self.notes.push(Note::Diverged(*reason));
+    }
+}
+
+/// Runs a promotion of one connection to its verdict.
+fn verdict(
+    planned: Planned,
+    bounds: Option<FlowBounds>,
+    answer: Option<u64>,
+    replica: ManifestConn,
+) -> Note {
+    let seq = planned.tap.held();
+    let mut promotion = Promotion::new(vec![planned], VecDeque::new());
+    let mut out = Notes::default();
+    promotion.probes(Nanos(0));
+    promotion.handle_manifest(Nanos(0), &[replica], &mut out);
+    promotion.handle_bounds(Nanos(0), bounds.as_slice(), true, &mut out);
+    if let Some(ack) = answer {
+        promotion.handle_segment(Nanos(0), &TapSegment { seq, ..segment(0, ack, b"") }, &mut out);
+    }
+    promotion.handle_timeout(PROBE_WAIT, &mut out);
+    assert_eq!(out.notes.len(), 1, "{:?}", out.notes);
+    out.notes.remove(0)
+}
+
+fn restored(acked: u64, in_flight_end: u64, closing: Closing) -> Note {
+    let fd = (!closing.orphan).then_some(7);
+    Note::Restore {
+        accept: Some(1),
+        fd,
+        unread: vec![],
+        acked,
+        in_flight_end,
+        out_end: 100,
+        closing,
+    }
+}
+
+#[test]
+fn the_answer_says_what_the_client_lacks_and_the_edge_what_is_on_its_way() {
+    let open = Closing::default();
+    assert_eq!(
+        verdict(planned(Some(1)), Some(bounds(80, 10)), Some(40), replica()),
+        restored(40, 80, open)
+    );
+    assert_eq!(
+        verdict(planned(Some(1)), Some(bounds(80, 10)), None, replica()),
+        restored(10, 80, open)
+    );
+    assert_eq!(verdict(planned(Some(1)), None, Some(40), replica()), restored(40, 40, open));
+    let known = Planned { snd_una: 30, ..planned(Some(1)) };
+    assert_eq!(verdict(known, None, None, replica()), restored(30, 30, open));
+}
+
+#[test]
+fn a_client_that_acknowledges_what_was_never_sent_harms_only_itself() {
+    assert_eq!(
+        verdict(planned(Some(1)), Some(bounds(80, 10)), Some(90_000), replica()),
+        restored(10, 80, Closing::default())
+    );
+}
+
+#[test]
+fn a_client_that_holds_more_than_the_replica_wrote_shows_divergence() {
+    let diverged = |held| Note::Diverged(Diverged::Output { conn: ID, held, written: 100 });
+    assert_eq!(verdict(planned(Some(1)), Some(bounds(101, 10)), None, replica()), diverged(101));
+    assert_eq!(verdict(planned(Some(1)), None, Some(102), replica()), diverged(102));
+    let other = ManifestConn { in_bytes: 3, ..replica() };
+    let expected = Diverged::Input { conn: ID, logged: 0, read: 3 };
+    assert_eq!(
+        verdict(planned(Some(1)), Some(bounds(80, 10)), Some(40), other),
+        Note::Diverged(expected)
+    );
+}
+
+#[test]
+fn the_end_of_a_connection_continues_where_it_was() {
+    let shut = ManifestConn { shut: 1, ..replica() };
+    let closed = ManifestConn { open: false, ..replica() };
+    let fin_wait_1 = Closing { server_fin: true, ..Closing::default() };
+    let fin_wait_2 = Closing { server_fin_acked: true, ..fin_wait_1 };
+    assert_eq!(
+        verdict(planned(Some(1)), Some(bounds(101, 50)), Some(60), shut),
+        restored(60, 100, fin_wait_1)
+    );
+    assert_eq!(
+        verdict(planned(Some(1)), Some(bounds(101, 50)), Some(101), shut),
+        restored(100, 100, fin_wait_2)
+    );
+    let orphan = Closing { orphan: true, ..fin_wait_2 };
+    assert_eq!(
+        verdict(planned(Some(1)), Some(bounds(101, 50)), Some(101), closed),
+        restored(100, 100, orphan)
+    );
+    let ended = || {
+        let mut planned = planned(Some(1));
+        planned.tap.accept(Nanos(0), &TapSegment { fin: true, ..segment(0, 0, b"") });
+        planned
+    };
+    let close_wait = Closing { client_fin: true, ..Closing::default() };
+    assert_eq!(
+        verdict(ended(), Some(bounds(80, 50)), Some(60), replica()),
+        restored(60, 80, close_wait)
+    );
+    assert_eq!(
+        verdict(ended(), Some(bounds(101, 50)), Some(101), closed),
+        Note::Discard(Some(1), Why::Finished)
+    );
+}
+
+#[test]
+fn what_cannot_be_restored_says_why() {
+    let gone = ManifestConn { keep_from: 50, ..replica() };
+    assert_eq!(
+        verdict(planned(Some(1)), Some(bounds(80, 40)), None, gone),
+        Note::Discard(Some(1), Why::OutputNotRetained)
+    );
+    assert_eq!(
+        verdict(planned(Some(2)), None, None, replica()),
+        Note::Discard(Some(2), Why::NotInManifest)
+    );
+    let replaced = Planned { replaced: true, ..planned(Some(1)) };
+    assert_eq!(verdict(replaced, None, None, replica()), Note::Reset(1));
+}
+
+#[test]
+fn the_accept_queue_is_rebuilt_if_the_client_knows_of_it() {
+    let queued = Note::Restore {
+        accept: None,
+        fd: None,
+        unread: vec![],
+        acked: 0,
+        in_flight_end: 0,
+        out_end: 0,
+        closing: Closing::default(),
+    };
+    assert_eq!(verdict(planned(None), None, Some(0), replica()), queued);
+    assert_eq!(verdict(planned(None), Some(bounds(0, 0)), None, replica()), queued);
+    let silent = FlowBounds { client_ack: SeqNo(0), ..bounds(0, 0) };
+    assert_eq!(
+        verdict(planned(None), Some(silent), None, replica()),
+        Note::Discard(None, Why::NeverEstablished)
+    );
+}
+
+#[test]
+fn a_reset_as_answer_ends_the_connection() {
+    let run = |accept| {
+        let mut promotion = Promotion::new(vec![planned(accept)], VecDeque::new());
+        let mut out = Notes::default();
+        promotion.handle_manifest(Nanos(0), &[replica()], &mut out);
+        promotion.handle_segment(
+            Nanos(0),
+            &TapSegment { rst: true, ack_flag: false, ..segment(0, 0, b"") },
+            &mut out,
+        );
+        assert!(promotion.is_done());
+        out.notes
+    };
+    assert_eq!(run(Some(1)), [Note::Reset(1)]);
+    assert_eq!(run(None), [Note::Discard(None, Why::ClientReset)]);
+}
+
+#[test]
+fn probes_use_numbers_that_the_client_has_passed() {
+    let mut active = planned(Some(1));
+    active.snd_una = (5 << 30) + 7;
+    active.tap.accept(Nanos(0), &segment(0, 0, b"abc"));
+    let mut promotion = Promotion::new(vec![active], VecDeque::new());
+    let probe = promotion.probes(Nanos::from_ms(10))[0];
+    assert_eq!((probe.seq, probe.ack), (ISS.plus((5 << 30) + 7), IRS.plus(4)));
+    assert_eq!((probe.syn, probe.payload, probe.tsval), (false, Some(0), Some(1110)));
+    let mut promotion = Promotion::new(vec![planned(None)], VecDeque::new());
+    let probe = promotion.probes(Nanos(0))[0];
+    assert_eq!((probe.seq, probe.ack, probe.syn, probe.payload), (ISS, IRS.plus(1), true, None));
+    assert_eq!(promotion.next_deadline(), Some(PROBE_WAIT));
+}
+
+#[test]
+fn input_that_came_in_between_is_neither_lost_nor_doubled() {
+    let mut half_read = planned(Some(1));
+    half_read.tap.accept(Nanos(0), &segment(0, 0, b"read unread"));
+    half_read.tap.stream.consume_to(5);
+    half_read.in_bytes = 5;
+    let mut promotion = Promotion::new(vec![half_read], VecDeque::new());
+    let mut out = Notes::default();
+    promotion.handle_segment(Nanos(0), &segment(20, 0, b"beyond a hole"), &mut out);
+    promotion.handle_segment(Nanos(0), &segment(11, 60, b" more"), &mut out);
+    promotion.handle_manifest(Nanos(0), &[ManifestConn { in_bytes: 5, ..replica() }], &mut out);
+    assert!(out.notes.is_empty(), "the edge's bounds may still come");
+    promotion.handle_bounds(Nanos::from_ms(50), &[bounds(80, 0)], false, &mut out);
+    let [Note::Restore { unread, acked: 60, in_flight_end: 80, .. }] = &out.notes[..] else {
+        panic!("{:?}", out.notes)
+    };
+    assert_eq!(unread, b"unread more");
+    assert_eq!((out.rcv_nxt, out.receive_window), (IRS.plus(17), 70_000 - 16));
+    assert_eq!((out.tsval, out.peer_window), (Some(6000), 500 << 7));
+    assert_eq!(out.reinject, [b"beyond a hole".to_vec()]);
+    promotion.handle_segment(Nanos(0), &segment(16, 60, b"late"), &mut out);
+    promotion.handle_segment(Nanos(0), &segment(20, 60, b""), &mut out);
+    let syn =
+        TapSegment { syn: true, ack_flag: false, seq: SeqNo(1), raw: b"syn", ..segment(0, 0, b"") };
+    promotion.handle_segment(Nanos(0), &syn, &mut out);
+    assert_eq!(promotion.take_late().collect::<Vec<_>>(), [b"late".to_vec()]);
+    assert_eq!(promotion.take_syns().collect::<Vec<_>>(), [b"syn".to_vec()]);
+}
+
+proptest! {
+    /// The rebuilt socket never starts above what the client has, never claims
+    /// more than the replica wrote, and honours the promised window.
+    #[test]
+    fn a_restored_socket_is_consistent(
+        una in 0_u64..100, acked in 0_u64..200, sent in 0_u64..140, answer in proptest::option::of(0_u64..200),
+        keep_from in 0_u64..50, shut in 0_u32..2, with_bounds: bool,
+    ) {
+        let mut conn = planned(Some(1));
+        let progress = ConnProgress { conn: ID, snd_una: ISS.plus(1 + una), snd_nxt: ISS.plus(1 + una), right_edge: IRS, tsval: 0 };
+        conn.tap.note_progress(&progress, una);
+        conn.snd_una = una;
+        let replica = ManifestConn { keep_from, shut, ..replica() };
+        let bounds = with_bounds.then(|| bounds(sent.max(una), acked));
+        match verdict(conn, bounds, answer, replica) {
+            Note::Restore { acked: from, in_flight_end, out_end, .. } => {
+                prop_assert!(keep_from <= from && from <= in_flight_end && in_flight_end <= out_end);
+                prop_assert!(from >= una.min(100));
+            }
+            Note::Discard(_, why) => prop_assert_eq!(why, Why::OutputNotRetained),
+            Note::Diverged(Diverged::Output { held, written, .. }) => prop_assert!(held > written),
+            other => prop_assert!(false, "{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! What the tap may accept of one connection: only what the primary's kernel
+//! would (decision 2).
+//!
+//! The checks follow RFC 9293 §3.10.7.4 and Linux; where the backup knows less
+//! than the primary's kernel they are lenient, because the hash of every read
+//! finds what got in wrongly and a refused segment costs a round trip.
+
+use crate::stream::{Inserted, Stream};
+use crate::{Nanos, TapSegment};
+use holdfast_wire::message::{ConnProgress, ConnRecord};
+use holdfast_wire::seq::SeqNo;
+use std::collections::VecDeque;
+
+/// How far an ACK may lie from what the server is known to have sent.
+pub const ACK_SLACK_BYTES: u32 = 64 << 20;
+/// Bytes of raw packets kept per connection for re-injection; later ones are
+/// left to the client's retransmission.
+pub const RAWS_BYTES_MAX: usize = 4 << 20;
+/// After this idle time a timestamp says nothing about age (RFC 7323 §5.5).
+const PAWS_IDLE: Nanos = Nanos::from_ms(24 * 24 * 3600 * 1000);
+/// `wscale` of a record without window scaling.
+const NO_SCALING: u8 = 255;
+/// Largest shift (RFC 7323 §2.3).
+const WSCALE_MAX: u8 = 14;
+
+/// What became of a tapped segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The held part of the stream is longer (bytes or FIN).
+    Grown,
+    /// Kept beyond a hole.
+    Kept,
+    /// Acceptable, and nothing new.
+    Nothing,
+    /// Wholly before what is held: a repetition, whose ACK may be old too.
+    Old,
+    /// Refused at a memory limit.
+    Full,
+    /// The client reset the connection.
+    Reset,
+    /// An RST or SYN that the primary answers with a challenge ACK (RFC 5961).
+    Challenge,
+    /// Outside the window, too old, or with an impossible or missing ACK.
+    Window,
+    Paws,
+    AckRange,
+}
+
+impl Verdict {
+    /// Would the primary's kernel look at the segment's ACK and window?
+    pub(crate) fn is_acceptable(self) -> bool {
+        matches!(self, Self::Grown | Self::Kept | Self::Nothing | Self::Full)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Raw {
+    end: u64,
+    packet: Vec<u8>,
+}
+
+/// The receiving half of one connection, as far as the tap shows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Tap {
+    /// Sequence number of stream offset 0, both directions.
+    pub(crate) rcv_origin: SeqNo,
+    pub(crate) snd_origin: SeqNo,
+    pub(crate) stream: Stream,
+    fin: Option<u64>,
+    rst: Option<u64>,
+    pub(crate) reset: bool,
+    right_edge: u64,
+    window_max: u64,
+    snd_shift: u8,
+    timestamps: bool,
+    ts_recent: Option<(u32, Nanos)>,
+    /// Bytes the server is known to have handed to its kernel.
+    snd_nxt: u64,
+    /// Highest acceptable ACK of the client, as an offset of the server's stream.
+    pub(crate) acked: u64,
+    pub(crate) peer_window: u32,
+    raws: VecDeque<Raw>,
+    raws_bytes: usize,
+}
+
+fn shift(wscale: u8) -> u8 {
+    if wscale == NO_SCALING { 0 } else { wscale.min(WSCALE_MAX) }
+}
+
+impl Tap {
+    pub(crate) fn new(record: &ConnRecord) -> Self {
+        let window_max = 65535 << shift(record.rcv_wscale);
+        Self {
+            rcv_origin: record.irs.plus(1),
+            snd_origin: record.iss.plus(1),
+            stream: Stream::default(),
+            fin: None,
+            rst: None,
+            reset: false,
+            right_edge: u64::from(record.window),
+            window_max,
+            snd_shift: shift(record.snd_wscale),
+            timestamps: record.tsval.is_some(),
+            ts_recent: None,
+            snd_nxt: 0,
+            acked: 0,
+            // A SYN's window is not scaled; the client may always take this much.
+            peer_window: u32::from(record.peer_mss.max(536)),
+            raws: VecDeque::new(),
+            raws_bytes: 0,
+        }
+    }
+
+    /// The client's SYN, if its copy was seen: the first timestamp, and the
+    /// options that the record may lack.
+    pub(crate) fn note_syn(&mut self, now: Nanos, syn: &TapSegment<'_>, record: &mut ConnRecord) {
+        if self.ts_recent.is_none() {
+            self.ts_recent = syn.tsval.map(|tsval| (tsval, now));
+        }
+        if record.peer_mss == 0 {
+            record.peer_mss = syn.mss.unwrap_or(0);
+        }
+        // A server only scales if the client offered to (RFC 7323 §2.2).
+        if record.rcv_wscale != NO_SCALING && record.snd_wscale == NO_SCALING {
+            record.snd_wscale = syn.wscale.unwrap_or(NO_SCALING);
+            self.snd_shift = shift(record.snd_wscale);
+        }
+        self.peer_window = self.peer_window.max(u32::from(syn.window));
+    }
+
+    /// What the primary's kernel says; `snd_una` as an offset.
+    pub(crate) fn note_progress(&mut self, progress: &ConnProgress, snd_una: u64) {
+        let edge = progress.right_edge.offset_near(self.rcv_origin, self.stream.end());
+        self.right_edge = self.right_edge.max(edge);
+        let sent = progress.snd_nxt.offset_near(self.snd_origin, self.snd_nxt);
+        self.snd_nxt = self.snd_nxt.max(sent).max(snd_una);
+        self.acked = self.acked.max(snd_una);
+    }
+
+    /// The server's kernel took this many bytes in all.
+    pub(crate) fn note_written(&mut self, total: u64) {
+        self.snd_nxt = self.snd_nxt.max(total);
+    }
+
+    /// Is the client's FIN held, and every byte before it?
+    pub(crate) fn fin_held(&self) -> bool {
+        self.fin == Some(self.stream.end())
+    }
+
+    /// The sequence number up to which the client's stream, FIN included, is held.
+    pub(crate) fn held(&self) -> SeqNo {
+        self.rcv_origin.plus(self.held_offset())
+    }
+
+    fn held_offset(&self) -> u64 {
+        self.stream.end() + u64::from(self.fin_held())
+    }
+
+    /// The server read up to `offset`: no FIN can lie before it.
+    pub(crate) fn note_read(&mut self, offset: u64) {
+        if self.fin.is_some_and(|fin| fin < offset) {
+            self.fin = None;
+        }
+        self.prune();
+    }
+
+    /// Largest right edge the primary advertised, as far as it is known.
+    pub(crate) fn right_edge(&self) -> u64 {
+        self.right_edge
+    }
+
+    pub(crate) fn accept(&mut self, now: Nanos, segment: &TapSegment<'_>) -> Verdict {
+        let held = self.held_offset();
+        // 64-bit positions; a segment may start before the stream does.
+        let start = held as i64 + i64::from(segment.seq.since(self.rcv_origin.plus(held)));
+        if segment.rst {
+            return self.accept_rst(start, held);
+        }
+        if segment.syn {
+            return Verdict::Challenge;
+        }
+        if self.is_too_old(now, segment) {
+            return Verdict::Paws;
+        }
+        let end = start + segment.payload.len() as i64 + i64::from(segment.fin);
+        let edge = self.right_edge.max(self.stream.end() + self.window_max);
+        // The lower bound is what the primary's kernel may still lack; a client
+        // repeats older bytes, and those change nothing.
+        if start > edge as i64 {
+            return Verdict::Window;
+        }
+        if !segment.ack_flag
+            || segment.ack.since(self.snd_origin.plus(self.snd_nxt)).unsigned_abs()
+                > ACK_SLACK_BYTES
+        {
+            return Verdict::AckRange;
+        }
+        if end < held as i64 {
+            return Verdict::Old;
+        }
+        self.note_header(now, segment, start, held);
+        self.accept_payload(segment, start)
+    }
+
+    /// RFC 5961 §3.2: only the exact next sequence number resets.
+    fn accept_rst(&mut self, start: i64, held: u64) -> Verdict {
+        if start == held as i64 {
+            self.reset = true;
+            return Verdict::Reset;
+        }
+        // The primary may hold bytes that the tap still lacks.
+        if start > held as i64 && start <= (self.right_edge.max(held + self.window_max)) as i64 {
+            self.rst = Some(start as u64);
+        }
+        Verdict::Challenge
+    }
+
+    fn is_too_old(&self, now: Nanos, segment: &TapSegment<'_>) -> bool {
+        let (true, Some((recent, at)), Some(tsval)) =
+            (self.timestamps, self.ts_recent, segment.tsval)
+        else {
+            return false;
+        };
+        // One tick of tolerance, as Linux has it (TCP_PAWS_WINDOW).
+        recent.wrapping_sub(tsval) as i32 > 1 && now.since(at) < PAWS_IDLE
+    }
+
+    fn note_header(&mut self, now: Nanos, segment: &TapSegment<'_>, start: i64, held: u64) {
+        if let Some(tsval) = segment.tsval
+            && start <= held as i64
+            && self.ts_recent.is_none_or(|(recent, _)| tsval.wrapping_sub(recent) as i32 >= 0)
+        {
+            self.ts_recent = Some((tsval, now));
+        }
+        let ack = segment.ack.offset_near(self.snd_origin, self.acked);
+        if ack >= self.acked {
+            self.acked = ack;
+            self.peer_window = u32::from(segment.window) << self.snd_shift;
+        }
+    }
+
+    fn accept_payload(&mut self, segment: &TapSegment<'_>, start: i64) -> Verdict {
+        let held = self.held_offset();
+        let fin_at = start + segment.payload.len() as i64;
+        if segment.fin && self.fin.is_none() && fin_at >= self.stream.end() as i64 {
+            self.fin = Some(fin_at as u64);
+        }
+        let before_stream = usize::try_from(-start).unwrap_or(0).min(segment.payload.len());
+        let start = start.max(0) as u64;
+        let mut payload = &segment.payload[before_stream..];
+        if let Some(fin) = self.fin {
+            payload = &payload[..payload.len().min(fin.saturating_sub(start) as usize)];
+        }
+        let inserted =
+            if payload.is_empty() { Inserted::Old } else { self.stream.insert(start, payload) };
+        let end = fin_at + i64::from(segment.fin);
+        if end > self.held_offset() as i64 {
+            self.keep_raw(end as u64, segment.raw);
+        }
+        if self.held_offset() > held {
+            self.prune();
+            return if self.reset { Verdict::Reset } else { Verdict::Grown };
+        }
+        match inserted {
+            Inserted::Beyond => Verdict::Kept,
+            Inserted::Full => Verdict::Full,
+            Inserted::Old | Inserted::Grown => Verdict::Nothing,
+        }
+    }
+
+    fn keep_raw(&mut self, end: u64, raw: &[u8]) {
+        if !raw.is_empty() && self.raws_bytes + raw.len() <= RAWS_BYTES_MAX {
+            self.raws_bytes += raw.len();
+            self.raws.push_back(Raw { end, packet: raw.to_vec() });
+        }
+    }
+
+    /// Drops packets that the held part covers, and notices an RST reached.
+    fn prune(&mut self) {
+        let held = self.held_offset();
+        if !self.raws.is_empty() {
+            self.raws.retain(|raw| raw.end > held);
+            self.raws_bytes = self.raws.iter().map(|raw| raw.packet.len()).sum();
+        }
+        self.reset |= self.rst == Some(held);
+    }
+
+    /// Packets beyond a hole, in the order of their arrival.
+    pub(crate) fn raws(&self) -> impl Iterator<Item = &[u8]> {
+        self.raws.iter().map(|raw| raw.packet.as_slice())
+    }
+}
+
+#[cfg(test)]
+mod tests;

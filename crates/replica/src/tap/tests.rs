@@ -1,0 +1,167 @@
+use super::*;
+use holdfast_wire::message::ConnKey;
+use proptest::prelude::*;
+
+const IRS: u32 = u32::MAX - 20;
+
+pub(crate) fn record() -> ConnRecord {
+    ConnRecord {
+        key: ConnKey { server: [1; 16], client: [2; 16], server_port: 80, client_port: 5000 },
+        iss: SeqNo(7000),
+        irs: SeqNo(IRS),
+        mss: 1460,
+        peer_mss: 0,
+        rcv_wscale: 2,
+        snd_wscale: NO_SCALING,
+        sack: true,
+        tsval: Some(100),
+        window: 1000,
+    }
+}
+
+fn segment(offset: i64, payload: &[u8]) -> TapSegment<'_> {
+    TapSegment {
+        key: record().key,
+        seq: SeqNo(IRS.wrapping_add(1).wrapping_add(offset as u32)),
+        ack: SeqNo(7001),
+        syn: false,
+        ack_flag: true,
+        fin: false,
+        rst: false,
+        window: 500,
+        tsval: None,
+        mss: None,
+        wscale: None,
+        sack_permitted: false,
+        payload,
+        raw: b"raw",
+    }
+}
+
+fn tap() -> Tap {
+    Tap::new(&record())
+}
+
+#[test]
+fn a_keepalive_and_a_fin_before_the_stream_change_nothing() {
+    let mut tap = tap();
+    assert_eq!(tap.accept(Nanos(0), &segment(-1, b"x")), Verdict::Nothing);
+    assert_eq!(
+        tap.accept(Nanos(0), &TapSegment { fin: true, ..segment(-10, b"abc") }),
+        Verdict::Old
+    );
+    assert_eq!((tap.stream.end(), tap.fin_held()), (0, false));
+    assert_eq!(tap.accept(Nanos(0), &segment(-2, b"xxab")), Verdict::Grown);
+    assert_eq!(tap.stream.range(0, 2).map(|pieces| pieces.concat()), Some(b"ab".to_vec()));
+}
+
+#[test]
+fn a_fin_counts_when_everything_before_it_is_held() {
+    let mut tap = tap();
+    assert_eq!(tap.accept(Nanos(0), &TapSegment { fin: true, ..segment(3, b"de") }), Verdict::Kept);
+    assert_eq!(tap.held(), SeqNo(IRS).plus(1));
+    assert_eq!(tap.raws().count(), 1);
+    assert_eq!(tap.accept(Nanos(0), &segment(0, b"abc")), Verdict::Grown);
+    assert_eq!(tap.held(), SeqNo(IRS).plus(7));
+    assert_eq!(tap.raws().count(), 0);
+    assert_eq!(tap.accept(Nanos(0), &segment(5, b"beyond the end")), Verdict::Nothing);
+    assert_eq!(tap.stream.end(), 5);
+}
+
+#[test]
+fn a_lone_fin_grows_the_held_part() {
+    let mut tap = tap();
+    assert_eq!(tap.accept(Nanos(0), &TapSegment { fin: true, ..segment(0, b"") }), Verdict::Grown);
+    assert!(tap.fin_held());
+}
+
+#[test]
+fn only_the_exact_number_resets() {
+    let mut tap = tap();
+    tap.accept(Nanos(0), &segment(0, b"abc"));
+    let rst = |offset| TapSegment { rst: true, ..segment(offset, b"") };
+    assert_eq!(tap.accept(Nanos(0), &rst(2)), Verdict::Challenge);
+    assert_eq!(tap.accept(Nanos(0), &rst(6)), Verdict::Challenge);
+    assert!(!tap.reset);
+    // The primary had the missing bytes already when the RST came.
+    assert_eq!(tap.accept(Nanos(0), &segment(3, b"def")), Verdict::Reset);
+    assert!(tap.reset);
+}
+
+#[test]
+fn window_ack_and_age_are_checked() {
+    let mut tap = tap();
+    let edge = 65535 << 2;
+    assert_eq!(tap.accept(Nanos(0), &segment(edge + 1, b"x")), Verdict::Window);
+    assert_eq!(tap.accept(Nanos(0), &segment(edge, b"x")), Verdict::Kept);
+    let far = SeqNo(7001).plus(u64::from(ACK_SLACK_BYTES) + 1);
+    assert_eq!(
+        tap.accept(Nanos(0), &TapSegment { ack: far, ..segment(0, b"x") }),
+        Verdict::AckRange
+    );
+    assert_eq!(
+        tap.accept(Nanos(0), &TapSegment { ack_flag: false, ..segment(0, b"x") }),
+        Verdict::AckRange
+    );
+    let aged = |offset, tsval| TapSegment { tsval: Some(tsval), ..segment(offset, b"x") };
+    assert_eq!(
+        tap.accept(Nanos(0), &aged(5, 900)),
+        Verdict::Kept,
+        "beyond a hole says nothing about age"
+    );
+    assert_eq!(tap.accept(Nanos(0), &aged(0, 500)), Verdict::Grown);
+    assert_eq!(tap.accept(Nanos(0), &aged(1, 400)), Verdict::Paws);
+    assert_eq!(tap.accept(PAWS_IDLE, &aged(1, 400)), Verdict::Grown);
+}
+
+#[test]
+fn the_syn_completes_the_record() {
+    let (mut tap, mut record) = (tap(), record());
+    let syn = TapSegment {
+        syn: true,
+        ack_flag: false,
+        mss: Some(1400),
+        wscale: Some(3),
+        ..segment(-1, b"")
+    };
+    tap.note_syn(Nanos(0), &syn, &mut record);
+    assert_eq!((record.peer_mss, record.snd_wscale), (1400, 3));
+    tap.accept(Nanos(0), &segment(0, b"x"));
+    assert_eq!(tap.peer_window, 4000);
+}
+
+#[test]
+fn offsets_are_exact_beyond_four_gigabytes() {
+    let mut tap = tap();
+    let chunk = vec![7; 1 << 20];
+    for n in 0..5000_u64 {
+        let verdict = tap.accept(Nanos(0), &segment((n << 20) as i64, &chunk));
+        assert_eq!(verdict, Verdict::Grown, "chunk {n}");
+        tap.stream.consume_to((n + 1) << 20);
+    }
+    assert_eq!(tap.stream.end(), 5000 << 20);
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_segments_never_panic(
+        segments in proptest::collection::vec(
+            (any::<u32>(), -70_000_i64..70_000, any::<u8>(), proptest::option::of(any::<u32>()), 0_usize..3000), 0..60),
+    ) {
+        let mut tap = tap();
+        let payload = [9; 3000];
+        for (ack, offset, flags, tsval, len) in segments {
+            let near = SeqNo(7001).plus(u64::from(ack % 1000));
+            tap.accept(Nanos(u64::from(ack)), &TapSegment {
+                ack: if flags & 1 == 0 { near } else { SeqNo(ack) },
+                syn: flags & 30 == 30,
+                ack_flag: flags & 32 != 0 || flags & 64 != 0,
+                fin: flags & 12 == 12,
+                rst: flags & 51 == 51,
+                tsval,
+                ..segment(offset, &payload[..len])
+            });
+            prop_assert!(tap.raws_bytes <= RAWS_BYTES_MAX);
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Descriptors as such: closing, duplicating, flags, and the kinds that are
+//! real on both members (pipes, eventfds, timers).
+
+use crate::calls::Call;
+use crate::fds::{self, Kind};
+use crate::log::{self, Entry};
+use crate::sockets::{new_fd, simple, with_data};
+use crate::state::{Mode, mode};
+use crate::sys::{libc_result, set_errno, sys};
+use crate::{conns, defer, live, signals};
+use core::sync::atomic::Ordering::Relaxed;
+use holdfast_wire::log::{NO_CONN, Op};
+
+const FIONREAD: u64 = 0x541b;
+const FIONBIO: u64 = 0x5421;
+const FIOASYNC: u64 = 0x5452;
+
+pub fn close_raw(fd: i32) -> isize {
+    let raw = || sys!(SYS_close, fd);
+    if fds::is_shim(fd) {
+        return -(libc::EBADF as isize);
+    }
+    let kind = fds::kind(fd);
+    if kind == Kind::Own || mode() == Mode::Pass {
+        return raw();
+    }
+    let conn = fds::get(fd).map_or(NO_CONN, |f| f.conn.load(Relaxed));
+    if conn != NO_CONN && mode() == Mode::Record {
+        defer::flush_fd(fd);
+    }
+    if conn != NO_CONN && conns::is_last_ref(conn) {
+        return close_conn(fd, conn, raw);
+    }
+    let r = match mode() {
+        Mode::Live => raw(),
+        _ => close_plain(fd, &raw),
+    };
+    if conn != NO_CONN {
+        conns::drop_ref(conn, fd);
+    }
+    fds::closed(fd);
+    r
+}
+
+fn close_plain(fd: i32, raw: &impl Fn() -> isize) -> isize {
+    signals::deliver();
+    match mode() {
+        Mode::Record => {
+            let held = log::hold();
+            log::append_held(&held, Entry::new(Op::Result, Call::close, fd, 0).lazy_if(true), &[]);
+            raw()
+        }
+        _ => {
+            let taken = log::take(Op::Result, Call::close, fd);
+            let r = raw();
+            if let Some(taken) = taken {
+                taken.done();
+            }
+            r
+        }
+    }
+}
+
+/// The end of a connection: the gate must know of it before the kernel's FIN
+/// comes by (decision 11), and the replica's output outlives its descriptor.
+fn close_conn(fd: i32, conn: u32, raw: impl Fn() -> isize) -> isize {
+    let r = match mode() {
+        Mode::Record => {
+            signals::deliver();
+            log::append(Entry { op: Op::Close, flags: 0, fd, conn, ret: 0, hash: 0 }, &[]);
+            log::commit_all();
+            raw()
+        }
+        Mode::Replay => match log::take(Op::Close, Call::none, fd) {
+            Some(taken) => {
+                raw();
+                taken.done();
+                0
+            }
+            None if live::draining() => raw(),
+            None => {
+                live::park();
+                raw()
+            }
+        },
+        _ => raw(),
+    };
+    conns::drop_ref(conn, fd);
+    fds::closed(fd);
+    r
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close(fd: i32) -> i32 {
+    libc_result(close_raw(fd)) as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: i32) -> i32 {
+    if mode() == Mode::Pass || flags != 0 {
+        return libc_result(sys!(SYS_close_range, first, last, flags)) as i32;
+    }
+    for fd in first..=last.min(fds::FD_MAX as u32 - 1) {
+        if !fds::is_shim(fd as i32) && sys!(SYS_fcntl, fd, libc::F_GETFD) >= 0 {
+            close_raw(fd as i32);
+        }
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn closefrom(first: i32) {
+    // SAFETY: no pointers.
+    unsafe { close_range(first.max(0) as u32, u32::MAX, 0) };
+}
+
+/// Both members duplicate: the number is the same because the lowest free one is.
+fn duplicate(fd: i32, make: impl Fn() -> isize) -> isize {
+    if fds::kind(fd) == Kind::Own || mode() == Mode::Pass {
+        return make();
+    }
+    let r = make();
+    if r >= 0 {
+        let conn = fds::get(fd).map_or(NO_CONN, |f| f.conn.load(Relaxed));
+        fds::opened(r as i32, fds::kind(fd));
+        if let (Some(new), true) = (fds::get(r as i32), conn != NO_CONN) {
+            new.conn.store(conn, Relaxed);
+            conns::add_ref(conn);
+        }
+    }
+    r
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup(fd: i32) -> i32 {
+    libc_result(duplicate(fd, || sys!(SYS_dup, fd))) as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup2(from: i32, to: i32) -> i32 {
+    if from == to {
+        return libc_result(sys!(SYS_dup2, from, to)) as i32;
+    }
+    // SAFETY: no pointers.
+    unsafe { dup3(from, to, 0) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup3(from: i32, to: i32, flags: i32) -> i32 {
+    if fds::is_shim(to) {
+        set_errno(libc::EBADF);
+        return -1;
+    }
+    if fds::is_virtual(to) && from != to {
+        close_raw(to);
+    }
+    libc_result(duplicate(from, || sys!(SYS_dup3, from, to, flags))) as i32
+}
+
+fn fcntl_raw(fd: i32, command: i32, arg: usize) -> isize {
+    let raw = || sys!(SYS_fcntl, fd, command, arg);
+    if !fds::is_virtual(fd) || mode() == Mode::Pass {
+        return raw();
+    }
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicate(fd, raw),
+        // Flags live in the descriptors, which are real on both members.
+        libc::F_GETFD | libc::F_SETFD | libc::F_GETFL | libc::F_SETFL => raw(),
+        _ => simple(Call::fcntl, fd, false, raw),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl(fd: i32, command: i32, arg: usize) -> i32 {
+    libc_result(fcntl_raw(fd, command, arg)) as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl64(fd: i32, command: i32, arg: usize) -> i32 {
+    libc_result(fcntl_raw(fd, command, arg)) as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: i32, request: u64, arg: *mut u8) -> i32 {
+    let raw = || sys!(SYS_ioctl, fd, request, arg);
+    if !fds::is_virtual(fd) || mode() == Mode::Pass {
+        return libc_result(raw()) as i32;
+    }
+    let out = match request {
+        FIONBIO | FIOASYNC => return libc_result(simple(Call::ioctl, fd, true, raw)) as i32,
+        FIONREAD => 4,
+        0x5401 => 36,
+        0x5413 => 8,
+        // Interface requests fill a struct ifreq.
+        0x8900..0x8a00 => 40,
+        _ => 0,
+    };
+    libc_result(with_data(Call::ioctl, fd, &[(arg, out)], raw)) as i32
+}
+
+/// A pair of descriptors that is real on both members.
+fn pair(call: Call, fds_out: *mut i32, cloexec: bool, make: impl Fn() -> isize) -> isize {
+    // SAFETY: the caller's array of two.
+    let numbers = move || unsafe { [fds_out.read(), fds_out.add(1).read()] };
+    let note = |r: isize| {
+        if r == 0 {
+            numbers().into_iter().for_each(|fd| fds::opened(fd, Kind::Local));
+        }
+        r
+    };
+    match mode() {
+        Mode::Pass => make(),
+        Mode::Live => note(make()),
+        Mode::Record => {
+            signals::deliver();
+            let r = make();
+            let n = if r == 0 { 8 } else { 0 };
+            log::append(
+                Entry::new(Op::NewPair, call, -1, r).lazy_if(r == 0),
+                &[(fds_out.cast_const().cast(), n)],
+            );
+            note(r)
+        }
+        Mode::Replay => {
+            let Some(taken) = log::take(Op::NewPair, call, -1) else {
+                live::park();
+                return note(make());
+            };
+            let r = taken.ret();
+            if r == 0 && make() == 0 && taken.payload.len() >= 8 {
+                let want = [0, 4].map(|at| {
+                    i32::from_le_bytes(taken.payload[at..at + 4].try_into().unwrap_or_default())
+                });
+                let have = numbers();
+                fds::renumber(have[0] as isize, want[0] as isize, cloexec);
+                fds::renumber(have[1] as isize, want[1] as isize, cloexec);
+                // SAFETY: as above.
+                unsafe {
+                    fds_out.write(want[0]);
+                    fds_out.add(1).write(want[1]);
+                }
+            }
+            taken.done();
+            note(r)
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pipe2(out: *mut i32, flags: i32) -> i32 {
+    libc_result(pair(Call::pipe, out, flags & libc::O_CLOEXEC != 0, || sys!(SYS_pipe2, out, flags)))
+        as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pipe(out: *mut i32) -> i32 {
+    // SAFETY: the same call without flags.
+    unsafe { pipe2(out, 0) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn socketpair(domain: i32, kind: i32, protocol: i32, out: *mut i32) -> i32 {
+    let make = || sys!(SYS_socketpair, domain, kind, protocol, out);
+    libc_result(pair(Call::socketpair, out, kind & libc::SOCK_CLOEXEC != 0, make)) as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eventfd(count: u32, flags: i32) -> i32 {
+    let make = || sys!(SYS_eventfd2, count, flags);
+    libc_result(new_fd(Call::eventfd, -1, Kind::Local, flags & libc::EFD_CLOEXEC != 0, make, make))
+        as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn timerfd_create(clock: i32, flags: i32) -> i32 {
+    let make = || sys!(SYS_timerfd_create, clock, flags);
+    libc_result(new_fd(Call::timerfd, -1, Kind::Local, flags & libc::O_CLOEXEC != 0, make, make))
+        as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn timerfd_settime(fd: i32, flags: i32, new: *const u8, old: *mut u8) -> i32 {
+    let raw = || sys!(SYS_timerfd_settime, fd, flags, new, old);
+    if !fds::is_virtual(fd) {
+        return libc_result(raw()) as i32;
+    }
+    libc_result(simple(Call::timerfd, fd, true, raw)) as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn inotify_init1(flags: i32) -> i32 {
+    let make = || sys!(SYS_inotify_init1, flags);
+    libc_result(new_fd(Call::inotify, -1, Kind::Device, flags & libc::O_CLOEXEC != 0, make, make))
+        as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn inotify_init() -> i32 {
+    // SAFETY: no pointers.
+    unsafe { inotify_init1(0) }
+}

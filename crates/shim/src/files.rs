@@ -1,0 +1,234 @@
+//! Files: each member has its own, opened on both and compared. What differs
+//! between machines by nature (devices, /proc, inode numbers, times of change)
+//! comes from the log.
+
+use crate::calls::Call;
+use crate::fds::{self, Kind};
+use crate::log::{self, Entry};
+use crate::sockets::{new_fd, refuse_high, simple, with_data};
+use crate::state::{Mode, inside, mode};
+use crate::sys::{libc_result, sys};
+use crate::{init, live, signals};
+use holdfast_wire::log::Op;
+
+const DEVICES: [&[u8]; 4] = [b"/dev/urandom", b"/dev/random", b"/proc/", b"/sys/"];
+
+/// Whether a path's content belongs to the machine, not to the server.
+pub fn is_device(path: *const u8) -> bool {
+    DEVICES.iter().any(|d| {
+        d.iter().enumerate().all(|(i, c)| {
+            // SAFETY: stops at the first difference, so never beyond the terminator.
+            unsafe { *path.add(i) == *c }
+        })
+    })
+}
+
+pub fn open_raw(dir: i32, path: *const u8, flags: i32, mode_bits: u32) -> isize {
+    let raw = || sys!(SYS_openat, dir, path, flags, mode_bits);
+    if mode() == Mode::Pass || inside() || path.is_null() {
+        return raw();
+    }
+    let cloexec = flags & libc::O_CLOEXEC != 0;
+    if is_device(path) {
+        let stand_in = || {
+            sys!(
+                SYS_openat,
+                libc::AT_FDCWD,
+                c"/dev/null".as_ptr(),
+                libc::O_RDWR | (flags & libc::O_CLOEXEC)
+            )
+        };
+        return new_fd(Call::open_device, -1, Kind::Device, cloexec, raw, stand_in);
+    }
+    match mode() {
+        Mode::Record => {
+            signals::deliver();
+            let held = log::hold();
+            let r = refuse_high(raw());
+            log::append_held(&held, Entry::new(Op::NewFd, Call::open, -1, r).lazy_if(true), &[]);
+            r
+        }
+        Mode::Replay => match log::take(Op::NewFd, Call::open, -1) {
+            Some(taken) => {
+                let (here, there) = (raw(), taken.ret());
+                if (here < 0) != (there < 0) {
+                    live::diverged_open(path, here, there);
+                }
+                fds::renumber(here, there, cloexec);
+                taken.done();
+                there
+            }
+            None if live::draining() => raw(),
+            None => raw(),
+        },
+        _ => raw(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn open(path: *const u8, flags: i32, mode_bits: u32) -> i32 {
+    libc_result(open_raw(libc::AT_FDCWD, path, flags, mode_bits)) as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn open64(path: *const u8, flags: i32, mode_bits: u32) -> i32 {
+    libc_result(open_raw(libc::AT_FDCWD, path, flags, mode_bits)) as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __open_2(path: *const u8, flags: i32) -> i32 {
+    libc_result(open_raw(libc::AT_FDCWD, path, flags, 0)) as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __open64_2(path: *const u8, flags: i32) -> i32 {
+    libc_result(open_raw(libc::AT_FDCWD, path, flags, 0)) as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn openat(dir: i32, path: *const u8, flags: i32, mode_bits: u32) -> i32 {
+    libc_result(open_raw(dir, path, flags, mode_bits)) as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn openat64(dir: i32, path: *const u8, flags: i32, mode_bits: u32) -> i32 {
+    libc_result(open_raw(dir, path, flags, mode_bits)) as i32
+}
+
+unsafe extern "C" {
+    fn fopencookie(cookie: *mut u8, mode: *const u8, functions: Cookie) -> *mut u8;
+}
+
+/// glibc's `cookie_io_functions_t`.
+#[repr(C)]
+struct Cookie {
+    read: Option<unsafe extern "C" fn(*mut u8, *mut u8, usize) -> isize>,
+    write: Option<unsafe extern "C" fn(*mut u8, *const u8, usize) -> isize>,
+    seek: usize,
+    close: Option<unsafe extern "C" fn(*mut u8) -> i32>,
+}
+
+unsafe extern "C" fn cookie_read(cookie: *mut u8, buffer: *mut u8, len: usize) -> isize {
+    libc_result(crate::input::read_raw(cookie as usize as i32, buffer, len))
+}
+
+unsafe extern "C" fn cookie_close(cookie: *mut u8) -> i32 {
+    libc_result(crate::descriptors::close_raw(cookie as usize as i32)) as i32
+}
+
+/// libc reads a stream's file behind our back; a device's stream is given
+/// functions that do not.
+fn open_stream(
+    path: *const u8,
+    how: *const u8,
+    real: fn(*const u8, *const u8) -> *mut u8,
+) -> *mut u8 {
+    if mode() == Mode::Pass || inside() || path.is_null() || !is_device(path) {
+        return real(path, how);
+    }
+    let fd = open_raw(libc::AT_FDCWD, path, libc::O_RDONLY, 0);
+    if libc_result(fd) < 0 {
+        return core::ptr::null_mut();
+    }
+    let functions =
+        Cookie { read: Some(cookie_read), write: None, seek: 0, close: Some(cookie_close) };
+    // SAFETY: the functions live as long as the process; the cookie is a number.
+    unsafe { fopencookie(fd as usize as *mut u8, how, functions) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fopen(path: *const u8, how: *const u8) -> *mut u8 {
+    open_stream(path, how, init::real_fopen)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fopen64(path: *const u8, how: *const u8) -> *mut u8 {
+    open_stream(path, how, init::real_fopen)
+}
+
+const STAT_BYTES: usize = size_of::<libc::stat>();
+
+fn stat_call(fd: i32, out: *mut u8, bytes: usize, raw: impl Fn() -> isize) -> i32 {
+    if inside() {
+        return libc_result(raw()) as i32;
+    }
+    libc_result(with_data(Call::stat, fd, &[(out, bytes)], raw)) as i32
+}
+
+macro_rules! stats {
+    ($($name:ident ($($arg:ident: $type:ty),*), $fd:expr, $out:ident, $raw:expr;)+) => { $(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> i32 {
+            stat_call($fd, $out, STAT_BYTES, || $raw)
+        }
+    )+ };
+}
+
+stats! {
+    stat(path: *const u8, out: *mut u8), -1, out, sys!(SYS_stat, path, out);
+    stat64(path: *const u8, out: *mut u8), -1, out, sys!(SYS_stat, path, out);
+    lstat(path: *const u8, out: *mut u8), -1, out, sys!(SYS_lstat, path, out);
+    lstat64(path: *const u8, out: *mut u8), -1, out, sys!(SYS_lstat, path, out);
+    fstat(fd: i32, out: *mut u8), fd, out, sys!(SYS_fstat, fd, out);
+    fstat64(fd: i32, out: *mut u8), fd, out, sys!(SYS_fstat, fd, out);
+    fstatat(dir: i32, path: *const u8, out: *mut u8, flags: i32), -1, out, sys!(SYS_newfstatat, dir, path, out, flags);
+    fstatat64(dir: i32, path: *const u8, out: *mut u8, flags: i32), -1, out, sys!(SYS_newfstatat, dir, path, out, flags);
+    __xstat(_v: i32, path: *const u8, out: *mut u8), -1, out, sys!(SYS_stat, path, out);
+    __xstat64(_v: i32, path: *const u8, out: *mut u8), -1, out, sys!(SYS_stat, path, out);
+    __lxstat(_v: i32, path: *const u8, out: *mut u8), -1, out, sys!(SYS_lstat, path, out);
+    __lxstat64(_v: i32, path: *const u8, out: *mut u8), -1, out, sys!(SYS_lstat, path, out);
+    __fxstat(_v: i32, fd: i32, out: *mut u8), fd, out, sys!(SYS_fstat, fd, out);
+    __fxstat64(_v: i32, fd: i32, out: *mut u8), fd, out, sys!(SYS_fstat, fd, out);
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn statx(
+    dir: i32,
+    path: *const u8,
+    flags: i32,
+    mask: u32,
+    out: *mut u8,
+) -> i32 {
+    stat_call(-1, out, size_of::<libc::statx>(), || sys!(SYS_statx, dir, path, flags, mask, out))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fstatfs(fd: i32, out: *mut u8) -> i32 {
+    let raw = || sys!(SYS_fstatfs, fd, out);
+    if !fds::is_virtual(fd) {
+        return libc_result(raw()) as i32;
+    }
+    libc_result(with_data(Call::fstatfs, fd, &[(out, size_of::<libc::statfs>())], raw)) as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fstatfs64(fd: i32, out: *mut u8) -> i32 {
+    // SAFETY: the same call on a 64-bit system.
+    unsafe { fstatfs(fd, out) }
+}
+
+fn lseek_raw(fd: i32, offset: i64, whence: i32) -> isize {
+    let raw = || sys!(SYS_lseek, fd, offset, whence);
+    if !fds::is_virtual(fd) { raw() } else { simple(Call::lseek, fd, false, raw) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lseek(fd: i32, offset: i64, whence: i32) -> i64 {
+    libc_result(lseek_raw(fd, offset, whence)) as i64
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lseek64(fd: i32, offset: i64, whence: i32) -> i64 {
+    libc_result(lseek_raw(fd, offset, whence)) as i64
+}
+
+/// Standard streams are each member's own, but whether they are terminals
+/// changes what a server prints and buffers: it comes from the log.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isatty(fd: i32) -> i32 {
+    let mut termios = [0u8; 64];
+    let at = termios.as_mut_ptr();
+    let raw = || sys!(SYS_ioctl, fd, 0x5401, at);
+    let r = if inside() { raw() } else { simple(Call::isatty, fd, false, raw) };
+    i32::from(libc_result(r) == 0)
+}

@@ -1,0 +1,336 @@
+//! The end of the log: draining, parking, and going live on real sockets. Also
+//! what promotion must know of listeners, and how divergence is reported.
+
+use crate::calls::Call;
+use crate::fds::{self, Kind};
+use crate::state::{self, CONTROL_FD, Mode, Own, THREADS, header, mode, tid};
+use crate::sys::{self, decimal, sys};
+use crate::{clocks, log, ready};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use holdfast_wire::log::{Header, Op};
+use holdfast_wire::shm::{self, mode as shared_mode};
+
+/// Sockets whose address is remembered; listeners among them are few.
+const BINDS_MAX: usize = 64;
+/// Connections taken over out of the accept queue.
+const QUEUE_MAX: usize = 4096;
+/// Marks a socket whose peer the dead primary was talking to.
+const DEAD: i32 = -2;
+/// How long the main thread waits for the others to reach the log's end.
+const OTHERS_WAIT_MS: u32 = 3;
+
+#[derive(Clone, Copy)]
+struct Bind {
+    fd: i32,
+    len: u32,
+    backlog: i32,
+    addr: [u8; 32],
+}
+
+static BINDS: Own<[Bind; BINDS_MAX]> =
+    Own::new([Bind { fd: -1, len: 0, backlog: -1, addr: [0; 32] }; BINDS_MAX]);
+/// (listener, connection) pairs that `accept` hands out first.
+static QUEUE: Own<[(i32, i32); QUEUE_MAX]> = Own::new([(-1, -1); QUEUE_MAX]);
+static QUEUE_HEAD: AtomicUsize = AtomicUsize::new(0);
+static QUEUE_TAIL: AtomicUsize = AtomicUsize::new(0);
+static AT_END: AtomicU32 = AtomicU32::new(0);
+static LIVE: AtomicU32 = AtomicU32::new(0);
+
+fn binds() -> &'static mut [Bind; BINDS_MAX] {
+    // SAFETY: sockets are bound by one thread at a time (start-up).
+    unsafe { BINDS.get() }
+}
+
+pub fn remember_bind(fd: i32, addr: *const u8, len: u32) {
+    if mode() == Mode::Pass || addr.is_null() || len as usize > 32 {
+        return;
+    }
+    if let Some(b) =
+        binds().iter_mut().find(|b| b.fd == fd).or(binds().iter_mut().find(|b| !is_bound(b)))
+    {
+        *b = Bind { fd, len, backlog: -1, addr: [0; 32] };
+        // SAFETY: the caller's address of `len` <= 32 bytes.
+        unsafe { core::ptr::copy_nonoverlapping(addr, b.addr.as_mut_ptr(), len as usize) };
+    }
+}
+
+fn is_bound(b: &Bind) -> bool {
+    b.fd >= 0 && fds::is_virtual(b.fd)
+}
+
+pub fn remember_listen(fd: i32, backlog: i32) {
+    if let Some(b) = binds().iter_mut().find(|b| b.fd == fd) {
+        b.backlog = backlog;
+    }
+}
+
+/// Port that `fd` was bound to, in host order; 0 if none.
+pub fn bound_port(fd: i32) -> u16 {
+    binds().iter().find(|b| b.fd == fd).map_or(0, |b| endpoint(&b.addr).1)
+}
+
+/// Address family that `fd` was bound with.
+pub fn bound_family(fd: i32) -> i32 {
+    binds()
+        .iter()
+        .find(|b| b.fd == fd)
+        .map_or(libc::AF_INET, |b| i32::from(u16::from_ne_bytes([b.addr[0], b.addr[1]])))
+}
+
+/// Address (IPv4 mapped into IPv6) and port of a `sockaddr`.
+pub fn endpoint(addr: &[u8]) -> ([u8; 16], u16) {
+    let mut ip = [0u8; 16];
+    if addr.len() < 24 {
+        return (ip, 0);
+    }
+    let port = u16::from_be_bytes([addr[2], addr[3]]);
+    match i32::from(u16::from_ne_bytes([addr[0], addr[1]])) {
+        libc::AF_INET => {
+            ip[10..12].fill(0xff);
+            ip[12..].copy_from_slice(&addr[4..8]);
+        }
+        libc::AF_INET6 => ip.copy_from_slice(&addr[8..24]),
+        _ => return (ip, 0),
+    }
+    (ip, port)
+}
+
+/// Whether the log has ended and the replica still runs on alone: its output is
+/// kept, and its first call that needs a live answer parks it (decision 8).
+pub fn draining() -> bool {
+    let h = header();
+    mode() == Mode::Replay
+        && h.mode.0.load(Acquire) == shared_mode::DRAIN
+        && h.head.0.load(Acquire) >= h.end.0.load(Acquire)
+}
+
+/// Stops here until the sockets are real.
+pub fn park() {
+    if mode() != Mode::Replay {
+        return;
+    }
+    AT_END.fetch_add(1, SeqCst);
+    if tid() == 0 {
+        log::wake_turns();
+        wait_for_others();
+        publish();
+        let h = header();
+        if h.mode
+            .0
+            .compare_exchange(shared_mode::DRAIN, shared_mode::PARKED, SeqCst, SeqCst)
+            .is_ok()
+        {
+            h.daemon_waiting.0.store(1, SeqCst);
+            log::kick();
+        }
+        loop {
+            match h.mode.0.load(Acquire) {
+                shared_mode::LIVE => break,
+                other => sys::futex_wait(&h.mode.0, other, true, 0),
+            }
+        }
+        go_live();
+    } else {
+        while LIVE.load(Acquire) == 0 {
+            sys::futex_wait(&LIVE, 0, false, 0);
+        }
+    }
+    AT_END.fetch_sub(1, SeqCst);
+}
+
+fn wait_for_others() {
+    for _ in 0..OTHERS_WAIT_MS * 20 {
+        if AT_END.load(SeqCst) >= THREADS.load(SeqCst) {
+            return;
+        }
+        let pause = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
+        sys!(SYS_nanosleep, &raw const pause, 0usize);
+    }
+}
+
+/// Tells the daemon which listeners to bring up.
+fn publish() {
+    let h = state::shared().header;
+    let mut n = 0;
+    for b in binds().iter().filter(|b| is_bound(b) && b.backlog >= 0) {
+        // SAFETY: this field is ours while the mode is not PARKED.
+        unsafe {
+            if n < (*h).listeners.len() {
+                (*h).listeners[n] =
+                    shm::Listener { fd: b.fd, backlog: b.backlog, addr_len: b.len, addr: b.addr };
+                n += 1;
+            }
+        }
+    }
+    header().listeners_len.store(n as u32, Release);
+}
+
+fn go_live() {
+    clocks::continue_from_log();
+    fds::for_each(|_, f| {
+        if f.kind() == Kind::Outside {
+            f.backlog.store(DEAD, Relaxed);
+        }
+    });
+    take_queue();
+    ready::rearm();
+    state::set_mode(Mode::Live);
+    LIVE.store(1, Release);
+    sys::futex_wake(&LIVE, false);
+    log::wake_turns();
+}
+
+/// Connections of the dead primary's accept queue come from the daemon, each in
+/// a message with its listener's number.
+fn take_queue() {
+    // SAFETY: only the main thread, while the others wait.
+    let queue = unsafe { QUEUE.get() };
+    while QUEUE_TAIL.load(Relaxed) < QUEUE_MAX {
+        let Some((listener, fd)) = receive_fd() else { return };
+        queue[QUEUE_TAIL.fetch_add(1, Relaxed)] = (listener, fd);
+    }
+}
+
+fn receive_fd() -> Option<(i32, i32)> {
+    let mut listener = 0i32;
+    let mut control = [0u64; 4];
+    let mut iov = libc::iovec { iov_base: (&raw mut listener).cast(), iov_len: 4 };
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    let r = sys!(SYS_recvmsg, CONTROL_FD.load(Relaxed), &raw mut message, flags);
+    if r != 4 || message.msg_controllen < 20 {
+        return None;
+    }
+    // One SCM_RIGHTS message: cmsghdr of 16 bytes, then the descriptor.
+    Some((listener, control[2] as u32 as i32))
+}
+
+/// A listener with connections that wait to be accepted.
+pub fn queued_listener() -> Option<i32> {
+    if mode() != Mode::Live || QUEUE_HEAD.load(Relaxed) == QUEUE_TAIL.load(Relaxed) {
+        return None;
+    }
+    // SAFETY: written before the mode became Live.
+    Some(unsafe { QUEUE.get() }[QUEUE_HEAD.load(Relaxed)].0)
+}
+
+/// `accept` after promotion.
+pub fn accept(fd: i32, flags: i32, addr: &mut [u8; 128], len: &mut u32) -> isize {
+    *len = addr.len() as u32;
+    let kind = if fds::kind(fd) == Kind::Listener { Kind::Conn } else { Kind::Outside };
+    if queued_listener() == Some(fd) {
+        // SAFETY: as in queued_listener.
+        let (_, high) = unsafe { QUEUE.get() }[QUEUE_HEAD.fetch_add(1, Relaxed)];
+        let command =
+            if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+        let r = sys!(SYS_fcntl, high, command, 0);
+        sys!(SYS_close, high);
+        if r >= 0 {
+            sys!(SYS_fcntl, r, libc::F_SETFL, flags & libc::SOCK_NONBLOCK);
+            sys!(SYS_getpeername, r, addr.as_mut_ptr(), core::ptr::from_mut(len));
+            fds::opened(r as i32, kind);
+        }
+        return r;
+    }
+    let r = sys!(SYS_accept4, fd, addr.as_mut_ptr(), core::ptr::from_mut(len), flags);
+    if r >= 0 {
+        fds::opened(r as i32, kind);
+    }
+    r
+}
+
+/// Connections that the dead primary had to others are reset (decision 5).
+pub fn outside_reset(fd: i32) -> Option<isize> {
+    let f = fds::get(fd)?;
+    (f.kind() == Kind::Outside && f.backlog.load(Relaxed) == DEAD)
+        .then_some(-(libc::ECONNRESET as isize))
+}
+
+/// The replica differs from the primary: it says why and stands still for ever.
+pub fn diverged(reason: &str) -> ! {
+    report(&[reason])
+}
+
+/// Another call than the primary's at this place of the log.
+pub fn diverged_at(record: &Header, op: Op, call: Call, fd: i32) -> ! {
+    let mut n = [[0u8; 24]; 3];
+    let [a, b, c] = &mut n;
+    let primary_op = Op::from_u8(record.op).map_or("?", Op::name);
+    let primary_call = crate::calls::TABLE.get(record.hash as usize).map_or("", |t| t.0);
+    report(&[
+        "the primary did ",
+        primary_op,
+        " ",
+        primary_call,
+        " on descriptor ",
+        decimal(i64::from(record.fd), a),
+        " (result ",
+        decimal(record.ret, b),
+        "), the replica does ",
+        op.name(),
+        " ",
+        crate::calls::TABLE[call as usize].0,
+        " on descriptor ",
+        decimal(i64::from(fd), c),
+    ])
+}
+
+/// Other bytes than the primary's were written.
+pub fn diverged_write(fd: i32, intent: &Header, len: usize) -> ! {
+    let mut n = [[0u8; 24]; 3];
+    let [a, b, c] = &mut n;
+    report(&[
+        "the replica writes other bytes than the primary: descriptor ",
+        decimal(i64::from(fd), a),
+        ", primary ",
+        decimal(intent.ret, b),
+        " bytes, replica ",
+        decimal(len as i64, c),
+        " bytes",
+    ])
+}
+
+/// A file could be opened on one member only.
+pub fn diverged_open(path: *const u8, here: isize, there: isize) -> ! {
+    // SAFETY: the server's path string.
+    let path = unsafe { core::ffi::CStr::from_ptr(path.cast()) }.to_str().unwrap_or("?");
+    let mut n = [[0u8; 24]; 2];
+    let [a, b] = &mut n;
+    report(&[
+        "opening ",
+        path,
+        " gave ",
+        decimal(there as i64, a),
+        " on the primary and ",
+        decimal(here as i64, b),
+        " here",
+    ])
+}
+
+fn report(parts: &[&str]) -> ! {
+    sys::say(parts);
+    let h = state::shared().header;
+    let mut n = 0;
+    for byte in parts.iter().flat_map(|p| p.bytes()) {
+        // SAFETY: the reason is ours until its length is published.
+        unsafe {
+            if n < (*h).reason.len() {
+                (*h).reason[n] = byte;
+                n += 1;
+            }
+        }
+    }
+    let h = header();
+    h.reason_len.store(n as u32, Release);
+    h.mode.0.store(shared_mode::DIVERGED, SeqCst);
+    h.daemon_waiting.0.store(1, SeqCst);
+    log::kick();
+    loop {
+        sys!(SYS_pause);
+    }
+}

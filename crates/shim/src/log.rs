@@ -1,0 +1,334 @@
+//! The log in shared memory: appending on the primary, consuming on the backup.
+//!
+//! All threads share one totally ordered log. A replaying thread may take the
+//! head record only if it is its own; the record stays at the head until its
+//! effect (a lock taken, a descriptor made) is in place.
+
+use crate::calls::Call;
+use crate::state::{self, DIRTY, Mode, THREADS, WAKE_FD, header, shared};
+use crate::sys::{self, sys};
+use crate::{live, signals};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+use holdfast_wire::log::{HEADER_LEN, Header, LAZY, Op, record_len};
+use holdfast_wire::shm::{mode, option};
+
+/// The daemon is woken early once this much waits in the ring.
+const KICK_BYTES: u64 = 64 << 10;
+/// Threads beyond this share futex words: they wake each other needlessly.
+const TURN_WORDS: usize = 64;
+/// A thread that nobody could wake looks for itself this often: the one that
+/// consumed last may be blocked where the log knows nothing of it.
+const TURN_WAIT_NS: u64 = 10_000_000;
+/// Turns of the loop that waits for the backup before it sleeps.
+const SPIN: u32 = 200;
+
+static LOCK: AtomicU32 = AtomicU32::new(0);
+static KICKED_AT: AtomicU64 = AtomicU64::new(0);
+/// Futex word of each thread that waits for its turn.
+static TURNS: [AtomicU32; TURN_WORDS] = [const { AtomicU32::new(0) }; TURN_WORDS];
+/// The thread that consumed last; it is the one that waits for more log.
+static LAST: AtomicU32 = AtomicU32::new(0);
+
+/// Holds the log, so that a call and its record are one step for other threads.
+pub struct Held(bool);
+
+/// Takes the log lock if there is more than one thread.
+pub fn hold() -> Held {
+    if THREADS.load(Relaxed) < 2 {
+        return Held(false);
+    }
+    while LOCK.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
+        if LOCK.swap(2, Acquire) == 0 {
+            break;
+        }
+        sys::futex_wait(&LOCK, 2, false, 0);
+    }
+    Held(true)
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.0 && LOCK.swap(0, Release) == 2 {
+            sys::futex_wake(&LOCK, false);
+        }
+    }
+}
+
+/// What a record says besides its payload.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    pub op: Op,
+    pub flags: u8,
+    pub fd: i32,
+    pub conn: u32,
+    pub ret: i64,
+    pub hash: u64,
+}
+
+impl Entry {
+    pub fn new(op: Op, call: Call, fd: i32, ret: isize) -> Self {
+        Self { op, flags: 0, fd, conn: 0, ret: ret as i64, hash: call as u64 }
+    }
+
+    pub fn lazy_if(mut self, lazy: bool) -> Self {
+        if lazy {
+            self.flags |= LAZY;
+        }
+        self
+    }
+}
+
+/// Appends a record; `parts` are (address, bytes) of its payload.
+pub fn append(entry: Entry, parts: &[(*const u8, usize)]) {
+    let held = hold();
+    append_held(&held, entry, parts);
+}
+
+/// As [`append`], by a caller that holds the log already.
+pub fn append_held(_: &Held, entry: Entry, parts: &[(*const u8, usize)]) {
+    let payload_len: usize = parts.iter().map(|p| p.1).sum();
+    let len = record_len(payload_len) as u64;
+    let h = header();
+    let tail = h.tail.0.load(Relaxed);
+    wait_for_space(tail + len);
+    let ring = shared();
+    // SAFETY: the ring is mapped twice, so `len` bytes from any position are
+    // contiguous; wait_for_space made sure that the daemon has done with them.
+    unsafe {
+        let at = ring.ring.add((tail & (ring.ring_bytes - 1)) as usize);
+        at.cast::<Header>().write(Header {
+            payload_len: payload_len as u32,
+            op: entry.op as u8,
+            flags: entry.flags,
+            tid: state::tid(),
+            fd: entry.fd,
+            conn: entry.conn,
+            ret: entry.ret,
+            hash: entry.hash,
+        });
+        let mut to = at.add(HEADER_LEN);
+        for &(from, n) in parts {
+            core::ptr::copy_nonoverlapping(from, to, n);
+            to = to.add(n);
+        }
+    }
+    h.tail.0.store(tail + len, Release);
+    if entry.flags & LAZY == 0 {
+        DIRTY.store(tail + len, Relaxed);
+    }
+}
+
+/// The daemon frees the ring's space when the backup has confirmed it: until
+/// then it is the only copy of what the server has read (decision 4).
+fn wait_for_space(until: u64) {
+    let h = header();
+    while until - h.head.0.load(Acquire) > shared().ring_bytes {
+        let seen = h.stable_futex.0.load(Acquire);
+        kick();
+        if until - h.head.0.load(Acquire) <= shared().ring_bytes || state::mode() != Mode::Record {
+            return;
+        }
+        sleep_shared(&h.stable_futex.0, seen);
+        check_off();
+    }
+}
+
+/// Wakes the daemon if it sleeps: there is something in the ring for it.
+pub fn kick() {
+    let h = header();
+    KICKED_AT.store(h.tail.0.load(Relaxed), Relaxed);
+    fence(SeqCst);
+    if h.daemon_waiting.0.load(Relaxed) != 0 && h.daemon_waiting.0.swap(0, AcqRel) != 0 {
+        let one = 1u64;
+        sys!(SYS_write, WAKE_FD.load(Relaxed), &raw const one, 8);
+    }
+}
+
+/// Before a call that may block: nothing has to be confirmed, but the backup
+/// should not fall far behind.
+pub fn before_block() {
+    let tail = header().tail.0.load(Relaxed);
+    if tail - KICKED_AT.load(Relaxed) > KICK_BYTES {
+        kick();
+    }
+}
+
+/// Output commit (decision 7): waits until the backup holds every event that
+/// the output could depend on.
+pub fn commit() {
+    commit_to(DIRTY.load(Relaxed));
+}
+
+/// Whether output could leave now without waiting.
+pub fn is_committed() -> bool {
+    header().stable.0.load(Acquire) >= DIRTY.load(Relaxed)
+        || state::OPTIONS.load(Relaxed) & option::NO_COMMIT != 0
+}
+
+/// As [`commit`], for everything logged so far: the end of a connection must be
+/// known to the gate before the kernel speaks of it (decision 11).
+pub fn commit_all() {
+    commit_to(header().tail.0.load(Relaxed));
+}
+
+fn commit_to(need: u64) {
+    let h = header();
+    if h.stable.0.load(Acquire) >= need || state::OPTIONS.load(Relaxed) & option::NO_COMMIT != 0 {
+        return;
+    }
+    kick();
+    for _ in 0..SPIN {
+        if h.stable.0.load(Acquire) >= need {
+            return;
+        }
+        core::hint::spin_loop();
+    }
+    loop {
+        let seen = h.stable_futex.0.load(Acquire);
+        if h.stable.0.load(Acquire) >= need || state::mode() != Mode::Record {
+            return;
+        }
+        kick();
+        sleep_shared(&h.stable_futex.0, seen);
+        check_off();
+    }
+}
+
+/// The daemon ended protection: from now on the kernel answers. (Not as if we
+/// were not there: epoll's data stays ours.)
+fn check_off() {
+    if header().mode.0.load(Acquire) == mode::OFF {
+        state::set_mode(Mode::Live);
+    }
+}
+
+fn sleep_shared(word: &AtomicU32, seen: u32) {
+    let h = header();
+    h.shim_waiting.0.fetch_add(1, SeqCst);
+    sys::futex_wait(word, seen, true, 0);
+    h.shim_waiting.0.fetch_sub(1, SeqCst);
+}
+
+/// A record that the calling thread has taken from the head of the log.
+pub struct Taken {
+    pub header: Header,
+    pub payload: &'static [u8],
+}
+
+impl Taken {
+    /// Lets the log go on behind this record.
+    pub fn done(self) {
+        let h = header();
+        let next = h.head.0.load(Relaxed) + record_len(self.header.payload_len as usize) as u64;
+        let threads = THREADS.load(Relaxed) > 1;
+        if threads {
+            LAST.store(u32::from(state::tid()), Relaxed);
+        }
+        h.head.0.store(next, SeqCst);
+        if threads && next < h.tail.0.load(Acquire) {
+            let tid = read_at(next).header.tid;
+            if tid != state::tid() {
+                wake(tid);
+            }
+        }
+    }
+
+    pub fn ret(&self) -> isize {
+        self.header.ret as isize
+    }
+}
+
+/// Waits for the calling thread's next record without checking what it is.
+/// `None`: the log has ended; the caller runs on alone or parks.
+pub fn take_any() -> Option<Taken> {
+    let h = header();
+    loop {
+        let head = h.head.0.load(Acquire);
+        if head < h.tail.0.load(Acquire) {
+            let taken = read_at(head);
+            if taken.header.tid != state::tid() {
+                wake(taken.header.tid);
+                wait_for_turn(head, false);
+                continue;
+            }
+            match Op::from_u8(taken.header.op) {
+                Some(Op::Pad) => taken.done(),
+                Some(Op::Signal) => {
+                    let signal = taken.header.ret as i32;
+                    taken.done();
+                    signals::run(signal);
+                }
+                _ => return Some(taken),
+            }
+            continue;
+        }
+        let shared_mode = h.mode.0.load(Acquire);
+        if shared_mode == mode::LIVE || state::mode() == Mode::Live {
+            return None;
+        }
+        if matches!(shared_mode, mode::DRAIN | mode::PARKED) && head >= h.end.0.load(Acquire) {
+            return None;
+        }
+        if LAST.load(Relaxed) != u32::from(state::tid()) {
+            wait_for_turn(head, true);
+            continue;
+        }
+        let seen = h.tail_futex.0.load(Acquire);
+        h.shim_waiting.0.fetch_add(1, SeqCst);
+        if head >= h.tail.0.load(SeqCst) && h.mode.0.load(SeqCst) == shared_mode {
+            sys::futex_wait(&h.tail_futex.0, seen, true, 0);
+        }
+        h.shim_waiting.0.fetch_sub(1, SeqCst);
+    }
+}
+
+fn turn_word(tid: u16) -> &'static AtomicU32 {
+    &TURNS[tid as usize % TURN_WORDS]
+}
+
+fn wake(tid: u16) {
+    turn_word(tid).fetch_add(1, SeqCst);
+    sys::futex_wake(turn_word(tid), false);
+}
+
+/// Sleeps until somebody finds this thread's record at the head.
+fn wait_for_turn(head: u64, empty: bool) {
+    let h = header();
+    let word = turn_word(state::tid());
+    let seen = word.load(SeqCst);
+    let unchanged = h.head.0.load(SeqCst) == head && (h.tail.0.load(SeqCst) <= head) == empty;
+    if unchanged && h.mode.0.load(SeqCst) != mode::LIVE {
+        sys::futex_wait(word, seen, false, TURN_WAIT_NS);
+    }
+}
+
+fn read_at(head: u64) -> Taken {
+    let ring = shared();
+    // SAFETY: [head, tail) holds whole records written by our daemon; the
+    // double mapping makes each contiguous. They stay until `done`.
+    unsafe {
+        let at = ring.ring.add((head & (ring.ring_bytes - 1)) as usize);
+        let header = at.cast::<Header>().read();
+        let payload = core::slice::from_raw_parts(at.add(HEADER_LEN), header.payload_len as usize);
+        Taken { header, payload }
+    }
+}
+
+/// The calling thread's next record, which must be `op` on `fd` by `call`
+/// (0 = the record's hash means something else). `None`: the log has ended.
+pub fn take(op: Op, call: Call, fd: i32) -> Option<Taken> {
+    let taken = take_any()?;
+    let other_call = call != Call::none && taken.header.hash != call as u64;
+    if taken.header.op != op as u8 || taken.header.fd != fd || other_call {
+        live::diverged_at(&taken.header, op, call, fd);
+    }
+    Some(taken)
+}
+
+/// Makes every waiting thread look again: the mode has changed.
+pub fn wake_turns() {
+    for word in &TURNS {
+        word.fetch_add(1, SeqCst);
+        sys::futex_wake(word, false);
+    }
+}

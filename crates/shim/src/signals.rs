@@ -1,0 +1,192 @@
+//! Signals: a handler of ours only marks; the server's handler runs at the next
+//! call boundary, which both members can name.
+
+use crate::log::{self, Entry};
+use crate::state::{Mode, Own, mode, tid};
+use crate::{alarm, init};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use holdfast_wire::log::Op;
+
+const SIGNALS: usize = 65;
+/// Signals that say something about the instruction that runs now.
+const SYNCHRONOUS: [i32; 7] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGABRT,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+];
+
+#[derive(Clone, Copy)]
+struct Wanted {
+    action: libc::sigaction,
+    set: bool,
+}
+
+static WANTED: Own<[Option<Wanted>; SIGNALS]> = Own::new([None; SIGNALS]);
+static PENDING: AtomicU64 = AtomicU64::new(0);
+static ANY: AtomicBool = AtomicBool::new(false);
+/// Whether a handler has run since the last [`take_delivered`].
+static DELIVERED: AtomicBool = AtomicBool::new(false);
+
+fn wanted(signal: i32) -> Option<libc::sigaction> {
+    // SAFETY: written only by sigaction calls, which the server orders itself.
+    let table = unsafe { WANTED.get() };
+    table.get(signal as usize).copied().flatten().filter(|w| w.set).map(|w| w.action)
+}
+
+fn has_handler(action: &libc::sigaction) -> bool {
+    action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN
+}
+
+extern "C" fn mark(signal: i32, _: *mut libc::siginfo_t, _: *mut u8) {
+    if mode() == Mode::Pass {
+        // Nobody delivers any more: protection has ended.
+        return run(signal);
+    }
+    PENDING.fetch_or(1 << (signal - 1), SeqCst);
+    ANY.store(true, SeqCst);
+}
+
+/// Runs the handlers of signals that have come. Called before every logged
+/// call; only the main thread delivers.
+#[inline]
+pub fn deliver() {
+    if ANY.load(Relaxed) && tid() == 0 {
+        deliver_all();
+    }
+}
+
+fn deliver_all() {
+    if mode() == Mode::Replay {
+        return;
+    }
+    ANY.store(false, SeqCst);
+    let pending = PENDING.swap(0, SeqCst);
+    DELIVERED.store(pending != 0, Relaxed);
+    for signal in (1..=64).filter(|s| pending & (1 << (s - 1)) != 0) {
+        if mode() == Mode::Record {
+            log::append(
+                Entry {
+                    op: Op::Signal,
+                    flags: 0,
+                    fd: -1,
+                    conn: 0,
+                    ret: i64::from(signal),
+                    hash: 0,
+                },
+                &[],
+            );
+        }
+        run(signal);
+    }
+}
+
+/// After EINTR: delivers, and says whether the call is to be made again
+/// (`SA_RESTART` of every signal that came).
+pub fn deliver_and_restart() -> bool {
+    let pending = PENDING.load(SeqCst);
+    let restart = (1..=64)
+        .filter(|s| pending & (1 << (s - 1)) != 0)
+        .all(|s| wanted(s).is_some_and(|a| a.sa_flags & libc::SA_RESTART != 0));
+    deliver();
+    restart && pending != 0
+}
+
+/// Gives a forked child the server's own handlers: nobody delivers there.
+pub fn restore() {
+    for signal in 1..SIGNALS as i32 {
+        if let Some(action) = wanted(signal) {
+            init::real_sigaction(signal, &raw const action, core::ptr::null_mut());
+        }
+    }
+}
+
+/// Runs the server's own handler of `signal`.
+pub fn run(signal: i32) {
+    let Some(action) = wanted(signal).filter(has_handler) else { return };
+    if action.sa_flags & libc::SA_SIGINFO != 0 {
+        // SAFETY: the server's handler; a zeroed siginfo but for the number.
+        unsafe {
+            let mut info: libc::siginfo_t = core::mem::zeroed();
+            info.si_signo = signal;
+            let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut u8) =
+                core::mem::transmute(action.sa_sigaction);
+            handler(signal, &raw mut info, core::ptr::null_mut());
+        }
+    } else {
+        // SAFETY: the server's handler.
+        unsafe {
+            let handler: extern "C" fn(i32) = core::mem::transmute(action.sa_sigaction);
+            handler(signal);
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaction(
+    signal: i32,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> i32 {
+    if alarm::keep_action(signal, new, old) {
+        return 0;
+    }
+    if mode() == Mode::Pass
+        || !(1..SIGNALS as i32).contains(&signal)
+        || SYNCHRONOUS.contains(&signal)
+    {
+        return init::real_sigaction(signal, new, old);
+    }
+    let before = wanted(signal);
+    if !new.is_null() {
+        // SAFETY: the caller's action.
+        let action = unsafe { *new };
+        let mut ours = action;
+        // SAFETY: the kernel knows the first word of a signal set only.
+        alarm::unblockable(unsafe { &mut *(&raw mut ours.sa_mask).cast() });
+        if has_handler(&action) {
+            ours.sa_sigaction = mark as *const () as usize;
+            // A call must come back with EINTR for the handler to run in order.
+            ours.sa_flags =
+                (action.sa_flags | libc::SA_SIGINFO) & !(libc::SA_RESTART | libc::SA_RESETHAND);
+        }
+        if init::real_sigaction(signal, &ours, core::ptr::null_mut()) != 0 {
+            return -1;
+        }
+        // SAFETY: see `wanted`.
+        unsafe { WANTED.get()[signal as usize] = Some(Wanted { action, set: true }) };
+    }
+    if !old.is_null() {
+        match before {
+            // SAFETY: the caller's buffer.
+            Some(action) => unsafe { *old = action },
+            None if new.is_null() => return init::real_sigaction(signal, core::ptr::null(), old),
+            // SAFETY: the caller's buffer; all-zero is SIG_DFL.
+            None => unsafe { *old = core::mem::zeroed() },
+        }
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn signal(number: i32, handler: usize) -> usize {
+    // SAFETY: all-zero is a valid action.
+    unsafe {
+        let mut new: libc::sigaction = core::mem::zeroed();
+        let mut old: libc::sigaction = core::mem::zeroed();
+        new.sa_sigaction = handler;
+        new.sa_flags = libc::SA_RESTART;
+        if sigaction(number, &raw const new, &raw mut old) != 0 {
+            return libc::SIG_ERR;
+        }
+        old.sa_sigaction
+    }
+}
+
+/// Whether a handler has run at the last chance; asking forgets it.
+pub fn take_delivered() -> bool {
+    DELIVERED.swap(false, Relaxed)
+}

@@ -1,0 +1,177 @@
+//! Log records: what each intercepted call did on the primary.
+//!
+//! A record is a fixed little-endian header and a payload, padded to 8 bytes.
+//! The shim of the primary appends records to shared memory; the daemon sends
+//! them on, *without* the payload of tapped reads (the backup has those bytes
+//! from the edge's copies); the backup puts the payload back before the replica
+//! sees the record.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Version of the record format; peers with another version are refused.
+pub const LOG_VERSION: u32 = 1;
+
+/// Records start at multiples of this.
+pub const ALIGN: usize = 8;
+
+/// Largest payload of one record; longer reads are cut short by the shim.
+pub const PAYLOAD_MAX: usize = 1 << 20;
+
+/// `conn` of a record that belongs to no protected connection.
+pub const NO_CONN: u32 = 0;
+
+/// Header of one record; see the field comments for units.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Header {
+    /// Bytes of payload that follow (not counting padding).
+    pub payload_len: u32,
+    /// What was called: an [`Op`] as a number.
+    pub op: u8,
+    /// [`TAPPED`] | [`PEEKED`] | [`LAZY`].
+    pub flags: u8,
+    /// Thread that called, in order of creation; the main thread is 0.
+    pub tid: u16,
+    /// Descriptor (or another small argument that both members must agree on).
+    pub fd: i32,
+    /// Accept number of the protected connection, from 1; [`NO_CONN`] for none.
+    pub conn: u32,
+    /// What the kernel answered: a count, a descriptor, or `-errno`.
+    pub ret: i64,
+    /// Keyed hash of the bytes read or of the whole buffer written.
+    pub hash: u64,
+}
+
+/// Size of [`Header`] in bytes.
+pub const HEADER_LEN: usize = size_of::<Header>();
+
+/// The payload is client stream bytes: `ret` of them. It is not sent.
+pub const TAPPED: u8 = 1;
+/// A read that left the bytes in the socket (`MSG_PEEK`).
+pub const PEEKED: u8 = 2;
+/// A result that no output depends on yet: it need not be confirmed first.
+pub const LAZY: u8 = 4;
+
+/// Bytes that a record with this payload takes in the log.
+#[must_use]
+pub const fn record_len(payload_len: usize) -> usize {
+    (HEADER_LEN + payload_len).next_multiple_of(ALIGN)
+}
+
+macro_rules! ops {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        /// The calls that have records. The number is part of the format.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Op { $($(#[$doc])* $name),+ }
+        impl Op {
+            const ALL: &'static [Op] = &[$(Op::$name),+];
+            /// The record's operation, if this version knows it.
+            #[must_use]
+            pub fn from_u8(n: u8) -> Option<Op> { Self::ALL.get(n as usize).copied() }
+            /// Name for messages and traces.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Op::$name => stringify!($name)),+ }
+            }
+        }
+    };
+}
+
+ops! {
+    /// Filler up to the end of the ring, skipped by readers.
+    Pad,
+    /// A descriptor came into being: `ret` is its number.
+    NewFd,
+    /// Two descriptors (pipe, socketpair): payload is `[i32; 2]`.
+    NewPair,
+    /// `fd` is the listener, `ret` the new descriptor, `conn` its accept number;
+    /// payload is an [`AcceptInfo`].
+    Accept,
+    /// A call whose outcome is just `ret`.
+    Result,
+    /// `ret` plus an out-parameter in the payload.
+    Data,
+    /// Bytes read; payload is the bytes.
+    Read,
+    /// Bytes read with more than bytes (recvmsg, recvfrom): payload is opaque.
+    ReadMsg,
+    /// The intent to write: `hash` and `ret` (length) of the whole buffer.
+    Intent,
+    /// What came of the last intent on `fd`.
+    Written,
+    /// The server ends its sending side or the whole connection.
+    Close,
+    /// As `Close`, by `shutdown`: `ret` is how (0 read, 1 write, 2 both).
+    Shutdown,
+    /// A signal handler ran here: `ret` is the signal.
+    Signal,
+    /// A clock: `fd` is the clock id, payload is `[i64; 2]` seconds, nanoseconds.
+    Clock,
+    /// Lock acquired (mutex, rwlock, semaphore, condition): `ret` is the result.
+    Lock,
+    /// A thread was created; `ret` is its number.
+    Thread,
+    /// A process was forked; `ret` is its pid, `fd` its stream number.
+    Fork,
+    /// The process exits with `ret`.
+    Exit,
+}
+
+/// Payload of [`Op::Accept`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct AcceptInfo {
+    /// Server side and client side addresses, IPv4 mapped into IPv6.
+    pub local: [u8; 16],
+    pub peer: [u8; 16],
+    /// Ports in host order.
+    pub local_port: u16,
+    pub peer_port: u16,
+    /// Bytes of `sockaddr` that the kernel returned (0 if the caller asked for none).
+    pub addr_len: u32,
+    /// The gate's connection id, filled in by the primary's daemon; 0 from the shim.
+    pub conn_id: u64,
+    /// The `sockaddr` that the caller got.
+    pub addr: [u8; 32],
+}
+
+/// Why a log could not be parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogError {
+    /// The bytes end inside a record.
+    Truncated,
+    /// `payload_len` exceeds [`PAYLOAD_MAX`].
+    TooLong(u32),
+    /// An operation this version does not know.
+    UnknownOp(u8),
+}
+
+impl core::fmt::Display for LogError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Truncated => write!(f, "log ends inside a record"),
+            Self::TooLong(n) => write!(f, "record payload of {n} bytes exceeds {PAYLOAD_MAX}"),
+            Self::UnknownOp(n) => {
+                write!(f, "record operation {n} is not of log version {LOG_VERSION}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for LogError {}
+
+/// Reads the header at the start of `bytes`, checked.
+///
+/// # Errors
+/// If the header is cut off, too long, or of an unknown operation.
+pub fn read_header(bytes: &[u8]) -> Result<(Header, Op), LogError> {
+    let (header, _) = Header::read_from_prefix(bytes).map_err(|_| LogError::Truncated)?;
+    if header.payload_len as usize > PAYLOAD_MAX {
+        return Err(LogError::TooLong(header.payload_len));
+    }
+    let op = Op::from_u8(header.op).ok_or(LogError::UnknownOp(header.op))?;
+    Ok((header, op))
+}

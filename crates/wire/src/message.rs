@@ -1,0 +1,200 @@
+//! Messages between members.
+//!
+//! Encoded with postcard inside one encrypted channel message each. Every
+//! length is bounded by the channel's message limit; unknown variants and
+//! trailing bytes are errors.
+
+use crate::seq::SeqNo;
+use serde::{Deserialize, Serialize};
+
+/// Version of the conversation; another version is refused in [`Message::Hello`].
+pub const VERSION: u32 = 1;
+/// Largest encoded message: several channel records carry a longer one.
+pub const MESSAGE_MAX: usize = 4 << 20;
+
+/// Four-tuple, IPv4 mapped into IPv6, ports in host order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ConnKey {
+    pub server: [u8; 16],
+    pub client: [u8; 16],
+    pub server_port: u16,
+    pub client_port: u16,
+}
+
+/// The gate's slot and its generation: `generation << 32 | index`. Unique
+/// among all connections of one epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ConnId(pub u64);
+
+/// All that the SYN and SYN-ACK agreed on: what a repaired socket needs and a
+/// client's packets cannot tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnRecord {
+    pub key: ConnKey,
+    /// Server's and client's initial sequence numbers.
+    pub iss: SeqNo,
+    pub irs: SeqNo,
+    /// Segment size the server announced; what it may send is learnt from `peer_mss`.
+    pub mss: u16,
+    /// Segment size the client announced (from the tap's SYN; 0 = unknown).
+    pub peer_mss: u16,
+    /// Shift of windows the server sends / the client sends; 255 = no scaling.
+    pub rcv_wscale: u8,
+    pub snd_wscale: u8,
+    pub sack: bool,
+    /// The server's first TSval if timestamps are on.
+    pub tsval: Option<u32>,
+    /// The unscaled window of the SYN-ACK.
+    pub window: u16,
+}
+
+/// What the primary's kernel has accepted for one connection (decision 9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnProgress {
+    pub conn: ConnId,
+    /// Oldest byte the client has not acknowledged, next byte to send.
+    pub snd_una: SeqNo,
+    pub snd_nxt: SeqNo,
+    /// Largest right edge advertised to the client on the wire.
+    pub right_edge: SeqNo,
+    /// Last TSval sent.
+    pub tsval: u32,
+}
+
+/// Bounds the edge has seen on the wire for one flow (decision 16).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowBounds {
+    pub key: ConnKey,
+    /// Highest sequence end, right edge and TSval sent to the client.
+    pub seq_end: SeqNo,
+    pub right_edge: SeqNo,
+    pub tsval: u32,
+    /// Highest ACK from the client.
+    pub client_ack: SeqNo,
+}
+
+/// Everything members say to each other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Message<'a> {
+    /// First message of both sides.
+    Hello {
+        version: u32,
+        log_version: u32,
+        group: &'a str,
+        member: &'a str,
+        world: u64,
+    },
+    /// Heartbeat; `echo` is the last number received from the other side.
+    Beat {
+        number: u64,
+        echo: u64,
+        executed: u64,
+    },
+
+    // primary -> backup
+    /// Whole records, tapped payload left out. Frames are numbered from 1.
+    Frame {
+        number: u64,
+        records: &'a [u8],
+    },
+    /// The payload of record `index` (from 0) of frame `frame`.
+    Payload {
+        frame: u64,
+        index: u32,
+        bytes: &'a [u8],
+    },
+    /// A SYN-ACK waits for [`Message::ConnOk`].
+    Conn {
+        conn: ConnId,
+        record: ConnRecord,
+    },
+    /// Accepted state of the primary's kernel.
+    Progress {
+        conns: Vec<ConnProgress>,
+    },
+    /// The connection is over: the client acknowledged the server's FIN, or reset it.
+    Gone {
+        conn: ConnId,
+    },
+    /// The server's process is dead; `last` is the last frame there is.
+    ServerDied {
+        last: u64,
+    },
+
+    // backup -> primary
+    /// Everything up to and including this frame is held.
+    FrameOk {
+        number: u64,
+    },
+    ConnOk {
+        conn: ConnId,
+    },
+    /// The client's stream is held up to this sequence number, for each.
+    Held {
+        conns: Vec<(ConnId, SeqNo)>,
+    },
+    /// The tap lacks (or contradicts) the payload of this record.
+    Need {
+        frame: u64,
+        index: u32,
+    },
+
+    // member <-> edge
+    /// Who is current? The edge answers with [`Message::Epoch`].
+    Ask,
+    Epoch {
+        epoch: u64,
+        current: &'a str,
+    },
+    /// The backup is in step with the primary in this epoch (or no longer is).
+    InStep {
+        epoch: u64,
+        yes: bool,
+    },
+    /// Fence the current member and make me current in `epoch`.
+    Promote {
+        epoch: u64,
+    },
+    Granted {
+        epoch: u64,
+    },
+    Refused {
+        reason: &'a str,
+    },
+    Bounds {
+        flows: Vec<FlowBounds>,
+        last: bool,
+    },
+}
+
+/// A message that could not be decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadMessage;
+
+impl std::fmt::Display for BadMessage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the peer's message is malformed or of another version; run the same release on all members")
+    }
+}
+
+impl std::error::Error for BadMessage {}
+
+impl<'a> Message<'a> {
+    /// Appends the encoding to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let taken = std::mem::take(out);
+        // Extending a vector cannot fail, so neither can this.
+        *out = postcard::to_extend(self, taken).unwrap_or_default();
+    }
+
+    /// Decodes one whole message.
+    ///
+    /// # Errors
+    /// [`BadMessage`] for anything but exactly one known message.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, BadMessage> {
+        match postcard::take_from_bytes(bytes) {
+            Ok((message, [])) => Ok(message),
+            _ => Err(BadMessage),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+use super::*;
+use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use proptest::prelude::*;
+
+/// A SYN as it stood on a wire (client 10.0.0.2:40000 to 10.9.0.100:7000).
+fn syn() -> Vec<u8> {
+    let mut options = TcpOptions {
+        mss: Some(1460),
+        wscale: Some(7),
+        sack_permitted: true,
+        timestamps: Some((5, 0)),
+        ..TcpOptions::default()
+    };
+    options.sack = SackBlocks::default();
+    TcpSegment {
+        key: key_v4(),
+        to_client: false,
+        seq: SeqNo(1),
+        ack: SeqNo(0),
+        flags: Flags::SYN,
+        window: 64240,
+        options,
+        payload: &[],
+    }
+    .build()
+    .unwrap()
+}
+
+fn key_v4() -> ConnKey {
+    ConnKey {
+        server: map_ipv4([10, 9, 0, 100]),
+        client: map_ipv4([10, 0, 0, 2]),
+        server_port: 7000,
+        client_port: 40000,
+    }
+}
+
+#[test]
+fn a_syn_is_twenty_bytes_of_options() {
+    let bytes = syn();
+    assert_eq!(bytes.len(), 60);
+    let packet = TcpPacket::parse(&bytes, Checksum::Verify).unwrap();
+    assert_eq!(packet.client_to_server_key(), key_v4());
+    assert_eq!(packet.options.mss, Some(1460));
+    assert_eq!(packet.seq_end(), SeqNo(2));
+}
+
+#[test]
+fn refusals() {
+    let parse = |bytes: &[u8]| TcpPacket::parse(bytes, Checksum::Verify).unwrap_err();
+    let changed = |at: usize, value: u8| {
+        let mut bytes = syn();
+        bytes[at] = value;
+        parse(&bytes)
+    };
+    assert_eq!(parse(&[]), PacketError::Truncated);
+    assert_eq!(parse(&syn()[..59]), PacketError::Truncated);
+    assert_eq!(changed(0, 0x55), PacketError::Version);
+    assert_eq!(changed(0, 0x44), PacketError::HeaderLength);
+    assert_eq!(changed(6, 0x20), PacketError::Fragment);
+    assert_eq!(changed(7, 1), PacketError::Fragment);
+    assert_eq!(changed(9, 17), PacketError::Protocol(17));
+    assert_eq!(changed(32, 0x40), PacketError::DataOffset);
+    assert_eq!(changed(32, 0xf0), PacketError::DataOffset);
+    assert_eq!(changed(33, 0x12), PacketError::Checksum);
+
+    let mut v6 = vec![0; 60];
+    v6[0] = 0x60;
+    v6[5] = 20;
+    // A hop-by-hop header before TCP.
+    assert_eq!(parse(&v6), PacketError::Protocol(0));
+    v6[6] = 6;
+    v6[8..24].copy_from_slice(&map_ipv4([1, 2, 3, 4]));
+    assert_eq!(parse(&v6), PacketError::MappedAddress);
+}
+
+#[test]
+fn padding_is_ignored_and_a_total_length_of_zero_is_the_buffer() {
+    let mut bytes = syn();
+    bytes.extend([9; 6]);
+    assert!(TcpPacket::parse(&bytes, Checksum::Verify).unwrap().payload.is_empty());
+    bytes[2..4].fill(0);
+    assert_eq!(TcpPacket::parse(&bytes, Checksum::Partial).unwrap().payload, [9; 6]);
+    complete_checksum(&mut bytes).unwrap();
+    assert_eq!(TcpPacket::parse(&bytes, Checksum::Verify).unwrap().payload, [9; 6]);
+    assert_eq!(bytes[3], 66);
+}
+
+#[test]
+fn ipv4_options_are_skipped() {
+    let mut bytes = syn();
+    bytes[0] = 0x46;
+    bytes[3] += 4;
+    bytes.splice(20..20, [1, 1, 1, 0]);
+    complete_checksum(&mut bytes).unwrap();
+    let packet = TcpPacket::parse(&bytes, Checksum::Verify).unwrap();
+    assert_eq!(packet.client_to_server_key(), key_v4());
+}
+
+#[test]
+fn special_options_are_noticed() {
+    let options = TcpOptions::parse(&[1, 30, 4, 0, 0, 34, 2, 19, 3, 0, 29, 4, 0, 0]);
+    assert!(options.mptcp && options.fast_open && options.md5 && options.ao);
+    assert!(TcpOptions::parse(&[254, 4, 0xf9, 0x89]).fast_open);
+    assert!(!TcpOptions::parse(&[254, 4, 0, 0]).fast_open);
+}
+
+#[test]
+fn impossible_option_lengths_end_the_reading() {
+    for bytes in [&[2u8][..], &[2, 0], &[2, 1, 5, 5], &[2, 5, 1, 1], &[3, 255]] {
+        assert_eq!(TcpOptions::parse(bytes), TcpOptions::default());
+    }
+}
+
+prop_compose! {
+    fn key()(v6: bool, server: [u8; 16], client: [u8; 16], server_port: u16, client_port: u16)
+        -> ConnKey {
+        let address = |bytes: [u8; 16]| {
+            if v6 {
+                let mut address = bytes;
+                address[0] |= 0x20;
+                address
+            } else {
+                map_ipv4([bytes[0], bytes[1], bytes[2], bytes[3]])
+            }
+        };
+        ConnKey { server: address(server), client: address(client), server_port, client_port }
+    }
+}
+
+prop_compose! {
+    /// Options that fit 40 bytes together, as an established or opening stack sends.
+    fn options()(
+        mss in proptest::option::of(any::<u16>()),
+        wscale in proptest::option::of(0u8..=14),
+        sack_permitted: bool,
+        timestamps in proptest::option::of(any::<(u32, u32)>()),
+        blocks in proptest::collection::vec(any::<(u32, u32)>(), 0..=1),
+    ) -> TcpOptions {
+        let mut sack = SackBlocks::default();
+        for (left, right) in blocks {
+            sack.push(SeqNo(left), SeqNo(right));
+        }
+        TcpOptions { mss, wscale, sack_permitted, timestamps, sack, ..TcpOptions::default() }
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_built_is_parsed_alike_here_and_by_etherparse(
+        key in key(), to_client: bool, seq: u32, ack: u32, flags: u8, window: u16,
+        options in options(), payload in proptest::collection::vec(any::<u8>(), 0..2000),
+    ) {
+        let segment = TcpSegment {
+            key, to_client, seq: SeqNo(seq), ack: SeqNo(ack), flags: Flags(flags), window,
+            options, payload: &payload,
+        };
+        let bytes = segment.build().unwrap();
+        let packet = TcpPacket::parse(&bytes, Checksum::Verify).unwrap();
+        let parsed_key =
+            if to_client { packet.server_to_client_key() } else { packet.client_to_server_key() };
+        prop_assert_eq!(parsed_key, key);
+        prop_assert_eq!(packet.seq.0, seq);
+        prop_assert_eq!(packet.ack.0, ack);
+        prop_assert_eq!(packet.flags.0, flags);
+        prop_assert_eq!(packet.window, window);
+        let mut expected = options;
+        // 4 + 4 + 12 + 4 bytes leave room for one block only beside timestamps.
+        if packet.options.sack.as_slice().is_empty() {
+            expected.sack = SackBlocks::default();
+        }
+        prop_assert_eq!(packet.options, expected);
+        prop_assert_eq!(packet.payload, &payload[..]);
+        agrees_with_etherparse(&bytes, &packet);
+    }
+
+    #[test]
+    fn completing_a_spoilt_checksum_restores_it(
+        key in key(), payload in proptest::collection::vec(any::<u8>(), 0..300), spoilt: u16,
+    ) {
+        let segment = TcpSegment {
+            key, to_client: true, seq: SeqNo(1), ack: SeqNo(2), flags: Flags::ACK, window: 3,
+            options: TcpOptions::default(), payload: &payload,
+        };
+        let good = segment.build().unwrap();
+        let mut bytes = good.clone();
+        let at = if bytes[0] >> 4 == 4 { 36 } else { 56 };
+        bytes[at..at + 2].copy_from_slice(&spoilt.to_be_bytes());
+        complete_checksum(&mut bytes).unwrap();
+        prop_assert_eq!(bytes, good);
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = TcpPacket::parse(&bytes, Checksum::Verify);
+        let _ = TcpPacket::parse(&bytes, Checksum::Partial);
+        let _ = complete_checksum(&mut bytes);
+    }
+
+    /// Mutations of a good packet reach further than noise does.
+    #[test]
+    fn no_mutation_makes_it_panic_or_differ_from_etherparse(
+        changes in proptest::collection::vec((0usize..64, any::<u8>()), 1..6), cut in 0usize..70,
+    ) {
+        let mut bytes = syn();
+        bytes.extend([0xaa; 4]);
+        bytes[3] = 64;
+        for (at, value) in changes {
+            bytes[at] = value;
+        }
+        bytes.truncate(cut);
+        if let Ok(packet) = TcpPacket::parse(&bytes, Checksum::Partial)
+            && u16::from_be_bytes([bytes[2], bytes[3]]) != 0
+            && bytes[0] >> 4 == 4
+        {
+            agrees_with_etherparse(&bytes, &packet);
+        }
+        let _ = complete_checksum(&mut bytes);
+    }
+
+    #[test]
+    fn the_sum_does_not_depend_on_how_the_bytes_are_cut(
+        bytes in proptest::collection::vec(any::<u8>(), 0..200), cut in 0usize..100,
+    ) {
+        let cut = (cut * 2).min(bytes.len() & !1);
+        let (a, b) = bytes.split_at(cut);
+        prop_assert_eq!(Sum::default().with(a).with(b).finish(), internet_checksum(&bytes));
+    }
+}
+
+fn agrees_with_etherparse(bytes: &[u8], packet: &TcpPacket<'_>) {
+    let sliced = SlicedPacket::from_ip(bytes).unwrap();
+    let Some(TransportSlice::Tcp(tcp)) = &sliced.transport else { panic!("no TCP") };
+    assert_eq!(tcp.source_port(), packet.source_port);
+    assert_eq!(tcp.destination_port(), packet.destination_port);
+    assert_eq!(tcp.sequence_number(), packet.seq.0);
+    assert_eq!(tcp.acknowledgment_number(), packet.ack.0);
+    assert_eq!(tcp.window_size(), packet.window);
+    assert_eq!(tcp.syn(), packet.flags.has(Flags::SYN));
+    assert_eq!(tcp.fin(), packet.flags.has(Flags::FIN));
+    assert_eq!(tcp.rst(), packet.flags.has(Flags::RST));
+    assert_eq!(tcp.payload(), packet.payload);
+    let (sum, right) = match sliced.net.unwrap() {
+        NetSlice::Ipv4(ip) => {
+            let header = ip.header();
+            assert_eq!(map_ipv4(header.source()), packet.source);
+            (tcp.checksum(), tcp.calc_checksum_ipv4(header.source(), header.destination()))
+        }
+        NetSlice::Ipv6(ip) => {
+            let header = ip.header();
+            assert_eq!(header.source(), packet.source);
+            (tcp.checksum(), tcp.calc_checksum_ipv6(header.source(), header.destination()))
+        }
+        _ => panic!("no IP"),
+    };
+    let verified = TcpPacket::parse(bytes, Checksum::Verify).is_ok();
+    assert_eq!(verified, right.is_ok_and(|right| right == sum));
+}

@@ -1,0 +1,41 @@
+//! TCP sequence arithmetic (RFC 9293 §3.4): numbers modulo 2^32.
+
+/// A TCP sequence number. Ordering is only meaningful between numbers that are
+/// less than 2^31 apart, so there is deliberately no `Ord`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+#[cfg_attr(feature = "std", derive(serde::Serialize, serde::Deserialize))]
+pub struct SeqNo(pub u32);
+
+impl SeqNo {
+    /// `self + bytes`, modulo 2^32. `bytes` may be a whole stream offset.
+    #[must_use]
+    pub fn plus(self, bytes: u64) -> Self {
+        Self(self.0.wrapping_add(bytes as u32))
+    }
+
+    /// How far `self` lies behind (`< 0`) or ahead of (`> 0`) `other`.
+    #[must_use]
+    pub fn since(self, other: Self) -> i32 {
+        self.0.wrapping_sub(other.0) as i32
+    }
+
+    /// `self > other` in sequence space.
+    #[must_use]
+    pub fn after(self, other: Self) -> bool {
+        self.since(other) > 0
+    }
+
+    /// The later of the two.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        if self.after(other) { self } else { other }
+    }
+
+    /// The 64-bit stream offset nearest to `near` whose sequence number, counted
+    /// from `origin`, is `self`. Streams longer than 4 GiB keep exact offsets.
+    #[must_use]
+    pub fn offset_near(self, origin: Self, near: u64) -> u64 {
+        let delta = self.since(origin.plus(near));
+        near.saturating_add_signed(i64::from(delta))
+    }
+}

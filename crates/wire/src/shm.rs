@@ -1,0 +1,150 @@
+//! The memory that shim and daemon share: one header page, then the log ring.
+//!
+//! On the primary the shim produces and the daemon consumes; on the backup the
+//! other way round. The ring is mapped twice in a row, so that a record is
+//! always contiguous. Positions are byte counts since the start and never wrap.
+
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+
+/// First word of the header page.
+pub const MAGIC: u64 = 0x686f_6c64_6661_7374;
+/// Layout version; shim and daemon must agree.
+pub const VERSION: u32 = 1;
+/// Bytes of the header; the connection table follows, then the ring.
+pub const HEADER_BYTES: usize = 4096;
+/// Connections that one server can have open or closing at a time.
+pub const CONNS_MAX: usize = 16384;
+/// Bytes of the connection table.
+pub const TABLE_BYTES: usize = CONNS_MAX * size_of::<ConnEntry>();
+/// Where the ring starts.
+pub const RING_OFFSET: usize = HEADER_BYTES + TABLE_BYTES;
+/// Default size of the ring, a power of two.
+pub const RING_BYTES: usize = 16 << 20;
+
+/// What the shim is doing; stored in [`Header::mode`].
+pub mod mode {
+    /// Calls are executed and logged (primary).
+    pub const RECORD: u32 = 1;
+    /// Calls are answered from the log (backup).
+    pub const REPLAY: u32 = 2;
+    /// The log has ended at `Header::end`: consume it, keep what the server
+    /// still writes, park at the first call that needs a live answer.
+    pub const DRAIN: u32 = 3;
+    /// The replica is parked; the connection table is valid.
+    pub const PARKED: u32 = 4;
+    /// The sockets are real: rearm and run.
+    pub const LIVE: u32 = 5;
+    /// The server runs unprotected: the shim passes every call through.
+    pub const OFF: u32 = 6;
+    /// The replica differs from the primary; it is never promoted.
+    pub const DIVERGED: u32 = 7;
+    /// A call escaped the shim: what it did is not in the log, so protection has
+    /// ended although the server runs on. Set by the primary's shim, in place of
+    /// [`RECORD`]; `Header::reason` says which call, from where.
+    pub const BROKEN: u32 = 8;
+}
+
+/// `Header::options` bits.
+pub mod option {
+    /// Writes do not wait for the backup. Only the test that must fail sets it.
+    pub const NO_COMMIT: u32 = 1;
+    /// Print every record to standard error.
+    pub const TRACE: u32 = 2;
+    /// Read clocks by system call and trap `rdtsc`: a server that reads the time
+    /// stamp counter itself is reported instead of diverging later.
+    pub const TRAP_TSC: u32 = 4;
+}
+
+/// One producer or consumer word per cache line.
+#[repr(C, align(64))]
+pub struct Line<T>(pub T);
+
+/// The header page.
+#[repr(C, align(4096))]
+pub struct Header {
+    pub magic: u64,
+    pub version: u32,
+    pub options: u32,
+    pub ring_bytes: u64,
+    pub hash_key: crate::hash::HashKey,
+    /// Ports that are protected, in host order; 0 ends the list.
+    pub ports: [u16; 16],
+    /// See [`mode`]; also a futex word.
+    pub mode: Line<AtomicU32>,
+    /// Produced up to here.
+    pub tail: Line<AtomicU64>,
+    /// Low half of `tail`, the futex word that the replaying shim sleeps on.
+    pub tail_futex: Line<AtomicU32>,
+    /// Consumed up to here: space before it may be overwritten.
+    pub head: Line<AtomicU64>,
+    /// Record mode: the backup holds everything up to here.
+    pub stable: Line<AtomicU64>,
+    /// Bumped with `stable` (and `head`); the futex word that writers sleep on.
+    pub stable_futex: Line<AtomicU32>,
+    /// Not 0 while a thread of the shim sleeps on `stable_futex` or `tail_futex`.
+    pub shim_waiting: Line<AtomicU32>,
+    /// Not 0 while the daemon sleeps: the shim must then signal its eventfd.
+    pub daemon_waiting: Line<AtomicU32>,
+    /// Where the log ends (mode DRAIN).
+    pub end: Line<AtomicU64>,
+    /// Records executed by the replica.
+    pub executed: Line<AtomicU64>,
+    /// Why protection ended or the replica diverged: UTF-8, 0-terminated.
+    pub reason_len: AtomicU32,
+    pub reason: [u8; 512],
+    /// The server's process.
+    pub pid: AtomicI32,
+    /// Listeners and descriptors that promotion must rebuild (mode PARKED).
+    pub listeners_len: AtomicU32,
+    pub listeners: [Listener; 16],
+}
+
+/// A listening socket of the replica.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Listener {
+    pub fd: i32,
+    pub backlog: i32,
+    pub addr_len: u32,
+    pub addr: [u8; 32],
+}
+
+/// `ConnEntry::state`
+pub mod conn_state {
+    pub const FREE: u32 = 0;
+    /// The server holds a descriptor.
+    pub const OPEN: u32 = 1;
+    /// The server closed it; output may still be on its way.
+    pub const CLOSED: u32 = 2;
+    /// The backup's daemon has no more use for it.
+    pub const DONE: u32 = 3;
+}
+
+/// One protected connection as the replica's shim sees it, indexed by accept
+/// number modulo [`CONNS_MAX`].
+#[repr(C, align(128))]
+pub struct ConnEntry {
+    /// Accept number; entries are reused.
+    pub conn: AtomicU32,
+    /// See [`conn_state`].
+    pub state: AtomicU32,
+    pub fd: AtomicI32,
+    /// 1 = the server shut down its sending side, 2 = receiving side.
+    pub shut: AtomicU32,
+    /// Stream bytes that the server has read; EOF is `eof`.
+    pub in_bytes: AtomicU64,
+    /// Stream bytes that the server has written.
+    pub out_bytes: AtomicU64,
+    /// Daemon: the client's kernel acknowledged this many; older output may go.
+    pub acked_bytes: AtomicU64,
+    /// Retained output in the replica's memory: a ring of `keep_cap` bytes at
+    /// `keep_addr` in which stream offset `o` lies at `o % keep_cap`.
+    pub keep_addr: AtomicU64,
+    pub keep_cap: AtomicU64,
+    /// Oldest retained stream offset.
+    pub keep_from: AtomicU64,
+    /// Unix process that holds `fd`.
+    pub pid: AtomicI32,
+    /// 1 = the server has seen the client's end of stream.
+    pub eof: AtomicU32,
+}
