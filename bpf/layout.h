@@ -115,7 +115,7 @@ struct edge_member {
 #define FLOW_ESTABLISHED 8
 
 struct edge_flow {
-	__u64 seen_ns; /* CLOCK_MONOTONIC, coarse */
+	__u64 seen_ns; /* CLOCK_MONOTONIC of the host, coarse */
 	__u32 iss;
 	__u32 seq_end;
 	__u32 right_edge;

@@ -9,6 +9,7 @@ use holdfast_linux::bpf::{Edge, EdgeConfig, MemberPort, TapDrop};
 use holdfast_wire::message::{ConnKey, FlowBounds};
 use holdfast_wire::seq::SeqNo;
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 const CLIENT_IN: &str = "edge/edge_client";
 const MEMBER_IN: &str = "edge/edge_member";
@@ -364,9 +365,10 @@ fn only_flows_that_are_over_age() {
     f.edge.set_current(1, Some(0)).expect("fence");
     let ack = SERVER_ISS + 1;
     let age = |f: &mut Fixture| {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        assert_eq!(f.edge.age_flows(60_000_000_000).expect("age"), 0);
-        f.edge.age_flows(1_000_000).expect("age")
+        let (second, now) = (Duration::from_secs(1), Instant::now());
+        assert_eq!(f.edge.age_flows(now, second).expect("age"), 0, "seen for the first time");
+        assert_eq!(f.edge.age_flows(now + second, second).expect("age"), 0, "not yet");
+        f.edge.age_flows(now + 2 * second, second).expect("age")
     };
     let begin = |f: &Fixture| f.member_sends(0, &syn_ack(40000).build());
     begin(&f);

@@ -320,7 +320,7 @@ impl<'a> EdgeDaemon<'a> {
             match timer {
                 Timer::Age => {
                     self.timers.set(Timer::Age, now + FLOW_AGE_PERIOD);
-                    self.bpf.age_flows(FLOW_AGE.as_nanos() as u64)?;
+                    self.bpf.age_flows(now, FLOW_AGE)?;
                 }
                 Timer::Beat => {
                     self.timers.set(Timer::Beat, now + BEAT_PERIOD);

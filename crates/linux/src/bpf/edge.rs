@@ -14,9 +14,11 @@ use aya::maps::{Array, HashMap, MapData};
 use aya::programs::TcAttachType::Ingress;
 use holdfast_wire::message::{ConnKey, FlowBounds};
 use holdfast_wire::seq::SeqNo;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 static OBJECT: Object = Object {
     name: "edge",
@@ -58,6 +60,8 @@ pub struct Edge {
     /// The same map again, for reading it in batches.
     flows_fd: MapData,
     counters: Counters,
+    /// Flows that are over: their last stamp, and when it was first seen.
+    silent: BTreeMap<RawKey, (u64, Instant)>,
     member_count: usize,
     interfaces: Vec<String>,
     pin_dir: PathBuf,
@@ -85,6 +89,7 @@ impl Edge {
             flows_fd: MapData::from_pin(OBJECT.directory(&config.pin_dir).join("edge_flows"))
                 .map_err(BpfError::map("edge_flows"))?,
             counters: loaded.counters()?,
+            silent: BTreeMap::new(),
             member_count,
             interfaces: Vec::new(),
             pin_dir: config.pin_dir.clone(),
@@ -157,17 +162,28 @@ impl Edge {
     }
 
     /// Forgets flows that are over (reset, or closed both ways) or never got
-    /// past the handshake, and silent for longer than `older_than_ns`. Returns
-    /// how many. A flow that may go on is kept however long it is silent.
+    /// past the handshake, and were seen silent for longer than `older_than`.
+    /// Returns how many. A flow that may go on is kept however long it is silent.
+    ///
+    /// The time is the caller's: the programs' clock is the host's, which a time
+    /// namespace may hide, so their stamps are only compared with each other.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
-    pub fn age_flows(&mut self, older_than_ns: u64) -> Result<usize, BpfError> {
-        let now_ns = monotonic_coarse_ns();
-        let old = |flow: &RawFlow| now_ns.saturating_sub(flow.seen_ns) > older_than_ns;
-        let flows = self.read_flows().into_iter();
-        let dead: Vec<_> =
-            flows.filter(|(_, flow)| is_over(flow) && old(flow)).map(|(key, _)| key).collect();
+    pub fn age_flows(&mut self, now: Instant, older_than: Duration) -> Result<usize, BpfError> {
+        let over = self.read_flows().into_iter().filter(|(_, flow)| is_over(flow));
+        let mut silent = BTreeMap::new();
+        let mut dead = Vec::new();
+        for (key, RawFlow { seen_ns, .. }) in over {
+            let known = self.silent.get(&key).filter(|(stamp, _)| *stamp == seen_ns);
+            let since = known.map_or(now, |(_, since)| *since);
+            if now.saturating_duration_since(since) > older_than {
+                dead.push(key);
+            } else {
+                silent.insert(key, (seen_ns, since));
+            }
+        }
+        self.silent = silent;
         for key in &dead {
             self.remove(key)?;
         }
@@ -301,12 +317,4 @@ fn bounds_of(key: ConnKey, flow: &RawFlow) -> FlowBounds {
         tsval: flow.tsval,
         client_ack: SeqNo(flow.client_ack),
     }
-}
-
-/// The clock of `bpf_ktime_get_coarse_ns`.
-fn monotonic_coarse_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is a whole timespec; the clock exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }

@@ -76,7 +76,7 @@ impl ServiceKey {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, FromBytes, KnownLayout, Immutable)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, FromBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(crate) struct RawKey {
     pub server: [u8; 16],

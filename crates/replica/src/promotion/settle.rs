@@ -150,7 +150,9 @@ impl Conn {
         let acked =
             [answer, client_ack].into_iter().flatten().find(|ack| *ack <= limit).unwrap_or(0);
         let acked = acked.max(planned.snd_una);
-        Ok(Sent { acked, end: seen.unwrap_or(acked).max(acked) })
+        // Without bounds anything may be on its way: the rebuilt socket must not
+        // take an ACK of it for one of data never sent (RFC 9293 §3.10.7.4).
+        Ok(Sent { acked, end: limit.max(acked) })
     }
 
     fn refusal(&self, replica: &ManifestConn, sent: &Sent) -> Option<Why> {

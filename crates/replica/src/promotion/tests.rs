@@ -177,9 +177,9 @@ fn the_answer_says_what_the_client_lacks_and_the_edge_what_is_on_its_way() {
         verdict(planned(Some(1)), Some(bounds(80, 10)), None, replica()),
         restored(10, 80, open)
     );
-    assert_eq!(verdict(planned(Some(1)), None, Some(40), replica()), restored(40, 40, open));
+    assert_eq!(verdict(planned(Some(1)), None, Some(40), replica()), restored(40, 100, open));
     let known = Planned { snd_una: 30, ..planned(Some(1)) };
-    assert_eq!(verdict(known, None, None, replica()), restored(30, 30, open));
+    assert_eq!(verdict(known, None, None, replica()), restored(30, 100, open));
 }
 
 #[test]
