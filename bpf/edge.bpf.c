@@ -209,7 +209,9 @@ static __always_inline void track_server(struct edge_flow *flow, const struct pa
 		flow->flags |= FLOW_RESET;
 		return;
 	}
-	if (AFTER(seq_end, flow->seq_end))
+	/* The number of an empty segment says nothing about what went by: a dead
+	 * server's kernel counts the FIN that the gate withheld. */
+	if (seq_end != p->seq && AFTER(seq_end, flow->seq_end))
 		flow->seq_end = seq_end;
 	if (o->has_ts && AFTER(o->tsval, flow->tsval))
 		flow->tsval = o->tsval;

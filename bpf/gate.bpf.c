@@ -303,6 +303,9 @@ static __always_inline int on_segment(struct __sk_buff *skb, const struct packet
 			return steal(GATE_ODD);
 		else
 			count(GATE_CLEARED_FINS);
+	} else if (!asked && !p->payload && p->seq == slot->snd_nxt + 1) {
+		/* It counts a FIN that was withheld. */
+		return steal(GATE_HELD_FINS);
 	}
 	if (p->tcp_header > TCP_HEADER) {
 		options_of(skb, p, &o);

@@ -322,7 +322,8 @@ fn bounds_of_a_flow_follow_what_was_sent_and_plausibly_acknowledged() {
     assert_eq!(start.client_ack, SeqNo(SERVER_ISS));
     let timestamps = [1, 1, 8, 10, 0, 0, 3, 0xf0, 0, 0, 0, 8];
     f.member_sends(0, &reply().payload(700).window(200).options(&timestamps).build());
-    // Older packets move nothing back.
+    // Older packets move nothing back, empty ones nothing forward.
+    f.member_sends(0, &reply().seq(SERVER_ISS.wrapping_add(702)).window(1).build());
     f.member_sends(0, &reply().payload(10).window(1).build());
     let end = SERVER_ISS.wrapping_add(701);
     f.client_sends(&request().ack(SERVER_ISS.wrapping_add(301)).build());

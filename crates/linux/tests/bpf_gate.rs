@@ -313,13 +313,17 @@ fn fin_and_rst_leave_only_when_the_server_asked() {
     f.is_stolen(&rst);
     f.is_stolen(&rst.clone().flags(RST));
     f.leaves_as(&last, &last.clone().flags(ACK));
+    // What follows a withheld FIN has its number in it.
+    let behind = f.out().seq(seq(101)).ack(ack(0)).window(200);
+    f.is_stolen(&behind);
     assert_eq!(f.gate.slot(conn).expect("slot").snd_nxt, SeqNo(seq(100)));
     assert!(f.gate.allow_fin(conn));
     f.leaves_as(&last, &last);
     f.leaves_as(&fin, &fin);
     assert_eq!(f.gate.slot(conn).expect("slot").snd_nxt, SeqNo(seq(101)));
     f.leaves_as(&rst, &rst);
-    assert_eq!((f.count("held_fins"), f.count("held_resets")), (1, 2));
+    f.leaves_as(&behind, &behind);
+    assert_eq!((f.count("held_fins"), f.count("held_resets")), (2, 2));
     assert_eq!(f.count("cleared_fins"), 1);
 }
 

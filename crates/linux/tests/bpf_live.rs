@@ -276,9 +276,11 @@ fn run(topology: &Topology, lab: &Lab, vip: &str) -> Outcome {
     });
     let (tapdrop, tap) = backup.join().expect("backup");
     let (config, inner) = (gate_config(lab), shared.clone());
+    let (ready, listening) = std::sync::mpsc::channel();
     let daemons = topology.on("pri", move || {
         let gate = Gate::attach(&config).unwrap_or_else(|error| panic!("{error}"));
         let listener = TcpListener::bind(server).expect("listen");
+        ready.send(()).expect("the test waits");
         let serving = std::thread::spawn(move || serve(&listener));
         let played = play_daemons(gate, &tap, &inner);
         serving.join().expect("server");
@@ -287,7 +289,7 @@ fn run(topology: &Topology, lab: &Lab, vip: &str) -> Outcome {
     let inner = shared.clone();
     let watcher = topology.on("cli", move || watch_acks(&Capture::new("c0"), &inner));
     let inner = shared.clone();
-    std::thread::sleep(Duration::from_millis(300));
+    listening.recv().expect("the server listens");
     let talked = topology.on("cli", move || talk(server, &inner)).join();
     shared.stop.store(true, Ordering::Release);
     let played = daemons.join().expect("daemons");
