@@ -224,6 +224,7 @@ fn talk(server: SocketAddr, shared: &Shared) {
     let sent: Vec<u8> = (0..UPLOAD_BYTES).map(|i| (i / 7) as u8).collect();
     let mut stream = TcpStream::connect_timeout(&server, CLIENT_PATIENCE).expect("connect");
     stream.set_read_timeout(Some(CLIENT_PATIENCE)).expect("timeout");
+    stream.set_write_timeout(Some(CLIENT_PATIENCE)).expect("timeout");
     stream.write_all(&sent).expect("upload");
     stream.shutdown(Shutdown::Write).expect("shutdown");
     let mut received = vec![0; UPLOAD_BYTES + 1];
