@@ -90,6 +90,25 @@ pub fn set_realtime(priority: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// Gives every thread of a process the real-time policy `SCHED_RR` with this
+/// priority, or with `None` the ordinary policy again.
+///
+/// # Errors
+/// `EPERM` without `CAP_SYS_NICE`, `ESRCH` if the process has ended.
+pub fn set_process_realtime(pid: u32, priority: Option<i32>) -> io::Result<()> {
+    let policy = priority.map_or(libc::SCHED_OTHER, |_| libc::SCHED_RR);
+    let parameters = libc::sched_param { sched_priority: priority.unwrap_or(0) };
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))?;
+    for task in tasks.flatten() {
+        let Some(tid) = task.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // SAFETY: the kernel only reads `parameters`.
+        checked(unsafe { libc::sched_setscheduler(tid, policy, &raw const parameters) })?;
+    }
+    Ok(())
+}
+
 /// Has the kernel send `signal` to this process when its parent's thread ends.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ pub use counters::Counters;
 
 use crate::promotion::Promotion;
 use crate::segment::OwnedSegment;
-use crate::{Broken, Nanos, TapSegment};
+use crate::{Broken, Lag, Nanos, TapSegment};
 use conns::{Accepted, Conn};
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::Header;
@@ -98,6 +98,7 @@ pub struct Backup {
     log: Log,
     /// Connections with news for [`Message::Held`].
     dirty: BTreeSet<ConnId>,
+    lag: Lag,
     syns: VecDeque<(Nanos, OwnedSegment)>,
     early: VecDeque<OwnedSegment>,
     early_bytes: usize,
@@ -120,6 +121,7 @@ impl Backup {
             leaving: BTreeSet::new(),
             log: Log::default(),
             dirty: BTreeSet::new(),
+            lag: Lag::default(),
             syns: VecDeque::new(),
             early: VecDeque::new(),
             early_bytes: 0,
@@ -214,12 +216,28 @@ impl Backup {
         }
     }
 
+    /// Where the replica stands in its ring. As long as it is behind, frames
+    /// are not confirmed (decision 23).
+    pub fn handle_executed(&mut self, now: Nanos, appended: u64, executed: u64) {
+        self.lag.note(now, appended, executed);
+    }
+
+    /// Frames to confirm: `Some(true)` with the next [`flush`](Self::flush),
+    /// `Some(false)` when the replica has come up.
+    #[must_use]
+    pub fn owes_confirmation(&self, now: Nanos) -> Option<bool> {
+        let owed = self.phase == Phase::Following && self.log.has_confirmable();
+        owed.then(|| !self.lag.is_behind(now))
+    }
+
     /// Confirms what the batch brought: the last whole frame and the streams.
-    pub fn flush(&mut self, _now: Nanos, out: &mut impl BackupOutput) {
+    pub fn flush(&mut self, now: Nanos, out: &mut impl BackupOutput) {
         if self.phase != Phase::Following {
             return;
         }
-        if let Some(number) = self.log.take_confirmable() {
+        if !self.lag.is_behind(now)
+            && let Some(number) = self.log.take_confirmable()
+        {
             out.send(&Message::FrameOk { number });
         }
         let conns = &self.conns;

@@ -280,8 +280,9 @@ impl Promotion {
         else {
             return;
         };
-        let known =
-            conn.is_over() || (conn.answered && (conn.bounds.is_some() || self.bounds_complete));
+        let known = conn.is_over()
+            || conn.has_ended(manifest)
+            || (conn.answered && (conn.bounds.is_some() || self.bounds_complete));
         if conn.settled || !(known || self.waited) {
             return;
         }
@@ -299,6 +300,14 @@ impl Conn {
     /// Has the client given the connection up?
     fn is_over(&self) -> bool {
         self.planned.replaced || self.planned.tap.reset
+    }
+
+    /// Had both directions ended, as the primary's kernel knew? Such a client
+    /// has often forgotten the connection, and need not be asked.
+    fn has_ended(&self, manifest: &BTreeMap<u32, ManifestConn>) -> bool {
+        let replica = self.planned.accept.and_then(|accept| manifest.get(&accept));
+        self.planned.tap.fin_held()
+            && replica.is_some_and(|r| !r.open && self.planned.snd_una > r.out_bytes)
     }
 
     /// Has the client said nothing since its SYN, as far as is known?

@@ -43,6 +43,8 @@ const TAP_AFTER: Duration = Duration::from_micros(250);
 /// many bytes or this long.
 const HELD_BYTES: usize = 32 << 10;
 const HELD_AFTER: Duration = Duration::from_millis(1);
+/// How often a replica that is waited for is looked at.
+const LOOK_AFTER: Duration = Duration::from_micros(200);
 /// How often the status is brought up to date.
 const REPORT_EVERY: Duration = Duration::from_millis(20);
 
@@ -337,8 +339,10 @@ impl Follower {
         if self.machine.next_deadline().is_some_and(|at| at <= nanos) {
             self.machine.handle_timeout(nanos, &mut acting);
         }
+        let memory = &self.replica.memory;
+        self.machine.handle_executed(nanos, memory.tail(), memory.head());
         let held_due = self.held_bytes >= HELD_BYTES || self.held_at.is_some_and(|at| at <= now);
-        if self.peer_ready || held_due {
+        if self.peer_ready || held_due || self.machine.owes_confirmation(nanos) == Some(true) {
             self.machine.flush(nanos, &mut acting);
             self.held_bytes = 0;
             self.held_at = None;
@@ -475,7 +479,8 @@ impl Follower {
     fn deadline(&self, node: &Node<'_>) -> Instant {
         let machine = self.machine.next_deadline().map(|d| node.instant(d.0));
         let beat = self.detector.next_deadline().filter(|_| self.armed).map(|d| node.instant(d.0));
-        let room = self.room_wanted.then(|| Instant::now() + Duration::from_micros(200));
+        let owed = self.machine.owes_confirmation(Nanos(node.nanos())).is_some();
+        let room = (self.room_wanted || owed).then(|| Instant::now() + LOOK_AFTER);
         let all = [
             machine,
             beat,

@@ -7,7 +7,7 @@ mod sockets;
 use super::backup::{Follower, PIDFD, TAP, WAKE, segment};
 use super::member::{End, Node, mapped};
 use crate::status::{Phases, Role, State, Takeover, rfc3339};
-use holdfast_linux::listener;
+use holdfast_linux::{listener, process};
 use holdfast_replica::Nanos;
 use holdfast_replica::promotion::{Probe, Promotion};
 use holdfast_wire::message::{FlowBounds, Message};
@@ -23,6 +23,8 @@ const PARK_MAX: Duration = Duration::from_secs(5);
 const ASK_EVERY: Duration = Duration::from_millis(50);
 /// How long after going live clients' ACKs still drive what was in flight.
 const NUDGE_FOR: Duration = Duration::from_secs(20);
+/// Real-time priority of the replica during a takeover, below the daemon's own.
+const REPLICA_PRIORITY: i32 = 5;
 
 /// What made the backup promote itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +64,9 @@ struct Edge {
 pub fn run(f: &mut Follower, node: &mut Node<'_>, cause: Cause) -> anyhow::Result<End> {
     let begun = Instant::now();
     node.events.add("promote", cause.text());
+    // The clients wait for what the replica has still to run. Without the
+    // privilege it just takes its turn.
+    let _ = process::set_process_realtime(f.replica.pid(), Some(REPLICA_PRIORITY));
     let mut edge = Edge::default();
     let detect = begun.saturating_duration_since(f.heard_at).as_micros() as u64;
     let mut phases = Phases { detect, ..Phases::default() };
@@ -86,6 +91,7 @@ pub fn run(f: &mut Follower, node: &mut Node<'_>, cause: Cause) -> anyhow::Resul
     phases.repair = mender.spent.as_micros() as u64;
     phases.probe = (settled - drained).saturating_sub(mender.spent).as_micros() as u64;
     go_live(f, node, &mut promotion, &mut mender, &mut phases)?;
+    let _ = process::set_process_realtime(f.replica.pid(), None);
     node.status.epoch += 1;
     node.status.last_takeover = Some(Takeover {
         cause: cause.text().into(),

@@ -61,9 +61,13 @@ impl Log {
         self.stall.as_ref().filter(|stall| !stall.asked).map(|stall| stall.need_at)
     }
 
+    pub(super) fn has_confirmable(&self) -> bool {
+        self.resolved > self.confirmed
+    }
+
     /// The frame to confirm, if there is a new one.
     pub(super) fn take_confirmable(&mut self) -> Option<u64> {
-        let new = self.resolved > self.confirmed;
+        let new = self.has_confirmable();
         self.confirmed = self.resolved;
         new.then_some(self.resolved)
     }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::LAG_MAX;
 use crate::promotion::{Diverged, ManifestConn, PromotionOutput, Restore, Why};
 use holdfast_wire::hash::hash;
 use holdfast_wire::log::{AcceptInfo, HEADER_LEN, Op, PEEKED, TAPPED, record_len};
@@ -187,6 +188,23 @@ fn replayed(bytes: &[u8]) -> Effect {
 
 fn held(offset: u32) -> Effect {
     Effect::Held(vec![(ID, SeqNo(1000 + offset))])
+}
+
+#[test]
+fn what_the_replica_cannot_follow_is_confirmed_late() {
+    let mut case = Case::accepted();
+    case.backup.handle_executed(Nanos(0), 500, 400);
+    case.tap(0, b"hello");
+    case.frame(&read(0, b"hello"));
+    let late = Nanos(LAG_MAX.0 + 1);
+    assert_eq!(case.backup.owes_confirmation(late), Some(false));
+    case.backup.flush(late, &mut case.notes);
+    assert_eq!(case.take(), [replayed(b"hello"), held(5)]);
+    case.backup.handle_executed(late, 500, 500);
+    assert_eq!(case.backup.owes_confirmation(late), Some(true));
+    case.backup.flush(late, &mut case.notes);
+    assert_eq!(case.take(), [Effect::FrameOk(2)]);
+    assert_eq!(case.backup.owes_confirmation(late), None);
 }
 
 #[test]

@@ -183,6 +183,19 @@ fn the_answer_says_what_the_client_lacks_and_the_edge_what_is_on_its_way() {
 }
 
 #[test]
+fn a_connection_that_had_ended_is_not_waited_for() {
+    let mut ended = Planned { snd_una: 101, ..planned(Some(1)) };
+    ended.tap.accept(Nanos(0), &TapSegment { fin: true, ..segment(0, 0, b"") });
+    let closed = ManifestConn { open: false, ..replica() };
+    let mut promotion = Promotion::new(vec![ended], VecDeque::new());
+    let mut out = Notes::default();
+    promotion.probes(Nanos(0));
+    promotion.handle_manifest(Nanos(0), &[closed], &mut out);
+    assert_eq!(out.notes, [Note::Discard(Some(1), Why::Finished)]);
+    assert!(promotion.is_done());
+}
+
+#[test]
 fn a_client_that_acknowledges_what_was_never_sent_harms_only_itself() {
     assert_eq!(
         verdict(planned(Some(1)), Some(bounds(80, 10)), Some(90_000), replica()),
