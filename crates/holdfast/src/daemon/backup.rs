@@ -188,7 +188,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         tap,
         drop,
         link,
-        detector: Detector::new(holdfast_cluster::Nanos(node.nanos())),
+        detector: node.detector(),
         hands: Hands::default(),
         malformed: 0,
         voice: Voice::open(node)?,
@@ -418,7 +418,7 @@ impl Follower {
             let mut beats = Beats { peer: &mut |_| {}, executed: 0, declared: &mut declared };
             if let Message::Beat { number, echo, .. } = message {
                 if !std::mem::replace(armed, true) {
-                    *detector = Detector::new(at);
+                    *detector = node.detector();
                 }
                 detector.handle_beat(at, number, echo, &mut beats);
                 return;
@@ -485,8 +485,9 @@ impl Follower {
             self.link.deadline(),
             node.edge.deadline(),
             room,
+            Some(self.report_at),
         ];
-        all.into_iter().flatten().min().unwrap_or_else(|| Instant::now() + REPORT_EVERY)
+        all.into_iter().flatten().min().unwrap_or(self.report_at)
     }
 
     pub fn report(&mut self, node: &mut Node<'_>) {

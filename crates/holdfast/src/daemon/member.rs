@@ -10,6 +10,7 @@ use crate::key::GroupKey;
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::{Role, State, Status};
 use anyhow::Context as _;
+use holdfast_cluster::detector::Detector;
 use holdfast_linux::process;
 use holdfast_linux::shm::Settings;
 use holdfast_linux::spawn::{Server, ServerCommand};
@@ -238,6 +239,13 @@ impl<'a> Node<'a> {
     #[must_use]
     pub fn nanos(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
+    }
+
+    /// A detector of the other member, whose channel has been open since now.
+    #[must_use]
+    pub fn detector(&self) -> Detector {
+        let period = self.config.heartbeat().as_nanos() as u64;
+        Detector::new(holdfast_cluster::Nanos(self.nanos()), holdfast_cluster::Nanos(period))
     }
 
     /// The instant of a machine's time.

@@ -187,7 +187,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         server,
         peer,
         machine: Primary::new(0),
-        detector: Detector::new(holdfast_cluster::Nanos(node.nanos())),
+        detector: node.detector(),
         conns: BTreeMap::new(),
         owed: BTreeMap::new(),
         ending: BTreeSet::new(),
@@ -463,7 +463,8 @@ impl Loop {
         let owed = self.owed.values().min().map(|at| *at + OWED_WAIT);
         let edge = node.edge.deadline();
         let log = (!self.conns.is_empty()).then_some(now + TICK);
-        [beat, owed, edge, log].into_iter().flatten().min().unwrap_or(now + TICK).max(now)
+        let all = [beat, owed, edge, log, Some(self.report_at)];
+        all.into_iter().flatten().min().unwrap_or(now + TICK).max(now)
     }
 
     /// The kernel thinks it has acknowledged long ago; nobody else will.

@@ -7,6 +7,7 @@ mod a_peer_without_the_key_learns_nothing;
 mod closing_connections_end_cleanly;
 mod connections_survive_a_cut_link;
 mod downloads_and_uploads_lose_no_byte;
+mod heartbeats_come_as_configured;
 mod hostile_packets_change_nothing;
 mod nonsense_in_the_config_is_explained;
 mod redis_survives_the_death_of_daemon_and_server;
