@@ -6,7 +6,7 @@ use super::edge_link::{EdgeLink, LinkEvent};
 use super::member::{End, Node, ROLE, count, hello};
 use super::takeover::{self, Cause};
 use crate::poll::Interest;
-use crate::status::{Role, State};
+use crate::status::{Lag, Role, State};
 use holdfast_cluster::detector::Detector;
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::TapDrop;
@@ -492,8 +492,12 @@ impl Follower {
 
     pub fn report(&mut self, node: &mut Node<'_>) {
         let c = *self.machine.counters();
-        node.status.lag.executed = self.replica.memory.tail() - self.replica.memory.head();
-        node.status.lag.frames = 0;
+        let (frames, bytes) = self.machine.unresolved();
+        node.status.lag = Lag {
+            frames: frames as u64,
+            bytes: bytes as u64,
+            executed: self.replica.memory.tail() - self.replica.memory.head(),
+        };
         let of = [
             ("segments", c.segments),
             ("unknown", c.segments_unknown),

@@ -8,7 +8,7 @@ use crate::channel::{Identity, Kind};
 use crate::config::{Config, Member};
 use crate::key::GroupKey;
 use crate::poll::{Interest, Poll, Signals};
-use crate::status::{Role, State, Status};
+use crate::status::{Lag, Role, State, Status};
 use anyhow::Context as _;
 use holdfast_cluster::detector::Detector;
 use holdfast_linux::process;
@@ -228,6 +228,10 @@ impl<'a> Node<'a> {
             self.status.role != role || self.status.state != state || self.status.reason != reason;
         self.status.role = role;
         self.status.state = state;
+        if state != State::Protected {
+            // Only a pair can lag.
+            self.status.lag = Lag::default();
+        }
         reason.clone_into(&mut self.status.reason);
         remedy.clone_into(&mut self.status.remedy);
         if changed {

@@ -7,7 +7,7 @@ use super::beats::Beats;
 use super::member::{End, Node, ROLE, count, hello, mapped};
 use crate::channel::{Channel, Listener};
 use crate::poll::Interest;
-use crate::status::{Role, State};
+use crate::status::{Lag, Role, State};
 use holdfast_cluster::detector::Detector;
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{Gate, GateConfig};
@@ -142,7 +142,8 @@ struct Loop {
     ending: BTreeSet<ConnId>,
     linger: VecDeque<(Instant, ConnId)>,
     log_at: u64,
-    executed: u64,
+    /// Of the log, not executed by the replica at its last heartbeat.
+    unexecuted: u64,
     broken: Option<String>,
     progress_at: Instant,
     closing_at: Instant,
@@ -193,7 +194,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         ending: BTreeSet::new(),
         linger: VecDeque::new(),
         log_at: 0,
-        executed: 0,
+        unexecuted: 0,
         broken: None,
         progress_at: now,
         closing_at: now,
@@ -388,7 +389,8 @@ impl Loop {
             owed,
             ending,
             broken,
-            executed,
+            unexecuted,
+            log_at,
             ..
         } = self;
         let received = peer.recv(|message| {
@@ -396,7 +398,7 @@ impl Loop {
             let mut beats = Beats { peer: &mut |_| {}, executed: 0, declared: &mut declared };
             if let Message::Beat { number, echo, executed: theirs } = message {
                 detector.handle_beat(at, number, echo, &mut beats);
-                *executed = theirs;
+                *unexecuted = log_at.saturating_sub(theirs);
                 return;
             }
             detector.handle_received(at, &mut beats);
@@ -575,9 +577,12 @@ impl Loop {
     }
 
     fn report(&mut self, node: &mut Node<'_>) {
-        let head = self.server.memory.head();
         node.status.connections = self.conns.len() as u64;
-        node.status.lag.bytes = self.log_at - head;
+        node.status.lag = Lag {
+            frames: self.machine.frames_unconfirmed() as u64,
+            bytes: self.log_at - self.server.memory.head(),
+            executed: self.unexecuted,
+        };
         count(&mut node.status.counters, "gate", &self.gate.counters());
         let c = *self.machine.counters();
         let of = [

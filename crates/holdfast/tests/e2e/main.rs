@@ -11,6 +11,7 @@ mod heartbeats_come_as_configured;
 mod hostile_packets_change_nothing;
 mod nonsense_in_the_config_is_explained;
 mod redis_survives_the_death_of_daemon_and_server;
+mod status_counts_the_lag;
 mod subscribers_miss_nothing;
 mod the_edge_works_without_its_daemon;
 mod the_matrix;
