@@ -3,7 +3,8 @@
 
 use super::beats::Beats;
 use super::edge_link::{EdgeLink, LinkEvent};
-use super::member::{End, Node, ROLE, count, hello};
+use super::member::{End, Node, ROLE, count};
+use super::pairing::reach_primary;
 use super::takeover::{self, Cause};
 use crate::poll::Interest;
 use crate::status::{Lag, Role, State};
@@ -18,7 +19,7 @@ use holdfast_linux::tap::{BUFFER_DEFAULT_BYTES, TapSocket};
 use holdfast_replica::backup::{Backup, BackupOutput};
 use holdfast_replica::{Broken, Nanos, TapSegment};
 use holdfast_wire::log::Header;
-use holdfast_wire::message::{self, Message};
+use holdfast_wire::message::Message;
 use holdfast_wire::packet::{Checksum, Flags, TcpPacket};
 use holdfast_wire::shm::{conn_state, mode};
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -173,7 +174,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
     let drop = TapDrop::attach(&node.me.interface, &node.services(), &node.pin_dir())?;
     let tap = TapSocket::open(&node.me.interface, &node.tap_services(), BUFFER_DEFAULT_BYTES)?;
     let mut link = EdgeLink::new(node.other.address, node.pair_identity(), PEER, Instant::now());
-    if !connect(node, &mut link)? {
+    if !reach_primary(node, &mut link)? {
         return Ok(End::Stopped);
     }
     let replica = node.start_server(mode::REPLAY)?;
@@ -205,37 +206,6 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
     in_step(node, true);
     node.set_state(Role::Backup, State::Protected, "", "");
     this.follow(node)
-}
-
-/// Reaches the primary and checks that both speak the same. False: asked to stop.
-fn connect(node: &mut Node<'_>, link: &mut EdgeLink) -> anyhow::Result<bool> {
-    loop {
-        let deadline = [link.deadline(), node.edge.deadline()].into_iter().flatten().min();
-        let (stop, tokens) = node.wait(deadline)?;
-        if stop {
-            return Ok(false);
-        }
-        if node.edge_due(tokens) {
-            node.turn_edge(|_| {});
-        }
-        let mut greeting = None;
-        let event = link.turn(Instant::now(), &node.poll, |m| {
-            if let Message::Hello { version, log_version, .. } = m {
-                greeting = Some((version, log_version));
-            }
-        });
-        if matches!(event, LinkEvent::Opened) {
-            link.send(&hello(node.config, node.me));
-            link.flush(Instant::now(), &node.poll);
-        }
-        match greeting {
-            Some((message::VERSION, holdfast_wire::log::LOG_VERSION)) => return Ok(true),
-            Some(_) => anyhow::bail!(
-                "the primary speaks another version; run the same release on both members"
-            ),
-            None => {}
-        }
-    }
 }
 
 /// Tells the edge whether this backup could take over, in the epoch of the

@@ -4,7 +4,8 @@
 mod alone;
 
 use super::beats::Beats;
-use super::member::{End, Node, ROLE, count, hello, mapped};
+use super::member::{End, Node, ROLE, count, mapped};
+use super::pairing::wait_for_backup;
 use crate::channel::{Channel, Listener};
 use crate::poll::Interest;
 use crate::status::{Lag, Role, State};
@@ -18,7 +19,7 @@ use holdfast_linux::raw::RawSender;
 use holdfast_linux::spawn::Server;
 use holdfast_replica::primary::{Primary, PrimaryOutput};
 use holdfast_replica::{Broken, Nanos};
-use holdfast_wire::message::{self, ConnId, ConnKey, ConnProgress, Message};
+use holdfast_wire::message::{ConnId, ConnKey, ConnProgress, Message};
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
@@ -172,7 +173,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         pin_dir: node.pin_dir(),
     })?;
     // Programs first, they take a while: the backup counts heartbeats from now on.
-    let Some(peer) = wait_for_backup(node, &mut listener)? else { return Ok(End::Stopped) };
+    let Some(peer) = wait_for_backup(node, &mut listener, PEER)? else { return Ok(End::Stopped) };
     take_address(node)?;
     let server = node.start_server(mode::RECORD)?;
     node.poll.add(&gate.events_fd(), GATE, Interest::Read)?;
@@ -216,53 +217,6 @@ fn take_address(node: &Node<'_>) -> anyhow::Result<()> {
         announcer.announce(&link, &mapped(ip))?;
     }
     Ok(())
-}
-
-fn wait_for_backup(
-    node: &mut Node<'_>,
-    listener: &mut Listener,
-) -> anyhow::Result<Option<Channel>> {
-    let mut candidate: Option<Channel> = None;
-    loop {
-        let retry = Instant::now() + Duration::from_millis(50);
-        let (stop, tokens) = node.wait(Some(retry))?;
-        if stop {
-            return Ok(None);
-        }
-        if node.edge_due(tokens) {
-            node.turn_edge(|_| {});
-        }
-        if let Ok(Some(channel)) = listener.accept(Instant::now()) {
-            node.poll.add(&channel, PEER, Interest::Read)?;
-            candidate = Some(channel);
-        }
-        let Some(channel) = &mut candidate else { continue };
-        let mut greeting = None;
-        let turned = channel.tick(Instant::now()).and_then(|()| {
-            channel.recv(|m| {
-                if let Message::Hello { version, log_version, .. } = m {
-                    greeting = Some((version, log_version));
-                }
-            })
-        });
-        if let Err(error) = turned.and_then(|()| channel.flush()) {
-            node.events.add("backup refused", error.to_string());
-            candidate = None;
-            continue;
-        }
-        if let Some((version, log_version)) = greeting {
-            channel.send(&hello(node.config, node.me))?;
-            channel.flush()?;
-            if version == message::VERSION && log_version == holdfast_wire::log::LOG_VERSION {
-                return Ok(candidate);
-            }
-            node.events.add(
-                "backup refused",
-                "it speaks another version; run the same release on both members",
-            );
-            candidate = None;
-        }
-    }
 }
 
 impl Loop {

@@ -9,6 +9,7 @@ mod connections_survive_a_cut_link;
 mod downloads_and_uploads_lose_no_byte;
 mod heartbeats_come_as_configured;
 mod hostile_packets_change_nothing;
+mod members_of_different_worlds_refuse_to_pair;
 mod nonsense_in_the_config_is_explained;
 mod redis_survives_the_death_of_daemon_and_server;
 mod status_counts_the_lag;
