@@ -3,12 +3,13 @@
 
 use crate::Nanos;
 
-/// Time between two heartbeats.
-pub const PERIOD: Nanos = Nanos::from_ms(20);
 /// Heartbeats missed in a row before the peer is suspected.
 pub const SUSPECT_AFTER: u64 = 2;
 /// Heartbeats missed in a row before the peer is declared dead.
 pub const DECLARE_AFTER: u64 = 3;
+/// A peer that was never heard may still be starting its server: its first sign
+/// of life may take this much longer.
+pub const FIRST_PATIENCE: Nanos = Nanos::from_ms(1000);
 
 /// What the detector wants done.
 pub trait DetectorOutput {
@@ -41,6 +42,9 @@ pub enum Peer {
 ///   longer, the time it overslept is not held against the peer.
 #[derive(Clone, Debug)]
 pub struct Detector {
+    /// Time between two heartbeats.
+    period: Nanos,
+    heard: bool,
     last_heard: Nanos,
     next_beat: Nanos,
     number: u64,
@@ -51,10 +55,13 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// A detector for a channel that was opened now.
+    /// A detector for a channel that was opened now. Both sides beat every
+    /// `period`, a duration that they must have agreed on.
     #[must_use]
-    pub fn new(now: Nanos) -> Self {
+    pub fn new(now: Nanos, period: Nanos) -> Self {
         Self {
+            period,
+            heard: false,
             last_heard: now,
             next_beat: now,
             number: 0,
@@ -67,6 +74,7 @@ impl Detector {
 
     /// Any message shows that the peer lives.
     pub fn handle_received(&mut self, now: Nanos, out: &mut impl DetectorOutput) {
+        self.heard = true;
         self.last_heard = self.last_heard.max(now);
         if self.peer == Peer::Suspected {
             self.peer = Peer::Alive;
@@ -104,13 +112,13 @@ impl Detector {
     pub fn handle_timeout(&mut self, now: Nanos, out: &mut impl DetectorOutput) {
         let Some(due) = self.next_deadline() else { return };
         let late = now.since(due);
-        if late > PERIOD {
+        if late > self.period {
             self.overslept += 1;
             self.last_heard = self.last_heard.plus(late).min(now);
         }
         if now >= self.next_beat {
             self.number += 1;
-            self.next_beat = now.plus(PERIOD);
+            self.next_beat = now.plus(self.period);
             out.beat(self.number, self.peer_number);
         }
         if self.peer == Peer::Alive && now >= self.missed_at(SUSPECT_AFTER) {
@@ -142,7 +150,8 @@ impl Detector {
     }
 
     fn missed_at(&self, missed: u64) -> Nanos {
-        self.last_heard.plus(Nanos(PERIOD.0 * missed))
+        let patience = if self.heard { Nanos(0) } else { FIRST_PATIENCE };
+        self.last_heard.plus(Nanos(self.period.0.saturating_mul(missed))).plus(patience)
     }
 }
 
@@ -178,47 +187,85 @@ mod tests {
         now
     }
 
+    const PERIODS_MS: [u64; 3] = [5, 20, 100];
+
+    /// A detector that has heard its peer at zero.
+    fn heard(period_ms: u64, notes: &mut Notes) -> Detector {
+        let mut detector = Detector::new(Nanos(0), Nanos::from_ms(period_ms));
+        detector.handle_received(Nanos(0), notes);
+        detector
+    }
+
     #[test]
     fn a_silent_peer_is_suspected_after_two_and_declared_after_three() {
-        let (mut detector, mut notes) = (Detector::new(Nanos(0)), Notes::default());
-        run_until(&mut detector, Nanos::from_ms(39), &mut notes);
-        assert_eq!(notes.0, ["beat", "beat"]);
-        run_until(&mut detector, Nanos::from_ms(59), &mut notes);
-        assert_eq!(detector.peer(), Peer::Suspected);
-        assert_eq!(run_until(&mut detector, Nanos::from_ms(1000), &mut notes), Nanos::from_ms(60));
-        assert_eq!(detector.peer(), Peer::Dead);
-        assert_eq!(notes.0.iter().filter(|note| **note == "declared").count(), 1);
-        assert_eq!(detector.next_deadline(), None);
+        for ms in PERIODS_MS {
+            let mut notes = Notes::default();
+            let mut detector = heard(ms, &mut notes);
+            run_until(&mut detector, Nanos::from_ms(2 * ms - 1), &mut notes);
+            assert_eq!(notes.0, ["beat", "beat"], "{ms} ms");
+            run_until(&mut detector, Nanos::from_ms(3 * ms - 1), &mut notes);
+            assert_eq!(detector.peer(), Peer::Suspected, "{ms} ms");
+            let end = run_until(&mut detector, Nanos::from_ms(5000), &mut notes);
+            assert_eq!(end, Nanos::from_ms(3 * ms));
+            assert_eq!(detector.peer(), Peer::Dead);
+            assert_eq!(notes.0.iter().filter(|note| **note == "declared").count(), 1);
+            assert_eq!(detector.next_deadline(), None);
+        }
+    }
+
+    #[test]
+    fn a_peer_that_was_never_heard_may_still_be_starting() {
+        for ms in PERIODS_MS {
+            let mut notes = Notes::default();
+            let mut detector = Detector::new(Nanos(0), Nanos::from_ms(ms));
+            run_until(&mut detector, FIRST_PATIENCE, &mut notes);
+            assert_eq!(detector.peer(), Peer::Alive, "{ms} ms");
+            let end = run_until(&mut detector, Nanos::from_ms(5000), &mut notes);
+            assert_eq!(end, FIRST_PATIENCE.plus(Nanos::from_ms(3 * ms)));
+            assert_eq!(detector.peer(), Peer::Dead);
+        }
     }
 
     #[test]
     fn any_message_ends_a_suspicion() {
-        let (mut detector, mut notes) = (Detector::new(Nanos(0)), Notes::default());
-        run_until(&mut detector, Nanos::from_ms(45), &mut notes);
-        detector.handle_received(Nanos::from_ms(46), &mut notes);
-        assert_eq!(notes.0.last(), Some(&"trusted"));
-        run_until(&mut detector, Nanos::from_ms(85), &mut notes);
-        assert_eq!(detector.peer(), Peer::Alive);
+        for ms in PERIODS_MS {
+            let mut notes = Notes::default();
+            let mut detector = heard(ms, &mut notes);
+            run_until(&mut detector, Nanos::from_ms(9 * ms / 4), &mut notes);
+            assert_eq!(detector.peer(), Peer::Suspected, "{ms} ms");
+            detector.handle_received(Nanos::from_ms(9 * ms / 4), &mut notes);
+            assert_eq!(notes.0.last(), Some(&"trusted"));
+            run_until(&mut detector, Nanos::from_ms(4 * ms), &mut notes);
+            assert_eq!(detector.peer(), Peer::Alive, "{ms} ms");
+        }
     }
 
     #[test]
     fn oversleeping_is_not_held_against_the_peer() {
-        let (mut detector, mut notes) = (Detector::new(Nanos(0)), Notes::default());
-        detector.handle_timeout(Nanos(0), &mut notes);
-        detector.handle_beat(Nanos::from_ms(10), 1, 1, &mut notes);
-        detector.handle_timeout(Nanos::from_ms(900), &mut notes);
-        assert_eq!(detector.peer(), Peer::Alive);
-        assert_eq!((detector.overslept(), detector.echoed()), (1, 1));
-        run_until(&mut detector, Nanos::from_ms(1000), &mut notes);
-        assert_eq!(detector.peer(), Peer::Dead);
+        for ms in PERIODS_MS {
+            let mut notes = Notes::default();
+            let mut detector = Detector::new(Nanos(0), Nanos::from_ms(ms));
+            detector.handle_timeout(Nanos(0), &mut notes);
+            detector.handle_beat(Nanos::from_ms(ms / 2), 1, 1, &mut notes);
+            detector.handle_timeout(Nanos::from_ms(45 * ms), &mut notes);
+            assert_eq!(detector.peer(), Peer::Alive, "{ms} ms");
+            assert_eq!((detector.overslept(), detector.echoed()), (1, 1));
+            run_until(&mut detector, Nanos::from_ms(50 * ms), &mut notes);
+            assert_eq!(detector.peer(), Peer::Dead, "{ms} ms");
+        }
     }
 
     proptest! {
         #[test]
-        fn a_peer_that_beats_is_never_declared(jitters in proptest::collection::vec(0_u64..19, 1..200)) {
-            let (mut detector, mut notes) = (Detector::new(Nanos(0)), Notes::default());
+        fn a_peer_that_beats_is_never_declared(
+            ms in 5_u64..=1000,
+            jitters in proptest::collection::vec(0_u64..1000, 1..200),
+        ) {
+            let mut notes = Notes::default();
+            let mut detector = heard(ms, &mut notes);
             for (n, jitter) in jitters.iter().enumerate() {
-                let at = Nanos::from_ms(20 * (n as u64 + 1) + jitter);
+                // Each beat is late by less than a period.
+                let at = Nanos::from_ms(ms * (n as u64 + 1) + jitter % ms);
                 run_until(&mut detector, at, &mut notes);
                 detector.handle_beat(at, n as u64, u64::MAX, &mut notes);
             }

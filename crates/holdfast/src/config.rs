@@ -106,7 +106,7 @@ pub struct Server {
     pub log: Option<PathBuf>,
     /// Size of the log ring that it shares with the daemon.
     pub ring_bytes: u64,
-    /// Added to the environment.
+    /// Added to the environment that the daemon passes on.
     pub env: BTreeMap<String, String>,
 }
 

@@ -6,6 +6,7 @@ pub mod edge;
 pub mod edge_link;
 pub mod edge_state;
 pub mod member;
+pub mod pairing;
 pub mod primary;
 pub mod takeover;
 

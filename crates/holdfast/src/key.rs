@@ -1,8 +1,8 @@
 //! The group's secret: 32 random bytes in a file that only its owner can read.
 //!
-//! Two keys are derived from it (BLAKE2s keyed with the secret, one label
-//! each): one opens the encrypted channel, the other one keys the hashes that
-//! compare what the members read and wrote.
+//! Three keys are derived from it (BLAKE2s keyed with the secret, one label
+//! each): one opens the encrypted channel, one keys the hashes that compare
+//! what the members read and wrote, and one those that compare their worlds.
 
 use blake2::digest::consts::U32;
 use blake2::digest::{FixedOutput, KeyInit, Update};
@@ -138,6 +138,12 @@ impl GroupKey {
         words
     }
 
+    /// Keys the hashes of what both members must have alike (decision 25).
+    #[must_use]
+    pub fn world_key(&self) -> [u8; KEY_BYTES] {
+        self.derive(b"holdfast world 1")
+    }
+
     fn derive(&self, label: &[u8]) -> [u8; KEY_BYTES] {
         let mut mac = blake2::Blake2sMac::<U32>::new((&self.0).into());
         mac.update(label);
@@ -178,6 +184,8 @@ mod tests {
         assert_ne!(a.channel_key(), b.channel_key());
         assert_ne!(a.hash_key(), b.hash_key());
         assert_ne!(a.hash_key()[0].to_le_bytes(), a.channel_key()[..8]);
+        assert_ne!(a.world_key(), a.channel_key());
+        assert_ne!(a.world_key(), b.world_key());
     }
 
     #[test]

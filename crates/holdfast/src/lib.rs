@@ -12,3 +12,4 @@ pub mod daemon;
 pub mod key;
 pub mod poll;
 pub mod status;
+pub mod world;

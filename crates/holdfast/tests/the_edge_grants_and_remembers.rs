@@ -105,7 +105,7 @@ impl Bed {
             log_version: LOG_VERSION,
             group: "demo",
             member: name,
-            world: 0,
+            world: Vec::new(),
         });
         member.hear("Hello");
         member

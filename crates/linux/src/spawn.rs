@@ -16,7 +16,10 @@ use std::process::{Child, Command, Stdio};
 pub struct ServerCommand {
     /// Program and arguments.
     pub argv: Vec<OsString>,
+    /// Added to the environment that is inherited.
     pub env: Vec<(OsString, OsString)>,
+    /// Inherited variables that it does not get.
+    pub without: Vec<OsString>,
     pub directory: Option<PathBuf>,
     /// User and group to run as.
     pub ids: Option<(u32, u32)>,
@@ -122,7 +125,11 @@ fn build(command: &ServerCommand, handed: [RawFd; 3]) -> io::Result<Command> {
         return Err(io::Error::new(io::ErrorKind::NotFound, message));
     }
     let mut c = Command::new(program);
-    c.args(arguments).envs(command.env.iter().cloned());
+    c.args(arguments);
+    for name in &command.without {
+        c.env_remove(name);
+    }
+    c.envs(command.env.iter().cloned());
     c.env("LD_PRELOAD", &command.shim);
     c.env("HOLDFAST_SHIM", handed.map(|fd| fd.to_string()).join(","));
     c.stdin(Stdio::null());

@@ -302,6 +302,13 @@ impl Backup {
         self.log.resolved()
     }
 
+    /// Frames that are here and not confirmed, and their bytes: the first of
+    /// them waits for the tap, or for room in the replica's ring.
+    #[must_use]
+    pub fn unresolved(&self) -> (usize, usize) {
+        self.log.queued()
+    }
+
     /// Nothing is confirmed or accepted any more after this.
     fn break_off(&mut self, reason: &Broken, out: &mut impl BackupOutput) {
         self.phase = Phase::Broken;

@@ -238,6 +238,13 @@ impl Primary {
         self.unconfirmed.clear();
     }
 
+    /// Frames that were sent and that the backup has not confirmed; at most
+    /// [`FRAMES_UNCONFIRMED_MAX`] while the server lives.
+    #[must_use]
+    pub fn frames_unconfirmed(&self) -> usize {
+        self.unconfirmed.len()
+    }
+
     /// What was ignored so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {

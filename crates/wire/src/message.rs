@@ -8,9 +8,13 @@ use crate::seq::SeqNo;
 use serde::{Deserialize, Serialize};
 
 /// Version of the conversation; another version is refused in [`Message::Hello`].
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Largest encoded message: several channel records carry a longer one.
 pub const MESSAGE_MAX: usize = 4 << 20;
+/// Parts that a world in [`Message::Hello`] may have; more is malformed.
+pub const WORLD_PARTS_MAX: usize = 4096;
+/// Longest name of a [`WorldPart`], in bytes; a longer one is malformed.
+pub const WORLD_NAME_BYTES_MAX: usize = 256;
 
 /// Four-tuple, IPv4 mapped into IPv6, ports in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -73,6 +77,35 @@ pub struct FlowBounds {
     pub client_ack: SeqNo,
 }
 
+/// What a part of a member's world is (decision 25).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum WorldKind {
+    /// The server's program.
+    Program,
+    /// A shared object that the loader maps into it; named by its soname.
+    Library,
+    /// A word of its command line; named by its place, the program being 0.
+    Argument,
+    /// A variable of its environment.
+    Variable,
+    /// A file that its command line names.
+    File,
+    /// A value of the group's file; the name tells the value.
+    Setting,
+    /// A feature flag of the processor.
+    CpuFeature,
+}
+
+/// One thing that must be the same on both members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorldPart<'a> {
+    pub kind: WorldKind,
+    /// At most [`WORLD_NAME_BYTES_MAX`] bytes.
+    pub name: &'a str,
+    /// Of the content, keyed with the group's secret.
+    pub hash: u64,
+}
+
 /// Everything members say to each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message<'a> {
@@ -82,7 +115,10 @@ pub enum Message<'a> {
         log_version: u32,
         group: &'a str,
         member: &'a str,
-        world: u64,
+        /// Said between the members; empty towards and from the edge. At most
+        /// [`WORLD_PARTS_MAX`] parts.
+        #[serde(borrow)]
+        world: Vec<WorldPart<'a>>,
     },
     /// Heartbeat; `echo` is the last number received from the other side.
     Beat {
@@ -192,9 +228,54 @@ impl<'a> Message<'a> {
     /// # Errors
     /// [`BadMessage`] for anything but exactly one known message.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, BadMessage> {
-        match postcard::take_from_bytes(bytes) {
-            Ok((message, [])) => Ok(message),
+        match postcard::take_from_bytes::<Self>(bytes) {
+            Ok((message, [])) if message.is_bounded() => Ok(message),
             _ => Err(BadMessage),
         }
+    }
+
+    fn is_bounded(&self) -> bool {
+        let Self::Hello { world, .. } = self else { return true };
+        world.len() <= WORLD_PARTS_MAX
+            && world.iter().all(|part| part.name.len() <= WORLD_NAME_BYTES_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(world: Vec<WorldPart<'_>>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        Message::Hello { version: VERSION, log_version: 1, group: "demo", member: "a", world }
+            .encode(&mut bytes);
+        bytes
+    }
+
+    fn part(name: &str) -> WorldPart<'_> {
+        WorldPart { kind: WorldKind::Library, name, hash: u64::MAX }
+    }
+
+    #[test]
+    fn a_hello_carries_its_world_whole_or_not_at_all() {
+        let bytes = encoded(vec![part("libc.so.6"), part("libssl.so.3")]);
+        let Ok(Message::Hello { world, .. }) = Message::decode(&bytes) else { panic!("no hello") };
+        assert_eq!(world, [part("libc.so.6"), part("libssl.so.3")]);
+        for len in 0..bytes.len() {
+            assert_eq!(Message::decode(&bytes[..len]), Err(BadMessage), "{len} bytes");
+        }
+        assert_eq!(Message::decode(&[&bytes[..], &[0]].concat()), Err(BadMessage));
+    }
+
+    #[test]
+    fn a_world_without_bounds_is_malformed() {
+        let long = "x".repeat(WORLD_NAME_BYTES_MAX + 1);
+        assert!(Message::decode(&encoded(vec![part(&long[1..])])).is_ok());
+        assert_eq!(Message::decode(&encoded(vec![part(&long)])), Err(BadMessage));
+        assert!(Message::decode(&encoded(vec![part("x"); WORLD_PARTS_MAX])).is_ok());
+        assert_eq!(
+            Message::decode(&encoded(vec![part("x"); WORLD_PARTS_MAX + 1])),
+            Err(BadMessage)
+        );
     }
 }

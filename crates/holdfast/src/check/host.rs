@@ -3,6 +3,7 @@
 use super::Finding;
 use super::settings::read;
 use crate::config::{Config, Member, Role};
+use crate::world::{self, World};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
 
@@ -45,6 +46,7 @@ fn member(config: &Config, member: &Member, findings: &mut Vec<Finding>) {
     findings.push(local("address", member.address.ip()));
     findings.push(return_path(config, member));
     findings.push(program(config));
+    findings.push(same_world(config));
 }
 
 fn interface(name: &'static str, interface: &str, mac: Option<&str>) -> Finding {
@@ -164,23 +166,27 @@ fn default_route() -> Option<(String, IpAddr)> {
 }
 
 fn program(config: &Config) -> Finding {
-    use std::os::unix::fs::PermissionsExt;
-    let name = config.server.command.first().map_or("", String::as_str);
-    let runs = |path: &Path| {
-        std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
-    };
-    let found = if name.contains('/') {
-        Some(Path::new(name).to_owned()).filter(|p| runs(p))
-    } else {
-        let folders = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|p| runs(p))
-    };
-    match found {
+    match world::find_program(&config.server) {
         Some(path) => Finding::ok("server", path.display().to_string()),
         None => Finding::fail(
             "server",
-            format!("`{name}` is no program of this host"),
+            format!(
+                "`{}` is no program of this host",
+                config.server.command.first().map_or("", String::as_str)
+            ),
             "install the same package on both members; binary and libraries are compared when they meet",
         ),
+    }
+}
+
+/// What both members must have alike, as a number to compare by eye.
+fn same_world(config: &Config) -> Finding {
+    // The line about the key tells what is wrong with it.
+    let Ok(key) = config.key() else {
+        return Finding::fail("world", "cannot be told without the key", "see `key` above");
+    };
+    match World::gather(config, &key) {
+        Ok(world) => Finding::ok("world", world.summary()),
+        Err(error) => Finding::fail("world", error.to_string(), error.remedy()),
     }
 }

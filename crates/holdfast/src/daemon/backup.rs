@@ -3,10 +3,11 @@
 
 use super::beats::Beats;
 use super::edge_link::{EdgeLink, LinkEvent};
-use super::member::{End, Node, ROLE, count, hello};
+use super::member::{End, Node, ROLE, count};
+use super::pairing::reach_primary;
 use super::takeover::{self, Cause};
 use crate::poll::Interest;
-use crate::status::{Role, State};
+use crate::status::{Lag, Role, State};
 use holdfast_cluster::detector::Detector;
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::TapDrop;
@@ -18,7 +19,7 @@ use holdfast_linux::tap::{BUFFER_DEFAULT_BYTES, TapSocket};
 use holdfast_replica::backup::{Backup, BackupOutput};
 use holdfast_replica::{Broken, Nanos, TapSegment};
 use holdfast_wire::log::Header;
-use holdfast_wire::message::{self, Message};
+use holdfast_wire::message::Message;
 use holdfast_wire::packet::{Checksum, Flags, TcpPacket};
 use holdfast_wire::shm::{conn_state, mode};
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -175,7 +176,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
     let drop = TapDrop::attach(&node.me.interface, &node.services(), &node.pin_dir())?;
     let tap = TapSocket::open(&node.me.interface, &node.tap_services(), BUFFER_DEFAULT_BYTES)?;
     let mut link = EdgeLink::new(node.other.address, node.pair_identity(), PEER, Instant::now());
-    if !connect(node, &mut link)? {
+    if !reach_primary(node, &mut link)? {
         return Ok(End::Stopped);
     }
     let replica = node.start_server(mode::REPLAY)?;
@@ -190,7 +191,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         tap,
         drop,
         link,
-        detector: Detector::new(holdfast_cluster::Nanos(node.nanos())),
+        detector: node.detector(),
         hands: Hands::default(),
         malformed: 0,
         voice: Voice::open(node)?,
@@ -207,37 +208,6 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
     in_step(node, true);
     node.set_state(Role::Backup, State::Protected, "", "");
     this.follow(node)
-}
-
-/// Reaches the primary and checks that both speak the same. False: asked to stop.
-fn connect(node: &mut Node<'_>, link: &mut EdgeLink) -> anyhow::Result<bool> {
-    loop {
-        let deadline = [link.deadline(), node.edge.deadline()].into_iter().flatten().min();
-        let (stop, tokens) = node.wait(deadline)?;
-        if stop {
-            return Ok(false);
-        }
-        if node.edge_due(tokens) {
-            node.turn_edge(|_| {});
-        }
-        let mut greeting = None;
-        let event = link.turn(Instant::now(), &node.poll, |m| {
-            if let Message::Hello { version, log_version, .. } = m {
-                greeting = Some((version, log_version));
-            }
-        });
-        if matches!(event, LinkEvent::Opened) {
-            link.send(&hello(node.config, node.me));
-            link.flush(Instant::now(), &node.poll);
-        }
-        match greeting {
-            Some((message::VERSION, holdfast_wire::log::LOG_VERSION)) => return Ok(true),
-            Some(_) => anyhow::bail!(
-                "the primary speaks another version; run the same release on both members"
-            ),
-            None => {}
-        }
-    }
 }
 
 /// Tells the edge whether this backup could take over, in the epoch of the
@@ -422,7 +392,7 @@ impl Follower {
             let mut beats = Beats { peer: &mut |_| {}, executed: 0, declared: &mut declared };
             if let Message::Beat { number, echo, .. } = message {
                 if !std::mem::replace(armed, true) {
-                    *detector = Detector::new(at);
+                    *detector = node.detector();
                 }
                 detector.handle_beat(at, number, echo, &mut beats);
                 return;
@@ -490,14 +460,19 @@ impl Follower {
             self.link.deadline(),
             node.edge.deadline(),
             room,
+            Some(self.report_at),
         ];
-        all.into_iter().flatten().min().unwrap_or_else(|| Instant::now() + REPORT_EVERY)
+        all.into_iter().flatten().min().unwrap_or(self.report_at)
     }
 
     pub fn report(&mut self, node: &mut Node<'_>) {
         let c = *self.machine.counters();
-        node.status.lag.executed = self.replica.memory.tail() - self.replica.memory.head();
-        node.status.lag.frames = 0;
+        let (frames, bytes) = self.machine.unresolved();
+        node.status.lag = Lag {
+            frames: frames as u64,
+            bytes: bytes as u64,
+            executed: self.replica.memory.tail() - self.replica.memory.head(),
+        };
         let of = [
             ("segments", c.segments),
             ("unknown", c.segments_unknown),

@@ -8,13 +8,15 @@ use crate::channel::{Identity, Kind};
 use crate::config::{Config, Member};
 use crate::key::GroupKey;
 use crate::poll::{Interest, Poll, Signals};
-use crate::status::{Role, State, Status};
+use crate::status::{Lag, Role, State, Status};
+use crate::world;
 use anyhow::Context as _;
+use holdfast_cluster::detector::Detector;
 use holdfast_linux::process;
 use holdfast_linux::shm::Settings;
 use holdfast_linux::spawn::{Server, ServerCommand};
 use holdfast_linux::tap::Service;
-use holdfast_wire::message::{self, Message};
+use holdfast_wire::message::{self, Message, WorldPart};
 use holdfast_wire::shm::option;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -180,7 +182,7 @@ impl<'a> Node<'a> {
         }
         let opened = matches!(event, LinkEvent::Opened);
         if opened {
-            self.edge.send(&hello(self.config, self.me));
+            self.edge.send(&hello(self.config, self.me, Vec::new()));
             self.edge.flush(Instant::now(), &self.poll);
         }
         opened
@@ -227,6 +229,10 @@ impl<'a> Node<'a> {
             self.status.role != role || self.status.state != state || self.status.reason != reason;
         self.status.role = role;
         self.status.state = state;
+        if state != State::Protected {
+            // Only a pair can lag.
+            self.status.lag = Lag::default();
+        }
         reason.clone_into(&mut self.status.reason);
         remedy.clone_into(&mut self.status.remedy);
         if changed {
@@ -238,6 +244,13 @@ impl<'a> Node<'a> {
     #[must_use]
     pub fn nanos(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
+    }
+
+    /// A detector of the other member, whose channel has been open since now.
+    #[must_use]
+    pub fn detector(&self) -> Detector {
+        let period = self.config.heartbeat().as_nanos() as u64;
+        Detector::new(holdfast_cluster::Nanos(self.nanos()), holdfast_cluster::Nanos(period))
     }
 
     /// The instant of a machine's time.
@@ -288,8 +301,9 @@ impl<'a> Node<'a> {
             env: server.env.iter().map(|(k, v)| (k.into(), v.into())).collect(),
             directory: server.directory.clone(),
             ids,
+            without: world::inherited_but_not_passed(),
             log: server.log.clone(),
-            shim: shim_path()?,
+            shim: world::shim_path()?,
         };
         let settings = Settings {
             ring_bytes: server.ring_bytes as usize,
@@ -302,15 +316,15 @@ impl<'a> Node<'a> {
     }
 }
 
-/// The first message on any channel.
+/// The first message on any channel; only the other member is told the world.
 #[must_use]
-pub fn hello<'c>(config: &'c Config, me: &'c Member) -> Message<'c> {
+pub fn hello<'c>(config: &'c Config, me: &'c Member, world: Vec<WorldPart<'c>>) -> Message<'c> {
     Message::Hello {
         version: message::VERSION,
         log_version: holdfast_wire::log::LOG_VERSION,
         group: &config.group.name,
         member: &me.name,
-        world: 0,
+        world,
     }
 }
 
@@ -344,17 +358,6 @@ pub fn count(into: &mut BTreeMap<String, u64>, prefix: &str, counters: &[(&'stat
 /// The matrix proves with this that output commit matters: without it, it fails.
 fn test_options() -> u32 {
     if std::env::var_os("HOLDFAST_TEST_NO_COMMIT").is_some() { option::NO_COMMIT } else { 0 }
-}
-
-/// The shim lies beside the program, or where packages put it.
-fn shim_path() -> anyhow::Result<PathBuf> {
-    let exe = std::env::current_exe()?;
-    let beside = exe.with_file_name("libholdfast_shim.so");
-    let packaged = PathBuf::from("/usr/lib/holdfast/libholdfast_shim.so");
-    [beside, packaged]
-        .into_iter()
-        .find(|p| p.is_file())
-        .with_context(|| format!("libholdfast_shim.so is neither beside {} nor in /usr/lib/holdfast; build it with `cargo build --release -p holdfast-shim`", exe.display()))
 }
 
 /// User and group number of a name of /etc/passwd.

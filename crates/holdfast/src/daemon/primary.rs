@@ -4,10 +4,11 @@
 mod alone;
 
 use super::beats::Beats;
-use super::member::{End, Node, ROLE, count, hello, mapped};
+use super::member::{End, Node, ROLE, count, mapped};
+use super::pairing::wait_for_backup;
 use crate::channel::{Channel, Listener};
 use crate::poll::Interest;
-use crate::status::{Role, State};
+use crate::status::{Lag, Role, State};
 use holdfast_cluster::detector::Detector;
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{Gate, GateConfig};
@@ -18,7 +19,7 @@ use holdfast_linux::raw::RawSender;
 use holdfast_linux::spawn::Server;
 use holdfast_replica::primary::{Primary, PrimaryOutput};
 use holdfast_replica::{Broken, Nanos};
-use holdfast_wire::message::{self, ConnId, ConnKey, ConnProgress, Message};
+use holdfast_wire::message::{ConnId, ConnKey, ConnProgress, Message};
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
@@ -142,7 +143,8 @@ struct Loop {
     ending: BTreeSet<ConnId>,
     linger: VecDeque<(Instant, ConnId)>,
     log_at: u64,
-    executed: u64,
+    /// Of the log, not executed by the replica at its last heartbeat.
+    unexecuted: u64,
     broken: Option<String>,
     progress_at: Instant,
     closing_at: Instant,
@@ -171,7 +173,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         pin_dir: node.pin_dir(),
     })?;
     // Programs first, they take a while: the backup counts heartbeats from now on.
-    let Some(peer) = wait_for_backup(node, &mut listener)? else { return Ok(End::Stopped) };
+    let Some(peer) = wait_for_backup(node, &mut listener, PEER)? else { return Ok(End::Stopped) };
     take_address(node)?;
     let server = node.start_server(mode::RECORD)?;
     node.poll.add(&gate.events_fd(), GATE, Interest::Read)?;
@@ -187,13 +189,13 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         server,
         peer,
         machine: Primary::new(0),
-        detector: Detector::new(holdfast_cluster::Nanos(node.nanos())),
+        detector: node.detector(),
         conns: BTreeMap::new(),
         owed: BTreeMap::new(),
         ending: BTreeSet::new(),
         linger: VecDeque::new(),
         log_at: 0,
-        executed: 0,
+        unexecuted: 0,
         broken: None,
         progress_at: now,
         closing_at: now,
@@ -215,53 +217,6 @@ fn take_address(node: &Node<'_>) -> anyhow::Result<()> {
         announcer.announce(&link, &mapped(ip))?;
     }
     Ok(())
-}
-
-fn wait_for_backup(
-    node: &mut Node<'_>,
-    listener: &mut Listener,
-) -> anyhow::Result<Option<Channel>> {
-    let mut candidate: Option<Channel> = None;
-    loop {
-        let retry = Instant::now() + Duration::from_millis(50);
-        let (stop, tokens) = node.wait(Some(retry))?;
-        if stop {
-            return Ok(None);
-        }
-        if node.edge_due(tokens) {
-            node.turn_edge(|_| {});
-        }
-        if let Ok(Some(channel)) = listener.accept(Instant::now()) {
-            node.poll.add(&channel, PEER, Interest::Read)?;
-            candidate = Some(channel);
-        }
-        let Some(channel) = &mut candidate else { continue };
-        let mut greeting = None;
-        let turned = channel.tick(Instant::now()).and_then(|()| {
-            channel.recv(|m| {
-                if let Message::Hello { version, log_version, .. } = m {
-                    greeting = Some((version, log_version));
-                }
-            })
-        });
-        if let Err(error) = turned.and_then(|()| channel.flush()) {
-            node.events.add("backup refused", error.to_string());
-            candidate = None;
-            continue;
-        }
-        if let Some((version, log_version)) = greeting {
-            channel.send(&hello(node.config, node.me))?;
-            channel.flush()?;
-            if version == message::VERSION && log_version == holdfast_wire::log::LOG_VERSION {
-                return Ok(candidate);
-            }
-            node.events.add(
-                "backup refused",
-                "it speaks another version; run the same release on both members",
-            );
-            candidate = None;
-        }
-    }
 }
 
 impl Loop {
@@ -388,7 +343,8 @@ impl Loop {
             owed,
             ending,
             broken,
-            executed,
+            unexecuted,
+            log_at,
             ..
         } = self;
         let received = peer.recv(|message| {
@@ -396,7 +352,7 @@ impl Loop {
             let mut beats = Beats { peer: &mut |_| {}, executed: 0, declared: &mut declared };
             if let Message::Beat { number, echo, executed: theirs } = message {
                 detector.handle_beat(at, number, echo, &mut beats);
-                *executed = theirs;
+                *unexecuted = log_at.saturating_sub(theirs);
                 return;
             }
             detector.handle_received(at, &mut beats);
@@ -463,7 +419,8 @@ impl Loop {
         let owed = self.owed.values().min().map(|at| *at + OWED_WAIT);
         let edge = node.edge.deadline();
         let log = (!self.conns.is_empty()).then_some(now + TICK);
-        [beat, owed, edge, log].into_iter().flatten().min().unwrap_or(now + TICK).max(now)
+        let all = [beat, owed, edge, log, Some(self.report_at)];
+        all.into_iter().flatten().min().unwrap_or(now + TICK).max(now)
     }
 
     /// The kernel thinks it has acknowledged long ago; nobody else will.
@@ -574,9 +531,12 @@ impl Loop {
     }
 
     fn report(&mut self, node: &mut Node<'_>) {
-        let head = self.server.memory.head();
         node.status.connections = self.conns.len() as u64;
-        node.status.lag.bytes = self.log_at - head;
+        node.status.lag = Lag {
+            frames: self.machine.frames_unconfirmed() as u64,
+            bytes: self.log_at - self.server.memory.head(),
+            executed: self.unexecuted,
+        };
         count(&mut node.status.counters, "gate", &self.gate.counters());
         let c = *self.machine.counters();
         let of = [

@@ -108,13 +108,20 @@ pub fn report(complaints: &[String], runs: u64) {
 
 /// A protected redis-server, for the time of `work`.
 pub fn with_redis<T>(work: impl FnOnce(&Testbed, &Group<'_>) -> T) -> T {
+    with_redis_and(&GroupOptions::default(), work)
+}
+
+/// As [`with_redis`], with settings of the group.
+pub fn with_redis_and<T>(
+    options: &GroupOptions,
+    work: impl FnOnce(&Testbed, &Group<'_>) -> T,
+) -> T {
     binary();
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
     let recipe =
         Recipe::prepare(Program::Redis, testbed.host(Role::Primary), 0).expect("a directory");
     Recipe::prepare(Program::Redis, testbed.host(Role::Backup), 0).expect("a directory");
-    let group =
-        Group::start(&testbed, &recipe, &GroupOptions::default()).expect("the group protects");
+    let group = Group::start(&testbed, &recipe, options).expect("the group protects");
     work(&testbed, &group)
 }
 

@@ -264,7 +264,7 @@ pub fn fault_steps(
 /// When the pair cannot be built or the load cannot begin.
 pub fn one_takeover(args: &TakeoverArgs, seed: u64) -> Result<Outcome> {
     let mut rng = Rng::new(seed);
-    let options = GroupOptions { no_commit: args.no_commit };
+    let options = GroupOptions { no_commit: args.no_commit, ..GroupOptions::default() };
     let (program, plan) = (args.program(), args.plan(seed)?);
     with_service(Variant::Ours, program, &plan, &options, args.documents(), |service| {
         let group = service.group()?;

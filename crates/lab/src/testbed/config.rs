@@ -16,6 +16,8 @@ pub struct GroupConfig<'a> {
     pub run_dir: &'a Path,
     /// Where the server's own messages go, as the hosts see it.
     pub log_file: &'a Path,
+    /// Time between two heartbeats, ms; without it, the default.
+    pub heartbeat_ms: Option<u64>,
 }
 
 /// The name of the primary in the config file.
@@ -33,9 +35,11 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
     };
     let port = config.recipe.program.port();
     let run_dir = config.run_dir.display();
+    let heartbeat =
+        config.heartbeat_ms.map_or_else(String::new, |ms| format!("heartbeat_ms = {ms}\n"));
     let mut out = format!(
         "[group]\nname = \"demo\"\nkey_file = \"{}\"\nservices = [\"{}:{port}\", \"[{}]:{port}\"]\n\
-         run_dir = \"{run_dir}\"\n\n\
+         run_dir = \"{run_dir}\"\n{heartbeat}\n\
          [edge]\nlisten = \"{}:7700\"\nclients = [\"{}\"]\nl3 = \"{}\"\n\
          state_file = \"{run_dir}/edge.state\"\nfirst = \"{PRIMARY_NAME}\"\n",
         config.key_file.display(),

@@ -34,6 +34,8 @@ pub struct GroupOptions {
     /// Starts the daemons with output commit switched off: the tests must
     /// notice.
     pub no_commit: bool,
+    /// Time between two heartbeats, ms; without it, the default.
+    pub heartbeat_ms: Option<u64>,
 }
 
 /// Three running daemons and their server.
@@ -51,13 +53,28 @@ impl<'a> Group<'a> {
     /// When a daemon ends or the group does not protect in time; the error
     /// carries the tails of the daemons' logs.
     pub fn start(testbed: &'a Testbed, recipe: &Recipe, options: &GroupOptions) -> Result<Self> {
+        let mut group = Self::launch(testbed, recipe, options)?;
+        group.wait_protected().with_context(|| group.log_tails())?;
+        Ok(group)
+    }
+
+    /// Starts the edge and both members, whatever may come of it.
+    ///
+    /// # Errors
+    /// When a daemon cannot be started.
+    pub fn launch(testbed: &'a Testbed, recipe: &Recipe, options: &GroupOptions) -> Result<Self> {
         let key =
             crate::command::output(&crate::own_binary()?.display().to_string(), &["key", "gen"])?;
         let inside = testbed.host(Role::Primary).inside();
         let [config, key_file, run_dir, log_file] =
             ["holdfast.toml", "group.key", "run", "server.log"].map(|file| inside.join(file));
-        let group =
-            GroupConfig { recipe, key_file: &key_file, run_dir: &run_dir, log_file: &log_file };
+        let group = GroupConfig {
+            recipe,
+            key_file: &key_file,
+            run_dir: &run_dir,
+            log_file: &log_file,
+            heartbeat_ms: options.heartbeat_ms,
+        };
         let text = config::text(testbed, &group);
         let mut group = Self { testbed, recipe: recipe.clone(), config, daemons: Vec::new() };
         for role in [Role::Edge, Role::Primary, Role::Backup] {
@@ -69,7 +86,6 @@ impl<'a> Group<'a> {
             let child = group.spawn(role, options)?;
             group.daemons.push((role, child));
         }
-        group.wait_protected().with_context(|| group.log_tails())?;
         Ok(group)
     }
 
@@ -89,7 +105,10 @@ impl<'a> Group<'a> {
     }
 
     /// Waits until the primary says that it is protected.
-    fn wait_protected(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    /// When a daemon ends, or the time is over.
+    pub fn wait_protected(&mut self) -> Result<()> {
         let start = Instant::now();
         loop {
             for (role, child) in &mut self.daemons {

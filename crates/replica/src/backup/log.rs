@@ -53,6 +53,11 @@ impl Log {
         self.resolved
     }
 
+    /// Frames and bytes that wait for the tap, or for room in the replica's ring.
+    pub(super) fn queued(&self) -> (usize, usize) {
+        (self.queue.len(), self.queue_bytes)
+    }
+
     pub(super) fn waits_for(&self, conn: ConnId) -> bool {
         self.stall.as_ref().is_some_and(|stall| stall.conn == Some(conn))
     }

@@ -228,6 +228,7 @@ fn a_lost_tap_is_repaired_after_a_short_wait() {
     case.frame(&[record(Op::Clock, 0, 0, 0, 0, b"now"), read(0, b"hello")].concat());
     case.frame(&record(Op::Result, 0, 0, 1, 0, b""));
     assert_eq!(case.take().len(), 1);
+    assert_eq!(case.backup.unresolved(), (2, HEADER_LEN + record_len(0)));
     assert_eq!(case.backup.next_deadline(), Some(NEED_AFTER));
     case.backup.handle_timeout(Nanos(1), &mut case.notes);
     assert_eq!(case.take(), []);
@@ -238,6 +239,7 @@ fn a_lost_tap_is_repaired_after_a_short_wait() {
     case.flush();
     let result = Effect::Replay(Op::Result as u8, vec![]);
     assert_eq!(case.take(), [replayed(b"hello"), result, Effect::FrameOk(3), held(11)]);
+    assert_eq!(case.backup.unresolved(), (0, 0));
     case.message(&Message::Payload { frame: 2, index: 1, bytes: b"hello" });
     assert_eq!(case.backup.counters().payloads_late, 1);
 }

@@ -68,7 +68,7 @@ impl Links {
             log_version: LOG_VERSION,
             group: &self.group,
             member: "edge",
-            world: 0,
+            world: Vec::new(),
         })
     }
 

@@ -1,0 +1,89 @@
+//! Two worlds side by side, in words.
+
+use super::{KINDS, Kind, Part};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Names told per kind; the rest is counted.
+const NAMES_MAX: usize = 4;
+
+/// How two worlds differ, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// What differs, by kind and name.
+    pub what: String,
+    pub remedy: String,
+}
+
+pub(super) fn difference(
+    ours: &[Part],
+    theirs: &[Part],
+    us: &str,
+    them: &str,
+) -> Option<Difference> {
+    let set = |parts: &'_ [Part]| parts.iter().cloned().collect::<BTreeSet<Part>>();
+    let (ours, theirs) = (set(ours), set(theirs));
+    let names = |parts: &BTreeSet<Part>, other: &BTreeSet<Part>| -> BTreeSet<(Kind, String)> {
+        parts.difference(other).map(|p| (p.kind, p.name.clone())).collect()
+    };
+    let (here, there) = (names(&ours, &theirs), names(&theirs, &ours));
+    let mut found: BTreeMap<Kind, Vec<String>> = BTreeMap::new();
+    for (kind, name) in here.union(&there) {
+        let both = (*kind, name.clone());
+        let told = match (here.contains(&both), there.contains(&both)) {
+            (true, true) => name.clone(),
+            (true, false) => format!("{name} (only on {us})"),
+            (false, _) => format!("{name} (only on {them})"),
+        };
+        found.entry(*kind).or_default().push(told);
+    }
+    let differing: Vec<Kind> = KINDS.into_iter().filter(|k| found.contains_key(k)).collect();
+    if differing.is_empty() {
+        return None;
+    }
+    let what: Vec<String> = differing.iter().map(|kind| line(*kind, &found[kind])).collect();
+    Some(Difference { what: what.join("; "), remedy: remedy(&differing) })
+}
+
+fn line(kind: Kind, names: &[String]) -> String {
+    let told = &names[..names.len().min(NAMES_MAX)];
+    let rest = match names.len() - told.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{} {}{rest}", noun(kind, names.len()), told.join(", "))
+}
+
+fn remedy(kinds: &[Kind]) -> String {
+    let mut steps: Vec<&str> = kinds
+        .iter()
+        .map(|kind| match kind {
+            Kind::Program | Kind::Library => "install the same packages on both hosts",
+            Kind::File => "copy the files from one host to the other",
+            Kind::Argument | Kind::Setting => {
+                "use the same group file on both hosts and restart the daemons"
+            }
+            Kind::Variable => {
+                "start both daemons the same way, or set the variables in the group file's `env`"
+            }
+            Kind::CpuFeature => {
+                "use the same processor model on both hosts, or mask the features in the hypervisor"
+            }
+        })
+        .collect();
+    steps.dedup();
+    format!("{}; the members compare again every two seconds", steps.join("; "))
+}
+
+/// What one or several of a kind are called.
+pub(super) fn noun(kind: Kind, count: usize) -> &'static str {
+    let (one, many) = match kind {
+        Kind::Program => ("program", "programs"),
+        Kind::Library => ("library", "libraries"),
+        Kind::Argument => ("argument", "arguments"),
+        Kind::Variable => ("environment variable", "environment variables"),
+        Kind::File => ("config file", "config files"),
+        Kind::Setting => ("setting", "settings"),
+        Kind::CpuFeature => ("CPU feature", "CPU features"),
+    };
+    if count == 1 { one } else { many }
+}

@@ -1,0 +1,197 @@
+//! Where the parts of this host's world come from.
+
+use super::{Hasher, Kind, Part, WorldError, libraries};
+use crate::config::{Config, Server};
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Of a longer file only this many bytes count, and its length.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// Inherited variables that tell from where the daemon was started: they differ
+/// by nature, and the server does not get them.
+const OF_THE_SESSION: [&str; 26] = [
+    "_",
+    "COLORTERM",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "DISPLAY",
+    "HOSTNAME",
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+    "LISTEN_FDNAMES",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LS_COLORS",
+    "MAIL",
+    "MANAGERPID",
+    "MEMORY_PRESSURE_WATCH",
+    "MEMORY_PRESSURE_WRITE",
+    "NOTIFY_SOCKET",
+    "OLDPWD",
+    "PWD",
+    "SHLVL",
+    "STY",
+    "SYSTEMD_EXEC_PID",
+    "TERM",
+    "TMUX",
+    "TMUX_PANE",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+];
+const PREFIXES_OF_THE_SESSION: [&str; 4] = ["HOLDFAST_", "SSH_", "SUDO_", "XDG_"];
+/// Set by the daemon: the shim, which is compared as a library.
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// Names that a server writes to are not read by it.
+const WRITTEN: [&str; 2] = ["log", "pid"];
+
+pub(super) fn parts(
+    config: &Config,
+    hasher: &Hasher,
+    shim: &Path,
+) -> Result<Vec<Part>, WorldError> {
+    let server = &config.server;
+    let environment = environment(server, std::env::vars_os());
+    let name = server.command.first().map_or("", String::as_str);
+    let program = find_program(server).ok_or_else(|| WorldError::NoProgram(name.to_owned()))?;
+    let mut parts = vec![hasher.file(Kind::Program, &program.display().to_string(), &program)?];
+    parts.push(hasher.file(Kind::Library, "libholdfast_shim.so", shim)?);
+    for (soname, path) in libraries::of(&program, &environment)? {
+        parts.push(hasher.file(Kind::Library, &soname, &path)?);
+    }
+    for (index, argument) in server.command.iter().enumerate() {
+        parts.push(hasher.part(Kind::Argument, &index.to_string(), argument.as_bytes()));
+    }
+    for path in named_files(server) {
+        parts.push(hasher.file(Kind::File, &path.display().to_string(), &path)?);
+    }
+    for (name, value) in &environment {
+        parts.push(hasher.part(Kind::Variable, &name.to_string_lossy(), value.as_bytes()));
+    }
+    for setting in settings(config) {
+        parts.push(hasher.part(Kind::Setting, &setting, b""));
+    }
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    parts.extend(cpu_features(&cpu).map(|flag| hasher.part(Kind::CpuFeature, flag, b"")));
+    Ok(parts)
+}
+
+/// The program that the server's command names, searched as `execvp` would.
+#[must_use]
+pub fn find_program(server: &Server) -> Option<PathBuf> {
+    let name = server.command.first().map_or("", String::as_str);
+    let runs = |path: &PathBuf| {
+        std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    if name.contains('/') {
+        return Some(in_directory(server, name)).filter(runs);
+    }
+    let own = || std::env::var_os("PATH").unwrap_or_default();
+    let folders = server.env.get("PATH").map_or_else(own, OsString::from);
+    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(runs)
+}
+
+/// The shim lies beside the program, or where packages put it.
+///
+/// # Errors
+/// [`WorldError::NoShim`].
+pub fn shim_path() -> Result<PathBuf, WorldError> {
+    // Without `/proc` there is no daemon either.
+    let exe = std::env::current_exe().unwrap_or_default();
+    let beside = exe.with_file_name("libholdfast_shim.so");
+    let packaged = PathBuf::from("/usr/lib/holdfast/libholdfast_shim.so");
+    [beside, packaged].into_iter().find(|p| p.is_file()).ok_or(WorldError::NoShim(exe))
+}
+
+/// Variables of this process that the server does not get.
+#[must_use]
+pub fn inherited_but_not_passed() -> Vec<OsString> {
+    std::env::vars_os().map(|(name, _)| name).filter(|name| is_of_the_session(name)).collect()
+}
+
+/// What the server is started with, except what the daemon adds for the shim.
+pub(super) fn environment(
+    server: &Server,
+    inherited: impl Iterator<Item = (OsString, OsString)>,
+) -> BTreeMap<OsString, OsString> {
+    let mut all: BTreeMap<OsString, OsString> =
+        inherited.filter(|(name, _)| !is_of_the_session(name)).collect();
+    all.extend(server.env.iter().map(|(name, value)| (name.into(), value.into())));
+    all.remove(OsStr::new(PRELOAD));
+    all
+}
+
+fn is_of_the_session(name: &OsStr) -> bool {
+    OF_THE_SESSION.iter().any(|own| name == *own)
+        || PREFIXES_OF_THE_SESSION.iter().any(|p| name.as_bytes().starts_with(p.as_bytes()))
+}
+
+/// Files that the command line names, as a word of its own, behind a `=` or
+/// behind a one-letter option; not what the server writes.
+pub(super) fn named_files(server: &Server) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = server
+        .command
+        .iter()
+        .skip(1)
+        .flat_map(|w| candidates(w))
+        .map(|w| in_directory(server, w))
+        .collect();
+    files.retain(|path| {
+        let written = path.extension().is_some_and(|e| WRITTEN.iter().any(|w| e == *w));
+        !written && server.log.as_ref() != Some(path) && path.is_file()
+    });
+    files.sort();
+    files.dedup();
+    files
+}
+
+fn candidates(word: &str) -> impl Iterator<Item = &str> {
+    let value = word.split_once('=').map(|(_, value)| value);
+    let glued = word.strip_prefix('-').and_then(|rest| rest.get(1..));
+    [Some(word), value, glued].into_iter().flatten().filter(|w| !w.is_empty())
+}
+
+fn in_directory(server: &Server, name: &str) -> PathBuf {
+    server.directory.as_deref().unwrap_or(Path::new("")).join(name)
+}
+
+/// Settings that both members must have alike; the name tells the value.
+fn settings(config: &Config) -> Vec<String> {
+    let services: Vec<String> = config.group.services.iter().map(ToString::to_string).collect();
+    vec![
+        format!("heartbeat_ms = {}", config.group.heartbeat_ms),
+        format!("services = {}", services.join(" ")),
+        format!("ring_bytes = {}", config.server.ring_bytes),
+        format!("user = {}", config.server.user.as_deref().unwrap_or("")),
+        format!(
+            "directory = {}",
+            config.server.directory.as_deref().unwrap_or(Path::new("")).display()
+        ),
+    ]
+}
+
+/// The flags of the first processor.
+pub(super) fn cpu_features(cpuinfo: &str) -> impl Iterator<Item = &str> {
+    let line = cpuinfo.lines().find(|line| line.starts_with("flags"));
+    line.and_then(|line| line.split_once(':')).map_or("", |(_, flags)| flags).split_whitespace()
+}
+
+/// Gives a file's length and its first [`FILE_BYTES_MAX`] bytes to `take`.
+pub(super) fn feed_file(path: &Path, take: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+    let file = File::open(path)?;
+    take(&file.metadata()?.len().to_le_bytes());
+    let mut limited = file.take(FILE_BYTES_MAX);
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        match limited.read(&mut chunk)? {
+            0 => return Ok(()),
+            n => take(&chunk[..n]),
+        }
+    }
+}

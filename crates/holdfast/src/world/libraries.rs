@@ -1,0 +1,93 @@
+//! The shared objects that the loader would map into a program.
+
+use super::WorldError;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// glibc's loader for x86_64. Called by its own path, it maps a program and
+/// lists what it needs without running anything of it; a program that names
+/// another loader gets no say, unlike with `ldd`.
+const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+const SEARCH_PATH: &str = "LD_LIBRARY_PATH";
+
+/// Soname and file of every library of `program`, the loader among them; none
+/// if it is a script or linked statically.
+pub(super) fn of(
+    program: &Path,
+    environment: &BTreeMap<OsString, OsString>,
+) -> Result<Vec<(String, PathBuf)>, WorldError> {
+    let fail = |said: String| WorldError::Loader { loader: LOADER, program: program.into(), said };
+    let ask = |what: &str| -> Result<Output, WorldError> {
+        Command::new(LOADER)
+            .args([what.as_ref(), program.as_os_str()])
+            .env_clear()
+            .envs(environment.get_key_value(OsStr::new(SEARCH_PATH)))
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| fail(error.to_string()))
+    };
+    if !ask("--verify")?.status.success() {
+        return Ok(Vec::new());
+    }
+    let listed = ask("--list")?;
+    let libraries = parse(&String::from_utf8_lossy(&listed.stdout))
+        .map_err(|library| WorldError::NoLibrary { program: program.into(), library })?;
+    if !listed.status.success() {
+        return Err(fail(String::from_utf8_lossy(&listed.stderr).trim().to_owned()));
+    }
+    Ok(libraries)
+}
+
+/// Lines such as `libz.so.1 => /lib/libz.so.1 (0x7f..)` and
+/// `/lib64/ld-linux-x86-64.so.2 (0x7f..)`; the vDSO has no file. The error is
+/// the name of a library that was not found.
+fn parse(listed: &str) -> Result<Vec<(String, PathBuf)>, String> {
+    let mut found = Vec::new();
+    for line in listed.lines().map(str::trim) {
+        let (name, place) = line.split_once(" => ").unwrap_or((line, line));
+        if place == "not found" {
+            return Err(name.to_owned());
+        }
+        let path = place.rsplit_once(" (").map_or(place, |(path, _)| path);
+        if path.starts_with('/') {
+            let name = name.rsplit_once(" (").map_or(name, |(name, _)| name);
+            let soname = name.rsplit('/').next().unwrap_or(name);
+            found.push((soname.to_owned(), PathBuf::from(path)));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loaders_list_is_read() {
+        let listed = "\tlinux-vdso.so.1 (0x00007ffd)\n\
+                      \tlibssl.so.3 => /lib/x86_64-linux-gnu/libssl.so.3 (0x00007f)\n\
+                      \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
+        let expected = [
+            ("libssl.so.3", "/lib/x86_64-linux-gnu/libssl.so.3"),
+            ("ld-linux-x86-64.so.2", "/lib64/ld-linux-x86-64.so.2"),
+        ]
+        .map(|(name, path)| (name.to_owned(), PathBuf::from(path)));
+        assert_eq!(parse(listed), Ok(expected.to_vec()));
+        assert_eq!(parse("\tlibnone.so.1 => not found\n"), Err("libnone.so.1".to_owned()));
+        assert_eq!(parse("\tstatically linked\n"), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_program_needs_libc_and_a_script_nothing() {
+        let own = std::env::current_exe().unwrap();
+        let names: Vec<String> =
+            of(&own, &BTreeMap::new()).unwrap().into_iter().map(|l| l.0).collect();
+        for name in ["libc.so.6", "ld-linux-x86-64.so.2"] {
+            assert!(names.iter().any(|n| n == name), "no {name} in {names:?}");
+        }
+        let script = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+        assert_eq!(of(script, &BTreeMap::new()).unwrap(), []);
+    }
+}

@@ -1,0 +1,28 @@
+//! `heartbeat_ms` decides how long a cut link goes unnoticed.
+
+use crate::world;
+use holdfast_lab::takeover::{FaultKind, fault_steps};
+use holdfast_lab::testbed::Role;
+use holdfast_lab::testbed::ours::GroupOptions;
+use std::time::Duration;
+
+#[test]
+fn heartbeats_come_as_configured() {
+    let _limit = world::limit(Duration::from_secs(120));
+    // Three are missed, and a beat may have been sent just before the cut.
+    for (heartbeat_ms, earliest_ms, latest_ms) in [(20, 35, 150), (100, 180, 600)] {
+        let options = GroupOptions { heartbeat_ms: Some(heartbeat_ms), ..GroupOptions::default() };
+        world::with_redis_and(&options, |testbed, group| {
+            let cut = fault_steps(FaultKind::LinkCut, testbed, group).expect("a link");
+            world::finish(world::start(testbed, &world::counting(1500, 300, Some(cut))), group);
+            let status = group.status(Role::Backup).expect("the survivor answers");
+            let takeover = &status["last_takeover"];
+            assert_eq!(takeover["cause"], "the primary is silent", "{status}");
+            let detect_ms = takeover["phases_us"]["detect"].as_u64().expect("a number") / 1000;
+            assert!(
+                (earliest_ms..latest_ms).contains(&detect_ms),
+                "heartbeat_ms = {heartbeat_ms}: noticed after {detect_ms} ms"
+            );
+        });
+    }
+}
