@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Most services one tap can watch: the filter's jumps reach that far.
 pub const SERVICES_MAX: usize = 16;
 /// Packets taken by one system call.
-pub const BATCH: usize = 16;
+pub const BATCH: usize = 8;
 /// Largest packet taken whole, in bytes: one IP packet, also after GRO.
 pub const PACKET_MAX: usize = 65_536;
 /// Default size of the socket's buffer in bytes: it must hold what all clients

@@ -13,7 +13,7 @@ use holdfast_wire::log::{HEADER_LEN, Header, LAZY, Op, record_len};
 use holdfast_wire::shm::{mode, option};
 
 /// The daemon is woken early once this much waits in the ring.
-const KICK_BYTES: u64 = 64 << 10;
+const KICK_BYTES: u64 = 256 << 10;
 /// Threads beyond this share futex words: they wake each other needlessly.
 const TURN_WORDS: usize = 64;
 /// A thread that nobody could wake looks for itself this often: the one that

@@ -42,7 +42,7 @@ const WAKE_AFTER: Duration = Duration::from_micros(400);
 const TAP_AFTER: Duration = Duration::from_micros(250);
 /// What is held is told with the next confirmation of the log, or after this
 /// many bytes or this long.
-const HELD_BYTES: usize = 32 << 10;
+const HELD_BYTES: usize = 128 << 10;
 const HELD_AFTER: Duration = Duration::from_millis(1);
 /// How often a replica that is waited for is looked at.
 const LOOK_AFTER: Duration = Duration::from_micros(200);
