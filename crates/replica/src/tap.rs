@@ -67,7 +67,7 @@ pub(crate) struct Tap {
     pub(crate) snd_origin: SeqNo,
     pub(crate) stream: Stream,
     fin: Option<u64>,
-    rst: Option<u64>,
+    /// The client reset the connection, as far as its own word goes.
     pub(crate) reset: bool,
     right_edge: u64,
     window_max: u64,
@@ -95,7 +95,6 @@ impl Tap {
             snd_origin: record.iss.plus(1),
             stream: Stream::default(),
             fin: None,
-            rst: None,
             reset: false,
             right_edge: u64::from(record.window),
             window_max,
@@ -174,7 +173,7 @@ impl Tap {
         // 64-bit positions; a segment may start before the stream does.
         let start = held as i64 + i64::from(segment.seq.since(self.rcv_origin.plus(held)));
         if segment.rst {
-            return self.accept_rst(start, held);
+            return self.accept_rst(start == held as i64);
         }
         if segment.syn {
             return Verdict::Challenge;
@@ -202,17 +201,11 @@ impl Tap {
         self.accept_payload(segment, start)
     }
 
-    /// RFC 5961 §3.2: only the exact next sequence number resets.
-    fn accept_rst(&mut self, start: i64, held: u64) -> Verdict {
-        if start == held as i64 {
-            self.reset = true;
-            return Verdict::Reset;
-        }
-        // The primary may hold bytes that the tap still lacks.
-        if start > held as i64 && start <= (self.right_edge.max(held + self.window_max)) as i64 {
-            self.rst = Some(start as u64);
-        }
-        Verdict::Challenge
+    /// RFC 5961 §3.2: only the exact next sequence number resets. Nothing is
+    /// remembered of another: the stream may reach that number later.
+    fn accept_rst(&mut self, exact: bool) -> Verdict {
+        self.reset |= exact;
+        if exact { Verdict::Reset } else { Verdict::Challenge }
     }
 
     fn is_too_old(&self, now: Nanos, segment: &TapSegment<'_>) -> bool {
@@ -259,7 +252,7 @@ impl Tap {
         }
         if self.held_offset() > held {
             self.prune();
-            return if self.reset { Verdict::Reset } else { Verdict::Grown };
+            return Verdict::Grown;
         }
         match inserted {
             Inserted::Beyond => Verdict::Kept,
@@ -275,14 +268,13 @@ impl Tap {
         }
     }
 
-    /// Drops packets that the held part covers, and notices an RST reached.
+    /// Drops packets that the held part covers.
     fn prune(&mut self) {
         let held = self.held_offset();
         if !self.raws.is_empty() {
             self.raws.retain(|raw| raw.end > held);
             self.raws_bytes = self.raws.iter().map(|raw| raw.packet.len()).sum();
         }
-        self.reset |= self.rst == Some(held);
     }
 
     /// Packets beyond a hole, in the order of their arrival.
