@@ -168,6 +168,12 @@ impl Tap {
         self.right_edge
     }
 
+    /// The client's last timestamp, while it says anything about age.
+    pub(crate) fn client_tsval(&self, now: Nanos) -> Option<u32> {
+        let (recent, at) = self.ts_recent.filter(|_| self.timestamps)?;
+        (now.since(at) < PAWS_IDLE).then_some(recent)
+    }
+
     pub(crate) fn accept(&mut self, now: Nanos, segment: &TapSegment<'_>) -> Verdict {
         let held = self.held_offset();
         // 64-bit positions; a segment may start before the stream does.
@@ -209,13 +215,11 @@ impl Tap {
     }
 
     fn is_too_old(&self, now: Nanos, segment: &TapSegment<'_>) -> bool {
-        let (true, Some((recent, at)), Some(tsval)) =
-            (self.timestamps, self.ts_recent, segment.tsval)
-        else {
+        let (Some(recent), Some(tsval)) = (self.client_tsval(now), segment.tsval) else {
             return false;
         };
         // One tick of tolerance, as Linux has it (TCP_PAWS_WINDOW).
-        recent.wrapping_sub(tsval) as i32 > 1 && now.since(at) < PAWS_IDLE
+        recent.wrapping_sub(tsval) as i32 > 1
     }
 
     fn note_header(&mut self, now: Nanos, segment: &TapSegment<'_>, start: i64, held: u64) {

@@ -112,6 +112,7 @@ fn window_ack_and_age_are_checked() {
     );
     assert_eq!(tap.accept(Nanos(0), &aged(0, 500)), Verdict::Grown);
     assert_eq!(tap.accept(Nanos(0), &aged(1, 400)), Verdict::Paws);
+    assert_eq!((tap.client_tsval(Nanos(0)), tap.client_tsval(PAWS_IDLE)), (Some(500), None));
     assert_eq!(tap.accept(PAWS_IDLE, &aged(1, 400)), Verdict::Grown);
 }
 
