@@ -83,8 +83,10 @@ static __always_inline void copy_to_backups(struct __sk_buff *skb, const struct 
 	}
 }
 
-/* An ACK of bytes never sent, or a RST outside the window, is forged. */
-static __always_inline void track_client(const struct packet *p)
+/* Bounds a client's segment, and says whether its server's kernel could take it.
+ * Everything sent to a client goes by here first, so one that acknowledges more
+ * (RFC 9293 §3.10.7.4), or that begins behind the promised window, is forged. */
+static __always_inline int track_client(const struct packet *p)
 {
 	struct conn_key key = {};
 	struct edge_flow *flow;
@@ -95,21 +97,28 @@ static __always_inline void track_client(const struct packet *p)
 	key.client_port = p->source_port;
 	flow = bpf_map_lookup_elem(&edge_flows, &key);
 	if (!flow)
-		return;
+		return 1;
 	flow->seen_ns = bpf_ktime_get_coarse_ns();
-	if (AFTER(flow->server_ack, p->seq + 1) || AFTER(p->seq, flow->right_edge))
-		return;
+	if (p->flags & TCP_SYN) /* the tuple may be on its way to a new life */
+		return 1;
+	if (AFTER(p->seq, flow->right_edge) ||
+	    ((p->flags & TCP_ACK) && AFTER(p->ack, flow->seq_end)))
+		return 0;
+	/* What begins before the window may still bring new bytes. */
+	if (AFTER(flow->server_ack, p->seq + 1))
+		return 1;
 	if (p->flags & TCP_RST) {
 		flow->flags |= FLOW_RESET;
-		return;
+		return 1;
 	}
-	if (!(p->flags & TCP_ACK) || AFTER(p->ack, flow->seq_end))
-		return;
+	if (!(p->flags & TCP_ACK))
+		return 1;
 	if (p->flags & TCP_FIN)
 		flow->flags |= FLOW_CLIENT_FIN;
 	flow->flags |= FLOW_ESTABLISHED;
 	if (AFTER(p->ack, flow->client_ack))
 		flow->client_ack = p->ack;
+	return 1;
 }
 
 SEC("classifier")
@@ -130,8 +139,12 @@ int edge_client(struct __sk_buff *skb)
 		return PASS;
 	if (decrement_ttl(skb, &p))
 		return steal(EDGE_ODD);
-	track_client(&p);
-	copy_to_backups(skb, &p, current);
+	/* The server's kernel answers what it cannot take with an ACK (RFC 5961 §5);
+	 * a backup, which knows less, might take it for the client's. */
+	if (track_client(&p))
+		copy_to_backups(skb, &p, current);
+	else
+		count(EDGE_IMPLAUSIBLE);
 	/* Nobody answers now, but whoever comes next has what was said. */
 	if (!to)
 		return steal(EDGE_CLOSED);

@@ -15,7 +15,7 @@
 mod closing;
 mod nudge;
 
-pub use closing::{ClosingState, finish_closing};
+pub use closing::{ClosingState, finish_closing, show_clock};
 pub use nudge::{NUDGE_SEGMENTS_FIRST, NUDGE_SEGMENTS_MAX, Nudge, NudgeHeader};
 
 use crate::sockopt::{self, Address};

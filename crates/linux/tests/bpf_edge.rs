@@ -201,6 +201,40 @@ fn the_backup_gets_a_copy_of_what_carries_information() {
     assert_eq!(f.count("copied"), 5);
 }
 
+/// Only what the server's kernel could take is worth a copy; the kernel itself
+/// gets everything.
+#[test]
+fn what_no_client_can_have_sent_is_not_copied() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("forged", false, None);
+    f.edge.set_current(1, Some(0)).expect("fence");
+    f.edge.set_tap(1, true).expect("tap");
+    let capture = Capture::new("m1");
+    f.member_sends(0, &syn_ack(40000).build());
+    f.member_sends(0, &reply().payload(700).build());
+    let (end, edge) = (SERVER_ISS.wrapping_add(701), CLIENT_ISS + 1 + 65160);
+    let data = || request().payload(50).ack(end);
+    for (frame, copies) in [
+        (data(), 1),
+        (data().ack(end.wrapping_add(1)), 0),
+        // Also where it begins with old bytes.
+        (data().ack(end.wrapping_add(1)).seq(CLIENT_ISS - 20), 0),
+        (data().seq(CLIENT_ISS - 20), 1),
+        (data().seq(edge), 1),
+        (data().seq(edge + 1), 0),
+        (request().flags(RST).seq(edge + 1), 0),
+        // A new life of the tuple knows nothing of the old numbers.
+        (request().flags(SYN).seq(edge + 70_000), 1),
+    ] {
+        let (verdict, _) = f.client_sends(&frame.build());
+        assert_eq!(verdict, REDIRECT);
+        assert_eq!(capture.tcp_frames().len(), copies);
+    }
+    assert_eq!((f.count("implausible"), f.count("copied")), (4, 4));
+}
+
 fn arp(sender: [u8; 4], target: [u8; 4]) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 9, 9, 0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1]);
@@ -402,7 +436,7 @@ fn a_restarted_edge_keeps_fence_flows_and_tap() {
     f.edge = Edge::attach(&f.config).expect("again");
     assert_eq!(f.edge.current().expect("fence"), (7, Some(1)));
     assert_eq!(f.bounds(), before);
-    f.client_sends(&request().payload(1).build());
+    f.client_sends(&request().payload(1).ack(SERVER_ISS + 1).build());
     assert_eq!(f.count("copied"), 1);
     f.config.flows_max = 3;
     assert!(Edge::attach(&f.config).is_err(), "maps of another size");

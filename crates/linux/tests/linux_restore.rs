@@ -6,6 +6,7 @@ mod linux_world;
 use holdfast_linux::diag::{DiagSocket, TcpState};
 use holdfast_linux::repair::{self, ClosingState};
 use holdfast_wire::message::ConnKey;
+use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
 use linux_world::takeover::{Backup, TCP_TIMESTAMP, dissect, fence, get, idle, listen, spec};
 use linux_world::{World, pattern_range};
 use std::io::{Read, Write};
@@ -225,6 +226,41 @@ fn half_closed_connections_end_properly() {
     ] {
         half_closed(false, closing);
         half_closed(true, closing);
+    }
+}
+
+/// Without the client's clock the kernel takes a segment of any age.
+#[test]
+fn a_rebuilt_connection_refuses_what_is_older_than_the_clients_last_word() {
+    for v6 in [false, true] {
+        let world = World::new(v6);
+        let (mut client, server, mut backup) = idle(&world);
+        let dead = dissect(&server, &world, client.local_addr().unwrap().port());
+        fence(&world);
+        let spec = spec(&dead, &[], &[]);
+        repair::restore(backup.socket.as_fd(), &spec).unwrap();
+        backup.take_address(&world);
+        let now = get::<1>(&client, TCP_TIMESTAMP)[0] & !1;
+        let mut inject = |p: &[u8]| backup.raw.send(p).map_err(std::io::Error::other);
+        repair::show_clock(&spec, now, &mut inject).unwrap();
+        let timestamps = Some((now.wrapping_sub(1000), 0));
+        let old = TcpSegment {
+            key: spec.key,
+            to_client: false,
+            seq: spec.rcv_end(),
+            ack: spec.snd_una,
+            flags: Flags::ACK,
+            window: 500,
+            options: TcpOptions { timestamps, ..TcpOptions::default() },
+            payload: b"old",
+        };
+        inject(&old.build().unwrap()).unwrap();
+        client.write_all(b"new").unwrap();
+        let mut server = backup.into_stream();
+        server.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+        let mut got = [0; 3];
+        server.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"new");
     }
 }
 

@@ -155,9 +155,12 @@ impl Promotion {
     pub fn probes(&mut self, now: Nanos) -> Vec<Probe> {
         self.deadline = Some(now.plus(PROBE_WAIT));
         // From here on only answers count: what was acknowledged before may have
-        // been forged, and what the kernel took of it is in `snd_una`.
+        // been forged, and what the kernel took of it is in `snd_una`. An RST had
+        // the next number of what is held here, which need not have been that of
+        // the primary's kernel; a client that has reset says so again.
         for conn in self.conns.values_mut() {
             conn.planned.tap.acked = conn.planned.snd_una;
+            conn.planned.tap.reset = false;
         }
         self.conns.values().filter(|conn| !conn.is_over()).map(|conn| conn.probe(now)).collect()
     }
@@ -180,6 +183,9 @@ impl Promotion {
         let Some(conn) = conn else { return };
         if conn.settled {
             self.keep_late(segment);
+            return;
+        }
+        if conn.acknowledges_unsent(segment) {
             return;
         }
         let verdict = conn.planned.tap.accept(now, segment);
@@ -308,6 +314,12 @@ impl Conn {
         let replica = self.planned.accept.and_then(|accept| manifest.get(&accept));
         self.planned.tap.fin_held()
             && replica.is_some_and(|r| !r.open && self.planned.snd_una > r.out_bytes)
+    }
+
+    /// Does it acknowledge what never passed the edge? The kernel drops such a
+    /// segment with all its bytes (RFC 9293 §3.10.7.4).
+    fn acknowledges_unsent(&self, segment: &TapSegment<'_>) -> bool {
+        segment.ack_flag && self.bounds.is_some_and(|bounds| segment.ack.after(bounds.seq_end))
     }
 
     /// Has the client said nothing since its SYN, as far as is known?

@@ -67,7 +67,7 @@ pub(crate) struct Tap {
     pub(crate) snd_origin: SeqNo,
     pub(crate) stream: Stream,
     fin: Option<u64>,
-    rst: Option<u64>,
+    /// The client reset the connection, as far as its own word goes.
     pub(crate) reset: bool,
     right_edge: u64,
     window_max: u64,
@@ -95,7 +95,6 @@ impl Tap {
             snd_origin: record.iss.plus(1),
             stream: Stream::default(),
             fin: None,
-            rst: None,
             reset: false,
             right_edge: u64::from(record.window),
             window_max,
@@ -169,12 +168,18 @@ impl Tap {
         self.right_edge
     }
 
+    /// The client's last timestamp, while it says anything about age.
+    pub(crate) fn client_tsval(&self, now: Nanos) -> Option<u32> {
+        let (recent, at) = self.ts_recent.filter(|_| self.timestamps)?;
+        (now.since(at) < PAWS_IDLE).then_some(recent)
+    }
+
     pub(crate) fn accept(&mut self, now: Nanos, segment: &TapSegment<'_>) -> Verdict {
         let held = self.held_offset();
         // 64-bit positions; a segment may start before the stream does.
         let start = held as i64 + i64::from(segment.seq.since(self.rcv_origin.plus(held)));
         if segment.rst {
-            return self.accept_rst(start, held);
+            return self.accept_rst(start == held as i64);
         }
         if segment.syn {
             return Verdict::Challenge;
@@ -202,27 +207,19 @@ impl Tap {
         self.accept_payload(segment, start)
     }
 
-    /// RFC 5961 §3.2: only the exact next sequence number resets.
-    fn accept_rst(&mut self, start: i64, held: u64) -> Verdict {
-        if start == held as i64 {
-            self.reset = true;
-            return Verdict::Reset;
-        }
-        // The primary may hold bytes that the tap still lacks.
-        if start > held as i64 && start <= (self.right_edge.max(held + self.window_max)) as i64 {
-            self.rst = Some(start as u64);
-        }
-        Verdict::Challenge
+    /// RFC 5961 §3.2: only the exact next sequence number resets. Nothing is
+    /// remembered of another: the stream may reach that number later.
+    fn accept_rst(&mut self, exact: bool) -> Verdict {
+        self.reset |= exact;
+        if exact { Verdict::Reset } else { Verdict::Challenge }
     }
 
     fn is_too_old(&self, now: Nanos, segment: &TapSegment<'_>) -> bool {
-        let (true, Some((recent, at)), Some(tsval)) =
-            (self.timestamps, self.ts_recent, segment.tsval)
-        else {
+        let (Some(recent), Some(tsval)) = (self.client_tsval(now), segment.tsval) else {
             return false;
         };
         // One tick of tolerance, as Linux has it (TCP_PAWS_WINDOW).
-        recent.wrapping_sub(tsval) as i32 > 1 && now.since(at) < PAWS_IDLE
+        recent.wrapping_sub(tsval) as i32 > 1
     }
 
     fn note_header(&mut self, now: Nanos, segment: &TapSegment<'_>, start: i64, held: u64) {
@@ -259,7 +256,7 @@ impl Tap {
         }
         if self.held_offset() > held {
             self.prune();
-            return if self.reset { Verdict::Reset } else { Verdict::Grown };
+            return Verdict::Grown;
         }
         match inserted {
             Inserted::Beyond => Verdict::Kept,
@@ -275,14 +272,13 @@ impl Tap {
         }
     }
 
-    /// Drops packets that the held part covers, and notices an RST reached.
+    /// Drops packets that the held part covers.
     fn prune(&mut self) {
         let held = self.held_offset();
         if !self.raws.is_empty() {
             self.raws.retain(|raw| raw.end > held);
             self.raws_bytes = self.raws.iter().map(|raw| raw.packet.len()).sum();
         }
-        self.reset |= self.rst == Some(held);
     }
 
     /// Packets beyond a hole, in the order of their arrival.

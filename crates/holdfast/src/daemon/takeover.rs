@@ -302,6 +302,7 @@ fn go_live(
     for ip in node.config.service_ips() {
         f.voice.addresses.add(f.voice.interface.index, &mapped(ip))?;
     }
+    mender.show_clocks(&f.voice.raw);
     f.drop.set_live(true)?;
     for ip in node.config.service_ips() {
         let _ = f.voice.announcer.announce(&f.voice.interface, &mapped(ip));

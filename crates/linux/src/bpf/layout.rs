@@ -49,7 +49,7 @@ pub(crate) const GATE_COUNTERS: [&str; 18] = [
 pub(crate) const TAPDROP_COUNTERS: [&str; 1] = ["dropped"];
 
 /// Names of the counters, in the order of `enum edge_counter`.
-pub(crate) const EDGE_COUNTERS: [&str; 10] = [
+pub(crate) const EDGE_COUNTERS: [&str; 11] = [
     "forwarded_in",
     "forwarded_out",
     "copied",
@@ -58,6 +58,7 @@ pub(crate) const EDGE_COUNTERS: [&str; 10] = [
     "fenced",
     "refused_flows",
     "untracked",
+    "implausible",
     "slow_path",
     "odd",
 ];

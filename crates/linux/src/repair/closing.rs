@@ -69,28 +69,7 @@ pub fn finish_closing(
     tsval: Option<u32>,
     inject: &mut dyn FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), RepairError> {
-    let mut play = |flags: Flags, ack: SeqNo| {
-        let options = TcpOptions {
-            timestamps: tsval.map(|value| (value, spec.tsval.unwrap_or(0))),
-            ..TcpOptions::default()
-        };
-        let shift = if spec.record.snd_wscale > 14 { 0 } else { spec.record.snd_wscale };
-        let window = (spec.peer_window_bytes >> shift).try_into().unwrap_or(u16::MAX);
-        let segment = TcpSegment {
-            key: spec.key,
-            to_client: false,
-            seq: spec.rcv_end(),
-            ack,
-            flags,
-            window,
-            options,
-            payload: &[],
-        };
-        segment.build().map_err(io::Error::other).and_then(|packet| inject(&packet)).map_err(step(
-            "playing a packet of the client to the own stack",
-            "the service address must be local and the raw socket open",
-        ))
-    };
+    let mut play = |flags: Flags, ack: SeqNo| play(spec, flags, ack, tsval, inject);
     let fin = Flags::FIN | Flags::ACK;
     let own_fin =
         || shutdown(fd).map_err(step("shutdown", "the socket must have been rebuilt just before"));
@@ -112,6 +91,52 @@ pub fn finish_closing(
             play(fin, spec.snd_una)
         }
     }
+}
+
+/// Shows the client's clock to a socket that [`super::restore`] has rebuilt: no
+/// socket option sets it, and until the kernel has seen one timestamp it takes a
+/// segment of any age (PAWS, RFC 7323 §5). The ACK played for that says nothing
+/// else. Call it when the service address is local, before any client is heard.
+///
+/// # Errors
+/// [`RepairError::Step`] if `inject` fails.
+pub fn show_clock(
+    spec: &RestoreSpec<'_>,
+    tsval: u32,
+    inject: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> Result<(), RepairError> {
+    let una = spec.snd_una.plus(spec.closing.sent_fin_offset());
+    play(spec, Flags::ACK, una, Some(tsval), inject)
+}
+
+/// Delivers an empty segment of the client to the own stack.
+fn play(
+    spec: &RestoreSpec<'_>,
+    flags: Flags,
+    ack: SeqNo,
+    tsval: Option<u32>,
+    inject: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> Result<(), RepairError> {
+    let options = TcpOptions {
+        timestamps: tsval.map(|value| (value, spec.tsval.unwrap_or(0))),
+        ..TcpOptions::default()
+    };
+    let shift = if spec.record.snd_wscale > 14 { 0 } else { spec.record.snd_wscale };
+    let window = (spec.peer_window_bytes >> shift).try_into().unwrap_or(u16::MAX);
+    let segment = TcpSegment {
+        key: spec.key,
+        to_client: false,
+        seq: spec.rcv_end(),
+        ack,
+        flags,
+        window,
+        options,
+        payload: &[],
+    };
+    segment.build().map_err(io::Error::other).and_then(|packet| inject(&packet)).map_err(step(
+        "playing a packet of the client to the own stack",
+        "the service address must be local and the raw socket open",
+    ))
 }
 
 fn shutdown(fd: BorrowedFd<'_>) -> io::Result<()> {

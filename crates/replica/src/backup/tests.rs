@@ -265,6 +265,21 @@ fn conflicting_content_is_asked_for_at_once_and_corrected() {
 }
 
 #[test]
+fn what_overlaps_the_read_brings_only_what_is_new() {
+    let mut case = Case::accepted();
+    case.tap(0, b"first");
+    case.frame(&read(0, b"first"));
+    // Other bytes for what was read, then the next ones; and for all of it.
+    case.tap(0, b"OTHERnext");
+    case.tap(0, b"OTHEROTHE");
+    case.tap(3, b"OT");
+    case.flush();
+    case.frame(&read(0, b"next"));
+    assert_eq!(case.take(), [replayed(b"first"), Effect::FrameOk(2), held(9), replayed(b"next")]);
+    assert_eq!(case.backup.counters().conflicts, 0);
+}
+
+#[test]
 fn a_payload_with_another_hash_breaks_the_pair() {
     let mut case = Case::accepted();
     case.tap(0, b"evil");

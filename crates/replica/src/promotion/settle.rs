@@ -64,6 +64,8 @@ pub struct Restore<'a> {
     pub right_edge: SeqNo,
     pub receive_window_bytes: u32,
     pub tsval: Option<u32>,
+    /// The client's clock, so that older segments stay refused (RFC 7323 §5).
+    pub client_tsval: Option<u32>,
     pub closing: Closing,
     /// Raw packets beyond a hole, in the order of arrival.
     pub reinject: Vec<&'a [u8]>,
@@ -190,6 +192,7 @@ impl Conn {
             right_edge: tap.rcv_origin.plus(right_edge),
             receive_window_bytes: u32::try_from(right_edge - held).unwrap_or(u32::MAX),
             tsval: self.tsval(now),
+            client_tsval: tap.client_tsval(now),
             closing: Closing {
                 client_fin: tap.fin_held(),
                 server_fin: replica.has_ended(),

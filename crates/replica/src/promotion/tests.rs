@@ -305,6 +305,30 @@ fn a_reset_as_answer_ends_the_connection() {
 }
 
 #[test]
+fn a_reset_heard_before_the_probe_must_be_said_again() {
+    let rst = TapSegment { rst: true, ack_flag: false, ..segment(0, 0, b"") };
+    let mut reset = planned(Some(1));
+    assert_eq!(reset.tap.accept(Nanos(0), &rst), Verdict::Reset);
+    let restored = verdict(reset, Some(bounds(80, 10)), Some(40), replica());
+    assert_eq!(restored, self::restored(40, 80, Closing::default()));
+}
+
+#[test]
+fn bytes_that_acknowledge_what_never_left_are_not_the_clients() {
+    let mut promotion = Promotion::new(vec![planned(Some(1))], VecDeque::new());
+    let mut out = Notes::default();
+    promotion.probes(Nanos(0));
+    promotion.handle_bounds(Nanos(0), &[bounds(80, 10)], true, &mut out);
+    promotion.handle_segment(Nanos(0), &segment(0, 81, b"forged"), &mut out);
+    promotion.handle_segment(Nanos(0), &segment(0, 80, b"real"), &mut out);
+    promotion.handle_manifest(Nanos(0), &[replica()], &mut out);
+    let Some(Note::Restore { unread, acked, .. }) = out.notes.first() else {
+        panic!("{:?}", out.notes);
+    };
+    assert_eq!((unread.as_slice(), *acked), (&b"real"[..], 80));
+}
+
+#[test]
 fn probes_use_numbers_that_the_client_has_passed() {
     let mut active = planned(Some(1));
     active.snd_una = (5 << 30) + 7;

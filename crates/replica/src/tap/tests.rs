@@ -82,9 +82,10 @@ fn only_the_exact_number_resets() {
     let rst = |offset| TapSegment { rst: true, ..segment(offset, b"") };
     assert_eq!(tap.accept(Nanos(0), &rst(2)), Verdict::Challenge);
     assert_eq!(tap.accept(Nanos(0), &rst(6)), Verdict::Challenge);
+    // The stream comes to where a refused RST lay: the client goes on.
+    assert_eq!(tap.accept(Nanos(0), &segment(3, b"def")), Verdict::Grown);
     assert!(!tap.reset);
-    // The primary had the missing bytes already when the RST came.
-    assert_eq!(tap.accept(Nanos(0), &segment(3, b"def")), Verdict::Reset);
+    assert_eq!(tap.accept(Nanos(0), &rst(6)), Verdict::Reset);
     assert!(tap.reset);
 }
 
@@ -111,6 +112,7 @@ fn window_ack_and_age_are_checked() {
     );
     assert_eq!(tap.accept(Nanos(0), &aged(0, 500)), Verdict::Grown);
     assert_eq!(tap.accept(Nanos(0), &aged(1, 400)), Verdict::Paws);
+    assert_eq!((tap.client_tsval(Nanos(0)), tap.client_tsval(PAWS_IDLE)), (Some(500), None));
     assert_eq!(tap.accept(PAWS_IDLE, &aged(1, 400)), Verdict::Grown);
 }
 

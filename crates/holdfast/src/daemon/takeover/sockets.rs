@@ -37,6 +37,7 @@ pub struct Carried {
     right_edge: SeqNo,
     receive_window_bytes: u32,
     tsval: Option<u32>,
+    client_tsval: Option<u32>,
     closing: ClosingState,
     /// To be handed out by the replica's next `accept`.
     queued: bool,
@@ -140,6 +141,18 @@ fn is_ipv6(l: &Listener) -> bool {
 impl Mender {
     pub fn on<'a>(&'a mut self, replica: &'a Server) -> Mending<'a> {
         Mending { mender: self, replica }
+    }
+
+    /// How far each client's clock had come: before the sockets hear anybody.
+    pub fn show_clocks(&mut self, raw: &RawSender) {
+        let mut inject = |packet: &[u8]| raw.send(packet).map_err(io::Error::other);
+        for c in &self.sockets {
+            let Some(tsval) = c.client_tsval else { continue };
+            let unread = [c.unread.as_slice()];
+            if let Err(error) = repair::show_clock(&c.spec(&unread), tsval, &mut inject) {
+                self.errors.push(format!("{:?}: {error}", c.key));
+            }
+        }
     }
 
     /// Output that no client has, the ends of streams, and the accept queue: all
@@ -331,6 +344,7 @@ impl Mending<'_> {
             right_edge: r.right_edge,
             receive_window_bytes: r.receive_window_bytes,
             tsval: r.tsval.filter(|_| r.record.tsval.is_some()),
+            client_tsval: r.client_tsval.filter(|_| r.tsval.is_some()),
             closing: closing_state(&r.closing),
             queued: r.accept.is_none(),
             reinject: r.reinject.iter().map(|p| p.to_vec()).collect(),
