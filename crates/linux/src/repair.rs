@@ -7,7 +7,8 @@
 //! once the service address is local.
 //!
 //! The rebuilt socket has no round-trip sample, so its retransmission timer starts
-//! at 3 s (measured, Linux 6.18): output that may be lost needs a [`Nudge`].
+//! at 3 s (measured, Linux 6.18): [`show_clock`] gives it one where the connection
+//! has timestamps, and output that may be lost needs a [`Nudge`].
 //!
 //! Linux sends no wake-up for what is put into a receive queue this way: whoever
 //! polls the socket must be armed again afterwards.
@@ -75,6 +76,9 @@ pub struct RestoreSpec<'a> {
     /// The TSval to go on from: not below any value sent before. Its lowest bit
     /// is the kernel's switch for microseconds; 0 there means milliseconds.
     pub tsval: Option<u32>,
+    /// The client's clock, if the connection has timestamps and it is known:
+    /// [`show_clock`] needs it.
+    pub client_clock: Option<ClientClock>,
     /// Congestion control by name; `None` leaves the system's choice.
     pub congestion: Option<&'a str>,
     /// Least buffer sizes in bytes; raised as the queues and the right edge need.
@@ -82,6 +86,15 @@ pub struct RestoreSpec<'a> {
     pub recv_buffer_bytes: usize,
     /// How far each side had come with closing.
     pub closing: ClosingState,
+}
+
+/// What the rebuilt socket is to learn of the client's side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientClock {
+    /// TSval of the client's latest segment.
+    pub tsval: u32,
+    /// The round trip to the client, as far as it is known.
+    pub rtt_ms: u32,
 }
 
 impl RestoreSpec<'_> {
@@ -97,6 +110,21 @@ impl RestoreSpec<'_> {
         let peer = self.record.peer_mss;
         let mss = if peer == 0 { self.record.mss } else { peer };
         mss.clamp(MSS_MIN, MSS_MAX)
+    }
+
+    /// Bytes before `snd_una` that count as under way until [`show_clock`] plays
+    /// their ACK: only an ACK of something gives the kernel a round-trip sample.
+    /// The client has long had the byte, and ignores it should it be sent again.
+    fn marker(&self) -> &'static [u8] {
+        let sent_any = self.snd_una != self.record.iss.plus(1);
+        let shown = self.tsval.and(self.client_clock).is_some();
+        if shown && sent_any && !self.closing.own_fin_acked() { &[0] } else { &[] }
+    }
+
+    /// Where the send queue starts.
+    fn send_start(&self) -> SeqNo {
+        let before = self.marker().len() as u32;
+        SeqNo(self.snd_una.plus(self.closing.sent_fin_offset()).0.wrapping_sub(before))
     }
 
     fn unread_len(&self) -> usize {
@@ -158,7 +186,7 @@ pub fn restore(fd: BorrowedFd<'_>, spec: &RestoreSpec<'_>) -> Result<(), RepairE
     connect(fd, family, spec)?;
     negotiated(fd, spec)?;
     refill(fd, TCP_RECV_QUEUE, "receive", spec.unread)?;
-    refill(fd, TCP_SEND_QUEUE, "send", &[spec.in_flight])?;
+    refill(fd, TCP_SEND_QUEUE, "send", &[spec.marker(), spec.in_flight])?;
     if spec.closing.own_fin_acked() {
         closing::queue_sent_fin(fd)?;
     }
@@ -243,7 +271,7 @@ fn connect(fd: BorrowedFd<'_>, family: c_int, spec: &RestoreSpec<'_>) -> Result<
     sockopt::bind(fd, &local)
         .map_err(step("bind", "the socket must be unbound and no other may hold the connection"))?;
     queue_seq(fd, TCP_RECV_QUEUE, spec.rcv_nxt)?;
-    queue_seq(fd, TCP_SEND_QUEUE, spec.snd_una.plus(spec.closing.sent_fin_offset()))?;
+    queue_seq(fd, TCP_SEND_QUEUE, spec.send_start())?;
     // connect() computes the segment size before TCP_REPAIR_OPTIONS are known and
     // would keep 536 bytes until the path's MTU changes.
     let mss = c_int::from(spec.mss());

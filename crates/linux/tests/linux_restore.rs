@@ -4,10 +4,10 @@
 mod linux_world;
 
 use holdfast_linux::diag::{DiagSocket, TcpState};
-use holdfast_linux::repair::{self, ClosingState};
+use holdfast_linux::repair::{self, ClientClock, ClosingState, RestoreSpec};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
-use linux_world::takeover::{Backup, TCP_TIMESTAMP, dissect, fence, get, idle, listen, spec};
+use linux_world::takeover::{Backup, TCP_TIMESTAMP, dissect, fence, get, idle, info, listen, spec};
 use linux_world::{World, pattern_range};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
@@ -229,20 +229,38 @@ fn half_closed_connections_end_properly() {
     }
 }
 
-/// Without the client's clock the kernel takes a segment of any age.
+/// The socket's state once the played ACK has arrived.
+fn shown_clock(backup: &Backup) -> libc::tcp_info {
+    let until = Instant::now() + Duration::from_secs(2);
+    while info(&backup.socket).tcpi_unacked > 0 {
+        assert!(Instant::now() < until, "the marker is not acknowledged");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    info(&backup.socket)
+}
+
+/// Without the client's clock the kernel takes a segment of any age, and its
+/// timer knows nothing of the round trip.
 #[test]
 fn a_rebuilt_connection_refuses_what_is_older_than_the_clients_last_word() {
     for v6 in [false, true] {
         let world = World::new(v6);
-        let (mut client, server, mut backup) = idle(&world);
+        let (mut client, mut server, mut backup) = idle(&world);
+        server.write_all(b"hello").unwrap();
+        client.read_exact(&mut [0; 5]).unwrap();
+        std::thread::sleep(Duration::from_millis(60));
         let dead = dissect(&server, &world, client.local_addr().unwrap().port());
         fence(&world);
-        let spec = spec(&dead, &[], &[]);
+        let now = get::<1>(&client, TCP_TIMESTAMP)[0] & !1;
+        let client_clock = Some(ClientClock { tsval: now, rtt_ms: 60 });
+        let spec = RestoreSpec { client_clock, ..spec(&dead, &[], &[]) };
         repair::restore(backup.socket.as_fd(), &spec).unwrap();
         backup.take_address(&world);
-        let now = get::<1>(&client, TCP_TIMESTAMP)[0] & !1;
         let mut inject = |p: &[u8]| backup.raw.send(p).map_err(std::io::Error::other);
-        repair::show_clock(&spec, now, &mut inject).unwrap();
+        repair::show_clock(&spec, &mut inject).unwrap();
+        let shown = shown_clock(&backup);
+        assert!((60..90).contains(&(shown.tcpi_rtt / 1000)), "{} us", shown.tcpi_rtt);
+        assert!(shown.tcpi_rto < 500_000, "{} us", shown.tcpi_rto);
         let timestamps = Some((now.wrapping_sub(1000), 0));
         let old = TcpSegment {
             key: spec.key,

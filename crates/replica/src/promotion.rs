@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// How long a connection waits for its client's answer and the edge's bounds.
 pub const PROBE_WAIT: Nanos = Nanos::from_ms(20);
+/// Assumed of a client that has not answered in time.
+pub const RTT_UNKNOWN_MS: u32 = 100;
 /// Added to every TSval, so that it is above whatever the primary sent.
 pub const TSVAL_MARGIN_MS: u32 = 1000;
 /// Bytes of packets kept for re-injection after the sockets live; later ones
@@ -99,6 +101,8 @@ struct Conn {
     planned: Planned,
     bounds: Option<FlowBounds>,
     answered: bool,
+    /// How long the first answer took.
+    rtt_ms: Option<u32>,
     settled: bool,
 }
 
@@ -134,7 +138,10 @@ impl Promotion {
         let conns = planned
             .into_iter()
             .map(|planned| {
-                (planned.id, Conn { planned, bounds: None, answered: false, settled: false })
+                (
+                    planned.id,
+                    Conn { planned, bounds: None, answered: false, rtt_ms: None, settled: false },
+                )
             })
             .collect();
         Self {
@@ -189,7 +196,11 @@ impl Promotion {
             return;
         }
         let verdict = conn.planned.tap.accept(now, segment);
-        conn.answered |= verdict.is_acceptable() && segment.ack_flag;
+        if verdict.is_acceptable() && segment.ack_flag && !conn.answered {
+            conn.answered = true;
+            let probed = self.deadline.map_or(now, |deadline| Nanos(deadline.0 - PROBE_WAIT.0));
+            conn.rtt_ms = Some(now.since(probed).as_ms() as u32 + 1);
+        }
         if conn.answered || verdict == Verdict::Reset {
             let id = conn.planned.id;
             self.settle_one(now, id, out);

@@ -357,10 +357,10 @@ fn serve(f: &mut Follower, node: &mut Node<'_>, mender: &mut Mender) -> anyhow::
         }
         if watching && tokens.has(TAP) {
             let raw = &f.voice.raw;
-            let _ = f.tap.drain(256, |l3, checksum| {
-                if let Some(s) = segment(l3, checksum).filter(|s| s.ack_flag) {
-                    mender.nudge(raw, &s.key, s.ack);
-                }
+            let _ = f.tap.drain(256, |l3, checksum| match segment(l3, checksum) {
+                Some(s) if s.ack_flag => mender.nudge(raw, &s.key, s.ack),
+                Some(s) if s.syn => mender.repeat_syn_ack(raw, &s.key),
+                _ => {}
             });
         }
         if watching {

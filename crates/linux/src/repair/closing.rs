@@ -69,7 +69,8 @@ pub fn finish_closing(
     tsval: Option<u32>,
     inject: &mut dyn FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), RepairError> {
-    let mut play = |flags: Flags, ack: SeqNo| play(spec, flags, ack, tsval, inject);
+    let timestamps = tsval.map(|value| (value, spec.tsval.unwrap_or(0)));
+    let mut play = |flags: Flags, ack: SeqNo| play(spec, flags, ack, timestamps, inject);
     let fin = Flags::FIN | Flags::ACK;
     let own_fin =
         || shutdown(fd).map_err(step("shutdown", "the socket must have been rebuilt just before"));
@@ -93,20 +94,23 @@ pub fn finish_closing(
     }
 }
 
-/// Shows the client's clock to a socket that [`super::restore`] has rebuilt: no
-/// socket option sets it, and until the kernel has seen one timestamp it takes a
-/// segment of any age (PAWS, RFC 7323 §5). The ACK played for that says nothing
-/// else. Call it when the service address is local, before any client is heard.
+/// Shows the client's clock ([`RestoreSpec::client_clock`]) to a socket that
+/// [`super::restore`] has rebuilt: no socket option sets it, and until the kernel
+/// has seen one timestamp it takes a segment of any age (PAWS, RFC 7323 §5), and
+/// until it has a round-trip sample (RFC 7323 §4) its timer stands at 3 s. Call it
+/// when the service address is local, before any client is heard. Does nothing
+/// if the clock is not known.
 ///
 /// # Errors
 /// [`RepairError::Step`] if `inject` fails.
 pub fn show_clock(
     spec: &RestoreSpec<'_>,
-    tsval: u32,
     inject: &mut dyn FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), RepairError> {
+    let (Some(clock), Some(own)) = (spec.client_clock, spec.tsval) else { return Ok(()) };
     let una = spec.snd_una.plus(spec.closing.sent_fin_offset());
-    play(spec, Flags::ACK, una, Some(tsval), inject)
+    let timestamps = (clock.tsval, own.wrapping_sub(clock.rtt_ms));
+    play(spec, Flags::ACK, una, Some(timestamps), inject)
 }
 
 /// Delivers an empty segment of the client to the own stack.
@@ -114,13 +118,10 @@ fn play(
     spec: &RestoreSpec<'_>,
     flags: Flags,
     ack: SeqNo,
-    tsval: Option<u32>,
+    timestamps: Option<(u32, u32)>,
     inject: &mut dyn FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), RepairError> {
-    let options = TcpOptions {
-        timestamps: tsval.map(|value| (value, spec.tsval.unwrap_or(0))),
-        ..TcpOptions::default()
-    };
+    let options = TcpOptions { timestamps, ..TcpOptions::default() };
     let shift = if spec.record.snd_wscale > 14 { 0 } else { spec.record.snd_wscale };
     let window = (spec.peer_window_bytes >> shift).try_into().unwrap_or(u16::MAX);
     let segment = TcpSegment {

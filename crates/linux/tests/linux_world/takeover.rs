@@ -125,6 +125,7 @@ pub fn spec<'a>(dead: &'a Dead, unread: &'a [&'a [u8]], in_flight: &'a [u8]) -> 
         peer_window_bytes: dead.peer_window,
         right_edge: dead.right_edge,
         tsval: dead.record.tsval.map(|_| dead.tsval.wrapping_add(2000) & !1),
+        client_clock: None,
         congestion: Some("cubic"),
         send_buffer_bytes: 1 << 20,
         recv_buffer_bytes: 1 << 20,

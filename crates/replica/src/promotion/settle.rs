@@ -1,6 +1,6 @@
 //! One connection's verdict: where its socket must continue, or why it must not.
 
-use super::{Conn, Diverged, ManifestConn, PromotionOutput};
+use super::{Conn, Diverged, ManifestConn, Probe, PromotionOutput, RTT_UNKNOWN_MS};
 use crate::Nanos;
 use holdfast_wire::message::{ConnId, ConnRecord};
 use holdfast_wire::seq::SeqNo;
@@ -13,8 +13,6 @@ pub enum Why {
     Finished,
     /// The client gave up before the server accepted.
     ClientReset,
-    /// No sign that the client ever got the SYN-ACK; it will repeat its SYN.
-    NeverEstablished,
     /// The replica's table does not have it.
     NotInManifest,
     /// The replica no longer has output that the client lacks.
@@ -66,7 +64,13 @@ pub struct Restore<'a> {
     pub tsval: Option<u32>,
     /// The client's clock, so that older segments stay refused (RFC 7323 §5).
     pub client_tsval: Option<u32>,
+    /// The round trip to the client: as long as its answer took, or
+    /// [`RTT_UNKNOWN_MS`](super::RTT_UNKNOWN_MS).
+    pub rtt_ms: u32,
     pub closing: Closing,
+    /// There is no sign yet that the client got a SYN-ACK: the probe was one,
+    /// and must be repeated whenever the client repeats its SYN.
+    pub half_open: Option<Probe>,
     /// Raw packets beyond a hole, in the order of arrival.
     pub reinject: Vec<&'a [u8]>,
 }
@@ -93,10 +97,6 @@ impl Conn {
             return Ok(());
         }
         let replica = match accept {
-            None if !self.is_established() => {
-                out.discard(id, None, Why::NeverEstablished);
-                return Ok(());
-            }
             None => IN_ACCEPT_QUEUE,
             Some(accept) => match manifest.get(&accept) {
                 Some(replica) => *replica,
@@ -193,12 +193,15 @@ impl Conn {
             receive_window_bytes: u32::try_from(right_edge - held).unwrap_or(u32::MAX),
             tsval: self.tsval(now),
             client_tsval: tap.client_tsval(now),
+            rtt_ms: self.rtt_ms.unwrap_or(RTT_UNKNOWN_MS),
             closing: Closing {
                 client_fin: tap.fin_held(),
                 server_fin: replica.has_ended(),
                 server_fin_acked: sent.acked > replica.out_bytes,
                 orphan: !replica.open,
             },
+            half_open: (planned.accept.is_none() && !self.is_established())
+                .then(|| self.probe(now)),
             reinject: tap.raws().collect(),
         }
     }

@@ -88,6 +88,7 @@ enum Note {
         in_flight_end: u64,
         out_end: u64,
         closing: Closing,
+        half_open: bool,
     },
     Discard(Option<u32>, Why),
     Reset(u32),
@@ -114,6 +115,7 @@ impl PromotionOutput for Notes {
             in_flight_end: r.in_flight_end,
             out_end: r.out_end,
             closing: r.closing,
+            half_open: r.half_open.is_some_and(|probe| probe.syn),
         });
         self.rcv_nxt = r.rcv_nxt;
         self.receive_window = r.receive_window_bytes;
@@ -163,6 +165,7 @@ fn restored(acked: u64, in_flight_end: u64, closing: Closing) -> Note {
         in_flight_end,
         out_end: 100,
         closing,
+        half_open: false,
     }
 }
 
@@ -267,8 +270,8 @@ fn what_cannot_be_restored_says_why() {
 }
 
 #[test]
-fn the_accept_queue_is_rebuilt_if_the_client_knows_of_it() {
-    let queued = Note::Restore {
+fn the_accept_queue_is_rebuilt_also_for_clients_that_may_not_know_of_it() {
+    let queued = |half_open| Note::Restore {
         accept: None,
         fd: None,
         unread: vec![],
@@ -276,14 +279,13 @@ fn the_accept_queue_is_rebuilt_if_the_client_knows_of_it() {
         in_flight_end: 0,
         out_end: 0,
         closing: Closing::default(),
+        half_open,
     };
-    assert_eq!(verdict(planned(None), None, Some(0), replica()), queued);
-    assert_eq!(verdict(planned(None), Some(bounds(0, 0)), None, replica()), queued);
+    assert_eq!(verdict(planned(None), None, Some(0), replica()), queued(false));
+    assert_eq!(verdict(planned(None), Some(bounds(0, 0)), None, replica()), queued(false));
     let silent = FlowBounds { client_ack: SeqNo(0), ..bounds(0, 0) };
-    assert_eq!(
-        verdict(planned(None), Some(silent), None, replica()),
-        Note::Discard(None, Why::NeverEstablished)
-    );
+    // The probe was a SYN-ACK: the client may have it by now.
+    assert_eq!(verdict(planned(None), Some(silent), None, replica()), queued(true));
 }
 
 #[test]

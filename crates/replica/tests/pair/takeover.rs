@@ -60,7 +60,7 @@ impl PromotionOutput for Collector {
     }
     fn discard(&mut self, conn: ConnId, _: Option<u32>, why: Why) {
         self.verdicts.push(match why {
-            Why::NeverEstablished | Why::Finished => Verdict::Nothing,
+            Why::Finished => Verdict::Nothing,
             why => Verdict::Failed(format!("{conn:?} discarded: {why:?}")),
         });
     }

@@ -3,7 +3,7 @@
 
 use holdfast_linux::process;
 use holdfast_linux::raw::RawSender;
-use holdfast_linux::repair::{self, ClosingState, Nudge, NudgeHeader, RestoreSpec};
+use holdfast_linux::repair::{self, ClientClock, ClosingState, Nudge, NudgeHeader, RestoreSpec};
 use holdfast_linux::spawn::Server;
 use holdfast_replica::promotion::{Closing, Diverged, ManifestConn, PromotionOutput, Restore, Why};
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
@@ -37,11 +37,13 @@ pub struct Carried {
     right_edge: SeqNo,
     receive_window_bytes: u32,
     tsval: Option<u32>,
-    client_tsval: Option<u32>,
+    client_clock: Option<ClientClock>,
     closing: ClosingState,
     /// To be handed out by the replica's next `accept`.
     queued: bool,
     reinject: Vec<Vec<u8>>,
+    /// Sent again with every SYN of the client, until it is heard otherwise.
+    syn_ack: Option<Vec<u8>>,
     /// What may be lost is sent again until the client has it all.
     nudge: Option<Nudge>,
     acked: SeqNo,
@@ -147,9 +149,8 @@ impl Mender {
     pub fn show_clocks(&mut self, raw: &RawSender) {
         let mut inject = |packet: &[u8]| raw.send(packet).map_err(io::Error::other);
         for c in &self.sockets {
-            let Some(tsval) = c.client_tsval else { continue };
             let unread = [c.unread.as_slice()];
-            if let Err(error) = repair::show_clock(&c.spec(&unread), tsval, &mut inject) {
+            if let Err(error) = repair::show_clock(&c.spec(&unread), &mut inject) {
                 self.errors.push(format!("{:?}: {error}", c.key));
             }
         }
@@ -201,13 +202,23 @@ impl Mender {
 
     #[must_use]
     pub fn has_nudges(&self) -> bool {
-        self.sockets.iter().any(|c| c.nudge.is_some())
+        self.sockets.iter().any(|c| c.nudge.is_some() || c.syn_ack.is_some())
     }
 
     /// A client's ACK drives what may be lost.
     pub fn nudge(&mut self, raw: &RawSender, key: &ConnKey, ack: SeqNo) {
         if let Some(c) = self.sockets.iter_mut().find(|c| c.key == *key) {
+            c.syn_ack = None;
             c.nudge(raw, ack);
+        }
+    }
+
+    /// A client repeats its SYN: the SYN-ACK was lost, and the rebuilt socket,
+    /// which counts as established, does not know that it was ever sent.
+    pub fn repeat_syn_ack(&self, raw: &RawSender, key: &ConnKey) {
+        let of_key = self.sockets.iter().filter(|c| c.key == *key);
+        for packet in of_key.filter_map(|c| c.syn_ack.as_ref()) {
+            let _ = raw.send(packet);
         }
     }
 
@@ -236,6 +247,7 @@ impl Carried {
             peer_window_bytes: self.peer_window_bytes,
             right_edge: self.right_edge,
             tsval: self.tsval,
+            client_clock: self.client_clock,
             congestion: None,
             send_buffer_bytes: BUFFER_BYTES.max(2 * self.retained.len()),
             recv_buffer_bytes: BUFFER_BYTES,
@@ -344,10 +356,11 @@ impl Mending<'_> {
             right_edge: r.right_edge,
             receive_window_bytes: r.receive_window_bytes,
             tsval: r.tsval.filter(|_| r.record.tsval.is_some()),
-            client_tsval: r.client_tsval.filter(|_| r.tsval.is_some()),
+            client_clock: r.client_tsval.map(|tsval| ClientClock { tsval, rtt_ms: r.rtt_ms }),
             closing: closing_state(&r.closing),
             queued: r.accept.is_none(),
             reinject: r.reinject.iter().map(|p| p.to_vec()).collect(),
+            syn_ack: r.half_open.as_ref().and_then(super::probe_packet),
             nudge: None,
             acked: r.snd_una.plus(behind_fin),
             nudged_at: Instant::now(),
@@ -383,7 +396,7 @@ impl PromotionOutput for Mending<'_> {
     }
 
     fn discard(&mut self, conn: ConnId, accept: Option<u32>, why: Why) {
-        if !matches!(why, Why::Finished | Why::NeverEstablished | Why::ClientReset) {
+        if !matches!(why, Why::Finished | Why::ClientReset) {
             self.mender.errors.push(format!("connection {conn:?} (accept {accept:?}): {why:?}"));
         }
     }
