@@ -209,7 +209,7 @@ fn a_lie_to_the_tap_is_found_out() {
         let load = world::counting(1500, 2000, Some(vec![(0, Action::Kill(server))]));
         let run = world::start(testbed, &load);
         world::finish(run, group);
-        assert!(liar.stop() > 500);
+        assert!(liar.stop() > 20, "too few lies to mean anything");
         let status = group.status(Role::Backup).expect("the survivor answers");
         assert!(status["last_takeover"].is_object(), "no takeover took place: {status}");
     });
