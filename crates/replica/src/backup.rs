@@ -222,12 +222,17 @@ impl Backup {
         self.lag.note(now, appended, executed);
     }
 
-    /// Frames to confirm: `Some(true)` with the next [`flush`](Self::flush),
-    /// `Some(false)` when the replica has come up.
+    /// Are there frames to confirm, with the next [`flush`](Self::flush) in which
+    /// the replica is not [behind](Self::is_behind)?
     #[must_use]
-    pub fn owes_confirmation(&self, now: Nanos) -> Option<bool> {
-        let owed = self.phase == Phase::Following && self.log.has_confirmable();
-        owed.then(|| !self.lag.is_behind(now))
+    pub fn owes_confirmation(&self) -> bool {
+        self.phase == Phase::Following && self.log.has_confirmable()
+    }
+
+    /// Must the primary wait for the replica?
+    #[must_use]
+    pub fn is_behind(&self, now: Nanos) -> bool {
+        self.lag.is_behind(now)
     }
 
     /// Confirms what the batch brought: the last whole frame and the streams.
@@ -235,7 +240,7 @@ impl Backup {
         if self.phase != Phase::Following {
             return;
         }
-        if !self.lag.is_behind(now)
+        if !self.is_behind(now)
             && let Some(number) = self.log.take_confirmable()
         {
             out.send(&Message::FrameOk { number });

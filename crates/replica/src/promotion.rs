@@ -100,9 +100,8 @@ pub(crate) struct Planned {
 struct Conn {
     planned: Planned,
     bounds: Option<FlowBounds>,
-    answered: bool,
-    /// How long the first answer took.
-    rtt_ms: Option<u32>,
+    /// How long the first answer took, once it is here.
+    answered_ms: Option<u32>,
     settled: bool,
 }
 
@@ -138,10 +137,7 @@ impl Promotion {
         let conns = planned
             .into_iter()
             .map(|planned| {
-                (
-                    planned.id,
-                    Conn { planned, bounds: None, answered: false, rtt_ms: None, settled: false },
-                )
+                (planned.id, Conn { planned, bounds: None, answered_ms: None, settled: false })
             })
             .collect();
         Self {
@@ -196,12 +192,11 @@ impl Promotion {
             return;
         }
         let verdict = conn.planned.tap.accept(now, segment);
-        if verdict.is_acceptable() && segment.ack_flag && !conn.answered {
-            conn.answered = true;
+        if verdict.is_acceptable() && segment.ack_flag {
             let probed = self.deadline.map_or(now, |deadline| Nanos(deadline.0 - PROBE_WAIT.0));
-            conn.rtt_ms = Some(now.since(probed).as_ms() as u32 + 1);
+            conn.answered_ms.get_or_insert(now.since(probed).as_ms() as u32 + 1);
         }
-        if conn.answered || verdict == Verdict::Reset {
+        if conn.has_answered() || verdict == Verdict::Reset {
             let id = conn.planned.id;
             self.settle_one(now, id, out);
         }
@@ -299,7 +294,7 @@ impl Promotion {
         };
         let known = conn.is_over()
             || conn.has_ended(manifest)
-            || (conn.answered && (conn.bounds.is_some() || self.bounds_complete));
+            || (conn.has_answered() && (conn.bounds.is_some() || self.bounds_complete));
         if conn.settled || !(known || self.waited) {
             return;
         }
@@ -317,6 +312,10 @@ impl Conn {
     /// Has the client given the connection up?
     fn is_over(&self) -> bool {
         self.planned.replaced || self.planned.tap.reset
+    }
+
+    fn has_answered(&self) -> bool {
+        self.answered_ms.is_some()
     }
 
     /// Had both directions ended, as the primary's kernel knew? Such a client

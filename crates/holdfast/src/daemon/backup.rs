@@ -312,7 +312,8 @@ impl Follower {
         let memory = &self.replica.memory;
         self.machine.handle_executed(nanos, memory.tail(), memory.head());
         let held_due = self.held_bytes >= HELD_BYTES || self.held_at.is_some_and(|at| at <= now);
-        if self.peer_ready || held_due || self.machine.owes_confirmation(nanos) == Some(true) {
+        let owed_due = self.machine.owes_confirmation() && !self.machine.is_behind(nanos);
+        if self.peer_ready || held_due || owed_due {
             self.machine.flush(nanos, &mut acting);
             self.held_bytes = 0;
             self.held_at = None;
@@ -449,7 +450,7 @@ impl Follower {
     fn deadline(&self, node: &Node<'_>) -> Instant {
         let machine = self.machine.next_deadline().map(|d| node.instant(d.0));
         let beat = self.detector.next_deadline().filter(|_| self.armed).map(|d| node.instant(d.0));
-        let owed = self.machine.owes_confirmation(Nanos(node.nanos())).is_some();
+        let owed = self.machine.owes_confirmation();
         let room = (self.room_wanted || owed).then(|| Instant::now() + LOOK_AFTER);
         let all = [
             machine,
@@ -460,9 +461,8 @@ impl Follower {
             self.link.deadline(),
             node.edge.deadline(),
             room,
-            Some(self.report_at),
         ];
-        all.into_iter().flatten().min().unwrap_or(self.report_at)
+        all.into_iter().flatten().fold(self.report_at, Instant::min)
     }
 
     pub fn report(&mut self, node: &mut Node<'_>) {

@@ -419,8 +419,8 @@ impl Loop {
         let owed = self.owed.values().min().map(|at| *at + OWED_WAIT);
         let edge = node.edge.deadline();
         let log = (!self.conns.is_empty()).then_some(now + TICK);
-        let all = [beat, owed, edge, log, Some(self.report_at)];
-        all.into_iter().flatten().min().unwrap_or(now + TICK).max(now)
+        let all = [beat, owed, edge, log];
+        all.into_iter().flatten().fold(self.report_at, Instant::min).max(now)
     }
 
     /// The kernel thinks it has acknowledged long ago; nobody else will.

@@ -3,36 +3,30 @@
 
 use crate::world;
 use holdfast_lab::emu::EmuSpec;
-use holdfast_lab::testbed::ours::{Group, GroupOptions};
-use holdfast_lab::testbed::server::{Program, Recipe};
-use holdfast_lab::testbed::{LogLink, Plan, Role, Testbed};
+use holdfast_lab::testbed::ours::GroupOptions;
+use holdfast_lab::testbed::{LogLink, Plan, Role};
 use serde_json::Value;
 use std::time::Duration;
 
 #[test]
 fn status_counts_the_lag() {
     let _limit = world::limit(Duration::from_secs(60));
-    world::binary();
     let slow = EmuSpec { delay: Duration::from_millis(20), ..EmuSpec::default() };
     let plan = Plan { log: LogLink::Emulated(slow), ..Plan::default() };
-    let testbed = Testbed::build(&plan).expect("the testbed stands");
-    let [recipe, _] = [Role::Primary, Role::Backup]
-        .map(|role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a directory"));
-    let group =
-        Group::start(&testbed, &recipe, &GroupOptions::default()).expect("the group protects");
-    let lag = |role: Role, field: &str| {
-        let status = group.status(role).unwrap_or(Value::Null);
-        status["lag"][field].as_u64().expect("a number")
-    };
-
-    let load = world::start(&testbed, &world::counting(3000, 0, None));
-    for field in ["frames", "bytes", "executed"] {
-        world::wait_until("a lag", || lag(Role::Primary, field) > 0);
-    }
-    world::finish(load, &group);
-    for role in [Role::Primary, Role::Backup] {
+    world::with_redis_on(&plan, &GroupOptions::default(), |testbed, group| {
+        let lag = |role: Role, field: &str| {
+            let status = group.status(role).unwrap_or(Value::Null);
+            status["lag"][field].as_u64().expect("a number")
+        };
+        let load = world::start(testbed, &world::counting(3000, 0, None));
         for field in ["frames", "bytes", "executed"] {
-            world::wait_until("no lag", || lag(role, field) == 0);
+            world::wait_until("a lag", || lag(Role::Primary, field) > 0);
         }
-    }
+        world::finish(load, group);
+        for role in [Role::Primary, Role::Backup] {
+            for field in ["frames", "bytes", "executed"] {
+                world::wait_until("no lag", || lag(role, field) == 0);
+            }
+        }
+    });
 }

@@ -116,8 +116,17 @@ pub fn with_redis_and<T>(
     options: &GroupOptions,
     work: impl FnOnce(&Testbed, &Group<'_>) -> T,
 ) -> T {
+    with_redis_on(&Plan::default(), options, work)
+}
+
+/// As [`with_redis_and`], on hosts and links of one's own choice.
+pub fn with_redis_on<T>(
+    plan: &Plan,
+    options: &GroupOptions,
+    work: impl FnOnce(&Testbed, &Group<'_>) -> T,
+) -> T {
     binary();
-    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let testbed = Testbed::build(plan).expect("the testbed stands");
     let recipe =
         Recipe::prepare(Program::Redis, testbed.host(Role::Primary), 0).expect("a directory");
     Recipe::prepare(Program::Redis, testbed.host(Role::Backup), 0).expect("a directory");

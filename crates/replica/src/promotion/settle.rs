@@ -118,7 +118,7 @@ impl Conn {
     /// Is there any sign that the client got the SYN-ACK?
     fn is_established(&self) -> bool {
         let acked_syn = |ack: SeqNo| ack == self.planned.tap.snd_origin;
-        self.answered
+        self.has_answered()
             || !self.may_lack_syn_ack()
             || self.bounds.is_some_and(|bounds| acked_syn(bounds.client_ack))
     }
@@ -139,7 +139,7 @@ impl Conn {
         let near = planned.snd_una;
         let offset = |seq: SeqNo| seq.offset_near(tap.snd_origin, near);
         let seen = self.bounds.map(|bounds| offset(bounds.seq_end).max(planned.snd_una));
-        let answer = self.answered.then_some(tap.acked);
+        let answer = self.has_answered().then_some(tap.acked);
         // Only what the edge let through can be at the client. Without the edge
         // the client's word is all there is; with it, a client that acknowledges
         // what was never sent harms only itself.
@@ -193,7 +193,7 @@ impl Conn {
             receive_window_bytes: u32::try_from(right_edge - held).unwrap_or(u32::MAX),
             tsval: self.tsval(now),
             client_tsval: tap.client_tsval(now),
-            rtt_ms: self.rtt_ms.unwrap_or(RTT_UNKNOWN_MS),
+            rtt_ms: self.answered_ms.unwrap_or(RTT_UNKNOWN_MS),
             closing: Closing {
                 client_fin: tap.fin_held(),
                 server_fin: replica.has_ended(),

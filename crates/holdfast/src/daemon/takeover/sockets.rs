@@ -222,8 +222,8 @@ impl Mender {
         }
     }
 
-    /// Begins again where a client has made no progress: the kernel's own timer
-    /// stands at seconds, because it has no sample of the round trip.
+    /// Begins again where a client has made no progress: without timestamps the
+    /// kernel has no sample of the round trip, and its timer stands at seconds.
     pub fn nudge_again(&mut self, raw: &RawSender, now: Instant) {
         let stalled = |c: &&mut Carried| c.nudge.is_some() && now - c.nudged_at > NUDGE_AGAIN;
         for c in self.sockets.iter_mut().filter(stalled) {
