@@ -100,18 +100,39 @@ impl Raw {
     }
 }
 
+/// What the backup holds of one stream: copies come in any order.
+struct Held {
+    end: SeqNo,
+    later: Vec<(SeqNo, SeqNo)>,
+}
+
+impl Held {
+    /// Has the stream grown?
+    fn take(&mut self, from: SeqNo, to: SeqNo) -> bool {
+        let before = self.end;
+        self.later.push((from, to));
+        while let Some(next) = self.later.iter().position(|(from, _)| !from.after(self.end)) {
+            let (_, to) = self.later.swap_remove(next);
+            if to.after(self.end) {
+                self.end = to;
+            }
+        }
+        self.end.after(before)
+    }
+}
+
 /// The part of both members' daemons: records SYN-ACKs, follows the tap, and
 /// releases what the backup holds.
 fn play_daemons(mut gate: Gate, tap: &Capture, shared: &Shared) -> Played {
     let raw = Raw::new();
     let mut conns: HashMap<u16, (ConnId, ConnRecord)> = HashMap::new();
-    let mut held: HashMap<u16, SeqNo> = HashMap::new();
+    let mut held: HashMap<u16, Held> = HashMap::new();
     let mut last = None;
     while !shared.stop.load(Ordering::Acquire) {
         gate.drain_events(|event| {
             let port = event.record.key.client_port;
             conns.insert(port, (event.conn, event.record));
-            held.insert(port, event.record.irs.plus(1));
+            held.insert(port, Held { end: event.record.irs.plus(1), later: Vec::new() });
         });
         for (conn, record) in conns.values() {
             if gate.slot(*conn).is_some_and(|slot| slot.held_synack) {
@@ -124,11 +145,9 @@ fn play_daemons(mut gate: Gate, tap: &Capture, shared: &Shared) -> Played {
             if segment.target_port != PORT || segment.syn {
                 continue;
             }
-            let Some(at) = held.get_mut(&segment.source_port) else { continue };
-            let end = segment.seq.plus(segment.length);
-            if !segment.seq.after(*at) && end.after(*at) {
-                *at = end;
-                release(&gate, &raw, conns[&segment.source_port], end, shared);
+            let Some(held) = held.get_mut(&segment.source_port) else { continue };
+            if held.take(segment.seq, segment.seq.plus(segment.length)) {
+                release(&gate, &raw, conns[&segment.source_port], held.end, shared);
             }
         }
         for (conn, _) in conns.values() {
@@ -293,9 +312,10 @@ fn run(topology: &Topology, lab: &Lab, vip: &str) -> Outcome {
     listening.recv().expect("the server listens");
     let talked = topology.on("cli", move || talk(server, &inner)).join();
     shared.stop.store(true, Ordering::Release);
+    // First: the server of a client that gave up waits for ever.
+    talked.expect("client");
     let played = daemons.join().expect("daemons");
     let acks_seen = watcher.join().expect("no ACK beyond stable");
-    talked.expect("client");
     let bounds = played.last.as_ref().and_then(|slot| edge.bounds(&slot.key));
     Outcome { played, acks_seen, bounds, edge, tapdrop }
 }
