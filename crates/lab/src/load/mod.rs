@@ -81,7 +81,7 @@ impl Group {
             Workload::Pingpong => (64, 1, 0),
             Workload::Echo => (16 << 10, 4, 0),
             Workload::Upload => (256 << 10, 1, 0),
-            Workload::Download => (4 << 20, 1, 0),
+            Workload::Download => (1 << 20, 1, 0),
             Workload::HttpDownload => (64 << 20, 1, 0),
             Workload::HttpClose => (256 << 10, 1, 0),
             Workload::HttpKeepalive => (1 << 10, 1, 0),
