@@ -42,7 +42,7 @@ const WAKE_AFTER: Duration = Duration::from_micros(400);
 const TAP_AFTER: Duration = Duration::from_micros(250);
 /// What is held is told with the next confirmation of the log, or after this
 /// many bytes or this long.
-const HELD_BYTES: usize = 128 << 10;
+const HELD_BYTES: usize = 512 << 10;
 const HELD_AFTER: Duration = Duration::from_millis(1);
 /// How often a replica that is waited for is looked at.
 const LOOK_AFTER: Duration = Duration::from_micros(200);
@@ -354,12 +354,6 @@ impl Follower {
         let busy = taken.is_ok_and(|n| n > 0);
         if busy {
             self.held_at.get_or_insert(now + HELD_AFTER);
-        }
-        // Bulk is taken as it comes: its sender waits for room in its window.
-        let bulk = self.held_bytes >= HELD_BYTES;
-        if bulk {
-            self.watch_tap(node);
-            return;
         }
         if busy && self.tap_at.is_none() {
             let _ = node.poll.modify(&self.tap.fd(), TAP, Interest::Nothing);

@@ -40,8 +40,11 @@ pub struct ThroughputArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Case {
-    /// 256 KiB SETs, MB/s.
+    /// A stream of 256 KiB SETs, MB/s.
     Upload,
+    /// The same with one SET at a time: every value comes out of a warm cache
+    /// and waits for its commit, MB/s.
+    UploadP1,
     /// 4 MiB GETs, MB/s.
     Download,
     /// Pipelined 16 KiB ECHOs, MB/s.
@@ -57,8 +60,9 @@ pub enum Case {
 }
 
 impl Case {
-    const ALL: [Case; 7] = [
+    const ALL: [Case; 8] = [
         Case::Upload,
+        Case::UploadP1,
         Case::Download,
         Case::Echo,
         Case::RedisP1,
@@ -76,7 +80,7 @@ impl Case {
 
     fn unit(self) -> &'static str {
         match self {
-            Case::Upload | Case::Download | Case::Echo => "MB/s",
+            Case::Upload | Case::UploadP1 | Case::Download | Case::Echo => "MB/s",
             _ => "requests/s",
         }
     }
@@ -174,9 +178,10 @@ fn measure(
             .map(|case| {
                 let before = service.cpu();
                 let (rate, requests) = match case {
-                    Case::Upload => checked(args, service, Workload::Upload, round)?,
-                    Case::Download => checked(args, service, Workload::Download, round)?,
-                    Case::Echo => checked(args, service, Workload::Echo, round)?,
+                    Case::Upload => checked(args, service, stream_of_sets(), round)?,
+                    Case::UploadP1 => checked(args, service, usual(Workload::Upload), round)?,
+                    Case::Download => checked(args, service, large_gets(), round)?,
+                    Case::Echo => checked(args, service, usual(Workload::Echo), round)?,
                     Case::RedisP1 => redis_benchmark(args, service, 1)?,
                     Case::RedisP16 => redis_benchmark(args, service, 16)?,
                     Case::Nginx1k => wrk(args, service, DOCUMENT_BYTES[0])?,
@@ -193,16 +198,30 @@ fn measure(
     })
 }
 
+fn usual(workload: Workload) -> Group {
+    Group::usual(workload, 4, Program::Redis.port())
+}
+
+/// As a bulk sender has it: the next value is on its way before the last is answered.
+fn stream_of_sets() -> Group {
+    Group { depth: 4, ..usual(Workload::Upload) }
+}
+
+fn large_gets() -> Group {
+    Group { size_bytes: 4 << 20, ..usual(Workload::Download) }
+}
+
 /// The lab's own load: MB/s of application bytes, and requests.
 fn checked(
     args: &ThroughputArgs,
     service: &Service<'_>,
-    workload: Workload,
+    group: Group,
     round: u64,
 ) -> Result<(f64, f64)> {
+    let workload = group.workload;
     let spec = Spec {
         address: address(false)?,
-        groups: vec![Group::usual(workload, 4, Program::Redis.port())],
+        groups: vec![group],
         duration_ms: args.duration_ms,
         congestion: None,
         fault: None,
