@@ -1,5 +1,5 @@
 //! Servers beside the five that the project is measured with: each is recorded
-//! under load and replayed. Those that are not installed are skipped.
+//! under load and replayed.
 
 mod shim_harness;
 
@@ -7,10 +7,7 @@ use shim_harness::{compiled, installed, run, scratch, sh, wait_for, write};
 
 #[test]
 fn beanstalkd_replays_jobs() {
-    let program = "/usr/bin/beanstalkd";
-    if !installed(program) {
-        return;
-    }
+    let program = installed("/usr/bin/beanstalkd");
     run(&[program, "-l", "127.0.0.1", "-p", "16400"], 16400, "beanstalkd", || {
         wait_for(16400);
         sh(
@@ -21,10 +18,7 @@ fn beanstalkd_replays_jobs() {
 
 #[test]
 fn ngircd_replays_a_channel() {
-    let program = "/usr/sbin/ngircd";
-    if !installed(program) {
-        return;
-    }
+    let program = installed("/usr/sbin/ngircd");
     let dir = scratch("ngircd-conf");
     let conf = dir.join("ngircd.conf");
     write(
@@ -43,10 +37,7 @@ fn ngircd_replays_a_channel() {
 
 #[test]
 fn memcached_with_one_worker_replays() {
-    let program = "/usr/bin/memcached";
-    if !installed(program) {
-        return;
-    }
+    let program = installed("/usr/bin/memcached");
     let argv = [program, "-u", "root", "-l", "127.0.0.1", "-p", "16402", "-t", "1", "-U", "0"];
     run(&argv, 16402, "memcached", || {
         wait_for(16402);
@@ -58,10 +49,7 @@ fn memcached_with_one_worker_replays() {
 
 #[test]
 fn haproxy_replays_answers_of_its_own() {
-    let program = "/usr/sbin/haproxy";
-    if !installed(program) {
-        return;
-    }
+    let program = installed("/usr/sbin/haproxy");
     let dir = scratch("haproxy-conf");
     let conf = dir.join("haproxy.cfg");
     write(
@@ -78,10 +66,7 @@ fn haproxy_replays_answers_of_its_own() {
 
 #[test]
 fn dnsmasq_replays_names_over_tcp() {
-    let program = "/usr/sbin/dnsmasq";
-    if !installed(program) {
-        return;
-    }
+    let program = installed("/usr/sbin/dnsmasq");
     let argv = [
         program,
         "--keep-in-foreground",
@@ -108,10 +93,7 @@ fn dnsmasq_replays_names_over_tcp() {
 
 #[test]
 fn tinyproxy_replays_its_error_pages() {
-    let program = "/usr/bin/tinyproxy";
-    if !installed(program) {
-        return;
-    }
+    let program = installed("/usr/bin/tinyproxy");
     let dir = scratch("tinyproxy-conf");
     let conf = dir.join("tinyproxy.conf");
     write(

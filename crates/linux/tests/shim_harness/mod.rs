@@ -195,13 +195,10 @@ pub fn compiled(name: &str) -> Option<PathBuf> {
     }
 }
 
-/// Whether a server is installed; says so if not.
-pub fn installed(program: &str) -> bool {
-    let there = Path::new(program).is_file();
-    if !there {
-        eprintln!("skipped: {program} is not installed");
-    }
-    there
+/// A server that `scripts/setup` installs.
+pub fn installed(program: &str) -> &str {
+    assert!(Path::new(program).is_file(), "{program} is missing; run scripts/setup");
+    program
 }
 
 pub fn sh(command: &str) {
