@@ -319,11 +319,12 @@ impl Conn {
     }
 
     /// Had both directions ended, as the primary's kernel knew? Such a client
-    /// has often forgotten the connection, and need not be asked.
+    /// has often forgotten the connection, or does so without a word when the
+    /// probe acknowledges its FIN, and need not be asked.
     fn has_ended(&self, manifest: &BTreeMap<u32, ManifestConn>) -> bool {
         let replica = self.planned.accept.and_then(|accept| manifest.get(&accept));
         self.planned.tap.fin_held()
-            && replica.is_some_and(|r| !r.open && self.planned.snd_una > r.out_bytes)
+            && replica.is_some_and(|r| r.has_ended() && self.planned.snd_una > r.out_bytes)
     }
 
     /// Does it acknowledge what never passed the edge? The kernel drops such a

@@ -221,7 +221,7 @@ const IN_ACCEPT_QUEUE: ManifestConn = ManifestConn {
 
 impl ManifestConn {
     /// Has the server ended its sending side? Its FIN takes one number then.
-    fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         !self.open || self.shut & 1 != 0
     }
 }

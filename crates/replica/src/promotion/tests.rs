@@ -187,15 +187,28 @@ fn the_answer_says_what_the_client_lacks_and_the_edge_what_is_on_its_way() {
 
 #[test]
 fn a_connection_that_had_ended_is_not_waited_for() {
-    let mut ended = Planned { snd_una: 101, ..planned(Some(1)) };
-    ended.tap.accept(Nanos(0), &TapSegment { fin: true, ..segment(0, 0, b"") });
+    let at_once = |replica| {
+        let mut ended = Planned { snd_una: 101, ..planned(Some(1)) };
+        ended.tap.accept(Nanos(0), &TapSegment { fin: true, ..segment(0, 0, b"") });
+        let mut promotion = Promotion::new(vec![ended], VecDeque::new());
+        let mut out = Notes::default();
+        promotion.probes(Nanos(0));
+        promotion.handle_manifest(Nanos(0), &[replica], &mut out);
+        assert_eq!(promotion.is_done(), !out.notes.is_empty());
+        out.notes.pop()
+    };
     let closed = ManifestConn { open: false, ..replica() };
-    let mut promotion = Promotion::new(vec![ended], VecDeque::new());
-    let mut out = Notes::default();
-    promotion.probes(Nanos(0));
-    promotion.handle_manifest(Nanos(0), &[closed], &mut out);
-    assert_eq!(out.notes, [Note::Discard(Some(1), Why::Finished)]);
-    assert!(promotion.is_done());
+    assert_eq!(at_once(closed), Some(Note::Discard(Some(1), Why::Finished)));
+    // It has still to read the client's end.
+    let shut = ManifestConn { shut: 1, ..replica() };
+    let closing = Closing {
+        client_fin: true,
+        server_fin: true,
+        server_fin_acked: true,
+        ..Closing::default()
+    };
+    assert_eq!(at_once(shut), Some(restored(100, 100, closing)));
+    assert_eq!(at_once(replica()), None);
 }
 
 #[test]
