@@ -95,7 +95,7 @@ static __always_inline void fill_slot(struct gate_slot *slot, const struct packe
 	slot->iss = p->seq;
 	slot->irs = p->ack - 1;
 	slot->snd_una = slot->snd_nxt = p->seq + 1;
-	slot->last_ack = p->ack;
+	slot->rcv_nxt = slot->last_ack = p->ack;
 	/* Windows on SYNs are unscaled (RFC 7323 §2.2). */
 	slot->right_edge = slot->last_edge = p->ack + p->window;
 	slot->tsval = o->tsval;
@@ -294,6 +294,9 @@ static __always_inline int on_segment(struct __sk_buff *skb, const struct packet
 		return steal(GATE_HELD_RESETS);
 	if (!(p->flags & TCP_ACK))
 		return p->flags & TCP_RST ? PASS : steal(GATE_STRAY);
+	/* A reset's number answers a packet, and need not be the stack's own. */
+	if (!(p->flags & TCP_RST) && AFTER(p->ack, slot->rcv_nxt))
+		slot->rcv_nxt = p->ack;
 	if (p->flags & TCP_FIN) {
 		if (!asked && p->payload == 0)
 			return steal(GATE_HELD_FINS);

@@ -58,6 +58,7 @@ struct gate_slot {
 	__u32 snd_una;
 	__u32 snd_nxt;
 	__u32 right_edge; /* the stack's */
+	__u32 rcv_nxt;    /* the stack's, by its ACKs */
 	__u32 last_ack;   /* on the wire */
 	__u32 last_edge;  /* on the wire */
 	__u32 tsval;
@@ -71,7 +72,7 @@ struct gate_slot {
 	__u8 has_ts;
 	__u16 zero;
 	struct conn_key key;
-	__u8 zero_tail[20];
+	__u8 zero_tail[16];
 };
 
 /* A SYN-ACK that waits for user space. */

@@ -208,6 +208,31 @@ fn acks_are_clamped_to_stable_and_the_right_edge_stays() {
     }
 }
 
+#[test]
+fn an_ack_is_owed_only_for_what_the_kernel_has_too() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::v4("owed");
+    let conn = f.opened();
+    let owed = |f: &Fixture| f.gate.slot(conn).expect("slot").owed_ack();
+    // The backup has what was lost on the way to this host.
+    assert!(f.gate.set_stable(conn, SeqNo(ack(500))));
+    assert_eq!(owed(&f), None);
+    let held = f.out().seq(seq(0)).ack(ack(500)).window(200);
+    f.leaves_as(&held, &held);
+    assert_eq!(owed(&f), None);
+    let more = f.out().seq(seq(0)).ack(ack(900)).window(200);
+    f.is_stolen(&more.clone().window(199));
+    assert!(f.gate.set_stable(conn, SeqNo(ack(700))));
+    assert_eq!(owed(&f), Some(SeqNo(ack(700))));
+    assert!(f.gate.set_stable(conn, SeqNo(ack(1500))));
+    assert_eq!(owed(&f), Some(SeqNo(ack(900))));
+    // A reset's number answers whatever packet provoked it.
+    f.is_stolen(&f.out().seq(seq(0)).ack(ack(1200)).flags(RST | ACK));
+    assert_eq!(owed(&f), Some(SeqNo(ack(900))));
+}
+
 /// Law L4: however stable, ACKs and windows move, the edge on the wire never
 /// goes left by 2^wscale or more.
 #[test]

@@ -428,20 +428,17 @@ impl Loop {
         let (gate, raw) = (&self.gate, &self.raw);
         self.owed.retain(|conn, since| {
             let Some(slot) = gate.slot(*conn) else { return false };
-            let owed = slot.stable.since(slot.last_ack);
-            if owed <= 0 {
-                return false;
-            }
-            if owed < OWED_BYTES && now.duration_since(*since) < OWED_WAIT {
+            let Some(ack) = slot.owed_ack() else { return false };
+            if ack.since(slot.last_ack) < OWED_BYTES && now.duration_since(*since) < OWED_WAIT {
                 return true;
             }
             let shift = if slot.rcv_wscale > 14 { 0 } else { slot.rcv_wscale };
-            let window = slot.right_edge.since(slot.stable).max(0) as u32 >> shift;
+            let window = slot.right_edge.since(ack).max(0) as u32 >> shift;
             let segment = TcpSegment {
                 key: slot.key,
                 to_client: true,
                 seq: slot.snd_nxt,
-                ack: slot.stable,
+                ack,
                 flags: Flags::ACK,
                 window: window.min(65535) as u16,
                 options: TcpOptions {
@@ -514,7 +511,7 @@ impl Loop {
     fn is_over(&mut self, id: ConnId, now: Instant) -> bool {
         let Some(conn) = self.conns.get_mut(&id) else { return false };
         let since = *conn.over.get_or_insert(now);
-        let paid = self.gate.slot(id).is_none_or(|s| !s.stable.after(s.last_ack));
+        let paid = self.gate.slot(id).is_none_or(|slot| slot.owed_ack().is_none());
         paid && now - since >= CLOSING_EVERY
     }
 

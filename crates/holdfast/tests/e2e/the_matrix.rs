@@ -35,7 +35,8 @@ const VERSIONS: [&str; 2] = ["", "--ipv6"];
 const CLIENTS: [&str; 5] =
     ["", "--no-sack", "--no-timestamps", "--no-window-scaling", "--congestion bbr"];
 
-const PATHS: [&str; 4] = ["", "--client-path wan", "--tap-loss 1%", "--slow-log 5ms"];
+const PATHS: [&str; 5] =
+    ["", "--client-path wan", "--tap-loss 1%", "--primary-loss 1%", "--slow-log 5ms"];
 
 /// Takeovers of a sample.
 const SAMPLE: usize = 45;

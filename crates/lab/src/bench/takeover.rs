@@ -94,6 +94,9 @@ pub struct TakeoverArgs {
     /// Share of the copies to the backup that is lost, such as 1%.
     #[arg(long)]
     pub tap_loss: Option<String>,
+    /// Share of the clients' packets that only the primary never gets, such as 1%.
+    #[arg(long)]
+    pub primary_loss: Option<String>,
     /// Delay of the members' own wire, such as 20ms.
     #[arg(long)]
     pub slow_log: Option<String>,
@@ -180,10 +183,10 @@ impl TakeoverArgs {
         if self.client_path == ClientPath::Wan {
             plan.client_path = Some(spec(format!("delay 25ms loss 1% reorder 2% seed {seed}"))?);
         }
-        if let Some(loss) = &self.tap_loss {
-            let service = address(self.ipv6)?;
-            plan.tap_path = Some(spec(format!("loss {loss} only to {service} seed {seed}"))?);
-        }
+        let service = address(self.ipv6)?;
+        let lossy = |loss: &String| spec(format!("loss {loss} only to {service} seed {seed}"));
+        plan.tap_path = self.tap_loss.as_ref().map(lossy).transpose()?;
+        plan.primary_path = self.primary_loss.as_ref().map(lossy).transpose()?;
         if let Some(delay) = &self.slow_log {
             plan.log = LogLink::Emulated(spec(format!("delay {delay} seed {seed}"))?);
         }

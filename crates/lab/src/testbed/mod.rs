@@ -55,6 +55,8 @@ pub struct Plan {
     pub shape: Shape,
     /// Emulated trouble between client and edge.
     pub client_path: Option<EmuSpec>,
+    /// Emulated trouble between edge and primary.
+    pub primary_path: Option<EmuSpec>,
     /// Emulated trouble between edge and backup, where the copies travel.
     pub tap_path: Option<EmuSpec>,
     /// The way of the log.

@@ -84,7 +84,7 @@ pub(super) fn connect(hosts: &[Host; 4], plan: &Plan) -> Result<Vec<Link>> {
 
     let mut links = Vec::new();
     wire(&mut links, (client, CLIENT), (edge, EDGE_CLIENT), plan.client_path.as_ref())?;
-    wire(&mut links, (primary, PRIMARY), (edge, EDGE_PRIMARY), None)?;
+    wire(&mut links, (primary, PRIMARY), (edge, EDGE_PRIMARY), plan.primary_path.as_ref())?;
     wire(&mut links, (backup, BACKUP), (edge, EDGE_BACKUP), plan.tap_path.as_ref())?;
     configure_hosts(client, edge, primary, backup)?;
     match &plan.log {

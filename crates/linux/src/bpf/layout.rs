@@ -122,6 +122,7 @@ pub(crate) struct GateSlot {
     pub snd_una: u32,
     pub snd_nxt: u32,
     pub right_edge: u32,
+    pub rcv_nxt: u32,
     pub last_ack: u32,
     pub last_edge: u32,
     pub tsval: u32,
@@ -135,7 +136,7 @@ pub(crate) struct GateSlot {
     pub has_ts: u8,
     pub zero: u16,
     pub key: RawKey,
-    pub zero_tail: [u8; 20],
+    pub zero_tail: [u8; 16],
 }
 
 #[derive(FromBytes, KnownLayout, Immutable)]

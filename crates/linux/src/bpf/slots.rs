@@ -25,6 +25,8 @@ pub struct SlotView {
     pub stable: SeqNo,
     /// Largest right edge the stack wanted to advertise.
     pub right_edge: SeqNo,
+    /// Highest ACK the stack wanted to send: what the server's kernel holds.
+    pub rcv_nxt: SeqNo,
     /// Highest ACK and right edge that went out on the wire.
     pub last_ack: SeqNo,
     pub last_edge: SeqNo,
@@ -36,6 +38,18 @@ pub struct SlotView {
     pub has_ts: bool,
     /// The SYN-ACK is still withheld: [`super::Gate::open`] has not been called.
     pub held_synack: bool,
+}
+
+impl SlotView {
+    /// The ACK that is owed to the client because the gate held it back, or
+    /// `None`. The backup may hold what the server's kernel lacks (a packet lost
+    /// between the edge and this host): that must not be acknowledged, for the
+    /// client would never send it again.
+    #[must_use]
+    pub fn owed_ack(&self) -> Option<SeqNo> {
+        let both = if self.stable.after(self.rcv_nxt) { self.rcv_nxt } else { self.stable };
+        both.after(self.last_ack).then_some(both)
+    }
 }
 
 /// All slots of one gate.
@@ -90,6 +104,7 @@ impl Slots {
             snd_nxt: seq(offset_of!(GateSlot, snd_nxt)),
             stable: SeqNo(slot.stable().load(Ordering::Relaxed) as u32),
             right_edge: seq(offset_of!(GateSlot, right_edge)),
+            rcv_nxt: seq(offset_of!(GateSlot, rcv_nxt)),
             last_ack: seq(offset_of!(GateSlot, last_ack)),
             last_edge: seq(offset_of!(GateSlot, last_edge)),
             rcv_wscale: slot.u8(offset_of!(GateSlot, rcv_wscale)).load(Ordering::Relaxed),
