@@ -59,6 +59,9 @@ pub struct Group {
     pub heartbeat_ms: u64,
     /// Whether the daemons ask for real-time scheduling and locked memory.
     pub realtime: bool,
+    /// Whether the primary's daemon shares one processor with its server's main
+    /// thread, and the backup's goes where the primary's packets arrive.
+    pub share_cpu: bool,
 }
 
 /// The edge's part.

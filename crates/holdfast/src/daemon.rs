@@ -7,6 +7,7 @@ pub mod edge_link;
 pub mod edge_state;
 pub mod member;
 pub mod pairing;
+mod placement;
 pub mod primary;
 pub mod takeover;
 

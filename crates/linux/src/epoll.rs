@@ -1,7 +1,7 @@
 //! epoll with nanosecond timeouts and signals as a descriptor: what an event
 //! loop needs from Linux, behind safe types.
 //!
-//! Registrations are level-triggered. An [`Epoll`] is itself a descriptor that
+//! Registrations are level-triggered, but for [`Interest::Rung`]. An [`Epoll`] is itself a descriptor that
 //! becomes readable when one of its own is ready, so a part of a program can
 //! keep its sockets in an inner set and show the outer loop a single one.
 
@@ -18,6 +18,8 @@ pub enum Interest {
     Read,
     Write,
     Both,
+    /// An event counter: reported once for each time it is rung, and never read.
+    Rung,
     /// Only errors and hang-ups.
     Nothing,
 }
@@ -28,6 +30,7 @@ impl Interest {
             Self::Read => libc::EPOLLIN | libc::EPOLLRDHUP,
             Self::Write => libc::EPOLLOUT,
             Self::Both => libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLOUT,
+            Self::Rung => libc::EPOLLIN | libc::EPOLLET,
             Self::Nothing => 0,
         };
         bits as u32

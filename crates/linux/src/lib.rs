@@ -1,5 +1,6 @@
 //! Holdfast linux.
 pub mod address;
+pub mod affinity;
 pub mod bpf;
 pub mod diag;
 pub mod epoll;

@@ -71,17 +71,10 @@ impl Server {
         self.control.as_fd()
     }
 
-    /// Readable when the shim has something for the daemon.
+    /// An event counter that the shim rings when it has something for the daemon.
     #[must_use]
     pub fn wake(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
-    }
-
-    /// Takes the wake-up back.
-    pub fn clear_wake(&self) {
-        let mut count = [0u8; 8];
-        // SAFETY: a buffer of the eventfd's eight bytes.
-        unsafe { libc::read(self.wake.as_raw_fd(), count.as_mut_ptr().cast(), 8) };
     }
 
     /// A duplicate of one of the server's descriptors: the very same socket.

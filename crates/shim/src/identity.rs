@@ -98,7 +98,7 @@ pub unsafe extern "C" fn getrlimit64(resource: i32, out: *mut u8) -> i32 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sched_getaffinity(pid: i32, len: usize, out: *mut u8) -> i32 {
-    let raw = || sys!(SYS_sched_getaffinity, pid, len, out);
+    let raw = || crate::processors::affinity(pid, len, out);
     let r = with_data(Call::sysinfo, -2, &[(out, len.min(1024))], raw);
     if r > 0 && (r as usize) < len {
         // SAFETY: the kernel fills `r` bytes; libc clears the rest.

@@ -51,6 +51,7 @@ extern "C" fn start(_: i32, _: *mut *mut u8, environment: *mut *mut u8) {
     hide(control, wake);
     for_each_object(note_allocator);
     state::OPTIONS.store(header().options, Relaxed);
+    crate::processors::note();
     header().pid.store(sys!(SYS_getpid) as i32, SeqCst);
     state::set_mode(match header().mode.0.load(Acquire) {
         shm::mode::RECORD => Mode::Record,

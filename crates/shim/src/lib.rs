@@ -28,6 +28,7 @@ mod log;
 mod masks;
 mod output;
 mod processes;
+mod processors;
 mod random;
 mod ready;
 mod signals;

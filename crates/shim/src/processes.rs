@@ -18,6 +18,7 @@ pub unsafe extern "C" fn fork() -> i32 {
             crate::defer::flush();
             let pid = real(Real::Fork)(0, 0, 0, 0);
             if pid == 0 {
+                crate::processors::free_thread();
                 state::set_mode(Mode::Pass);
                 crate::signals::restore();
                 crate::alarm::allow_tsc();

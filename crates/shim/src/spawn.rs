@@ -6,7 +6,7 @@ use crate::init::{self, Real, real, real6};
 use crate::processes::refused;
 use crate::sockets::{simple, with_data};
 use crate::state::{Mode, mode};
-use crate::{alarm, defer, log};
+use crate::{alarm, defer, log, processors};
 
 /// The world sees what a program does: the backup must know what led to it.
 fn before_effect() {
@@ -16,11 +16,16 @@ fn before_effect() {
     }
 }
 
+/// Starts a program that is free of what holds for the server.
+fn elsewhere<T>(f: impl FnOnce() -> T) -> T {
+    alarm::with_tsc(|| processors::freed(f))
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn system(command: *const u8) -> i32 {
     before_effect();
     simple(Call::spawn, -1, false, || {
-        alarm::with_tsc(|| real(Real::System)(command as usize, 0, 0, 0) as isize)
+        elsewhere(|| real(Real::System)(command as usize, 0, 0, 0) as isize)
     }) as i32
 }
 
@@ -29,7 +34,7 @@ fn spawn(which: Real, pid: *mut i32, rest: [usize; 5]) -> i32 {
     let [path, actions, attributes, arguments, environment] = rest;
     let raw = || {
         let all = [pid as usize, path, actions, attributes, arguments, environment];
-        alarm::with_tsc(|| real6(which, all) as i32 as isize)
+        elsewhere(|| real6(which, all) as i32 as isize)
     };
     with_data(Call::spawn, -1, &[(pid.cast(), 4)], raw) as i32
 }

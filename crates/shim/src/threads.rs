@@ -24,6 +24,7 @@ extern "C" fn run(number: *mut u8) -> *mut u8 {
     let tid = number as usize;
     state::set_tid(tid as u16);
     crate::alarm::arm_thread();
+    crate::processors::free_thread();
     // SAFETY: written before the thread was created, read once.
     match unsafe { STARTS.get()[tid].take() } {
         Some(start) => (start.function)(start.arg),

@@ -87,6 +87,8 @@ pub struct Header {
     pub daemon_waiting: Line<AtomicU32>,
     /// Where the log ends (mode DRAIN).
     pub end: Line<AtomicU64>,
+    /// Not 0 while the daemon keeps the server's main thread on one processor.
+    pub kept: Line<AtomicU32>,
     /// Records executed by the replica.
     pub executed: Line<AtomicU64>,
     /// Why protection ended or the replica diverged: UTF-8, 0-terminated.

@@ -35,6 +35,7 @@ struct RawGroup {
     run_dir: Option<PathBuf>,
     heartbeat_ms: Option<Spanned<u64>>,
     realtime: Option<bool>,
+    share_cpu: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -135,6 +136,7 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> Group {
             .map_or_else(|| Path::new("/run/holdfast").join(&name), |dir| folder.join(dir)),
         heartbeat_ms,
         realtime: raw.realtime.unwrap_or(true),
+        share_cpu: raw.share_cpu.unwrap_or(true),
         name,
     }
 }

@@ -5,6 +5,7 @@ use super::beats::Beats;
 use super::edge_link::{EdgeLink, LinkEvent};
 use super::member::{End, Node, ROLE, count};
 use super::pairing::reach_primary;
+use super::placement::Follow;
 use super::takeover::{self, Cause};
 use crate::poll::Interest;
 use crate::status::{Lag, Role, State};
@@ -72,6 +73,7 @@ pub struct Follower {
     /// Bytes tapped since the last confirmation, and when to confirm them.
     held_bytes: usize,
     held_at: Option<Instant>,
+    pub place: Follow,
     /// When the primary was last heard.
     pub heard_at: Instant,
 }
@@ -181,7 +183,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
     }
     let replica = node.start_server(mode::REPLAY)?;
     node.poll.add(&tap.fd(), TAP, Interest::Read)?;
-    node.poll.add(&replica.wake(), WAKE, Interest::Read)?;
+    node.poll.add(&replica.wake(), WAKE, Interest::Rung)?;
     node.poll.add(&replica.pidfd(), PIDFD, Interest::Read)?;
     // The shim signals only when it parks or diverges; that must wake us.
     replica.memory.header().daemon_waiting.0.store(1, Release);
@@ -203,6 +205,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         tap_at: None,
         held_bytes: 0,
         held_at: None,
+        place: Follow::new(node.config.group.share_cpu),
         heard_at: Instant::now(),
     };
     in_step(node, true);
@@ -267,7 +270,6 @@ impl Follower {
                 in_step(node, true);
             }
             if tokens.has(WAKE) {
-                self.replica.clear_wake();
                 self.replica.memory.header().daemon_waiting.0.store(1, Release);
             }
             if self.replica.memory.mode() == mode::DIVERGED {
@@ -319,12 +321,15 @@ impl Follower {
             self.held_at = None;
         }
         self.room_wanted |= std::mem::take(&mut self.hands.full);
-        self.wake_replica(now);
         let declared = self.beat(node);
         self.send_outbox(node, now);
+        self.wake_replica(now);
         if now >= self.report_at {
             self.report_at = now + REPORT_EVERY;
             self.report(node);
+            if let Some(socket) = self.link.socket() {
+                self.place.turn(socket);
+            }
         }
         if self.hands.server_died {
             Some(Cause::ServerDied)

@@ -8,6 +8,7 @@ use crate::channel::{Channel, ChannelError, Identity};
 use crate::poll::{Interest, Poll};
 use holdfast_wire::message::Message;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// Pause between two attempts.
@@ -49,6 +50,12 @@ impl EdgeLink {
             watched: Interest::Nothing,
             retry_at: now,
         }
+    }
+
+    /// The socket, while there is one.
+    #[must_use]
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.channel.as_ref().map(AsFd::as_fd)
     }
 
     /// Whether messages reach the peer now.

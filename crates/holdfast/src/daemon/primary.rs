@@ -6,6 +6,7 @@ mod alone;
 use super::beats::Beats;
 use super::member::{End, Node, ROLE, count, mapped};
 use super::pairing::wait_for_backup;
+use super::placement::Beside;
 use crate::channel::{Channel, Listener};
 use crate::poll::Interest;
 use crate::status::{Lag, Role, State};
@@ -151,6 +152,7 @@ struct Loop {
     stray_at: Instant,
     report_at: Instant,
     watching_write: bool,
+    beside: Beside,
 }
 
 /// Waits for the backup, then serves until server, backup or daemon end.
@@ -177,7 +179,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
     take_address(node)?;
     let server = node.start_server(mode::RECORD)?;
     node.poll.add(&gate.events_fd(), GATE, Interest::Read)?;
-    node.poll.add(&server.wake(), WAKE, Interest::Read)?;
+    node.poll.add(&server.wake(), WAKE, Interest::Rung)?;
     node.poll.add(&server.control(), CONTROL, Interest::Read)?;
     node.poll.add(&server.pidfd(), PIDFD, Interest::Read)?;
     let now = Instant::now();
@@ -202,6 +204,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         stray_at: now + STRAY_EVERY,
         report_at: now,
         watching_write: false,
+        beside: Beside::new(node.config.group.share_cpu, now),
     };
     node.set_state(Role::Primary, State::Protected, "", "");
     this.serve(node)
@@ -247,9 +250,6 @@ impl Loop {
             let (stop, tokens) = node.wait(Some(deadline))?;
             self.server.memory.awake();
             peer_ready = tokens.has(PEER);
-            if tokens.has(WAKE) {
-                self.server.clear_wake();
-            }
             if tokens.has(LISTENER) {
                 self.turn_away(node);
             }
@@ -387,6 +387,7 @@ impl Loop {
         if now >= self.report_at {
             self.report_at = now + REPORT_EVERY;
             self.report(node);
+            self.beside.turn(&self.server, now);
             // Strangers that say nothing have their time, and no more.
             self.turn_away(node);
         }

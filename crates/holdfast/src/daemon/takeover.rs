@@ -4,7 +4,7 @@
 
 mod sockets;
 
-use super::backup::{Follower, PIDFD, TAP, WAKE, segment};
+use super::backup::{Follower, PIDFD, TAP, segment};
 use super::member::{End, Node, mapped};
 use crate::status::{Phases, Role, State, Takeover, rfc3339};
 use holdfast_linux::{listener, process};
@@ -64,6 +64,7 @@ struct Edge {
 pub fn run(f: &mut Follower, node: &mut Node<'_>, cause: Cause) -> anyhow::Result<End> {
     let begun = Instant::now();
     node.events.add("promote", cause.text());
+    f.place.release();
     // The clients wait for what the replica has still to run. Without the
     // privilege it just takes its turn.
     let _ = process::set_process_realtime(f.replica.pid(), Some(REPLICA_PRIORITY));
@@ -183,10 +184,7 @@ fn drain(
         }
         let soon =
             Instant::now() + Duration::from_micros(if drain_done.is_some() { 5000 } else { 200 });
-        let (stop, tokens) = node.wait(Some(soon))?;
-        if tokens.has(WAKE) {
-            f.replica.clear_wake();
-        }
+        let (stop, _) = node.wait(Some(soon))?;
         if stop {
             return Ok(Err((State::Ended, "the daemon was stopped during the takeover".into())));
         }
@@ -244,9 +242,6 @@ fn settle(
                 State::Ended,
                 "the replica's process ended during the takeover".into(),
             )));
-        }
-        if tokens.has(WAKE) {
-            f.replica.clear_wake();
         }
     }
     Ok(Ok(()))

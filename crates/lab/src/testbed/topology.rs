@@ -8,6 +8,7 @@ use super::{LogLink, Plan, Shape};
 use crate::command::ip_batch;
 use crate::emu::{EmuSpec, End, Link};
 use anyhow::Result;
+use std::path::Path;
 
 /// Names of the interfaces.
 pub mod interface {
@@ -81,6 +82,14 @@ pub(super) fn connect(hosts: &[Host; 4], plan: &Plan) -> Result<Vec<Link>> {
         ])?;
     }
     edge.sysctl(&["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])?;
+    // Where Docker or libvirt has loaded br_netfilter, every frame of a bridge goes
+    // through iptables too; an edge has no use for that.
+    if Path::new("/proc/sys/net/bridge").exists() {
+        edge.sysctl(&[
+            "net.bridge.bridge-nf-call-iptables=0",
+            "net.bridge.bridge-nf-call-ip6tables=0",
+        ])?;
+    }
 
     let mut links = Vec::new();
     wire(&mut links, (client, CLIENT), (edge, EDGE_CLIENT), plan.client_path.as_ref())?;

@@ -63,7 +63,8 @@ fn record(server: &Server, stop: &AtomicBool) -> Vec<u8> {
             }];
             let _ = holdfast_linux::process::poll(&mut fds, 5);
             server.memory.awake();
-            server.clear_wake();
+            let mut wake = std::fs::File::from(server.wake().try_clone_to_owned().expect("dup"));
+            let _ = std::io::Read::read(&mut wake, &mut [0; 8]);
         }
     }
 }

@@ -107,6 +107,7 @@ impl Loop {
     /// shim passes every call through.
     fn serve_alone(&mut self, node: &mut Node<'_>, reason: &str) -> anyhow::Result<End> {
         Gate::detach_stale(&node.me.interface, &node.pin_dir())?;
+        self.beside.release(&self.server);
         self.server.memory.set_mode(mode::OFF);
         for conn in self.conns.values_mut().filter(|c| !c.synack.is_empty()) {
             let packet = std::mem::take(&mut conn.synack);
