@@ -235,6 +235,13 @@ impl Backup {
         self.lag.is_behind(now)
     }
 
+    /// Has the replica log to run, and does not run it (decision 23)? Then it can
+    /// only be given up.
+    #[must_use]
+    pub fn is_hung(&self) -> bool {
+        self.lag.is_hung()
+    }
+
     /// Confirms what the batch brought: the last whole frame and the streams.
     pub fn flush(&mut self, now: Nanos, out: &mut impl BackupOutput) {
         if self.phase != Phase::Following {

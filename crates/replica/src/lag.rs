@@ -3,16 +3,21 @@
 //! Whatever the replica has not run when the primary dies must be run before any
 //! client hears of it again. So a backup whose replica is behind holds back its
 //! confirmations, and with them the primary's output, until the replica has come
-//! up: both servers run at the speed of the slower one.
+//! up: both servers run at the speed of the slower one. A replica that makes no
+//! progress at all is hung: it ends the pair, for the primary is worth more.
 
 use crate::Nanos;
 use std::collections::VecDeque;
 
 /// A replica that has not run a record for this long is behind.
 pub const LAG_MAX: Nanos = Nanos::from_ms(10);
-/// A replica that is behind for longer than this may be stuck or at a long
-/// computation; the primary is not held back by it any more.
-pub const LAG_GIVEN_UP: Nanos = Nanos::from_ms(1000);
+/// A replica that has log to run, and has run none of it for this long, is hung.
+pub const HUNG_AFTER: Nanos = Nanos::from_ms(1000);
+/// One that has not begun may still be loading.
+pub const HUNG_AT_START: Nanos = Nanos::from_ms(30_000);
+/// Of the time between two looks only this much counts: when the machine stood
+/// still, so did the replica.
+const LOOK_MAX: Nanos = Nanos::from_ms(50);
 /// How exactly the time of a record is known.
 const MARK_EVERY: Nanos = Nanos(500_000);
 /// Marks kept; at the limit the newest records have none.
@@ -23,12 +28,21 @@ const MARKS_MAX: usize = 256;
 pub struct Lag {
     /// When the log ended at this position, oldest first.
     marks: VecDeque<(Nanos, u64)>,
+    /// Where the replica was at the last look, when that was, and for how long
+    /// it had not moved although there was log to run.
+    executed: u64,
+    looked: Nanos,
+    stuck: Nanos,
 }
 
 impl Lag {
     /// The replica has run its log up to `executed`, and may run it up to
     /// `appended`.
     pub fn note(&mut self, now: Nanos, appended: u64, executed: u64) {
+        let passed = now.since(self.looked).min(LOOK_MAX);
+        let moved = executed != self.executed || appended == executed;
+        self.stuck = if moved { Nanos(0) } else { self.stuck.plus(passed) };
+        (self.executed, self.looked) = (executed, now);
         while self.marks.pop_front_if(|(_, position)| *position <= executed).is_some() {}
         let new = match self.marks.back() {
             Some((at, position)) => appended > *position && now.since(*at) >= MARK_EVERY,
@@ -42,8 +56,13 @@ impl Lag {
     /// Must the primary wait for the replica?
     #[must_use]
     pub fn is_behind(&self, now: Nanos) -> bool {
-        let age = self.marks.front().map(|(at, _)| now.since(*at));
-        age.is_some_and(|age| age > LAG_MAX && age < LAG_GIVEN_UP)
+        self.marks.front().is_some_and(|(at, _)| now.since(*at) > LAG_MAX)
+    }
+
+    /// Has it log to run, and does not?
+    #[must_use]
+    pub fn is_hung(&self) -> bool {
+        self.stuck >= if self.executed == 0 { HUNG_AT_START } else { HUNG_AFTER }
     }
 }
 
@@ -68,12 +87,36 @@ mod tests {
         assert!(!lag.is_behind(at(600)));
     }
 
+    /// Looks every `step_ms` from the first to the second time.
+    fn look(lag: &mut Lag, from_ms: u64, to_ms: u64, step_ms: u64, executed: u64) {
+        for ms in (from_ms..=to_ms).step_by(step_ms as usize) {
+            lag.note(Nanos::from_ms(ms), 100, executed);
+        }
+    }
+
     #[test]
-    fn a_replica_that_is_stuck_does_not_hold_the_primary_for_ever() {
+    fn a_replica_without_progress_is_hung_after_a_second() {
         let mut lag = Lag::default();
-        lag.note(Nanos(0), 100, 0);
-        assert!(lag.is_behind(Nanos::from_ms(999)));
-        assert!(!lag.is_behind(Nanos::from_ms(1000)));
+        look(&mut lag, 0, 5000, 20, 0);
+        assert!(!lag.is_hung(), "it may still be loading");
+        look(&mut lag, 5020, 6000, 20, 10);
+        assert!(!lag.is_hung() && lag.is_behind(Nanos::from_ms(6000)));
+        look(&mut lag, 6020, 6040, 20, 10);
+        assert!(lag.is_hung());
+        look(&mut lag, 6060, 6060, 20, 11);
+        assert!(!lag.is_hung(), "it moves");
+        look(&mut lag, 6080, 9000, 20, 100);
+        assert!(!lag.is_hung(), "nothing to run");
+        let mut lag = Lag::default();
+        look(&mut lag, 0, 30_000, 20, 0);
+        assert!(lag.is_hung(), "it never began");
+    }
+
+    #[test]
+    fn time_in_which_nobody_ran_does_not_count() {
+        let mut lag = Lag::default();
+        look(&mut lag, 0, 10_000, 2500, 10);
+        assert!(!lag.is_hung());
     }
 
     #[test]

@@ -252,6 +252,9 @@ impl Follower {
             if let Some(reason) = self.hands.broken.take() {
                 return self.give_up(node, State::Diverged, &reason);
             }
+            if cause.is_none() && self.machine.is_hung() {
+                return self.give_up(node, State::Hung, "the replica has not moved for a second");
+            }
             if cause == Some(Cause::ChannelLost) && !self.armed {
                 self.replica.kill();
                 return Ok(End::Again);

@@ -112,6 +112,15 @@ impl Beside {
     }
 }
 
+/// The daemon may begin another role, from where it may run.
+impl Drop for Beside {
+    fn drop(&mut self) {
+        if let Some(allowed) = &self.allowed {
+            let _ = affinity::set(0, allowed);
+        }
+    }
+}
+
 /// Keeps the backup's daemon where the primary's packets arrive.
 pub struct Follow {
     allowed: Option<CpuSet>,
@@ -139,6 +148,12 @@ impl Follow {
         if let (Some(allowed), Some(_)) = (&self.allowed, self.at.take()) {
             let _ = affinity::set(0, allowed);
         }
+    }
+}
+
+impl Drop for Follow {
+    fn drop(&mut self) {
+        self.release();
     }
 }
 

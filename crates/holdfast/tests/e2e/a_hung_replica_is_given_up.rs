@@ -1,0 +1,28 @@
+//! A replica that stands still while its daemon lives: the pair ends, the
+//! clients keep their connections, and everybody says what happened.
+
+use crate::world;
+use holdfast_lab::testbed::Role;
+use std::process::Command;
+use std::time::Duration;
+
+#[test]
+fn a_hung_replica_is_given_up() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_redis(|testbed, group| {
+        let state = |role: Role| {
+            let status = group.status(role).expect("the daemon answers");
+            status["state"].as_str().expect("a state").to_owned()
+        };
+        let load = world::start(testbed, &world::counting(4000, 0, None));
+        std::thread::sleep(Duration::from_millis(500));
+        let replica = group.server_pid(Role::Backup).expect("a replica");
+        let stop = Command::new("kill").args(["-STOP", &replica.to_string()]).status();
+        assert!(stop.expect("kill starts").success());
+        world::wait_until("the replica to be given up", || state(Role::Backup) == "hung");
+        world::wait_until("the primary to go on", || state(Role::Primary) == "unprotected");
+        let report = world::finish(load, group);
+        assert!(report.total(|it| it.replies) > 0);
+        world::finish(world::start(testbed, &world::counting(300, 0, None)), group);
+    });
+}
