@@ -87,10 +87,17 @@ pub fn wrote(conn: u32, bytes: u64) {
     entry(conn).out_bytes.fetch_add(bytes, Relaxed);
 }
 
-/// Keeps output of the replica until the client has acknowledged it.
+/// Keeps output of the replica until the client has acknowledged it. A replica
+/// that is a little behind need not even copy what the client has by now.
 pub fn keep(conn: u32, bytes: &[u8]) {
     let e = entry(conn);
-    let mut bytes = bytes;
+    let out = e.out_bytes.load(Relaxed);
+    let acked = e.acked_bytes.load(Acquire).saturating_sub(out).min(bytes.len() as u64);
+    if acked > 0 {
+        e.keep_from.store(out + acked, Relaxed);
+        e.out_bytes.store(out + acked, Release);
+    }
+    let mut bytes = &bytes[acked as usize..];
     while !bytes.is_empty() {
         let room = make_room(e, bytes.len() as u64);
         let n = room.min(bytes.len() as u64);

@@ -1,8 +1,9 @@
 //! The config files of a testbed's group: one file, the same on every host.
 
+use super::host::DISK;
 use super::server::Recipe;
 use super::topology::addresses;
-use super::{Testbed, interface};
+use super::{Role, Testbed, interface};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -41,13 +42,14 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         "[group]\nname = \"demo\"\nkey_file = \"{}\"\nservices = [\"{}:{port}\", \"[{}]:{port}\"]\n\
          run_dir = \"{run_dir}\"\n{heartbeat}\n\
          [edge]\nlisten = \"{}:7700\"\nclients = [\"{}\"]\nl3 = \"{}\"\n\
-         state_file = \"{run_dir}/edge.state\"\nfirst = \"{PRIMARY_NAME}\"\n",
+         state_file = \"{}/edge.state\"\nfirst = \"{PRIMARY_NAME}\"\n",
         config.key_file.display(),
         addresses::SERVICE_V4,
         addresses::SERVICE_V6,
         addresses::EDGE,
         interface::EDGE_CLIENT,
         interface::EDGE_BRIDGE,
+        testbed.host(Role::Edge).inside().join(DISK).display(),
     );
     let members = [
         (

@@ -43,6 +43,9 @@ impl Role {
     }
 }
 
+/// Where a host has its own disk, in its directory.
+pub(super) const DISK: &str = "disk";
+
 /// A running host.
 pub struct Host {
     role: Role,
@@ -60,13 +63,15 @@ impl Host {
         std::fs::create_dir_all(&outside)?;
         std::fs::create_dir_all(&inside)?;
         let clock = (CLOCK_STEP_S * role as u64).to_string();
+        // A disk that nothing else writes to, as a host's own would be: what this
+        // machine's disk is busy with shall not show in a takeover.
         let script = format!(
             "mount -t sysfs sysfs /sys; mount -t bpf bpf /sys/fs/bpf; \
-             mount --bind '{}' '{}'; hostname '{id}-{}'; ip link set lo up; \
-             echo ready; exec sleep infinity",
+             mount --bind '{}' '{host}'; mkdir '{host}/{DISK}'; mount -t tmpfs disk '{host}/{DISK}'; \
+             hostname '{id}-{}'; ip link set lo up; echo ready; exec sleep infinity",
             outside.display(),
-            inside.display(),
             role.name(),
+            host = inside.display(),
         );
         let mut unshare = Command::new("unshare")
             .args(["--net", "--mount", "--uts", "--ipc", "--pid", "--time"])
