@@ -85,9 +85,8 @@ impl Beside {
         let only = CpuSet::one(cpu);
         // First the word, so that no new thread of the server is kept by mistake.
         server.memory.header().kept.0.store(1, Release);
-        if affinity::set(server.pid(), &only).is_ok() && affinity::set(0, &only).is_ok() {
-            self.place = Place::Kept(cpu);
-        } else {
+        self.place = Place::Kept(cpu);
+        if affinity::set(server.pid(), &only).is_err() || affinity::set(0, &only).is_err() {
             self.release(server);
         }
     }
