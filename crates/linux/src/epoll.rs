@@ -1,9 +1,10 @@
 //! epoll with nanosecond timeouts and signals as a descriptor: what an event
 //! loop needs from Linux, behind safe types.
 //!
-//! Registrations are level-triggered, but for [`Interest::Rung`]. An [`Epoll`] is itself a descriptor that
-//! becomes readable when one of its own is ready, so a part of a program can
-//! keep its sockets in an inner set and show the outer loop a single one.
+//! Registrations are level-triggered, but for [`Interest::Rung`]. An [`Epoll`]
+//! is itself a descriptor that becomes readable when one of its own is ready, so
+//! a part of a program can keep its sockets in an inner set and show the outer
+//! loop a single one.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

@@ -12,9 +12,9 @@ use std::collections::VecDeque;
 /// A replica that has not run a record for this long is behind.
 pub const LAG_MAX: Nanos = Nanos::from_ms(10);
 /// A replica that has log to run, and has run none of it for this long, is hung.
-pub const HUNG_AFTER: Nanos = Nanos::from_ms(1000);
+const HUNG_AFTER: Nanos = Nanos::from_ms(1000);
 /// One that has not begun may still be loading.
-pub const HUNG_AT_START: Nanos = Nanos::from_ms(30_000);
+const HUNG_AT_START: Nanos = Nanos::from_ms(30_000);
 /// Of the time between two looks only this much counts: when the machine stood
 /// still, so did the replica.
 const LOOK_MAX: Nanos = Nanos::from_ms(50);

@@ -16,7 +16,7 @@ mod stream;
 mod tap;
 mod time;
 
-pub use lag::{HUNG_AFTER, HUNG_AT_START, LAG_MAX, Lag};
+pub use lag::{LAG_MAX, Lag};
 pub use segment::TapSegment;
 pub use stream::{BEYOND_BYTES_MAX, BEYOND_SEGMENTS_MAX, Inserted, STREAM_BYTES_MAX, Stream};
 pub use tap::{ACK_SLACK_BYTES, RAWS_BYTES_MAX, Verdict};

@@ -86,7 +86,7 @@ macro_rules! replacements {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(program: usize, arguments: usize, environment: usize) -> i32 {
             before_leaving();
-            alarm::with_tsc(|| real(Real::$real)(program, arguments, environment, 0))
+            elsewhere(|| real(Real::$real)(program, arguments, environment, 0))
         }
     )+ };
 }

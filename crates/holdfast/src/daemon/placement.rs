@@ -59,11 +59,15 @@ impl Beside {
     pub fn turn(&mut self, server: &Server, now: Instant) {
         let Some(allowed) = self.allowed.filter(|_| now >= self.look_at) else { return };
         let Ok(theirs) = affinity::of(server.pid()) else { return };
+        let waited = affinity::waited(server.pid()).unwrap_or_default();
+        // The server has waited for its processor more than half of the time.
+        let crowded = waited.saturating_sub(self.waited) > (now - self.looked) / 2;
+        (self.looked, self.waited) = (now, waited);
         self.look_at = now + STAYS;
         match self.place {
             Place::Loose if theirs == allowed => self.keep(server),
             Place::Kept(cpu) if theirs == CpuSet::one(cpu) => {
-                if self.is_crowded(server, now) {
+                if crowded {
                     self.release(server);
                     self.look_at = now + LOOSE;
                 }
@@ -76,8 +80,6 @@ impl Beside {
             }
             Place::Theirs => {}
         }
-        self.looked = now;
-        self.waited = affinity::waited(server.pid()).unwrap_or_default();
     }
 
     fn keep(&mut self, server: &Server) {
@@ -89,12 +91,6 @@ impl Beside {
         if affinity::set(server.pid(), &only).is_err() || affinity::set(0, &only).is_err() {
             self.release(server);
         }
-    }
-
-    /// Has the server waited for its processor more than half of the time?
-    fn is_crowded(&self, server: &Server, now: Instant) -> bool {
-        let waited = affinity::waited(server.pid()).unwrap_or_default();
-        waited.saturating_sub(self.waited) > (now - self.looked) / 2
     }
 
     /// Leaves both to the scheduler.

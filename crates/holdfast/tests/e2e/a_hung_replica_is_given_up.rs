@@ -3,7 +3,6 @@
 
 use crate::world;
 use holdfast_lab::testbed::Role;
-use std::process::Command;
 use std::time::Duration;
 
 #[test]
@@ -17,8 +16,7 @@ fn a_hung_replica_is_given_up() {
         let load = world::start(testbed, &world::counting(4000, 0, None));
         std::thread::sleep(Duration::from_millis(500));
         let replica = group.server_pid(Role::Backup).expect("a replica");
-        let stop = Command::new("kill").args(["-STOP", &replica.to_string()]).status();
-        assert!(stop.expect("kill starts").success());
+        world::signal(replica, "STOP");
         world::wait_until("the replica to be given up", || state(Role::Backup) == "hung");
         world::wait_until("the primary to go on", || state(Role::Primary) == "unprotected");
         let report = world::finish(load, group);

@@ -44,8 +44,7 @@ fn a_fenced_member_stays_silent() {
         let load = world::counting(500, 300, Some(vec![(0, Action::Kill(server))]));
         world::finish(world::start(testbed, &load), group);
         let edge = group.daemon_pid(Role::Edge).expect("the edge's daemon");
-        let kill = std::process::Command::new("kill").args(["-9", &edge.to_string()]).status();
-        assert!(kill.expect("kill starts").success());
+        world::signal(edge, "KILL");
         world::wait_until("the edge's daemon to end", || group.status(Role::Edge).is_err());
 
         let heard = Worker::start(testbed.host(Role::Client), |wire| {

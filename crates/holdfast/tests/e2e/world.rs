@@ -174,6 +174,15 @@ pub fn finish(run: Run, group: &Group<'_>) -> Report {
     report
 }
 
+/// Sends a process a signal, by the name that kill(1) takes.
+///
+/// # Panics
+/// If there is no such process.
+pub fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill").args(["-s", name, &pid.to_string()]).status();
+    assert!(status.expect("kill starts").success());
+}
+
 /// Waits until `ready` is true.
 ///
 /// # Panics

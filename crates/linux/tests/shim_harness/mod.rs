@@ -2,6 +2,7 @@
 //! event confirmed at once, then a second copy is fed the log.
 #![allow(dead_code)] // each test program uses its part
 
+use holdfast_linux::epoll::{Epoll, Interest};
 use holdfast_linux::shm::Settings;
 use holdfast_linux::spawn::{Server, ServerCommand};
 use holdfast_wire::log::{Header, read_header, record_len};
@@ -45,6 +46,8 @@ pub fn start(argv: &[&str], port: u16, options: u32, as_mode: u32, dir: &Path) -
 
 /// Confirms at once and keeps the log, until told to stop.
 fn record(server: &Server, stop: &AtomicBool) -> Vec<u8> {
+    let epoll = Epoll::new().expect("epoll");
+    epoll.add(&server.wake(), 0, Interest::Rung).expect("watching the shim");
     let (mut log, mut at) = (Vec::new(), 0);
     loop {
         let done = stop.load(SeqCst);
@@ -56,15 +59,8 @@ fn record(server: &Server, stop: &AtomicBool) -> Vec<u8> {
         } else if done {
             return log;
         } else if server.memory.may_sleep(tail) {
-            let mut fds = [libc::pollfd {
-                fd: std::os::fd::AsRawFd::as_raw_fd(&server.wake()),
-                events: libc::POLLIN,
-                revents: 0,
-            }];
-            let _ = holdfast_linux::process::poll(&mut fds, 5);
+            let _ = epoll.wait(&mut Vec::new(), Some(Duration::from_millis(5)));
             server.memory.awake();
-            let mut wake = std::fs::File::from(server.wake().try_clone_to_owned().expect("dup"));
-            let _ = std::io::Read::read(&mut wake, &mut [0; 8]);
         }
     }
 }
