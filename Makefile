@@ -2,6 +2,7 @@
 
 HOLDFAST = target/release/holdfast
 SEED ?= 1
+SEEDS ?= 200000
 
 .PHONY: build setup demo test bench soak
 build: setup
@@ -16,12 +17,15 @@ demo: build
 test: setup
 	@scripts/test
 
-# All of the fault x workload matrix; `make test` runs a seeded sample of it.
+# All of the fault x workload matrix, and as many seeds of the simulated cluster
+# as are asked for: `make test` runs a sample of both.
 soak: setup
-	@HOLDFAST_MATRIX=full scripts/test
+	@HOLDFAST_MATRIX=full HOLDFAST_SEEDS=$(SEEDS) scripts/test
 
 bench: build
 	$(HOLDFAST) lab bench takeover --runs 20 --seed $(SEED) --json
 	$(HOLDFAST) lab bench throughput --json
 	$(HOLDFAST) lab bench latency --json
 	$(HOLDFAST) lab bench concurrency --json
+	$(HOLDFAST) lab bench promotion --json
+	$(HOLDFAST) lab bench simulate --json

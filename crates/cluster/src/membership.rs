@@ -33,7 +33,7 @@ pub enum Refusal {
     WrongEpoch,
     #[error("the member is not recorded as in step with the current one")]
     NotInStep,
-    #[error("a backup is in step; it continues the connections")]
+    #[error("a backup is in step and answers; it continues the connections")]
     BackupInStep,
     #[error("another member is preferred for the very first start")]
     NotPreferred,
@@ -58,6 +58,14 @@ pub enum MembersError {
 struct Member {
     name: String,
     in_step: bool,
+    /// It has been heard lately.
+    answers: bool,
+}
+
+impl Member {
+    fn is_ready(&self) -> bool {
+        self.in_step && self.answers
+    }
 }
 
 /// See the module.
@@ -99,8 +107,12 @@ impl EdgeMembership {
         {
             return Err(MembersError::StateNames(current.clone()));
         }
-        let members =
-            names.iter().map(|name| Member { name: (*name).to_owned(), in_step: false }).collect();
+        let members = names.iter().map(|name| Member {
+            name: (*name).to_owned(),
+            in_step: false,
+            answers: false,
+        });
+        let members = members.collect();
         Ok(Self { members, state, pending: None })
     }
 
@@ -123,6 +135,25 @@ impl EdgeMembership {
             }
             _ => false,
         }
+    }
+
+    /// Member `name` is heard, or has been silent for too long: a backup that
+    /// does not answer bars nobody (decision 19). True if that is news.
+    pub fn handle_answers(&mut self, name: &str, yes: bool) -> bool {
+        let member = self.members.iter_mut().find(|member| member.name == name);
+        member.is_some_and(|member| std::mem::replace(&mut member.answers, yes) != yes)
+    }
+
+    /// Has this member been heard lately?
+    #[must_use]
+    pub fn answers(&self, name: &str) -> bool {
+        self.members.iter().any(|member| member.name == name && member.answers)
+    }
+
+    /// Could this member take over: is it in step, and does it answer?
+    #[must_use]
+    pub fn is_ready(&self, name: &str) -> bool {
+        self.members.iter().any(|member| member.name == name && member.is_ready())
     }
 
     /// Is this member recorded as in step in the present epoch?
@@ -164,9 +195,7 @@ impl EdgeMembership {
             None => Err(Refusal::NotPreferred),
             // A current member that starts anew has lost its connections; a
             // backup in step has not.
-            Some(current)
-                if current == name && self.members.iter().any(|member| member.in_step) =>
-            {
+            Some(current) if current == name && self.members.iter().any(Member::is_ready) => {
                 Err(Refusal::BackupInStep)
             }
             Some(current) if current == name => Ok(()),

@@ -23,7 +23,7 @@ pub use listener::{Listener, PENDING_MAX};
 
 use handshake::{Handshake, Side, Turn};
 use holdfast_wire::message::{MESSAGE_MAX, Message};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -37,6 +37,9 @@ pub const BACKLOG_BYTES_MAX: usize = 64 << 20;
 pub const NAME_BYTES_MAX: usize = 64;
 /// Unacknowledged data older than this closes the TCP connection.
 const USER_TIMEOUT: Duration = Duration::from_secs(3);
+/// An idle channel is probed this often: an end whose host was restarted, and
+/// that has nothing to say, would never be missed.
+const KEEPALIVE: Duration = Duration::from_secs(1);
 /// Largest Noise message (Noise specification §3).
 const RECORD_MAX: usize = 65535;
 const TAG_BYTES: usize = 16;
@@ -148,6 +151,8 @@ impl Channel {
         // missing the default has to do.
         let _ = options.set_tcp_congestion(b"cubic");
         options.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+        let probes = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+        options.set_tcp_keepalive(&probes)?;
         Ok(Self {
             socket,
             stage,

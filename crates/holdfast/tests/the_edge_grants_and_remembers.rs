@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// Members here answer no heartbeat, so they are silent after three of these.
+const HEARTBEAT_MS: u64 = 500;
+
 struct Bed {
     name: String,
     folder: PathBuf,
@@ -101,6 +104,7 @@ impl Bed {
         });
         let mut member = Member { channel, heard: Vec::new() };
         member.say(&Message::Hello {
+            epoch: 0,
             version: VERSION,
             log_version: LOG_VERSION,
             group: "demo",
@@ -108,6 +112,7 @@ impl Bed {
             world: Vec::new(),
         });
         member.hear("Hello");
+        member.hear("Epoch");
         member
     }
 }
@@ -132,12 +137,12 @@ impl Member {
         self.channel.flush().unwrap();
     }
 
-    /// The next message that is not a beat; it must start with `start`.
+    /// The next message that is not about who lives; it must start with `start`.
     fn hear(&mut self, start: &str) -> String {
         let heard = wait_for(start, || {
             let Self { channel, heard } = self;
             channel.recv(|m| heard.push(format!("{m:?}"))).unwrap();
-            heard.retain(|m| !m.starts_with("Beat"));
+            heard.retain(|m| !m.starts_with("Beat") && !m.starts_with("Reach"));
             (!heard.is_empty()).then(|| heard.remove(0))
         });
         assert!(heard.starts_with(start), "{heard} instead of {start}");
@@ -172,7 +177,7 @@ fn text(folder: &Path) -> String {
     let folder = folder.display();
     format!(
         "[group]\nname = \"demo\"\nkey_file = \"demo.key\"\nservices = [\"10.9.0.100:6379\"]\n\
-         run_dir = \"{folder}/run\"\nrealtime = false\n\
+         run_dir = \"{folder}/run\"\nrealtime = false\nheartbeat_ms = {HEARTBEAT_MS}\n\
          [edge]\nlisten = \"127.0.0.1:7700\"\nclients = [\"ec\"]\nstate_file = \"{folder}/epoch\"\n{}{}\
          [server]\ncommand = [\"true\"]\n",
         member("a", "ep", 2),
@@ -228,6 +233,36 @@ fn a_killed_edge_comes_back_with_its_fence_and_epoch() {
         a.say(&Message::Ask);
         assert_eq!(a.hear("Epoch"), "Epoch { epoch: 1, current: \"a\" }");
         a.promote(1);
+    });
+}
+
+#[test]
+fn a_backup_that_does_not_answer_bars_nobody() {
+    in_bed("silent", |bed| {
+        let (mut a, mut b) = (bed.member("a"), bed.member("b"));
+        a.promote(1);
+        b.say(&Message::InStep { epoch: 1, yes: true });
+        wait_for("protected", || (bed.status().state == State::Protected).then_some(()));
+        a.say(&Message::Promote { epoch: 2 });
+        assert!(a.hear("Refused").contains("in step"));
+        wait_for("silence", || (bed.status().state == State::Unprotected).then_some(()));
+        a.promote(2);
+        b.say(&Message::Promote { epoch: 2 });
+        b.hear("Epoch");
+        b.hear("Epoch");
+        assert!(b.hear("Refused").contains("not the next one"));
+    });
+}
+
+#[test]
+fn a_hand_that_closed_the_edge_is_not_overruled_by_a_member() {
+    in_bed("overruled", |bed| {
+        let mut a = bed.member("a");
+        a.promote(1);
+        bed.ask("fence").unwrap();
+        a.say(&Message::Promote { epoch: 1 });
+        assert!(a.hear("Refused").contains("closed by hand"));
+        assert_eq!(bed.status().state, State::Fenced);
     });
 }
 

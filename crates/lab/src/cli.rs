@@ -1,7 +1,9 @@
 //! The verbs of `holdfast lab`.
 
 use crate::bench::{self, BenchCommand};
+use crate::chaos::{self, ChaosArgs};
 use crate::demo::{self, DemoArgs};
+use crate::simulate::{self, SimulateArgs};
 use crate::{emu, load};
 use anyhow::Result;
 use clap::Subcommand;
@@ -24,9 +26,16 @@ pub enum LabCommand {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
+    /// The whole cluster in virtual time, broken by faults that seeds draw.
+    ///
+    /// Checkers watch every packet and every reply for the laws of
+    /// ARCHITECTURE.md. A failure prints the line that replays its seed.
+    Simulate(SimulateArgs),
     /// Measure: takeovers, throughput, latency, concurrency.
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Random faults, alone and in pairs, until the time is over.
+    Chaos(ChaosArgs),
     /// Three deaths of a redis-server's primary, told and drawn.
     Demo(DemoArgs),
     /// Carries an emulated wire.
@@ -54,6 +63,8 @@ pub fn run(command: LabCommand) -> Result<ExitCode> {
             emu::shell::run(&emu::EmuSpec::parse(&words)?, &command)
         }
         LabCommand::Bench(command) => bench::run(command),
+        LabCommand::Chaos(args) => chaos::run(&args),
+        LabCommand::Simulate(args) => simulate::run(&args),
         LabCommand::Demo(args) => demo::run(&args),
         LabCommand::EmuLink { arguments } => emu::carry(&arguments).map(|()| ExitCode::SUCCESS),
         LabCommand::LoadRun { spec } => load::run_here(&spec).map(|()| ExitCode::SUCCESS),

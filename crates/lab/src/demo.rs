@@ -3,8 +3,9 @@
 //! checked. It tells the story, draws it, and is successful only if all was
 //! right.
 
+use crate::bench::faults::{FaultKind, fault_steps};
 use crate::bench::service::{Variant, address, with_service};
-use crate::bench::takeover::{FaultKind, Outcome, PHASES, failure, fault_steps};
+use crate::bench::takeover::{DAY_S, Outcome, PHASES, failure, second_of_day};
 use crate::load::{ConnectionReport, Fault, Group, Run, Spec, Workload};
 use crate::plot::{Chart, Line, Moment, Span, escape, stacked};
 use crate::rng::Rng;
@@ -35,9 +36,6 @@ const AFTER_FAULT_MS: u64 = 2_000;
 
 /// What the plots show around the fault, ms.
 const PLOT_MS: (f64, f64) = (-100.0, 200.0);
-
-/// Seconds of a day.
-const DAY_S: f64 = 86_400.0;
 
 /// No fault takes this long to be detected; the clocks must have been set, ms.
 const LATE_MS: f64 = 60_000.0;
@@ -125,9 +123,10 @@ fn one(kind: FaultKind, title: &'static str, seed: u64) -> Result<Chapter> {
     let plan = Plan { shape, ..Plan::default() };
     let options = GroupOptions::default();
     let outcome = with_service(Variant::Ours, Program::Redis, &plan, &options, 0, |service| {
+        let testbed = service.testbed;
         let group = service.group()?;
         let after_us = FAULT_EARLIEST_US + Rng::new(seed).below(FAULT_SPAN_US);
-        let steps = fault_steps(kind, service.testbed, group)?;
+        let steps = fault_steps(kind, testbed, group, seed)?;
         let spec = Spec {
             address: address(false)?,
             groups: clients(),
@@ -137,11 +136,9 @@ fn one(kind: FaultKind, title: &'static str, seed: u64) -> Result<Chapter> {
             seed,
             points: vec![0],
         };
-        let report = Run::start(service.testbed.host(Role::Client), &spec)?.finish();
+        let report = Run::start(testbed.host(Role::Client), &spec)?.finish();
         let report = report.with_context(|| group.log_tails())?;
-        let status = group.status(Role::Backup).unwrap_or_default();
-        let takeover = status.get("last_takeover").filter(|value| value.is_object()).cloned();
-        Ok(Outcome { report, takeover })
+        Ok(Outcome::of(report, Some(kind.survivor()), group))
     })?;
     let detected_ms = detected_ms(&outcome);
     Ok(Chapter { title, outcome, plan: clients(), detected_ms })
@@ -156,13 +153,6 @@ fn detected_ms(outcome: &Outcome) -> Option<f64> {
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs_f64();
     let since_fault_s = crate::monotonic_ns().checked_sub(outcome.report.fault_ns?)? as f64 / 1e9;
     Some((begun_s - (now_s - since_fault_s)).rem_euclid(DAY_S) * 1e3).filter(|ms| *ms < LATE_MS)
-}
-
-/// The time of day of an RFC 3339 time in UTC, s.
-fn second_of_day(text: &str) -> Option<f64> {
-    let time = text.split_once('T')?.1.strip_suffix('Z')?;
-    let mut parts = time.split(':').map(|part| part.parse::<f64>().ok());
-    Some(parts.next()?? * 3600.0 + parts.next()?? * 60.0 + parts.next()??)
 }
 
 /// Milliseconds after the fault, and what happened then.

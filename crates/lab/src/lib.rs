@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod chaos;
 mod cli;
 mod command;
 pub mod demo;
@@ -11,13 +12,13 @@ pub mod emu;
 pub mod load;
 pub mod plot;
 mod rng;
+mod simulate;
 pub mod testbed;
 
 /// One takeover at a time, for tests and demonstrations.
 pub mod takeover {
-    pub use crate::bench::takeover::{
-        ClientPath, FaultKind, Outcome, TakeoverArgs, failure, fault_steps, one_takeover,
-    };
+    pub use crate::bench::faults::{FaultKind, fault_steps};
+    pub use crate::bench::takeover::{ClientPath, Outcome, TakeoverArgs, failure, one_takeover};
 }
 
 pub use cli::{LabCommand, run};

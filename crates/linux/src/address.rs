@@ -6,15 +6,24 @@ use holdfast_wire::packet::mapped_ipv4;
 use libc::c_int;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+const RTA_DST: u16 = 1;
+const RTN_LOCAL: u8 = 2;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
 /// No duplicate address detection: an address must work at once, and the fence
 /// already guarantees that nobody else speaks for it.
 const IFA_F_NODAD: u32 = 0x02;
+
+/// An added address must be usable by then.
+pub const LOCAL_MAX: Duration = Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_micros(20);
 
 /// Why an address could not be changed.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +62,38 @@ impl AddressSocket {
             .map_err(|source| AddressError::Change { action: "adding", source })
     }
 
+    /// Waits until packets to an added address come in. The kernel answers the
+    /// request for an IPv6 address before it has its route, which a worker of
+    /// normal priority makes; until then they would leave through the interface.
+    ///
+    /// # Errors
+    /// [`AddressError::Change`] if that takes longer than [`LOCAL_MAX`].
+    pub fn wait_local(&mut self, address: &[u8; 16]) -> Result<(), AddressError> {
+        let failed = |source| AddressError::Change { action: "waiting for", source };
+        let begun = Instant::now();
+        while mapped_ipv4(address).is_none() && !self.is_local(address).map_err(failed)? {
+            if begun.elapsed() > LOCAL_MAX {
+                return Err(failed(io::ErrorKind::TimedOut.into()));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    /// Whether the route to an IPv6 address leads to this host.
+    fn is_local(&mut self, address: &[u8; 16]) -> io::Result<bool> {
+        // struct rtmsg: family, prefix length, and nothing else known.
+        let mut body = vec![0; 12];
+        (body[0], body[1]) = (libc::AF_INET6 as u8, 128);
+        netlink::attribute(&mut body, RTA_DST, address);
+        self.request(RTM_GETROUTE, 0, &body)?;
+        let mut buffer = [0; 1024];
+        let datagram = netlink::receive(&self.fd, &mut buffer)?;
+        // The type is the eighth byte; without any route the answer is an error.
+        Ok(netlink::answers(datagram)
+            .any(|answer| answer.kind == RTM_NEWROUTE && answer.body.get(7) == Some(&RTN_LOCAL)))
+    }
+
     /// Removes `address` from the interface. An address that is not there is no error.
     ///
     /// # Errors
@@ -71,7 +112,6 @@ impl AddressSocket {
         interface: u32,
         address: &[u8; 16],
     ) -> io::Result<()> {
-        self.sequence = self.sequence.wrapping_add(1);
         let ipv4 = mapped_ipv4(address);
         let (family, bytes): (c_int, &[u8]) = match &ipv4 {
             Some(ipv4) => (libc::AF_INET, ipv4),
@@ -85,12 +125,17 @@ impl AddressSocket {
         if family == libc::AF_INET6 {
             netlink::attribute(&mut body, IFA_FLAGS, &IFA_F_NODAD.to_ne_bytes());
         }
-        let mut request = Vec::new();
-        let flags = flags | libc::NLM_F_REQUEST | libc::NLM_F_ACK;
-        netlink::append(&mut request, kind, flags, self.sequence, &body);
-        netlink::discard(self.fd.as_fd());
-        netlink::send(&self.fd, &request)?;
+        self.request(kind, flags | libc::NLM_F_ACK, &body)?;
         self.acknowledged()
+    }
+
+    /// Sends a request under the next sequence number.
+    fn request(&mut self, kind: u16, flags: c_int, body: &[u8]) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut request = Vec::new();
+        netlink::append(&mut request, kind, flags | libc::NLM_F_REQUEST, self.sequence, body);
+        netlink::discard(self.fd.as_fd());
+        netlink::send(&self.fd, &request)
     }
 
     fn acknowledged(&self) -> io::Result<()> {

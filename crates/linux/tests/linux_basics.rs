@@ -47,6 +47,7 @@ fn an_address_comes_and_goes_and_neighbours_hear_of_it() {
             world.ip("b", "addr show dev m0").contains(&format!("{}/", world.vip()))
         };
         address.add(link.index, &vip).unwrap();
+        address.wait_local(&vip).unwrap();
         address.add(link.index, &vip).unwrap();
         assert!(listed(&world));
         assert!(!world.ip("b", "addr show dev m0").contains("tentative noprefixroute"));
@@ -65,6 +66,8 @@ fn an_address_comes_and_goes_and_neighbours_hear_of_it() {
         address.remove(link.index, &vip).unwrap();
         address.remove(link.index, &vip).unwrap();
         assert!(!listed(&world));
+        // Whoever waits for what does not come is told.
+        assert_eq!(address.wait_local(&vip).is_err(), v6);
     }
 }
 

@@ -37,7 +37,18 @@ const TAIL: &str = "
   call (117 instead of 19 ns), and a trapped read takes 3.6 us. With it,
   programs are to be run by fork and `execv` or its kin, not `execl`.
 - **`rdrand`, `cpuid` and races without locks** cannot be seen. A replica that
-  computes other bytes is found at its next write, reported, and never promoted.
+  computes other bytes is found at its next write, one that takes another lock at
+  that lock; it is reported, and never promoted. What a race changes without ever
+  showing in a call is not found.
+- **Locks of other make** (atomics and futexes, as in Rust's and Go's libraries,
+  `std::atomic::wait`, static variables of C++ that are made on first use) do not
+  order anything on the replica.
+- **Descriptors that libc opens for itself** (`getaddrinfo`, `getpwnam`, `syslog`)
+  are not in the log. Where threads compete for a number, the replica notices and
+  is reported.
+- **Python** threads switch only where they wait: the forced switch after 5 ms comes
+  at a place that no other member can name, so the shim sets its interval to 1000 s
+  (`sys.setswitchinterval`). A thread that only computes keeps the others waiting.
 - **Addresses** differ between the members, and so does the kernel's `AT_RANDOM`.
   A server that draws random numbers from them diverges where it shows them:
   haproxy's `rand()` and `uuid()` do, unless both members run without address
@@ -49,10 +60,15 @@ const TAIL: &str = "
 ## Servers that were tried
 
 Recorded under load and replayed without a difference, by the tests
-`shim_replays_a_server` and `shim_replays_more_servers` (Debian 12): redis,
-nginx (one process), lighttpd, mosquitto, a Python asyncio server, beanstalkd,
-ngircd, memcached (one worker), haproxy (one thread, see *Addresses*), dnsmasq,
-tinyproxy.
+`shim_replays_a_server`, `shim_replays_more_servers` and `shim_replays_threads`
+(Debian 12): redis, nginx (one process), lighttpd, mosquitto, a Python asyncio
+server, `python3 -m http.server` (a thread for each connection), beanstalkd,
+ngircd, memcached (one worker, and four), haproxy (one thread, see *Addresses*),
+dnsmasq, tinyproxy.
+
+memcached with several workers counts each other's free read buffers without a
+lock: `stats` asked for under load shows it (`read_buf_bytes_free`), and the
+replica diverges. With one worker it does not.
 
 Not: stunnel, which diverges now and then; it serves each connection in a
 thread, and OpenSSL's locks and races are the likely cause. Not tried: servers

@@ -49,7 +49,7 @@ calls! {
     splice Refused "splice and tee on sockets and pipes; use sendfile or read and write";
     sendmmsg Refused "use sendmsg";
     recvmmsg Refused "use recvmsg";
-    stdio Passed "on regular files; a stream made with fdopen from a socket or a pipe is not seen: use read and write";
+    stdio Passed "on regular files; threads open and close streams in the log's order; a stream made with fdopen from a socket or a pipe is not seen: use read and write";
     io_uring Refused "start the server without io_uring";
     // Descriptors
     close Replayed "of a connection: waits until the backup knows";
@@ -58,7 +58,7 @@ calls! {
     ioctl Replayed "FIONBIO on both members, FIONREAD and terminal calls from the log";
     pipe Replayed "real on both members; reads answered from the log";
     eventfd Replayed "real on both members; reads answered from the log";
-    timerfd Replayed "real on both members; expirations from the log";
+    timerfd Replayed "real on both members; expirations from the log; one set to a moment before promotion keeps the primary's clock";
     signalfd Refused "use sigaction";
     inotify Replayed "watches are set on both members, events come from the log";
     // Readiness
@@ -89,7 +89,7 @@ calls! {
     tmpnam Passed "tmpnam, tempnam, mktemp make names that differ: use mkstemp";
     stat Replayed "stat, lstat, fstat, fstatat, statx";
     fstatfs Replayed "statfs, fstatfs, statvfs, fstatvfs";
-    readdir Passed "the order of entries must not matter, or be alike on both members";
+    readdir Passed "the order of entries must not matter, or be alike on both members; opendir, closedir: as open and close";
     lseek Passed "both members";
     mmap Passed "shared mappings of files that other programs change are not covered";
     isatty Replayed "";
@@ -123,11 +123,17 @@ calls! {
     daemon Passed "start the server in the foreground: what it does in the background is not protected";
     wait Replayed "wait, waitpid, wait3, wait4, waitid";
     exit Replayed "";
-    pthread_create Replayed "";
-    pthread_mutex Replayed "order of lock and trylock";
-    pthread_rwlock Replayed "order of rdlock, wrlock and try forms";
+    pthread_create Replayed "also thrd_create; 65535 threads at a time";
+    pthread_join Replayed "also thrd_join; outcome of the try and timed forms";
+    pthread_cancel Refused "let threads end themselves";
+    pthread_mutex Replayed "order of lock, and of its try and timed forms";
+    pthread_rwlock Replayed "order of rdlock, wrlock, and of their try and timed forms";
     pthread_cond Replayed "order of wake-ups";
-    pthread_spin Passed "order is not kept: use a mutex";
+    pthread_spin Replayed "order of lock and trylock";
+    pthread_barrier Replayed "order of arrival";
+    pthread_once Replayed "also call_once: the same thread runs the routine";
+    mtx Replayed "order of C11's mtx_lock, mtx_trylock, mtx_timedlock, cnd_wait, cnd_timedwait";
     sem Replayed "order of sem_wait, sem_trywait, sem_timedwait";
+    atomics Passed "memory that threads share without these locks (by atomics, or by locks made of futexes, as in Rust's library) is not ordered: where it shows, the replica diverges and is reported";
     syscall Replayed "the calls above by number; others pass";
 }

@@ -61,6 +61,51 @@ pub fn continue_from_log() {
     }
 }
 
+/// Seconds above which a time is one of the real-time clock: the monotonic one
+/// begins near zero.
+const REALTIME_FROM_S: i64 = 1_000_000_000;
+
+/// A moment that the server has computed from the clocks it sees, as the kernel
+/// must be told it: after promotion their clocks differ. Without a `clock` the
+/// time itself tells which one is meant. Null stays null.
+pub fn until(clock: Option<i32>, time: usize) -> Option<libc::timespec> {
+    // SAFETY: the caller's timespec, or null.
+    let mut t = unsafe { (time as *const libc::timespec).as_ref() }.copied()?;
+    let by_value =
+        if t.tv_sec > REALTIME_FROM_S { libc::CLOCK_REALTIME } else { libc::CLOCK_MONOTONIC };
+    let clock = clock.unwrap_or(by_value);
+    let offset = match mode() {
+        Mode::Live => base(clock).map_or(0, |b| OFFSET[b].load(Relaxed)),
+        _ => 0,
+    };
+    if offset != 0 && (0..SECOND_NS).contains(&t.tv_nsec) {
+        let sum = t.tv_nsec - offset.rem_euclid(SECOND_NS);
+        // A moment before the kernel's clock began has passed, as 0 has.
+        t.tv_sec = (t.tv_sec.saturating_sub(offset.div_euclid(SECOND_NS))
+            + sum.div_euclid(SECOND_NS))
+        .max(0);
+        t.tv_nsec = sum.rem_euclid(SECOND_NS);
+    }
+    Some(t)
+}
+
+/// Where a time of [`until`] lies, for a call.
+pub fn address(time: &Option<libc::timespec>) -> usize {
+    time.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize)
+}
+
+/// As [`until`], of a timer that is set to a moment; `None` for one that is set
+/// to a span of time, or stopped.
+pub fn timer(spec: *const libc::itimerspec, is_moment: bool) -> Option<libc::itimerspec> {
+    // SAFETY: the caller's timer specification, or null.
+    let mut own = unsafe { spec.as_ref() }.copied().filter(|_| is_moment)?;
+    let is_set = own.it_value.tv_sec != 0 || own.it_value.tv_nsec != 0;
+    own.it_value = until(None, (&raw const own.it_value) as usize).filter(|_| is_set)?;
+    // Zero would stop it.
+    own.it_value.tv_nsec += i64::from(own.it_value.tv_sec == 0 && own.it_value.tv_nsec == 0);
+    Some(own)
+}
+
 /// Nanoseconds of `clock` as the server shall see them.
 fn now(call: Call, clock: i32) -> i64 {
     match mode() {
@@ -196,7 +241,13 @@ fn sleep_for(
     time: *const libc::timespec,
     left: *mut libc::timespec,
 ) -> isize {
-    let raw = || sys!(SYS_clock_nanosleep, clock, flags, time, left);
+    let raw = || {
+        if flags & libc::TIMER_ABSTIME == 0 {
+            return sys!(SYS_clock_nanosleep, clock, flags, time, left);
+        }
+        let moment = until(Some(clock), time as usize);
+        sys!(SYS_clock_nanosleep, clock, flags, address(&moment), left)
+    };
     match mode() {
         Mode::Pass | Mode::Live => raw(),
         Mode::Record => {
@@ -266,5 +317,14 @@ pub unsafe extern "C" fn sleep(seconds: u32) -> u32 {
     match sleep_for(libc::CLOCK_REALTIME, 0, &raw const time, &raw mut left) {
         0 => 0,
         _ => left.tv_sec as u32,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn thrd_sleep(time: *const libc::timespec, left: *mut libc::timespec) -> i32 {
+    match sleep_for(libc::CLOCK_REALTIME, 0, time, left) {
+        0 => 0,
+        r if r == -(libc::EINTR as isize) => -1,
+        _ => -2,
     }
 }

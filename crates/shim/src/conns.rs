@@ -1,9 +1,11 @@
 //! Protected connections: the table shared with the daemon, and the replica's
 //! retained output, which promotion may have to send again (decision 9).
 
+use crate::fds;
 use crate::state::{self, Mode, shared};
 use crate::sys::{self, sys};
 use core::sync::atomic::{AtomicU32, Ordering::*};
+use holdfast_wire::log::NO_CONN;
 use holdfast_wire::shm::{CONNS_MAX, ConnEntry, conn_state};
 
 /// First size of a connection's retained output, and the most it may grow to.
@@ -23,6 +25,11 @@ pub fn next_number() -> u32 {
 pub fn entry(conn: u32) -> &'static ConnEntry {
     // SAFETY: the table has CONNS_MAX entries, all atomics, mapped for good.
     unsafe { &*shared().table.add(conn as usize % CONNS_MAX) }
+}
+
+/// The connection that `fd` refers to.
+pub fn of_fd(fd: i32) -> u32 {
+    fds::get(fd).map_or(NO_CONN, |f| f.conn.load(Relaxed))
 }
 
 /// Whether another connection can be taken on: its entry must be free, on the
@@ -65,7 +72,7 @@ pub fn drop_ref(conn: u32, fd: i32) {
         e.fd.store(-1, Relaxed);
         e.state.store(conn_state::CLOSED, Release);
     } else if e.fd.load(Relaxed) == fd {
-        crate::fds::for_each(|other, f| {
+        fds::for_each(|other, f| {
             if other != fd && f.conn.load(Relaxed) == conn {
                 e.fd.store(other, Relaxed);
             }

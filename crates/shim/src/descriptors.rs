@@ -5,7 +5,7 @@ use crate::calls::Call;
 use crate::fds::{self, Kind};
 use crate::log::{self, Entry};
 use crate::sockets::{new_fd, simple, with_data};
-use crate::state::{Mode, mode};
+use crate::state::{Mode, inside, mode, threaded};
 use crate::sys::{libc_result, set_errno, sys};
 use crate::{conns, defer, live, signals};
 use core::sync::atomic::Ordering::Relaxed;
@@ -21,37 +21,43 @@ pub fn close_raw(fd: i32) -> isize {
         return -(libc::EBADF as isize);
     }
     let kind = fds::kind(fd);
-    if kind == Kind::Own || mode() == Mode::Pass {
+    if kind == Kind::Own && !threaded() || mode() == Mode::Pass || inside() {
         return raw();
     }
-    let conn = fds::get(fd).map_or(NO_CONN, |f| f.conn.load(Relaxed));
+    let conn = if kind == Kind::Own { NO_CONN } else { conns::of_fd(fd) };
     if conn != NO_CONN && mode() == Mode::Record {
         defer::flush_fd(fd);
     }
-    if conn != NO_CONN && conns::is_last_ref(conn) {
-        return close_conn(fd, conn, raw);
-    }
-    let r = match mode() {
-        Mode::Live => raw(),
-        _ => close_plain(fd, &raw),
+    // Nothing is known of the number any more when it is free for another thread.
+    let forget = || {
+        if conn != NO_CONN {
+            conns::drop_ref(conn, fd);
+        }
+        fds::closed(fd);
     };
-    if conn != NO_CONN {
-        conns::drop_ref(conn, fd);
+    if conn != NO_CONN && conns::is_last_ref(conn) {
+        return close_conn(fd, conn, forget, raw);
     }
-    fds::closed(fd);
-    r
+    if mode() == Mode::Live {
+        forget();
+        return raw();
+    }
+    close_plain(fd, forget, &raw)
 }
 
-fn close_plain(fd: i32, raw: &impl Fn() -> isize) -> isize {
+/// Several threads give numbers back in one order on both members.
+pub fn close_plain(fd: i32, forget: impl FnOnce(), raw: &impl Fn() -> isize) -> isize {
     signals::deliver();
     match mode() {
         Mode::Record => {
             let held = log::hold();
             log::append_held(&held, Entry::new(Op::Result, Call::close, fd, 0).lazy_if(true), &[]);
+            forget();
             raw()
         }
         _ => {
             let taken = log::take(Op::Result, Call::close, fd);
+            forget();
             let r = raw();
             if let Some(taken) = taken {
                 taken.done();
@@ -63,31 +69,35 @@ fn close_plain(fd: i32, raw: &impl Fn() -> isize) -> isize {
 
 /// The end of a connection: the gate must know of it before the kernel's FIN
 /// comes by (decision 11), and the replica's output outlives its descriptor.
-fn close_conn(fd: i32, conn: u32, raw: impl Fn() -> isize) -> isize {
-    let r = match mode() {
+fn close_conn(fd: i32, conn: u32, forget: impl FnOnce(), raw: impl Fn() -> isize) -> isize {
+    match mode() {
         Mode::Record => {
             signals::deliver();
             log::append(Entry { op: Op::Close, flags: 0, fd, conn, ret: 0, hash: 0 }, &[]);
             log::commit_all();
+            forget();
             raw()
         }
         Mode::Replay => match log::take(Op::Close, Call::none, fd) {
             Some(taken) => {
+                forget();
                 raw();
                 taken.done();
                 0
             }
-            None if live::draining() => raw(),
             None => {
-                live::park();
+                if !live::draining() {
+                    live::park();
+                }
+                forget();
                 raw()
             }
         },
-        _ => raw(),
-    };
-    conns::drop_ref(conn, fd);
-    fds::closed(fd);
-    r
+        _ => {
+            forget();
+            raw()
+        }
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -114,14 +124,19 @@ pub unsafe extern "C" fn closefrom(first: i32) {
     unsafe { close_range(first.max(0) as u32, u32::MAX, 0) };
 }
 
-/// Both members duplicate: the number is the same because the lowest free one is.
-fn duplicate(fd: i32, make: impl Fn() -> isize) -> isize {
-    if fds::kind(fd) == Kind::Own || mode() == Mode::Pass {
+/// Both members duplicate: the number is the same because the lowest free one
+/// is, or by the log where threads compete for it.
+fn duplicate(fd: i32, cloexec: bool, make: impl Fn() -> isize) -> isize {
+    if mode() == Mode::Pass || inside() {
         return make();
     }
-    let r = make();
-    if r >= 0 {
-        let conn = fds::get(fd).map_or(NO_CONN, |f| f.conn.load(Relaxed));
+    let r = if threaded() {
+        new_fd(Call::dup, fd, fds::kind(fd), cloexec, &make, &make)
+    } else {
+        make()
+    };
+    if r >= 0 && fds::kind(fd) != Kind::Own {
+        let conn = conns::of_fd(fd);
         fds::opened(r as i32, fds::kind(fd));
         if let (Some(new), true) = (fds::get(r as i32), conn != NO_CONN) {
             new.conn.store(conn, Relaxed);
@@ -133,7 +148,7 @@ fn duplicate(fd: i32, make: impl Fn() -> isize) -> isize {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(fd: i32) -> i32 {
-    libc_result(duplicate(fd, || sys!(SYS_dup, fd))) as i32
+    libc_result(duplicate(fd, false, || sys!(SYS_dup, fd))) as i32
 }
 
 #[unsafe(no_mangle)]
@@ -154,16 +169,19 @@ pub unsafe extern "C" fn dup3(from: i32, to: i32, flags: i32) -> i32 {
     if fds::is_virtual(to) && from != to {
         close_raw(to);
     }
-    libc_result(duplicate(from, || sys!(SYS_dup3, from, to, flags))) as i32
+    let cloexec = flags & libc::O_CLOEXEC != 0;
+    libc_result(duplicate(from, cloexec, || sys!(SYS_dup3, from, to, flags))) as i32
 }
 
 fn fcntl_raw(fd: i32, command: i32, arg: usize) -> isize {
     let raw = || sys!(SYS_fcntl, fd, command, arg);
+    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        return duplicate(fd, command == libc::F_DUPFD_CLOEXEC, raw);
+    }
     if !fds::is_virtual(fd) || mode() == Mode::Pass {
         return raw();
     }
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicate(fd, raw),
         // Flags live in the descriptors, which are real on both members.
         libc::F_GETFD | libc::F_SETFD | libc::F_GETFL | libc::F_SETFL => raw(),
         _ => simple(Call::fcntl, fd, false, raw),
@@ -213,13 +231,15 @@ fn pair(call: Call, fds_out: *mut i32, cloexec: bool, make: impl Fn() -> isize) 
         Mode::Live => note(make()),
         Mode::Record => {
             signals::deliver();
-            let r = make();
+            let held = log::hold();
+            let r = note(make());
             let n = if r == 0 { 8 } else { 0 };
-            log::append(
+            log::append_held(
+                &held,
                 Entry::new(Op::NewPair, call, -1, r).lazy_if(r == 0),
                 &[(fds_out.cast_const().cast(), n)],
             );
-            note(r)
+            r
         }
         Mode::Replay => {
             let Some(taken) = log::take(Op::NewPair, call, -1) else {
@@ -231,17 +251,16 @@ fn pair(call: Call, fds_out: *mut i32, cloexec: bool, make: impl Fn() -> isize) 
                 let want = [0, 4].map(|at| {
                     i32::from_le_bytes(taken.payload[at..at + 4].try_into().unwrap_or_default())
                 });
-                let have = numbers();
-                fds::renumber(have[0] as isize, want[0] as isize, cloexec);
-                fds::renumber(have[1] as isize, want[1] as isize, cloexec);
+                fds::renumber_pair(numbers(), want, cloexec);
                 // SAFETY: as above.
                 unsafe {
                     fds_out.write(want[0]);
                     fds_out.add(1).write(want[1]);
                 }
             }
+            note(r);
             taken.done();
-            note(r)
+            r
         }
     }
 }
@@ -280,7 +299,12 @@ pub unsafe extern "C" fn timerfd_create(clock: i32, flags: i32) -> i32 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn timerfd_settime(fd: i32, flags: i32, new: *const u8, old: *mut u8) -> i32 {
-    let raw = || sys!(SYS_timerfd_settime, fd, flags, new, old);
+    let raw = || {
+        let (spec, is_moment) = (new.cast(), flags & libc::TFD_TIMER_ABSTIME != 0);
+        let own = crate::clocks::timer(spec, is_moment);
+        let at = own.as_ref().map_or(new, |own| core::ptr::from_ref(own).cast());
+        sys!(SYS_timerfd_settime, fd, flags, at, old)
+    };
     if !fds::is_virtual(fd) {
         return libc_result(raw()) as i32;
     }

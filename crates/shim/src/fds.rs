@@ -1,5 +1,6 @@
 //! Descriptors: what kind each is, and where epoll sets hold it.
 
+use crate::live;
 use crate::state::{self, Mode};
 use crate::sys::sys;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -44,6 +45,10 @@ pub struct Fd {
     /// 1 = the daemon must listen on it at promotion.
     pub backlog: AtomicI32,
     pub conn: AtomicU32,
+    /// The thread that has writes waiting for it, counted from 1; 0 is none.
+    pub deferred: AtomicU32,
+    /// Held over a write, so that the log has a stream's writes in their order.
+    pub writing: AtomicU32,
     pub places: [Place; SETS_MAX],
 }
 
@@ -52,6 +57,8 @@ static FDS: [Fd; FD_MAX] = [const {
         kind: AtomicU8::new(0),
         backlog: AtomicI32::new(-1),
         conn: AtomicU32::new(0),
+        deferred: AtomicU32::new(0),
+        writing: AtomicU32::new(0),
         places: [const {
             Place { set: AtomicI32::new(-1), events: AtomicU32::new(0), data: AtomicU64::new(0) }
         }; SETS_MAX],
@@ -160,8 +167,25 @@ pub fn renumber(fd: isize, want: isize, cloexec: bool) {
     if fd < 0 || want < 0 || fd == want {
         return;
     }
+    if sys!(SYS_fcntl, want, libc::F_GETFD) >= 0 {
+        live::diverged_fd(want as i32);
+    }
     sys!(SYS_dup3, fd, want, if cloexec { libc::O_CLOEXEC } else { 0 });
     sys!(SYS_close, fd);
+}
+
+/// As [`renumber`], for two at once, of which each may have the other's number.
+pub fn renumber_pair(fds: [i32; 2], want: [i32; 2], cloexec: bool) {
+    if fds == want {
+        return;
+    }
+    let away = fds.map(|fd| {
+        let moved = sys!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, fds[1].max(want[1]) + 1);
+        sys!(SYS_close, fd);
+        moved
+    });
+    renumber(away[0], want[0] as isize, cloexec);
+    renumber(away[1], want[1] as isize, cloexec);
 }
 
 /// Whether `fd` is one of the shim's own, which the server must not touch.

@@ -8,7 +8,7 @@ use crate::log::{self, Entry};
 use crate::sockets::{new_fd, refuse_high, simple, with_data};
 use crate::state::{Mode, inside, mode};
 use crate::sys::{libc_result, sys};
-use crate::{init, live, signals};
+use crate::{live, signals};
 use holdfast_wire::log::Op;
 
 const DEVICES: [&[u8]; 4] = [b"/dev/urandom", b"/dev/random", b"/proc/", b"/sys/"];
@@ -40,6 +40,11 @@ pub fn open_raw(dir: i32, path: *const u8, flags: i32, mode_bits: u32) -> isize 
         };
         return new_fd(Call::open_device, -1, Kind::Device, cloexec, raw, stand_in);
     }
+    open_own(path, cloexec, raw)
+}
+
+/// Opens a file that each member has for itself.
+pub fn open_own(path: *const u8, cloexec: bool, raw: impl Fn() -> isize) -> isize {
     match mode() {
         Mode::Record => {
             signals::deliver();
@@ -93,57 +98,6 @@ pub unsafe extern "C" fn openat(dir: i32, path: *const u8, flags: i32, mode_bits
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn openat64(dir: i32, path: *const u8, flags: i32, mode_bits: u32) -> i32 {
     libc_result(open_raw(dir, path, flags, mode_bits)) as i32
-}
-
-unsafe extern "C" {
-    fn fopencookie(cookie: *mut u8, mode: *const u8, functions: Cookie) -> *mut u8;
-}
-
-/// glibc's `cookie_io_functions_t`.
-#[repr(C)]
-struct Cookie {
-    read: Option<unsafe extern "C" fn(*mut u8, *mut u8, usize) -> isize>,
-    write: Option<unsafe extern "C" fn(*mut u8, *const u8, usize) -> isize>,
-    seek: usize,
-    close: Option<unsafe extern "C" fn(*mut u8) -> i32>,
-}
-
-unsafe extern "C" fn cookie_read(cookie: *mut u8, buffer: *mut u8, len: usize) -> isize {
-    libc_result(crate::input::read_raw(cookie as usize as i32, buffer, len))
-}
-
-unsafe extern "C" fn cookie_close(cookie: *mut u8) -> i32 {
-    libc_result(crate::descriptors::close_raw(cookie as usize as i32)) as i32
-}
-
-/// libc reads a stream's file behind our back; a device's stream is given
-/// functions that do not.
-fn open_stream(
-    path: *const u8,
-    how: *const u8,
-    real: fn(*const u8, *const u8) -> *mut u8,
-) -> *mut u8 {
-    if mode() == Mode::Pass || inside() || path.is_null() || !is_device(path) {
-        return real(path, how);
-    }
-    let fd = open_raw(libc::AT_FDCWD, path, libc::O_RDONLY, 0);
-    if libc_result(fd) < 0 {
-        return core::ptr::null_mut();
-    }
-    let functions =
-        Cookie { read: Some(cookie_read), write: None, seek: 0, close: Some(cookie_close) };
-    // SAFETY: the functions live as long as the process; the cookie is a number.
-    unsafe { fopencookie(fd as usize as *mut u8, how, functions) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fopen(path: *const u8, how: *const u8) -> *mut u8 {
-    open_stream(path, how, init::real_fopen)
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fopen64(path: *const u8, how: *const u8) -> *mut u8 {
-    open_stream(path, how, init::real_fopen)
 }
 
 const STAT_BYTES: usize = size_of::<libc::stat>();

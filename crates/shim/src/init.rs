@@ -15,6 +15,7 @@ const VARIABLE: &[u8] = b"HOLDFAST_SHIM=";
 /// Exit code when the memory handed over is not what we understand.
 const EXIT_SETUP: i32 = 78;
 const RTLD_NEXT: usize = usize::MAX;
+const RTLD_DEFAULT: usize = 0;
 
 type ObjectCallback = extern "C" fn(*mut libc::dl_phdr_info, usize, *mut u8) -> i32;
 
@@ -52,6 +53,7 @@ extern "C" fn start(_: i32, _: *mut *mut u8, environment: *mut *mut u8) {
     for_each_object(note_allocator);
     state::OPTIONS.store(header().options, Relaxed);
     crate::processors::note();
+    crate::threads::note_main();
     header().pid.store(sys!(SYS_getpid) as i32, SeqCst);
     state::set_mode(match header().mode.0.load(Acquire) {
         shm::mode::RECORD => Mode::Record,
@@ -209,13 +211,36 @@ macro_rules! reals {
 
 reals! {
     PthreadCreate = c"pthread_create",
+    PthreadJoin = c"pthread_join",
+    PthreadTryjoin = c"pthread_tryjoin_np",
+    PthreadTimedjoin = c"pthread_timedjoin_np",
+    PthreadClockjoin = c"pthread_clockjoin_np",
+    PthreadCancel = c"pthread_cancel",
+    ThrdCreate = c"thrd_create",
+    ThrdJoin = c"thrd_join",
     MutexLock = c"pthread_mutex_lock",
     MutexTrylock = c"pthread_mutex_trylock",
+    MutexTimedlock = c"pthread_mutex_timedlock",
+    MutexClocklock = c"pthread_mutex_clocklock",
     MutexUnlock = c"pthread_mutex_unlock",
+    SpinLock = c"pthread_spin_lock",
+    SpinTrylock = c"pthread_spin_trylock",
+    MtxLock = c"mtx_lock",
+    MtxTrylock = c"mtx_trylock",
+    MtxTimedlock = c"mtx_timedlock",
+    CndWait = c"cnd_wait",
+    CndTimedwait = c"cnd_timedwait",
+    BarrierInit = c"pthread_barrier_init",
+    BarrierWait = c"pthread_barrier_wait",
+    Once = c"pthread_once",
     RwlockRdlock = c"pthread_rwlock_rdlock",
     RwlockWrlock = c"pthread_rwlock_wrlock",
     RwlockTryrdlock = c"pthread_rwlock_tryrdlock",
     RwlockTrywrlock = c"pthread_rwlock_trywrlock",
+    RwlockTimedrdlock = c"pthread_rwlock_timedrdlock",
+    RwlockTimedwrlock = c"pthread_rwlock_timedwrlock",
+    RwlockClockrdlock = c"pthread_rwlock_clockrdlock",
+    RwlockClockwrlock = c"pthread_rwlock_clockwrlock",
     CondWait = c"pthread_cond_wait",
     CondTimedwait = c"pthread_cond_timedwait",
     CondClockwait = c"pthread_cond_clockwait",
@@ -228,6 +253,9 @@ reals! {
     ClockGettime = c"clock_gettime",
     Sysconf = c"sysconf",
     Fopen = c"fopen",
+    Fclose = c"fclose",
+    Opendir = c"opendir",
+    Closedir = c"closedir",
     System = c"system",
     PosixSpawn = c"posix_spawn",
     PosixSpawnp = c"posix_spawnp",
@@ -267,6 +295,12 @@ pub fn address(which: Real) -> usize {
     }
 }
 
+/// Address of a function that the program may or may not have; 0: it has not.
+pub fn find(name: &CStr) -> usize {
+    // SAFETY: a C string; the loader's own lookup, of all that is loaded.
+    unsafe { dlsym(RTLD_DEFAULT, name.as_ptr()) }
+}
+
 /// The function behind our export, called with word arguments.
 pub fn real(which: Real) -> Function {
     // SAFETY: libc's function; integer and pointer arguments travel alike.
@@ -300,11 +334,5 @@ pub fn real_sysconf(name: i32) -> i64 {
 }
 
 pub fn real_fopen(path: *const u8, how: *const u8) -> *mut u8 {
-    // SAFETY: fopen returns a pointer.
-    let f = unsafe {
-        core::mem::transmute::<usize, extern "C" fn(*const u8, *const u8) -> *mut u8>(address(
-            Real::Fopen,
-        ))
-    };
-    f(path, how)
+    real6(Real::Fopen, [path as usize, how as usize, 0, 0, 0, 0]) as *mut u8
 }

@@ -7,7 +7,6 @@ use crate::log::{self, Entry};
 use crate::state::{Mode, header, mode};
 use crate::sys::{libc_result, sys};
 use crate::{conns, defer, live, signals};
-use core::sync::atomic::Ordering::Relaxed;
 use holdfast_wire::hash::hash_pieces;
 use holdfast_wire::log::{NO_CONN, Op, PAYLOAD_MAX, PEEKED, TAPPED};
 
@@ -35,10 +34,6 @@ fn input(fd: i32, parts: &[Iov], peek: bool, raw: impl Fn() -> isize) -> isize {
     }
 }
 
-fn conn_of(fd: i32) -> u32 {
-    fds::get(fd).map_or(NO_CONN, |f| f.conn.load(Relaxed))
-}
-
 /// Runs a call that may block, handling signals as the kernel would have.
 pub fn interruptible(raw: impl Fn() -> isize) -> isize {
     signals::deliver();
@@ -54,7 +49,7 @@ pub fn interruptible(raw: impl Fn() -> isize) -> isize {
 fn record(fd: i32, parts: &[Iov], peek: bool, raw: impl Fn() -> isize) -> isize {
     defer::flush_before_blocking(fd);
     let r = interruptible(raw);
-    let conn = conn_of(fd);
+    let conn = conns::of_fd(fd);
     let mut entry = Entry { op: Op::Read, flags: 0, fd, conn, ret: r as i64, hash: 0 };
     if conn != NO_CONN {
         entry.flags |= TAPPED;

@@ -3,10 +3,10 @@
 
 use crate::calls::Call;
 use crate::fds::{self, Kind};
-use crate::state::{self, CONTROL_FD, Mode, Own, THREADS, header, mode, tid};
+use crate::state::{self, CONTROL_FD, MAIN_AWAY, Mode, Own, THREADS, header, mode, tid};
 use crate::sys::{self, decimal, sys};
 use crate::{clocks, log, ready};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 use holdfast_wire::log::{Header, Op};
 use holdfast_wire::shm::{self, mode as shared_mode};
 
@@ -18,6 +18,8 @@ const QUEUE_MAX: usize = 4096;
 const DEAD: i32 = -2;
 /// How long the main thread waits for the others to reach the log's end.
 const OTHERS_WAIT_MS: u32 = 3;
+/// How often the others look whether one of them must promote in its stead.
+const LEADER_WAIT_NS: u64 = 5_000_000;
 
 #[derive(Clone, Copy)]
 struct Bind {
@@ -35,6 +37,8 @@ static QUEUE_HEAD: AtomicUsize = AtomicUsize::new(0);
 static QUEUE_TAIL: AtomicUsize = AtomicUsize::new(0);
 static AT_END: AtomicU32 = AtomicU32::new(0);
 static LIVE: AtomicU32 = AtomicU32::new(0);
+/// Whether a thread has taken it on itself to promote.
+static LED: AtomicBool = AtomicBool::new(false);
 
 fn binds() -> &'static mut [Bind; BINDS_MAX] {
     // SAFETY: sockets are bound by one thread at a time (start-up).
@@ -104,38 +108,65 @@ pub fn draining() -> bool {
         && h.head.0.load(Acquire) >= h.end.0.load(Acquire)
 }
 
-/// Stops here until the sockets are real.
+/// Stops here until the sockets are real. The main thread leads; another one
+/// does while the main thread waits for it to end, or has ended.
 pub fn park() {
     if mode() != Mode::Replay {
         return;
     }
     AT_END.fetch_add(1, SeqCst);
-    if tid() == 0 {
-        log::wake_turns();
-        wait_for_others();
-        publish();
-        let h = header();
-        if h.mode
-            .0
-            .compare_exchange(shared_mode::DRAIN, shared_mode::PARKED, SeqCst, SeqCst)
-            .is_ok()
-        {
-            h.daemon_waiting.0.store(1, SeqCst);
-            log::kick();
-        }
-        loop {
-            match h.mode.0.load(Acquire) {
-                shared_mode::LIVE => break,
-                other => sys::futex_wait(&h.mode.0, other, true, 0),
-            }
-        }
-        go_live();
-    } else {
-        while LIVE.load(Acquire) == 0 {
-            sys::futex_wait(&LIVE, 0, false, 0);
+    if tid() != 0 {
+        log::wake(0);
+    }
+    while LIVE.load(Acquire) == 0 {
+        let may_lead = tid() == 0 || MAIN_AWAY.load(SeqCst);
+        if may_lead && !LED.swap(true, SeqCst) {
+            lead();
+        } else {
+            sys::futex_wait(&LIVE, 0, false, LEADER_WAIT_NS);
         }
     }
     AT_END.fetch_sub(1, SeqCst);
+}
+
+fn lead() {
+    log::wake_turns();
+    wait_for_others();
+    publish();
+    let h = header();
+    if h.mode.0.compare_exchange(shared_mode::DRAIN, shared_mode::PARKED, SeqCst, SeqCst).is_ok() {
+        h.daemon_waiting.0.store(1, SeqCst);
+        log::kick();
+    }
+    loop {
+        match h.mode.0.load(Acquire) {
+            shared_mode::LIVE => break,
+            other => sys::futex_wait(&h.mode.0, other, true, 0),
+        }
+    }
+    go_live();
+}
+
+/// Runs a call that waits for other threads and that the log knows nothing of:
+/// its outcome is theirs.
+pub fn outside<T>(f: impl FnOnce() -> T) -> T {
+    match mode() {
+        Mode::Record => {
+            crate::defer::flush();
+            log::before_block();
+        }
+        Mode::Replay => log::leave(),
+        _ => return f(),
+    }
+    let main = tid() == 0;
+    AT_END.fetch_add(1, SeqCst);
+    MAIN_AWAY.fetch_or(main, SeqCst);
+    let result = f();
+    if main {
+        MAIN_AWAY.store(false, SeqCst);
+    }
+    AT_END.fetch_sub(1, SeqCst);
+    result
 }
 
 fn wait_for_others() {
@@ -258,8 +289,8 @@ pub fn diverged(reason: &str) -> ! {
 
 /// Another call than the primary's at this place of the log.
 pub fn diverged_at(record: &Header, op: Op, call: Call, fd: i32) -> ! {
-    let mut n = [[0u8; 24]; 3];
-    let [a, b, c] = &mut n;
+    let mut n = [[0u8; 24]; 4];
+    let [a, b, c, d] = &mut n;
     let primary_op = Op::from_u8(record.op).map_or("?", Op::name);
     let primary_call = crate::calls::TABLE.get(record.hash as usize).map_or("", |t| t.0);
     report(&[
@@ -267,7 +298,7 @@ pub fn diverged_at(record: &Header, op: Op, call: Call, fd: i32) -> ! {
         primary_op,
         " ",
         primary_call,
-        " on descriptor ",
+        " on descriptor or from place ",
         decimal(i64::from(record.fd), a),
         " (result ",
         decimal(record.ret, b),
@@ -275,8 +306,11 @@ pub fn diverged_at(record: &Header, op: Op, call: Call, fd: i32) -> ! {
         op.name(),
         " ",
         crate::calls::TABLE[call as usize].0,
-        " on descriptor ",
+        " on descriptor or from place ",
         decimal(i64::from(fd), c),
+        " (thread ",
+        decimal(i64::from(tid()), d),
+        ")",
     ])
 }
 
@@ -293,6 +327,21 @@ pub fn diverged_write(fd: i32, intent: &Header, len: usize) -> ! {
         decimal(len as i64, c),
         " bytes",
     ])
+}
+
+/// A number that the primary gave out is in use here: libc, or a thread that did
+/// not ask us, has opened or closed something at another time.
+pub fn diverged_fd(fd: i32) -> ! {
+    let mut n = [0u8; 24];
+    let number = decimal(i64::from(fd), &mut n);
+    let mut path = [0u8; 32];
+    let prefix = b"/proc/self/fd/";
+    path[..prefix.len()].copy_from_slice(prefix);
+    path[prefix.len()..][..number.len()].copy_from_slice(number.as_bytes());
+    let mut name = [0u8; 128];
+    let len = sys!(SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), name.as_mut_ptr(), name.len());
+    let name = core::str::from_utf8(&name[..len.max(0) as usize]).unwrap_or("?");
+    report(&["descriptor ", number, " is free on the primary, and ", name, " on the replica"])
 }
 
 /// A file could be opened on one member only.

@@ -277,7 +277,12 @@ pub unsafe extern "C" fn getitimer(which: i32, out: *mut u8) -> i32 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn timer_settime(timer: usize, flags: i32, new: usize, old: *mut u8) -> i32 {
-    let raw = || quietly(-1, || real(Real::TimerSettime)(timer, flags as usize, new, old as usize));
+    let raw = || {
+        let is_moment = flags & libc::TIMER_ABSTIME != 0;
+        let own = crate::clocks::timer(new as *const libc::itimerspec, is_moment);
+        let at = own.as_ref().map_or(new, |own| core::ptr::from_ref(own) as usize);
+        quietly(-1, || real(Real::TimerSettime)(timer, flags as usize, at, old as usize))
+    };
     libc_result(with_data(Call::alarm, -1, &[(old, INTERVALS_BYTES)], raw)) as i32
 }
 

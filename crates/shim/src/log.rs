@@ -5,9 +5,9 @@
 //! effect (a lock taken, a descriptor made) is in place.
 
 use crate::calls::Call;
-use crate::state::{self, DIRTY, Mode, THREADS, WAKE_FD, header, shared};
+use crate::state::{self, DIRTY, Mode, WAKE_FD, header, shared, threaded};
 use crate::sys::{self, sys};
-use crate::{live, signals};
+use crate::{defer, live, signals};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 use holdfast_wire::log::{HEADER_LEN, Header, LAZY, Op, record_len};
 use holdfast_wire::shm::{mode, option};
@@ -26,30 +26,29 @@ static LOCK: AtomicU32 = AtomicU32::new(0);
 static KICKED_AT: AtomicU64 = AtomicU64::new(0);
 /// Futex word of each thread that waits for its turn.
 static TURNS: [AtomicU32; TURN_WORDS] = [const { AtomicU32::new(0) }; TURN_WORDS];
-/// The thread that consumed last; it is the one that waits for more log.
+/// The thread that consumed last; it is the one that waits for more log. Or
+/// [`NOBODY`], when that one went where the log does not reach.
 static LAST: AtomicU32 = AtomicU32::new(0);
+const NOBODY: u32 = u32::MAX;
+/// Which words of [`TURNS`] have sleepers.
+static SLEEPERS: AtomicU64 = AtomicU64::new(0);
 
 /// Holds the log, so that a call and its record are one step for other threads.
 pub struct Held(bool);
 
 /// Takes the log lock if there is more than one thread.
 pub fn hold() -> Held {
-    if THREADS.load(Relaxed) < 2 {
+    if !threaded() {
         return Held(false);
     }
-    while LOCK.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
-        if LOCK.swap(2, Acquire) == 0 {
-            break;
-        }
-        sys::futex_wait(&LOCK, 2, false, 0);
-    }
+    sys::lock(&LOCK);
     Held(true)
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.0 && LOCK.swap(0, Release) == 2 {
-            sys::futex_wake(&LOCK, false);
+        if self.0 {
+            sys::unlock(&LOCK);
         }
     }
 }
@@ -125,11 +124,10 @@ fn wait_for_space(until: u64) {
     while until - h.head.0.load(Acquire) > shared().ring_bytes {
         let seen = h.stable_futex.0.load(Acquire);
         kick();
-        if until - h.head.0.load(Acquire) <= shared().ring_bytes || state::mode() != Mode::Record {
+        if until - h.head.0.load(Acquire) <= shared().ring_bytes || !is_recording() {
             return;
         }
         sleep_shared(&h.stable_futex.0, seen);
-        check_off();
     }
 }
 
@@ -185,21 +183,23 @@ fn commit_to(need: u64) {
     }
     loop {
         let seen = h.stable_futex.0.load(Acquire);
-        if h.stable.0.load(Acquire) >= need || state::mode() != Mode::Record {
+        if h.stable.0.load(Acquire) >= need || !is_recording() {
             return;
         }
         kick();
         sleep_shared(&h.stable_futex.0, seen);
-        check_off();
     }
 }
 
-/// The daemon ended protection: from now on the kernel answers. (Not as if we
-/// were not there: epoll's data stays ours.)
-fn check_off() {
-    if header().mode.0.load(Acquire) == mode::OFF {
-        state::set_mode(Mode::Live);
+/// Whether there is still a daemon's answer to wait for: it may have ended
+/// protection, and from then on the kernel answers. (Not as if we were not
+/// there: epoll's data stays ours.) To be asked after the futex's word was
+/// read, or the wake-up that tells of it is missed.
+fn is_recording() -> bool {
+    if header().mode.0.load(SeqCst) == mode::OFF && state::mode() == Mode::Record {
+        defer::end();
     }
+    state::mode() == Mode::Record
 }
 
 fn sleep_shared(word: &AtomicU32, seen: u32) {
@@ -220,7 +220,7 @@ impl Taken {
     pub fn done(self) {
         let h = header();
         let next = h.head.0.load(Relaxed) + record_len(self.header.payload_len as usize) as u64;
-        let threads = THREADS.load(Relaxed) > 1;
+        let threads = threaded();
         if threads {
             LAST.store(u32::from(state::tid()), Relaxed);
         }
@@ -269,7 +269,7 @@ pub fn take_any() -> Option<Taken> {
         if matches!(shared_mode, mode::DRAIN | mode::PARKED) && head >= h.end.0.load(Acquire) {
             return None;
         }
-        if LAST.load(Relaxed) != u32::from(state::tid()) {
+        if !waits_for_more() {
             wait_for_turn(head, true);
             continue;
         }
@@ -282,11 +282,30 @@ pub fn take_any() -> Option<Taken> {
     }
 }
 
+/// Whether it is the calling thread that waits for more log.
+fn waits_for_more() -> bool {
+    let me = u32::from(state::tid());
+    LAST.load(Relaxed) == me || LAST.compare_exchange(NOBODY, me, SeqCst, Relaxed).is_ok()
+}
+
+/// The replica's calling thread goes where the log does not reach, perhaps for
+/// ever: another one must wait for more.
+pub fn leave() {
+    let me = u32::from(state::tid());
+    if LAST.compare_exchange(me, NOBODY, SeqCst, Relaxed).is_err() {
+        return;
+    }
+    let sleepers = SLEEPERS.load(SeqCst);
+    if sleepers != 0 {
+        wake(sleepers.trailing_zeros() as u16);
+    }
+}
+
 fn turn_word(tid: u16) -> &'static AtomicU32 {
     &TURNS[tid as usize % TURN_WORDS]
 }
 
-fn wake(tid: u16) {
+pub fn wake(tid: u16) {
     turn_word(tid).fetch_add(1, SeqCst);
     sys::futex_wake(turn_word(tid), false);
 }
@@ -298,7 +317,10 @@ fn wait_for_turn(head: u64, empty: bool) {
     let seen = word.load(SeqCst);
     let unchanged = h.head.0.load(SeqCst) == head && (h.tail.0.load(SeqCst) <= head) == empty;
     if unchanged && h.mode.0.load(SeqCst) != mode::LIVE {
+        let bit = 1 << (state::tid() as usize % TURN_WORDS);
+        SLEEPERS.fetch_or(bit, SeqCst);
         sys::futex_wait(word, seen, false, TURN_WAIT_NS);
+        SLEEPERS.fetch_and(!bit, SeqCst);
     }
 }
 

@@ -3,10 +3,10 @@
 use crate::calls::Call;
 use crate::fds::{self, Kind};
 use crate::log::{self, Entry};
-use crate::state::{Mode, header, mode};
-use crate::sys::{libc_result, sys};
+use crate::state::{Mode, header, mode, threaded};
+use crate::sys::{self, libc_result, sys};
 use crate::{conns, defer, live, signals};
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use holdfast_wire::hash::{hash, hash_pieces};
 use holdfast_wire::log::{LAZY, NO_CONN, Op};
 
@@ -43,15 +43,12 @@ fn output(fd: i32, parts: &[Iov], plain: bool, raw: impl Fn() -> isize) -> isize
     }
 }
 
-fn conn_of(fd: i32) -> u32 {
-    fds::get(fd).map_or(NO_CONN, |f| f.conn.load(Relaxed))
-}
-
 /// Decision 8: the intent is in the log before the effect. The wait is for
 /// every event the output could depend on; an intent depends only on those.
 fn record(fd: i32, parts: &[Iov], plain: bool, raw: impl Fn() -> isize) -> isize {
     signals::deliver();
-    let (len, conn) = (total(parts), conn_of(fd));
+    let (len, conn) = (total(parts), conns::of_fd(fd));
+    let _writing = hold_stream(fd, conn);
     intend(fd, conn, len, hash_of(parts));
     if plain && conn != NO_CONN && defer::try_keep(fd, parts, len) {
         written(fd, conn, len, len as isize);
@@ -71,6 +68,25 @@ fn record(fd: i32, parts: &[Iov], plain: bool, raw: impl Fn() -> isize) -> isize
     r
 }
 
+/// Several threads may write to one client: what the log has in one order must
+/// not reach the client in another.
+fn hold_stream(fd: i32, conn: u32) -> Option<Writing> {
+    if conn == NO_CONN || !threaded() {
+        return None;
+    }
+    let word = &fds::get(fd)?.writing;
+    sys::lock(word);
+    Some(Writing(word))
+}
+
+struct Writing(&'static AtomicU32);
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        sys::unlock(self.0);
+    }
+}
+
 fn intend(fd: i32, conn: u32, len: usize, hash: u64) {
     log::append(Entry { op: Op::Intent, flags: LAZY, fd, conn, ret: len as i64, hash }, &[]);
 }
@@ -84,32 +100,61 @@ fn written(fd: i32, conn: u32, len: usize, r: isize) {
 }
 
 fn replay(fd: i32, parts: &[Iov], raw: impl Fn() -> isize) -> isize {
-    let (len, conn) = (total(parts), conn_of(fd));
-    let accepted = match replay_result(fd, len, || hash_of(parts)) {
+    let (len, conn) = (total(parts), conns::of_fd(fd));
+    let mut is_made = false;
+    let intended = || is_made = make_early(fd, len, &raw);
+    let accept = |accepted: isize| {
+        if conn != NO_CONN {
+            keep(conn, parts, accepted);
+        }
+    };
+    let accepted = match replay_result(fd, len, || hash_of(parts), intended, accept) {
         Some(r) => r,
         None => match at_end(fd, len) {
-            Some(r) => r,
+            Some(r) => {
+                accept(r);
+                r
+            }
             None => return live::outside_reset(fd).unwrap_or_else(raw),
         },
     };
-    if conn != NO_CONN {
-        keep(conn, parts, accepted);
-    } else if fds::kind(fd) == Kind::Local {
+    if fds::kind(fd) == Kind::Local && !is_made {
         raw();
     }
     accepted
 }
 
+/// Another thread may read from a pipe before the primary has logged that the
+/// write was made; its intent is always earlier. So the replica makes a write
+/// then, if it cannot block: the log stands still meanwhile.
+fn make_early(fd: i32, len: usize, raw: &impl Fn() -> isize) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    threaded()
+        && fds::kind(fd) == Kind::Local
+        && len <= libc::PIPE_BUF
+        && sys!(SYS_poll, &raw mut poll, 1, 0) == 1
+        && raw() >= 0
+}
+
 /// What the primary's kernel answered, after comparing what was to be written.
-/// `None`: the log ended before the result.
-fn replay_result(fd: i32, len: usize, hash: impl FnOnce() -> u64) -> Option<isize> {
+/// `intended` and `accept` run while the log stands at the intent and at the
+/// result. `None`: the log ended before the result.
+fn replay_result(
+    fd: i32,
+    len: usize,
+    hash: impl FnOnce() -> u64,
+    intended: impl FnOnce(),
+    accept: impl FnOnce(isize),
+) -> Option<isize> {
     let intent = log::take(Op::Intent, Call::none, fd)?;
     if intent.header.ret != len as i64 || intent.header.hash != hash() {
         live::diverged_write(fd, &intent.header, len);
     }
+    intended();
     intent.done();
     let result = log::take(Op::Written, Call::none, fd)?;
     let r = result.ret();
+    accept(r);
     result.done();
     Some(r)
 }
@@ -289,7 +334,8 @@ fn sendfile_record(
     raw: impl Fn(usize) -> isize,
 ) -> isize {
     signals::deliver();
-    let (conn, len) = (conn_of(out), chunk.len);
+    let (conn, len) = (conns::of_fd(out), chunk.len);
+    let _writing = hold_stream(out, conn);
     intend(out, conn, len, hash(&header().hash_key, chunk.bytes()));
     if conn != NO_CONN && defer::try_keep(out, &one(chunk.at, len), len) {
         advance(file, offset, len as isize);
@@ -311,16 +357,21 @@ fn sendfile_replay(
     raw: impl Fn(usize) -> isize,
 ) -> isize {
     let key = &header().hash_key;
-    let r = match replay_result(out, chunk.len, || hash(key, chunk.bytes())) {
+    let accept = |r: isize| {
+        if conns::of_fd(out) != NO_CONN && r > 0 {
+            conns::keep(conns::of_fd(out), &chunk.bytes()[..r as usize]);
+        }
+    };
+    let r = match replay_result(out, chunk.len, || hash(key, chunk.bytes()), || {}, accept) {
         Some(r) => r,
         None => match at_end(out, chunk.len) {
-            Some(r) => r,
+            Some(r) => {
+                accept(r);
+                r
+            }
             None => return raw(chunk.len),
         },
     };
-    if conn_of(out) != NO_CONN && r > 0 {
-        conns::keep(conn_of(out), &chunk.bytes()[..r as usize]);
-    }
     advance(file, offset, r);
     r
 }

@@ -180,6 +180,10 @@ unsafe fn by_number(n: i64, x: [usize; 6]) -> Option<isize> {
                 no_such_call("clone", "use fork or pthread_create")
             }
             libc::SYS_signalfd | libc::SYS_signalfd4 => no_such_call("signalfd", "use sigaction"),
+            libc::SYS_futex => {
+                crate::defer::flush();
+                return None;
+            }
             libc::SYS_io_uring_setup => {
                 no_such_call("io_uring", "start the server without io_uring")
             }

@@ -49,29 +49,36 @@ pub unsafe extern "C" fn epoll_ctl(set: i32, op: i32, fd: i32, event: *mut Event
     let wanted = if event.is_null() { Event { events: 0, u64: 0 } } else { unsafe { *event } };
     let ours = Event { events: wanted.events, u64: fd as u64 };
     let raw = || sys!(SYS_epoll_ctl, set, op, fd, &raw const ours);
+    let known = |r: isize| {
+        if r == 0 {
+            remember(set, op, fd, &wanted);
+        }
+        r
+    };
     let r = match mode() {
         Mode::Record => {
             signals::deliver();
-            let r = raw();
-            log::append(Entry::new(Op::Result, Call::epoll_ctl, fd, r).lazy_if(true), &[]);
+            // Another thread may wait on the set: it sees the event, and looks up
+            // whose it is, only behind this record.
+            let held = log::hold();
+            let r = known(raw());
+            let entry = Entry::new(Op::Result, Call::epoll_ctl, fd, r);
+            log::append_held(&held, entry.lazy_if(true), &[]);
             r
         }
         Mode::Replay => match log::take(Op::Result, Call::epoll_ctl, fd) {
             Some(taken) => {
-                let r = taken.ret();
+                let r = known(taken.ret());
                 taken.done();
                 r
             }
             // Registrations are armed when the sockets are real; until then
             // remembering them is all there is to do.
-            None if live::draining() => 0,
-            None => raw(),
+            None if live::draining() => known(0),
+            None => known(raw()),
         },
-        _ => raw(),
+        _ => known(raw()),
     };
-    if r == 0 {
-        remember(set, op, fd, &wanted);
-    }
     libc_result(r) as i32
 }
 
@@ -176,6 +183,7 @@ pub unsafe extern "C" fn epoll_pwait2(
 
 /// Logs (events, descriptor) pairs and gives the server its own data back.
 fn log_events(set: i32, events: *mut Event, r: isize) {
+    let held = log::hold();
     let mut packed = [[0u32; 2]; EVENTS_MAX];
     let n = r.max(0) as usize;
     // SAFETY: the kernel filled `n` events of the caller's array.
@@ -185,7 +193,7 @@ fn log_events(set: i32, events: *mut Event, r: isize) {
         event.u64 = own_data(set, event.u64);
     }
     let entry = Entry::new(Op::Data, Call::epoll_wait, set, r);
-    log::append(entry, &[(packed.as_ptr().cast(), n * 8)]);
+    log::append_held(&held, entry, &[(packed.as_ptr().cast(), n * 8)]);
 }
 
 fn replay_events(set: i32, events: *mut Event, max: i32, taken: log::Taken) -> isize {

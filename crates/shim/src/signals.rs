@@ -2,7 +2,7 @@
 //! call boundary, which both members can name.
 
 use crate::log::{self, Entry};
-use crate::state::{Mode, Own, mode, tid};
+use crate::state::{MAIN_AWAY, Mode, Own, mode, tid};
 use crate::{alarm, init};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use holdfast_wire::log::Op;
@@ -51,10 +51,10 @@ extern "C" fn mark(signal: i32, _: *mut libc::siginfo_t, _: *mut u8) {
 }
 
 /// Runs the handlers of signals that have come. Called before every logged
-/// call; only the main thread delivers.
+/// call; only the main thread delivers, or any while that one is away.
 #[inline]
 pub fn deliver() {
-    if ANY.load(Relaxed) && tid() == 0 {
+    if ANY.load(Relaxed) && (tid() == 0 || MAIN_AWAY.load(Relaxed)) {
         deliver_all();
     }
 }

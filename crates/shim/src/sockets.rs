@@ -232,8 +232,10 @@ fn accept_record(fd: i32, flags: i32, peer: &mut Peer) -> isize {
     peer.len = ADDR_MAX as u32;
     let (at, len) = (peer.addr.as_mut_ptr(), &raw mut peer.len);
     defer::flush_before_blocking(fd);
-    let mut r = interruptible(|| sys!(SYS_accept4, fd, at, len, flags));
-    r = refuse_high(r);
+    let r = interruptible(|| sys!(SYS_accept4, fd, at, len, flags));
+    // Numbers of connections are given out in the log's order.
+    let held = log::hold();
+    let mut r = refuse_high(r);
     let protected = fds::kind(fd) == Kind::Listener;
     if r >= 0 && protected && !conns::has_room() {
         sys!(SYS_close, r);
@@ -253,7 +255,8 @@ fn accept_record(fd: i32, flags: i32, peer: &mut Peer) -> isize {
         }
         accepted(r as i32, entry.conn);
     }
-    log::append(entry.lazy_if(r >= 0), &[(info.as_bytes().as_ptr(), size_of::<AcceptInfo>())]);
+    let payload = [(info.as_bytes().as_ptr(), size_of::<AcceptInfo>())];
+    log::append_held(&held, entry.lazy_if(r >= 0), &payload);
     r
 }
 
@@ -305,7 +308,7 @@ pub unsafe extern "C" fn shutdown(fd: i32, how: i32) -> i32 {
 /// The gate lets a FIN out only after the backup knows of it (decision 11). What
 /// came of it is a record of its own: the client may have been faster.
 fn end_of_stream(fd: i32, how: i32, raw: impl Fn() -> isize) -> isize {
-    let conn = fds::get(fd).map_or(NO_CONN, |f| f.conn.load(Relaxed));
+    let conn = conns::of_fd(fd);
     match mode() {
         Mode::Record => {
             signals::deliver();

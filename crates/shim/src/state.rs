@@ -54,8 +54,14 @@ static SHARED: Own<Shared> = Own::new(Shared {
     ring_bytes: 0,
 });
 
-/// Threads of the server that take part in replay.
+/// Threads of the server that run now.
 pub static THREADS: AtomicU32 = AtomicU32::new(1);
+/// Whether the server has ever made a thread. It never goes back: members would
+/// not agree on when.
+pub static THREADED: AtomicBool = AtomicBool::new(false);
+/// Whether the main thread is where it neither delivers signals nor promotes:
+/// it waits for another thread to end, or has ended itself.
+pub static MAIN_AWAY: AtomicBool = AtomicBool::new(false);
 /// Descriptor of the socket to the daemon, and of its wake-up eventfd.
 pub static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
 pub static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
@@ -96,6 +102,12 @@ pub fn tid() -> u16 {
 
 pub fn set_tid(tid: u16) {
     TID.set(tid);
+}
+
+/// Whether the server has, or has had, more than one thread.
+#[inline]
+pub fn threaded() -> bool {
+    THREADED.load(Relaxed)
 }
 
 pub fn inside() -> bool {

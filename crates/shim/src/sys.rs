@@ -1,6 +1,6 @@
 //! System calls without libc: the raw instruction, futexes and memory.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
 /// Where our `syscall` instruction lies: at first in [`own_gate`], later in libc,
 /// whose text is the one range that the alarm does not watch.
@@ -108,6 +108,26 @@ pub fn futex_wait(word: &AtomicU32, value: u32, shared: bool, timeout_ns: u64) {
 pub fn futex_wake(word: &AtomicU32, shared: bool) {
     let op = if shared { libc::FUTEX_WAKE } else { libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG };
     sys!(SYS_futex, word.as_ptr(), op, i32::MAX);
+}
+
+/// Takes a lock of the shim's own.
+#[inline]
+pub fn lock(word: &AtomicU32) {
+    if word.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
+        return;
+    }
+    // 2 says that there may be sleepers, as there may be behind this one.
+    while word.swap(2, Acquire) != 0 {
+        futex_wait(word, 2, false, 0);
+    }
+}
+
+#[inline]
+pub fn unlock(word: &AtomicU32) {
+    if word.swap(0, Release) == 2 {
+        let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+        sys!(SYS_futex, word.as_ptr(), op, 1);
+    }
 }
 
 /// Fresh zeroed memory, or null.

@@ -1,289 +1,272 @@
-//! Threads: their numbers and the order in which they take locks. One global
-//! order serves all objects; what races without a lock is not covered.
+//! Threads: their numbers, their beginning and their end. The order in which
+//! they take locks is in `locks.rs`; what races without a lock is not covered.
 
 use crate::calls::Call;
-use crate::init::{Real, real};
-use crate::live;
+use crate::init::{self, Real, real};
 use crate::log::{self, Entry};
-use crate::state::{self, Mode, Own, THREADS, mode};
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use crate::state::{self, MAIN_AWAY, Mode, Own, THREADED, THREADS, mode};
+use crate::{clocks, live, locks};
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::*};
 use holdfast_wire::log::Op;
 
-/// Threads that one server may create in its life.
-const THREADS_MAX: usize = 4096;
+/// Numbers of threads: what a record has room for. The main thread has 0.
+const NUMBERS: usize = 1 << 16;
+/// How long a Python thread may keep the interpreter, in microseconds.
+const PYTHON_SWITCH_US: u64 = 1_000_000_000;
 
+/// What a thread is to run: two words, returned in registers.
+#[repr(C)]
+#[derive(Clone, Copy)]
 struct Start {
-    function: extern "C" fn(*mut u8) -> *mut u8,
-    arg: *mut u8,
+    function: usize,
+    arg: usize,
 }
 
-static STARTS: Own<[Option<Start>; THREADS_MAX]> = Own::new([const { None }; THREADS_MAX]);
-static CREATED: AtomicU32 = AtomicU32::new(0);
+static STARTS: Own<[Start; NUMBERS]> = Own::new([Start { function: 0, arg: 0 }; NUMBERS]);
+/// Which numbers belong to running threads.
+static TAKEN: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
+static LAST_DRAWN: AtomicU32 = AtomicU32::new(0);
+static KEY: AtomicU32 = AtomicU32::new(0);
 
-extern "C" fn run(number: *mut u8) -> *mut u8 {
-    let tid = number as usize;
-    state::set_tid(tid as u16);
+unsafe extern "C" {
+    fn pthread_key_create(key: *mut u32, destructor: extern "C" fn(usize)) -> i32;
+    fn pthread_setspecific(key: u32, value: usize) -> i32;
+}
+
+/// Start-up: libc shall tell of every thread's end, however it comes.
+pub fn note_main() {
+    let mut key = 0;
+    // SAFETY: libc's own functions; the first keys need no memory.
+    unsafe { pthread_key_create(&raw mut key, ended) };
+    KEY.store(key, Relaxed);
+    tell_of_end(0);
+}
+
+/// A value of 0 would not be told.
+fn tell_of_end(number: usize) {
+    // SAFETY: the key was made at start-up.
+    unsafe { pthread_setspecific(KEY.load(Relaxed), number + 1) };
+}
+
+extern "C" fn ended(number_and_one: usize) {
+    let number = number_and_one - 1;
+    if mode() == Mode::Record {
+        crate::defer::flush();
+    }
+    if number == 0 {
+        MAIN_AWAY.store(true, SeqCst);
+    }
+    TAKEN[number].store(0, Release);
+    THREADS.fetch_sub(1, SeqCst);
+    log::leave();
+}
+
+/// The number of a new thread. Numbers are used in turn: one comes back long
+/// after its last thread has ended, when nothing of that one is on its way.
+fn draw() -> Option<usize> {
+    (0..NUMBERS)
+        .map(|_| (LAST_DRAWN.fetch_add(1, Relaxed) + 1) as usize % NUMBERS)
+        .find(|n| *n != 0 && TAKEN[*n].swap(1, AcqRel) == 0)
+}
+
+/// The first function of every thread. It leaves no frame of ours on the stack: a
+/// thread that ends in the middle is unwound by libc, which Rust would not allow.
+#[unsafe(naked)]
+unsafe extern "C" fn run(number: *mut u8) -> *mut u8 {
+    core::arch::naked_asm!(
+        "sub rsp, 8",
+        "call {begin}",
+        "add rsp, 8",
+        "mov rdi, rdx",
+        "jmp rax",
+        begin = sym begin
+    )
+}
+
+extern "C" fn begin(number: usize) -> Start {
+    state::set_tid(number as u16);
+    tell_of_end(number);
     crate::alarm::arm_thread();
     crate::processors::free_thread();
-    // SAFETY: written before the thread was created, read once.
-    match unsafe { STARTS.get()[tid].take() } {
-        Some(start) => (start.function)(start.arg),
-        None => core::ptr::null_mut(),
+    // SAFETY: written before the thread was created.
+    unsafe { STARTS.get()[number] }
+}
+
+/// Makes a thread. The log is held meanwhile, so that the new thread's first
+/// record stands behind its own creation.
+fn create(start: Start, caller: usize, make: impl Fn(usize, usize) -> i32) -> i32 {
+    if mode() == Mode::Pass || state::excluded(caller) || state::inside() {
+        return make(start.function, start.arg);
+    }
+    before_first();
+    match mode() {
+        Mode::Record => {
+            let held = log::hold();
+            let r = create_numbered(start, make);
+            let entry = Entry::new(Op::Thread, Call::pthread_create, -1, r);
+            log::append_held(&held, entry, &[]);
+            result(r)
+        }
+        Mode::Replay => match log::take(Op::Thread, Call::pthread_create, -1) {
+            Some(taken) => {
+                let r = taken.ret();
+                if r > 0 && create_as(r as usize, start, make) != 0 {
+                    live::diverged("a thread could not be made on the replica");
+                }
+                taken.done();
+                result(r)
+            }
+            None => {
+                live::park();
+                result(create_numbered(start, make))
+            }
+        },
+        _ => result(create_numbered(start, make)),
     }
 }
 
-pub unsafe extern "C" fn create_from(
-    thread: *mut u8,
-    attributes: *const u8,
-    function: extern "C" fn(*mut u8) -> *mut u8,
-    arg: *mut u8,
+/// What `pthread_create` answers for a number or `-errno`.
+fn result(r: isize) -> i32 {
+    -r.min(0) as i32
+}
+
+/// Makes a thread under a fresh number, which it returns, or `-errno`.
+fn create_numbered(start: Start, make: impl Fn(usize, usize) -> i32) -> isize {
+    let Some(number) = draw() else { return -(libc::EAGAIN as isize) };
+    match create_as(number, start, make) {
+        0 => number as isize,
+        errno => -(errno as isize),
+    }
+}
+
+fn create_as(number: usize, start: Start, make: impl Fn(usize, usize) -> i32) -> i32 {
+    // SAFETY: the number is the new thread's alone, which is yet to be made.
+    unsafe { STARTS.get()[number] = start };
+    LAST_DRAWN.store(number as u32, Relaxed);
+    TAKEN[number].store(1, Release);
+    THREADS.fetch_add(1, SeqCst);
+    let r = make(run as *const () as usize, number);
+    if r != 0 {
+        TAKEN[number].store(0, Release);
+        THREADS.fetch_sub(1, SeqCst);
+    }
+    r
+}
+
+/// What must be settled while there is but one thread.
+fn before_first() {
+    if state::threaded() {
+        return;
+    }
+    // Two threads that asked for it first at the same time would both log it.
+    // SAFETY: no arguments.
+    unsafe { crate::identity::getpid() };
+    never_interrupt_python();
+    THREADED.store(true, SeqCst);
+}
+
+/// A Python thread that waits for the interpreter makes the running one give it
+/// up after 5 ms, in the middle of anything: no other member can name the place.
+/// So threads switch only where they wait for something.
+fn never_interrupt_python() {
+    let set = init::find(c"_PyEval_SetSwitchInterval");
+    if set != 0 {
+        // SAFETY: CPython's own function, which stores the number.
+        unsafe { core::mem::transmute::<usize, extern "C" fn(u64)>(set)(PYTHON_SWITCH_US) };
+    }
+}
+
+unsafe extern "C" fn create_posix(
+    thread: usize,
+    attributes: usize,
+    function: usize,
+    arg: usize,
     caller: usize,
 ) -> i32 {
-    let outside = !matches!(mode(), Mode::Record | Mode::Replay)
-        || state::excluded(caller)
-        || state::inside();
-    if outside {
-        return real(Real::PthreadCreate)(
-            thread as usize,
-            attributes as usize,
-            function as usize,
-            arg as usize,
-        );
-    }
-    let number = match mode() {
-        Mode::Record => {
-            let number = CREATED.fetch_add(1, SeqCst) + 1;
-            log::append(Entry::new(Op::Thread, Call::pthread_create, -1, number as isize), &[]);
-            number
-        }
-        _ => match log::take(Op::Thread, Call::pthread_create, -1) {
-            Some(taken) => {
-                let number = taken.ret() as u32;
-                CREATED.store(number, SeqCst);
-                taken.done();
-                number
-            }
-            None => CREATED.fetch_add(1, SeqCst) + 1,
-        },
-    };
-    if number as usize >= THREADS_MAX {
-        return libc::EAGAIN;
-    }
-    THREADS.fetch_add(1, SeqCst);
-    // SAFETY: each number is used once, before its thread exists.
-    unsafe { STARTS.get()[number as usize] = Some(Start { function, arg }) };
-    real(Real::PthreadCreate)(
-        thread as usize,
-        attributes as usize,
-        run as *const () as usize,
-        number as usize,
-    )
+    create(Start { function, arg }, caller, |run, arg| {
+        real(Real::PthreadCreate)(thread, attributes, run, arg)
+    })
 }
 
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn pthread_create(
-    t: *mut u8,
-    a: *const u8,
-    f: extern "C" fn(*mut u8) -> *mut u8,
-    arg: *mut u8,
+    thread: usize,
+    attributes: usize,
+    function: usize,
+    arg: usize,
 ) -> i32 {
-    core::arch::naked_asm!("mov r8, [rsp]", "jmp {f}", f = sym create_from)
+    core::arch::naked_asm!("mov r8, [rsp]", "jmp {f}", f = sym create_posix)
 }
 
-/// Locks are ordered only while several threads of the server run.
-fn ordered(caller: usize) -> bool {
-    THREADS.load(Relaxed) > 1
-        && matches!(mode(), Mode::Record | Mode::Replay)
-        && !state::excluded(caller)
-        && !state::inside()
-}
-
-/// A lock that waits: `raw` takes it. On the replica it is taken in the log's
-/// order, and the log stands still until it is.
-fn acquire(call: Call, caller: usize, raw: impl Fn() -> i32) -> i32 {
-    if !ordered(caller) {
-        return raw();
-    }
-    if mode() == Mode::Record {
-        let r = raw();
-        log::append(Entry::new(Op::Lock, call, 0, r as isize), &[]);
-        return r;
-    }
-    match log::take(Op::Lock, call, 0) {
-        Some(taken) => {
-            let r = taken.ret() as i32;
-            if r == 0 {
-                raw();
-            }
-            taken.done();
-            r
+/// C11's functions return an `int`, in the low half of where a pointer would be.
+unsafe extern "C" fn create_c11(thread: usize, function: usize, arg: usize, caller: usize) -> i32 {
+    const THRD_ERROR: i32 = 2;
+    let r = create(Start { function, arg }, caller, |run, arg| {
+        match real(Real::ThrdCreate)(thread, run, arg, 0) {
+            0 => 0,
+            _ => libc::EAGAIN,
         }
-        None => {
-            live::park();
-            raw()
-        }
-    }
-}
-
-/// A lock that may fail at once: on the replica `wait` takes it if the primary
-/// got it.
-fn try_acquire(
-    call: Call,
-    caller: usize,
-    attempt: impl Fn() -> i32,
-    wait: impl Fn() -> i32,
-) -> i32 {
-    if !ordered(caller) {
-        return attempt();
-    }
-    if mode() == Mode::Record {
-        return acquire(call, caller, attempt);
-    }
-    acquire(call, caller, wait)
-}
-
-macro_rules! lock {
-    ($name:ident, $inner:ident, $call:ident, $real:ident) => {
-        #[unsafe(no_mangle)]
-        #[unsafe(naked)]
-        pub unsafe extern "C" fn $name(object: *mut u8) -> i32 {
-            core::arch::naked_asm!("mov rsi, [rsp]", "jmp {f}", f = sym $inner)
-        }
-        unsafe extern "C" fn $inner(object: *mut u8, caller: usize) -> i32 {
-            acquire(Call::$call, caller, || real(Real::$real)(object as usize, 0, 0, 0))
-        }
-    };
-}
-
-macro_rules! try_lock {
-    ($name:ident, $inner:ident, $call:ident, $real:ident, $wait:ident) => {
-        #[unsafe(no_mangle)]
-        #[unsafe(naked)]
-        pub unsafe extern "C" fn $name(object: *mut u8) -> i32 {
-            core::arch::naked_asm!("mov rsi, [rsp]", "jmp {f}", f = sym $inner)
-        }
-        unsafe extern "C" fn $inner(object: *mut u8, caller: usize) -> i32 {
-            let (attempt, wait) = (Real::$real, Real::$wait);
-            try_acquire(Call::$call, caller, || real(attempt)(object as usize, 0, 0, 0), || real(wait)(object as usize, 0, 0, 0))
-        }
-    };
-}
-
-lock!(pthread_mutex_lock, mutex_lock_from, pthread_mutex, MutexLock);
-try_lock!(pthread_mutex_trylock, mutex_trylock_from, pthread_mutex, MutexTrylock, MutexLock);
-lock!(pthread_rwlock_rdlock, rdlock_from, pthread_rwlock, RwlockRdlock);
-lock!(pthread_rwlock_wrlock, wrlock_from, pthread_rwlock, RwlockWrlock);
-try_lock!(pthread_rwlock_tryrdlock, tryrdlock_from, pthread_rwlock, RwlockTryrdlock, RwlockRdlock);
-try_lock!(pthread_rwlock_trywrlock, trywrlock_from, pthread_rwlock, RwlockTrywrlock, RwlockWrlock);
-
-/// `sem_wait` and its kin report by errno; the log carries it as the result.
-fn sem(caller: usize, raw: impl Fn() -> i32, wait: impl Fn() -> i32) -> i32 {
-    let coded = |r: i32| if r == 0 { 0 } else { crate::sys::errno() };
-    let r = try_acquire(Call::sem, caller, || coded(raw()), || coded(wait()));
-    if r == 0 {
-        return 0;
-    }
-    crate::sys::set_errno(r);
-    -1
-}
-
-macro_rules! semaphore {
-    ($name:ident, $inner:ident, $real:ident, $set_caller:literal, ($($arg:ident),*)) => {
-        #[unsafe(no_mangle)]
-        #[unsafe(naked)]
-        pub unsafe extern "C" fn $name(object: usize, $($arg: usize),*) -> i32 {
-            core::arch::naked_asm!($set_caller, "jmp {f}", f = sym $inner)
-        }
-        unsafe extern "C" fn $inner(object: usize, $($arg: usize,)* caller: usize) -> i32 {
-            let args = [$($arg),*];
-            let arg = |i: usize| args.get(i).copied().unwrap_or(0);
-            let wait = || real(Real::SemWait)(object, 0, 0, 0);
-            sem(caller, || real(Real::$real)(object, arg(0), arg(1), 0), wait)
-        }
-    };
-}
-
-semaphore!(sem_wait, sem_wait_from, SemWait, "mov rsi, [rsp]", ());
-semaphore!(sem_trywait, sem_trywait_from, SemTrywait, "mov rsi, [rsp]", ());
-semaphore!(sem_timedwait, sem_timedwait_from, SemTimedwait, "mov rdx, [rsp]", (time));
-semaphore!(sem_clockwait, sem_clockwait_from, SemClockwait, "mov rcx, [rsp]", (clock, time));
-
-/// The replica does not wait on the condition: it lets the mutex go, waits for
-/// its turn in the log, and takes the mutex back there.
-fn wait_on_condition(mutex: usize, caller: usize, raw: impl Fn() -> i32) -> i32 {
-    if !ordered(caller) {
-        return raw();
-    }
-    if mode() == Mode::Record {
-        crate::defer::flush();
-        log::before_block();
-        let r = raw();
-        log::append(Entry::new(Op::Lock, Call::pthread_cond, 0, r as isize), &[]);
-        return r;
-    }
-    real(Real::MutexUnlock)(mutex, 0, 0, 0);
-    let taken = log::take(Op::Lock, Call::pthread_cond, 0);
-    let r = match &taken {
-        Some(taken) => taken.ret() as i32,
-        None => {
-            live::park();
-            0
-        }
-    };
-    real(Real::MutexLock)(mutex, 0, 0, 0);
-    if let Some(taken) = taken {
-        taken.done();
-    }
-    r
+    });
+    if r == 0 { 0 } else { THRD_ERROR }
 }
 
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
-pub unsafe extern "C" fn pthread_cond_wait(condition: usize, mutex: usize) -> i32 {
-    core::arch::naked_asm!("mov rdx, [rsp]", "jmp {f}", f = sym cond_wait_from)
+pub unsafe extern "C" fn thrd_create(thread: usize, function: usize, arg: usize) -> i32 {
+    core::arch::naked_asm!("mov rcx, [rsp]", "jmp {f}", f = sym create_c11)
 }
 
-unsafe extern "C" fn cond_wait_from(condition: usize, mutex: usize, caller: usize) -> i32 {
-    wait_on_condition(mutex, caller, || real(Real::CondWait)(condition, mutex, 0, 0))
+/// Waits for a thread that will end on both members.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_join(thread: usize, result: usize) -> i32 {
+    live::outside(|| real(Real::PthreadJoin)(thread, result, 0, 0))
 }
 
 #[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C" fn pthread_cond_timedwait(
-    condition: usize,
-    mutex: usize,
-    time: usize,
-) -> i32 {
-    core::arch::naked_asm!("mov rcx, [rsp]", "jmp {f}", f = sym cond_timedwait_from)
+pub unsafe extern "C" fn thrd_join(thread: usize, result: usize) -> i32 {
+    live::outside(|| real(Real::ThrdJoin)(thread, result, 0, 0))
 }
 
-unsafe extern "C" fn cond_timedwait_from(
-    condition: usize,
-    mutex: usize,
-    time: usize,
-    caller: usize,
-) -> i32 {
-    wait_on_condition(mutex, caller, || real(Real::CondTimedwait)(condition, mutex, time, 0))
+/// A join that may give up: where the primary's did not, the replica waits.
+fn join_until(thread: usize, result: usize, attempt: impl Fn() -> i32) -> i32 {
+    let wait = || real(Real::PthreadJoin)(thread, result, 0, 0);
+    locks::acquire(Call::pthread_join, 0, attempt, wait)
 }
 
 #[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C" fn pthread_cond_clockwait(
-    condition: usize,
-    mutex: usize,
-    clock: usize,
-    time: usize,
-) -> i32 {
-    core::arch::naked_asm!("mov r8, [rsp]", "jmp {f}", f = sym cond_clockwait_from)
+pub unsafe extern "C" fn pthread_timedjoin_np(thread: usize, result: usize, time: usize) -> i32 {
+    join_until(thread, result, || {
+        let end = clocks::until(Some(libc::CLOCK_REALTIME), time);
+        real(Real::PthreadTimedjoin)(thread, result, clocks::address(&end), 0)
+    })
 }
 
-unsafe extern "C" fn cond_clockwait_from(
-    condition: usize,
-    mutex: usize,
-    clock: usize,
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_clockjoin_np(
+    thread: usize,
+    result: usize,
+    clock: i32,
     time: usize,
-    caller: usize,
 ) -> i32 {
-    wait_on_condition(mutex, caller, || real(Real::CondClockwait)(condition, mutex, clock, time))
+    join_until(thread, result, || {
+        let end = clocks::until(Some(clock), time);
+        real(Real::PthreadClockjoin)(thread, result, clock as usize, clocks::address(&end))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_tryjoin_np(thread: usize, result: usize) -> i32 {
+    join_until(thread, result, || real(Real::PthreadTryjoin)(thread, result, 0, 0))
+}
+
+/// A thread that waits in a call of ours cannot be ended there: on the replica it
+/// does not even wait in that call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_cancel(thread: usize) -> i32 {
+    if mode() == Mode::Pass {
+        return real(Real::PthreadCancel)(thread, 0, 0, 0);
+    }
+    crate::processes::refused("pthread_cancel", "let threads end themselves");
+    libc::ENOSYS
 }

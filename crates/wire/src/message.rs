@@ -8,7 +8,7 @@ use crate::seq::SeqNo;
 use serde::{Deserialize, Serialize};
 
 /// Version of the conversation; another version is refused in [`Message::Hello`].
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Largest encoded message: several channel records carry a longer one.
 pub const MESSAGE_MAX: usize = 4 << 20;
 /// Parts that a world in [`Message::Hello`] may have; more is malformed.
@@ -115,6 +115,8 @@ pub enum Message<'a> {
         log_version: u32,
         group: &'a str,
         member: &'a str,
+        /// The epoch that the sender is in.
+        epoch: u64,
         /// Said between the members; empty towards and from the edge. At most
         /// [`WORLD_PARTS_MAX`] parts.
         #[serde(borrow)]
@@ -182,6 +184,11 @@ pub enum Message<'a> {
         epoch: u64,
         current: &'a str,
     },
+    /// Whether the edge hears a member; told to the others when it changes.
+    Reach {
+        member: &'a str,
+        yes: bool,
+    },
     /// The backup is in step with the primary in this epoch (or no longer is).
     InStep {
         epoch: u64,
@@ -247,7 +254,8 @@ mod tests {
 
     fn encoded(world: Vec<WorldPart<'_>>) -> Vec<u8> {
         let mut bytes = Vec::new();
-        Message::Hello { version: VERSION, log_version: 1, group: "demo", member: "a", world }
+        let (version, group, member) = (VERSION, "demo", "a");
+        Message::Hello { version, log_version: 1, group, member, epoch: 1, world }
             .encode(&mut bytes);
         bytes
     }

@@ -2,7 +2,10 @@ use super::*;
 use proptest::prelude::*;
 
 fn group() -> EdgeMembership {
-    EdgeMembership::new(&["alpha", "beta"], EdgeState::default()).expect("two names")
+    let mut edge =
+        EdgeMembership::new(&["alpha", "beta"], EdgeState::default()).expect("two names");
+    assert!(edge.handle_answers("beta", true) && !edge.handle_answers("beta", true));
+    edge
 }
 
 fn grant(edge: &mut EdgeMembership, name: &str, epoch: u64) {
@@ -34,6 +37,20 @@ fn only_a_backup_in_step_is_promoted() {
     grant(&mut edge, "beta", 2);
     assert!(!edge.is_in_step("alpha") && !edge.is_in_step("beta"));
     assert_eq!(edge.handle_promote("alpha", 2), Decision::Refuse(Refusal::WrongEpoch));
+}
+
+#[test]
+fn a_backup_that_is_silent_bars_nobody_and_is_barred() {
+    let mut edge = group();
+    grant(&mut edge, "alpha", 1);
+    edge.handle_in_step("beta", 1, true);
+    assert!(edge.is_ready("beta"));
+    assert!(edge.handle_answers("beta", false) && !edge.is_ready("beta"));
+    grant(&mut edge, "alpha", 2);
+    edge.handle_answers("beta", true);
+    assert_eq!(edge.handle_promote("beta", 2), Decision::Refuse(Refusal::WrongEpoch));
+    assert_eq!(edge.handle_promote("beta", 3), Decision::Refuse(Refusal::NotInStep));
+    assert!(!edge.handle_answers("gamma", true), "a stranger");
 }
 
 #[test]

@@ -47,6 +47,9 @@ const HELD_BYTES: usize = 512 << 10;
 const HELD_AFTER: Duration = Duration::from_millis(1);
 /// How often a replica that is waited for is looked at.
 const LOOK_AFTER: Duration = Duration::from_micros(200);
+/// A primary that was busy with its start answers the edge this long after its
+/// first beat.
+const START_PATIENCE: Duration = Duration::from_millis(100);
 /// How often the status is brought up to date.
 const REPORT_EVERY: Duration = Duration::from_millis(20);
 
@@ -57,6 +60,8 @@ pub struct Follower {
     pub tap: TapSocket,
     pub drop: TapDrop,
     pub link: EdgeLink,
+    /// Messages that came together with the primary's hello.
+    early: Vec<Vec<u8>>,
     pub detector: Detector,
     pub hands: Hands,
     pub malformed: u64,
@@ -64,8 +69,11 @@ pub struct Follower {
     wake_at: Option<Instant>,
     report_at: Instant,
     room_wanted: bool,
-    /// The primary serves: from now on its silence means something.
-    armed: bool,
+    /// Since when the primary serves: from then on its silence means something.
+    armed: Option<Instant>,
+    /// The edge was asked to make this member current: it decides, whatever the
+    /// primary says from then on.
+    promoting: bool,
     /// Whether the channel is to be read in this turn.
     pub peer_ready: bool,
     /// When to look at the tap again; `None`: its readiness wakes us.
@@ -109,6 +117,8 @@ pub struct Hands {
     pub server_died: bool,
     pub log_ended: bool,
     pub broken: Option<String>,
+    /// The primary has given this backup up.
+    pub refused: Option<String>,
 }
 
 /// The machine's effects on the replica's memory and on [`Hands`].
@@ -178,9 +188,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
     let drop = TapDrop::attach(&node.me.interface, &node.services(), &node.pin_dir())?;
     let tap = TapSocket::open(&node.me.interface, &node.tap_services(), BUFFER_DEFAULT_BYTES)?;
     let mut link = EdgeLink::new(node.other.address, node.pair_identity(), PEER, Instant::now());
-    if !reach_primary(node, &mut link)? {
-        return Ok(End::Stopped);
-    }
+    let Some(early) = reach_primary(node, &mut link)? else { return Ok(End::Stopped) };
     let replica = node.start_server(mode::REPLAY)?;
     node.poll.add(&tap.fd(), TAP, Interest::Read)?;
     node.poll.add(&replica.wake(), WAKE, Interest::Rung)?;
@@ -193,6 +201,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         tap,
         drop,
         link,
+        early,
         detector: node.detector(),
         hands: Hands::default(),
         malformed: 0,
@@ -200,7 +209,8 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         wake_at: None,
         report_at: Instant::now(),
         room_wanted: false,
-        armed: false,
+        armed: None,
+        promoting: false,
         peer_ready: true,
         tap_at: None,
         held_bytes: 0,
@@ -215,10 +225,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
 
 /// Tells the edge whether this backup could take over, in the epoch of the
 /// primary that it follows.
-fn in_step(node: &mut Node<'_>, yes: bool) {
-    if let Some(heard) = &node.heard {
-        node.status.epoch = heard.epoch;
-    }
+pub fn in_step(node: &mut Node<'_>, yes: bool) {
     node.edge.send(&Message::InStep { epoch: node.status.epoch, yes });
     node.edge.flush(Instant::now(), &node.poll);
 }
@@ -252,14 +259,22 @@ impl Follower {
             if let Some(reason) = self.hands.broken.take() {
                 return self.give_up(node, State::Diverged, &reason);
             }
+            if let Some(reason) = self.hands.refused.take() {
+                return self.give_up(node, State::Fenced, &reason);
+            }
             if cause.is_none() && self.machine.is_hung() {
                 return self.give_up(node, State::Hung, "the replica has not moved for a second");
             }
-            if cause == Some(Cause::ChannelLost) && !self.armed {
+            if cause == Some(Cause::ChannelLost) && self.armed.is_none() {
                 self.replica.kill();
                 return Ok(End::Again);
             }
-            if let Some(cause) = cause {
+            if let Some(newer) = node.replaced_by() {
+                let reason = format!("{} went on alone in epoch {}", newer.current, newer.epoch);
+                return self.give_up(node, State::Fenced, &reason);
+            }
+            let unheard = || self.is_unheard(node, now).then_some(Cause::Unheard);
+            if let Some(cause) = cause.or_else(unheard) {
                 return takeover::run(self, node, cause);
             }
             let deadline = self.deadline(node);
@@ -287,6 +302,7 @@ impl Follower {
 
     /// Confirms nothing any more; what is still under way is drained.
     pub fn begin_promotion(&mut self, nanos: Nanos, peer_lost: bool) {
+        self.promoting = true;
         let mut acting = Acting { hands: &mut self.hands, replica: &self.replica };
         if peer_lost {
             self.machine.handle_peer_lost(nanos, &mut acting);
@@ -339,8 +355,13 @@ impl Follower {
         } else if lost {
             Some(Cause::ChannelLost)
         } else {
-            (declared && self.armed).then_some(Cause::Silent)
+            (declared && self.armed.is_some()).then_some(Cause::Silent)
         }
+    }
+
+    /// The edge has lost the primary, and with it the clients have.
+    fn is_unheard(&self, node: &Node<'_>, now: Instant) -> bool {
+        !node.other_reached && self.armed.is_some_and(|since| now - since > START_PATIENCE)
     }
 
     fn ring_has_room(&self) -> bool {
@@ -389,12 +410,13 @@ impl Follower {
         let mut refused = None;
         let heard_at = &mut self.heard_at;
         let mut declared = false;
-        let event = self.link.turn(now, &node.poll, |message| {
+        let mut take = |message: Message<'_>| {
             *heard_at = now;
             let at = holdfast_cluster::Nanos(nanos.0);
             let mut beats = Beats { peer: &mut |_| {}, executed: 0, declared: &mut declared };
             if let Message::Beat { number, echo, .. } = message {
-                if !std::mem::replace(armed, true) {
+                if armed.is_none() {
+                    *armed = Some(now);
                     *detector = node.detector();
                 }
                 detector.handle_beat(at, number, echo, &mut beats);
@@ -402,19 +424,23 @@ impl Follower {
             }
             detector.handle_received(at, &mut beats);
             if let Message::Refused { reason } = message {
-                refused = Some(reason.to_owned());
+                refused = Some(format!("the primary goes on alone: {reason}"));
                 return;
             }
             machine.handle_message(nanos, &message, &mut acting);
-        });
-        if refused.is_some() {
-            self.hands.broken = refused;
+        };
+        for bytes in std::mem::take(&mut self.early) {
+            Message::decode(&bytes).into_iter().for_each(&mut take);
+        }
+        let event = self.link.turn(now, &node.poll, take);
+        if !self.promoting {
+            self.hands.refused = refused.or(self.hands.refused.take());
         }
         matches!(event, LinkEvent::Lost(_))
     }
 
     fn beat(&mut self, node: &Node<'_>) -> bool {
-        if !self.armed {
+        if self.armed.is_none() {
             return false;
         }
         let mut declared = false;
@@ -451,7 +477,11 @@ impl Follower {
 
     fn deadline(&self, node: &Node<'_>) -> Instant {
         let machine = self.machine.next_deadline().map(|d| node.instant(d.0));
-        let beat = self.detector.next_deadline().filter(|_| self.armed).map(|d| node.instant(d.0));
+        let beat = self
+            .detector
+            .next_deadline()
+            .filter(|_| self.armed.is_some())
+            .map(|d| node.instant(d.0));
         let owed = self.machine.owes_confirmation();
         let room = (self.room_wanted || owed).then(|| Instant::now() + LOOK_AFTER);
         let all = [
@@ -468,6 +498,7 @@ impl Follower {
     }
 
     pub fn report(&mut self, node: &mut Node<'_>) {
+        node.judge_pair();
         let c = *self.machine.counters();
         let (frames, bytes) = self.machine.unresolved();
         node.status.lag = Lag {

@@ -14,6 +14,7 @@ use crate::channel::{Identity, Kind, Listener};
 use crate::config::{Config, Role};
 use crate::poll::{Interest, Poll, Signals, Timers};
 use anyhow::{Context, Result};
+use holdfast_cluster::Nanos;
 use holdfast_cluster::membership::{Decision, EdgeMembership};
 use holdfast_linux::bpf::{EDGE_FLOWS_DEFAULT, Edge, EdgeConfig, MemberPort};
 use holdfast_linux::process;
@@ -27,8 +28,6 @@ const PRIORITY: i32 = 20;
 /// A flow that has ended is forgotten after this long (RFC 9293 §3.4.1: 2 MSL).
 const FLOW_AGE: Duration = Duration::from_secs(1);
 const FLOW_AGE_PERIOD: Duration = Duration::from_millis(100);
-/// How often members hear from the edge when there is nothing to say.
-const BEAT_PERIOD: Duration = Duration::from_secs(1);
 /// Flows in one message; a flow takes less than 64 bytes.
 const FLOWS_PER_MESSAGE: usize = 4096;
 
@@ -41,7 +40,6 @@ const MEMBERS: u64 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     Age,
-    Beat,
     /// The tap of a member that went away is switched off.
     TapOff(usize),
 }
@@ -56,9 +54,8 @@ enum Wish {
     Promote {
         epoch: u64,
     },
-    Echo {
-        number: u64,
-    },
+    /// It has shown that it lives.
+    Nothing,
     /// It may not stay connected.
     Leave(String),
 }
@@ -73,6 +70,7 @@ struct EdgeDaemon<'a> {
     file: StateFile,
     links: Links,
     events: Events,
+    started: Instant,
     /// Closed by the admin socket, until it is opened there or by a grant.
     fenced_by_hand: bool,
     grants: u64,
@@ -125,11 +123,16 @@ impl<'a> EdgeDaemon<'a> {
             file,
             links: Links::new(config),
             events: Events::default(),
+            started: Instant::now(),
             fenced_by_hand: false,
             grants: 0,
             last_grant: Duration::ZERO,
         };
         daemon.poll.add(&daemon.listener, LISTENER, Interest::Read)?;
+        // Whoever was lost while this daemon was away must be missed all the same.
+        for index in 0..daemon.links.count() {
+            daemon.machine.handle_answers(daemon.links.name(index), true);
+        }
         let state = daemon.machine.handle_ask();
         let current = state.current.as_deref().unwrap_or("nobody");
         daemon.events.add("started", format!("epoch {}, current: {current}", state.epoch));
@@ -139,10 +142,10 @@ impl<'a> EdgeDaemon<'a> {
     fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
         let start = Instant::now();
         self.timers.set(Timer::Age, start + FLOW_AGE_PERIOD);
-        self.timers.set(Timer::Beat, start + BEAT_PERIOD);
         loop {
-            let deadline =
-                [self.timers.next(), self.listener.deadline()].into_iter().flatten().min();
+            let watch = self.links.deadline().map(|at| self.started + Duration::from_nanos(at.0));
+            let deadline = [self.timers.next(), self.listener.deadline(), watch];
+            let deadline = deadline.into_iter().flatten().min();
             let ready: Vec<u64> = self.poll.wait(deadline)?.iter().map(|r| r.token).collect();
             let now = Instant::now();
             // Members first: one of them may be waiting to take over.
@@ -150,6 +153,7 @@ impl<'a> EdgeDaemon<'a> {
                 self.hear((token - MEMBERS) as usize, now);
             }
             self.accept(now);
+            self.watch(now);
             self.expire(now)?;
             if ready.contains(&ADMIN) {
                 admin.serve(|request| self.answer(request))?;
@@ -176,10 +180,15 @@ impl<'a> EdgeDaemon<'a> {
                         self.events.add("refused", format!("`{name}` is not a member"));
                         continue;
                     };
-                    if let Err(error) = self.links.adopt(index, channel, &self.poll) {
+                    let epoch = self.machine.handle_ask().epoch;
+                    if let Err(error) = self.links.adopt(index, channel, epoch, &self.poll) {
                         tracing::warn!("{}: {error}", self.links.name(index));
                         continue;
                     }
+                    // It may be another life of the member, of which the old channel has
+                    // not told yet; one that is in step says so again.
+                    let (name, epoch) = (self.links.name(index), self.machine.handle_ask().epoch);
+                    self.machine.handle_in_step(name, epoch, false);
                     self.events.add("joined", self.links.name(index).to_owned());
                     self.timers.clear(Timer::TapOff(index));
                     self.update_taps();
@@ -193,7 +202,10 @@ impl<'a> EdgeDaemon<'a> {
 
     /// Receives from a member and does what it wishes.
     fn hear(&mut self, index: usize, now: Instant) {
-        let (wishes, result) = self.links.receive(index);
+        let (wishes, result) = self.links.receive(index, self.nanos(now));
+        if !wishes.is_empty() {
+            self.reach(index, true, now);
+        }
         for wish in wishes {
             self.fulfil(index, wish, now);
         }
@@ -216,7 +228,7 @@ impl<'a> EdgeDaemon<'a> {
                 }
             }
             Wish::Promote { epoch } => self.promote(index, &name, epoch, now),
-            Wish::Echo { number } => self.links.beat(index, number),
+            Wish::Nothing => {}
             Wish::Leave(reason) => {
                 self.links.send(index, &Message::Refused { reason: &reason });
                 let _ = self.links.flush(index, &self.poll);
@@ -225,10 +237,51 @@ impl<'a> EdgeDaemon<'a> {
         }
     }
 
+    fn nanos(&self, now: Instant) -> Nanos {
+        Nanos((now - self.started).as_nanos() as u64)
+    }
+
+    /// Beats, and who has been silent for too long.
+    fn watch(&mut self, now: Instant) {
+        let at = self.nanos(now);
+        if self.links.deadline().is_none_or(|due| due > at) {
+            return;
+        }
+        for index in 0..self.links.count() {
+            // What has come already is not missing.
+            self.hear(index, now);
+            if self.links.watch(index, at) {
+                self.reach(index, false, now);
+            }
+            if let Err(error) = self.links.flush(index, &self.poll) {
+                self.lose(index, &error.to_string(), now);
+            }
+        }
+    }
+
+    /// Whether a member is heard decides who may run on alone, and the others
+    /// act upon it: a backup whose primary only the edge has lost takes over.
+    fn reach(&mut self, index: usize, yes: bool, now: Instant) {
+        let name = self.links.name(index).to_owned();
+        if !self.machine.handle_answers(&name, yes) {
+            return;
+        }
+        self.events.add(if yes { "heard" } else { "silent" }, name.clone());
+        for other in (0..self.links.count()).filter(|&other| other != index) {
+            self.links.send(other, &Message::Reach { member: &name, yes });
+            if let Err(error) = self.links.flush(other, &self.poll) {
+                self.lose(other, &error.to_string(), now);
+            }
+        }
+    }
+
     /// The one moment in which speed matters: write, flip, answer.
     fn promote(&mut self, index: usize, name: &str, epoch: u64, asked: Instant) {
         let outcome = match self.machine.handle_promote(name, epoch) {
             Decision::Refuse(refusal) => Err(refusal.to_string()),
+            Decision::Reopen { .. } if self.fenced_by_hand => {
+                Err("the edge was closed by hand; open it with `holdfast edge unfence`".to_owned())
+            }
             Decision::Reopen { epoch } => self.open_fence(epoch, index),
             Decision::Grant { persist } => match self.file.keep(persist) {
                 Err(error) => {
@@ -294,7 +347,7 @@ impl<'a> EdgeDaemon<'a> {
 
     fn lose(&mut self, index: usize, why: &str, now: Instant) {
         let name = self.links.name(index).to_owned();
-        if self.links.drop_link(index) {
+        if self.links.drop_link(index, self.nanos(now)) {
             self.events.add("left", format!("{name}: {why}"));
             self.timers.set(Timer::TapOff(index), now + members::TAP_LINGER);
             // It says so again when it comes back, if it still is.
@@ -321,15 +374,6 @@ impl<'a> EdgeDaemon<'a> {
                 Timer::Age => {
                     self.timers.set(Timer::Age, now + FLOW_AGE_PERIOD);
                     self.bpf.age_flows(now, FLOW_AGE)?;
-                }
-                Timer::Beat => {
-                    self.timers.set(Timer::Beat, now + BEAT_PERIOD);
-                    for index in 0..self.links.count() {
-                        self.links.beat(index, 0);
-                        if let Err(error) = self.links.flush(index, &self.poll) {
-                            self.lose(index, &error.to_string(), now);
-                        }
-                    }
                 }
                 Timer::TapOff(_) => self.update_taps(),
             }

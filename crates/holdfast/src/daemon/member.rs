@@ -30,8 +30,13 @@ pub const EDGE: u64 = 3;
 /// First token of the role's own descriptors.
 pub const ROLE: u64 = 16;
 
+/// The remedy while a member that was lost cannot come back.
+pub const RESTART_BOTH: &str = "restart both members at a quiet moment to be protected again";
+
 /// How often the edge is asked while nobody is current.
 const ASK_EVERY: Duration = Duration::from_millis(100);
+/// An edge's daemon that is started again is back by then.
+const EDGE_PATIENCE: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(10);
 /// Real-time priority of the daemon: it only ever runs for microseconds, and a
 /// late heartbeat looks like death.
@@ -51,6 +56,10 @@ pub struct Node<'a> {
     pub events: Events,
     /// The last epoch that the edge told of.
     pub heard: Option<Heard>,
+    /// Whether the edge hears the other member, as far as it has said.
+    pub other_reached: bool,
+    /// When the edge was last there.
+    edge_at: Instant,
     started: Instant,
 }
 
@@ -109,6 +118,8 @@ impl<'a> Node<'a> {
             status: Status::new(&config.group.name, &me.name),
             events: Events::default(),
             heard: None,
+            other_reached: true,
+            edge_at: now,
             started: now,
         };
         node.poll.add(&node.admin, ADMIN, Interest::Read)?;
@@ -170,10 +181,14 @@ impl<'a> Node<'a> {
     /// Turns the link to the edge: says hello when it opens, notes a new epoch,
     /// and hands every message on. Returns whether the link has just opened.
     pub fn turn_edge(&mut self, mut each: impl FnMut(&Message<'_>)) -> bool {
-        let mut news = None;
+        let (mut news, mut reach, mut beat) = (None, None, None);
+        let other = self.other.name.as_str();
         let event = self.edge.turn(Instant::now(), &self.poll, |message| {
-            if let Message::Epoch { epoch, current } = message {
-                news = Some((epoch, current.to_owned()));
+            match message {
+                Message::Epoch { epoch, current } => news = Some((epoch, current.to_owned())),
+                Message::Reach { member, yes } if member == other => reach = Some(yes),
+                Message::Beat { number, .. } => beat = Some(number),
+                _ => {}
             }
             each(&message);
         });
@@ -182,10 +197,54 @@ impl<'a> Node<'a> {
         }
         let opened = matches!(event, LinkEvent::Opened);
         if opened {
-            self.edge.send(&hello(self.config, self.me, Vec::new()));
+            self.other_reached = true;
+            let (status, me) = (&self.status, self.me);
+            self.edge.send(&hello(self.config, me, status.epoch, Vec::new()));
+            if status.role == Role::Primary && status.state != State::Ended {
+                // An edge that has restarted is closed until its member asks.
+                self.edge.send(&Message::Promote { epoch: status.epoch });
+            }
+        }
+        self.other_reached = reach.unwrap_or(self.other_reached);
+        if let Some(number) = beat {
+            self.edge.send(&Message::Beat { number, echo: number, executed: 0 });
+        }
+        if opened || beat.is_some() {
             self.edge.flush(Instant::now(), &self.poll);
         }
+        if self.edge.is_open() {
+            self.edge_at = Instant::now();
+        }
         opened
+    }
+
+    /// Another member speaks in a newer epoch than the one that is ours.
+    #[must_use]
+    pub fn replaced_by(&self) -> Option<Heard> {
+        let newer = |h: &Heard| h.epoch > self.status.epoch && h.current != self.me.name;
+        self.heard.clone().filter(newer)
+    }
+
+    /// Says so: this member is silent from now on.
+    pub fn set_replaced(&mut self, newer: &Heard) {
+        let reason = format!("{} is current in epoch {}", newer.current, newer.epoch);
+        let remedy = "restart both members to be protected again";
+        self.set_state(Role::None, State::Fenced, &reason, remedy);
+    }
+
+    /// A pair in step is protected only if the edge would let the backup speak.
+    pub fn judge_pair(&mut self) {
+        let other = &self.other.name;
+        let (state, reason, remedy) = if self.edge_at.elapsed() > EDGE_PATIENCE {
+            let reason = "the edge's daemon does not answer: nobody could take over".to_owned();
+            (State::Unprotected, reason, "start the edge's daemon, or look at the way to it")
+        } else if !self.other_reached {
+            let reason = format!("the edge does not hear {other}");
+            (State::Unprotected, reason, "look at the link between them")
+        } else {
+            (State::Protected, String::new(), "")
+        };
+        self.set_state(self.status.role, state, &reason, remedy);
     }
 
     /// Whether the link to the edge wants a turn.
@@ -318,12 +377,18 @@ impl<'a> Node<'a> {
 
 /// The first message on any channel; only the other member is told the world.
 #[must_use]
-pub fn hello<'c>(config: &'c Config, me: &'c Member, world: Vec<WorldPart<'c>>) -> Message<'c> {
+pub fn hello<'c>(
+    config: &'c Config,
+    me: &'c Member,
+    epoch: u64,
+    world: Vec<WorldPart<'c>>,
+) -> Message<'c> {
     Message::Hello {
         version: message::VERSION,
         log_version: holdfast_wire::log::LOG_VERSION,
         group: &config.group.name,
         member: &me.name,
+        epoch,
         world,
     }
 }

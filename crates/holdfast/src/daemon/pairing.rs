@@ -4,7 +4,7 @@
 //! copying a file.
 
 use super::edge_link::{EdgeLink, LinkEvent};
-use super::member::{Node, hello};
+use super::member::{Node, RESTART_BOTH, hello};
 use crate::channel::{Channel, ChannelError, Listener};
 use crate::poll::Interest;
 use crate::status::{Role, State};
@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How often the primary looks after handshakes that have come to a halt.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often the edge hears from a member that is busy with itself.
+const BEAT_EVERY: Duration = Duration::from_millis(5);
 /// The backup compares again after this long; reading a server and its
 /// libraries takes a good part of a second.
 const COMPARE_EVERY: Duration = Duration::from_secs(2);
@@ -24,6 +26,7 @@ const COMPARE_EVERY: Duration = Duration::from_secs(2);
 struct Greeting {
     version: u32,
     log_version: u32,
+    epoch: u64,
     world: Vec<Part>,
 }
 
@@ -83,7 +86,7 @@ fn listen(channel: &mut Channel) -> Result<Option<Greeting>, ChannelError> {
 /// whether it is the backup from now on.
 fn answer(node: &mut Node<'_>, channel: &mut Channel, greeting: &Greeting) -> anyhow::Result<bool> {
     let world = own_world(node)?;
-    let said = channel.send(&hello(node.config, node.me, world.wire()));
+    let said = channel.send(&hello(node.config, node.me, node.status.epoch, world.wire()));
     if let Err(error) = said.and_then(|()| channel.flush()) {
         node.events.add("backup refused", error.to_string());
         return Ok(false);
@@ -92,18 +95,42 @@ fn answer(node: &mut Node<'_>, channel: &mut Channel, greeting: &Greeting) -> an
     Ok(judged.map_err(|refusal| refuse(node, Role::Primary, &refusal)).is_ok())
 }
 
-/// Reaches a primary that may be one. False: asked to stop.
+/// Tells whoever connects why there is nothing to join.
+pub fn turn_away(node: &mut Node<'_>, listener: &mut Listener, reason: &str) {
+    while let Ok(Some(mut channel)) = listener.accept(Instant::now()) {
+        node.events.add("turned away", format!("{}: {reason}", channel.peer()));
+        let _ = channel.send(&Message::Refused { reason });
+        let _ = channel.flush();
+    }
+}
+
+/// What a member is told that comes back to a group which runs without it.
+pub fn no_rejoin(node: &Node<'_>) -> String {
+    let Node { me, status, .. } = node;
+    match status.state {
+        State::Unprotected => {
+            format!("{} runs alone in epoch {}, and nobody can join it yet", me.name, status.epoch)
+        }
+        _ => format!("{} does not serve: {}", me.name, status.reason),
+    }
+}
+
+/// Reaches a primary that may be one, and returns the messages that came right
+/// behind its hello, encoded. `None`: asked to stop.
 ///
 /// # Errors
 /// When the event loop fails, or this host cannot tell its own world.
-pub fn reach_primary(node: &mut Node<'_>, link: &mut EdgeLink) -> anyhow::Result<bool> {
+pub fn reach_primary(
+    node: &mut Node<'_>,
+    link: &mut EdgeLink,
+) -> anyhow::Result<Option<Vec<Vec<u8>>>> {
     let mut again_at = None;
     let mut world = None;
     loop {
         let due = again_at.or(link.deadline());
         let (stop, tokens) = node.wait([due, node.edge.deadline()].into_iter().flatten().min())?;
         if stop {
-            return Ok(false);
+            return Ok(None);
         }
         if node.edge_due(tokens) {
             node.turn_edge(|_| {});
@@ -112,31 +139,58 @@ pub fn reach_primary(node: &mut Node<'_>, link: &mut EdgeLink) -> anyhow::Result
             continue;
         }
         again_at = None;
-        let mut greeting = None;
+        let (mut greeting, mut turned_away, mut early) = (None, None, Vec::new());
         let event = link.turn(Instant::now(), &node.poll, |message| {
+            if let Message::Refused { reason } = message {
+                turned_away = Some(reason.to_owned());
+            }
+            if greeting.is_some() {
+                let mut bytes = Vec::new();
+                message.encode(&mut bytes);
+                early.push(bytes);
+            }
             greeting = Greeting::of(&message).or(greeting.take());
         });
-        if matches!(event, LinkEvent::Opened) {
+        if matches!(event, LinkEvent::Opened) && turned_away.is_none() {
             let own = world.insert(own_world(node)?);
-            link.send(&hello(node.config, node.me, own.wire()));
+            link.send(&hello(node.config, node.me, node.status.epoch, own.wire()));
             link.flush(Instant::now(), &node.poll);
         }
-        let (Some(greeting), Some(own)) = (greeting, &world) else { continue };
-        match judge(own, &greeting, &node.me.name, &node.other.name) {
-            Ok(()) => return Ok(true),
-            Err(refusal) => {
-                refuse(node, Role::Backup, &refusal);
-                link.close(Instant::now());
-                again_at = Some(Instant::now() + COMPARE_EVERY);
+        let refusal = match (turned_away, greeting, &world) {
+            (Some(reason), ..) => Refusal { reason, remedy: RESTART_BOTH.to_owned() },
+            (None, Some(greeting), Some(own)) => {
+                match judge(own, &greeting, &node.me.name, &node.other.name) {
+                    Ok(()) => {
+                        // What it does from now on counts in the primary's epoch,
+                        // whatever the edge may have said before or says later.
+                        node.status.epoch = greeting.epoch;
+                        return Ok(Some(early));
+                    }
+                    Err(refusal) => refusal,
+                }
             }
-        }
+            _ => continue,
+        };
+        refuse(node, Role::Backup, &refusal);
+        link.close(Instant::now());
+        again_at = Some(Instant::now() + COMPARE_EVERY);
     }
 }
 
 /// Looked at anew for each attempt: files may have been repaired meanwhile.
-fn own_world(node: &Node<'_>) -> anyhow::Result<World> {
-    World::gather(node.config, &node.key)
-        .map_err(|error| anyhow::anyhow!("{error}\n  remedy: {}", error.remedy()))
+/// It takes longer than the edge waits for a heartbeat, so that goes on meanwhile.
+fn own_world(node: &mut Node<'_>) -> anyhow::Result<World> {
+    let (config, key) = (node.config, node.key.clone());
+    let gathered = std::thread::scope(|scope| {
+        let gathering = scope.spawn(|| World::gather(config, &key));
+        while !gathering.is_finished() {
+            node.turn_edge(|_| {});
+            std::thread::sleep(BEAT_EVERY);
+        }
+        gathering.join()
+    });
+    let world = gathered.map_err(|_| anyhow::anyhow!("comparing the members' worlds failed"))?;
+    world.map_err(|error| anyhow::anyhow!("{error}\n  remedy: {}", error.remedy()))
 }
 
 fn refuse(node: &mut Node<'_>, role: Role, refusal: &Refusal) {
@@ -162,9 +216,11 @@ fn judge(world: &World, theirs: &Greeting, me: &str, other: &str) -> Result<(), 
 
 impl Greeting {
     fn of(message: &Message<'_>) -> Option<Self> {
-        let Message::Hello { version, log_version, world, .. } = message else { return None };
+        let Message::Hello { version, log_version, epoch, world, .. } = message else {
+            return None;
+        };
         let world = world.iter().map(Part::from).collect();
-        Some(Self { version: *version, log_version: *log_version, world })
+        Some(Self { version: *version, log_version: *log_version, epoch: *epoch, world })
     }
 }
 
@@ -184,9 +240,10 @@ mod tests {
         let of = |config: &Config| World::gather_with(config, &key, &shim).unwrap();
         let own = of(&config);
         let greeting = |world: &World, log_version| {
-            let (group, member, version) = ("demo", "b", VERSION);
+            let (group, member, version, epoch) = ("demo", "b", VERSION, 1);
             let world = world.wire();
-            Greeting::of(&Message::Hello { version, log_version, group, member, world }).unwrap()
+            let hello = Message::Hello { version, log_version, group, member, epoch, world };
+            Greeting::of(&hello).unwrap()
         };
         assert_eq!(judge(&own, &greeting(&own, LOG_VERSION), "a", "b"), Ok(()));
         let older = judge(&own, &greeting(&own, LOG_VERSION - 1), "a", "b").unwrap_err();

@@ -5,7 +5,7 @@ mod alone;
 
 use super::beats::Beats;
 use super::member::{End, Node, ROLE, count, mapped};
-use super::pairing::wait_for_backup;
+use super::pairing::{turn_away, wait_for_backup};
 use super::placement::Beside;
 use crate::channel::{Channel, Listener};
 use crate::poll::Interest;
@@ -57,6 +57,8 @@ const STRAY_EVERY: Duration = Duration::from_secs(2);
 const OWED_WAIT: Duration = Duration::from_millis(5);
 const OWED_BYTES: i32 = 2 * 1448;
 const GATE_SLOTS: u32 = 32768;
+/// What a third member is told.
+const PAIR_STANDS: &str = "the pair stands already";
 
 /// A connection as the gate and the kernel have it.
 struct Conn {
@@ -251,7 +253,7 @@ impl Loop {
             self.server.memory.awake();
             peer_ready = tokens.has(PEER);
             if tokens.has(LISTENER) {
-                self.turn_away(node);
+                turn_away(node, &mut self.listener, PAIR_STANDS);
             }
             if node.edge_due(tokens) {
                 node.turn_edge(|_| {});
@@ -260,20 +262,12 @@ impl Loop {
                 self.server.kill();
                 return Ok(End::Stopped);
             }
-            if let Some(newer) = node.heard.clone().filter(|h| h.epoch > node.status.epoch) {
+            if let Some(newer) = node.replaced_by() {
                 return self.stand_down(node, &newer);
             }
             if tokens.has(CONTROL) || tokens.has(PIDFD) {
                 return self.server_died(node);
             }
-        }
-    }
-
-    /// The pair stands: whoever else connects is let in no further than the
-    /// handshake, and dropped.
-    fn turn_away(&mut self, node: &mut Node<'_>) {
-        while let Ok(Some(channel)) = self.listener.accept(Instant::now()) {
-            node.events.add("turned away", format!("{}: the pair stands", channel.peer()));
         }
     }
 
@@ -389,7 +383,7 @@ impl Loop {
             self.report(node);
             self.beside.turn(&self.server, now);
             // Strangers that say nothing have their time, and no more.
-            self.turn_away(node);
+            turn_away(node, &mut self.listener, PAIR_STANDS);
         }
         if now >= self.closing_at {
             self.closing_at = now + CLOSING_EVERY;
@@ -529,6 +523,7 @@ impl Loop {
     }
 
     fn report(&mut self, node: &mut Node<'_>) {
+        node.judge_pair();
         node.status.connections = self.conns.len() as u64;
         node.status.lag = Lag {
             frames: self.machine.frames_unconfirmed() as u64,

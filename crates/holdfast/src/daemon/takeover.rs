@@ -4,8 +4,10 @@
 
 mod sockets;
 
-use super::backup::{Follower, PIDFD, TAP, segment};
-use super::member::{End, Node, mapped};
+use super::backup::{Follower, PIDFD, TAP, in_step, segment};
+use super::member::{End, Node, RESTART_BOTH, mapped};
+use super::pairing::{no_rejoin, turn_away};
+use crate::channel::Listener;
 use crate::status::{Phases, Role, State, Takeover, rfc3339};
 use holdfast_linux::{listener, process};
 use holdfast_replica::Nanos;
@@ -21,6 +23,8 @@ use std::time::{Duration, Instant, SystemTime};
 const PARK_MAX: Duration = Duration::from_secs(5);
 /// An edge that has not answered by then leaves this member silent; it asks again.
 const ASK_EVERY: Duration = Duration::from_millis(50);
+/// How often a member that comes back is looked for.
+const ANSWER_EVERY: Duration = Duration::from_millis(20);
 /// How long after going live clients' ACKs still drive what was in flight.
 const NUDGE_FOR: Duration = Duration::from_secs(20);
 /// Real-time priority of the replica during a takeover, below the daemon's own.
@@ -35,6 +39,8 @@ pub enum Cause {
     ChannelLost,
     /// Three heartbeats are missing.
     Silent,
+    /// They are missing at the edge: clients do not reach it.
+    Unheard,
 }
 
 impl Cause {
@@ -43,6 +49,7 @@ impl Cause {
             Self::ServerDied => "the primary's server died",
             Self::ChannelLost => "the primary's daemon died",
             Self::Silent => "the primary is silent",
+            Self::Unheard => "the edge does not hear the primary",
         }
     }
 }
@@ -106,12 +113,7 @@ pub fn run(f: &mut Follower, node: &mut Node<'_>, cause: Cause) -> anyhow::Resul
     }
     let reason =
         format!("took over from {}: {}; there is no backup", node.other.name, cause.text());
-    node.set_state(
-        Role::Primary,
-        State::Unprotected,
-        &reason,
-        "restart both members at a quiet moment to be protected again",
-    );
+    node.set_state(Role::Primary, State::Unprotected, &reason, RESTART_BOTH);
     serve(f, node, &mut mender)
 }
 
@@ -133,6 +135,10 @@ fn hear(node: &mut Node<'_>, edge: &mut Edge) {
         }
         _ => {}
     });
+    if opened {
+        // An edge that was restarted does not know who is in step.
+        in_step(node, true);
+    }
     let again = opened || edge.asked.is_none_or(|at| at.elapsed() > ASK_EVERY);
     if again && !edge.granted && node.edge.is_open() {
         ask(node, edge);
@@ -297,6 +303,12 @@ fn go_live(
     for ip in node.config.service_ips() {
         f.voice.addresses.add(f.voice.interface.index, &mapped(ip))?;
     }
+    for ip in node.config.service_ips() {
+        // Without its route the server still gets what clients send.
+        if let Err(error) = f.voice.addresses.wait_local(&mapped(ip)) {
+            node.events.add("address", format!("{ip}: {error}"));
+        }
+    }
     mender.show_clocks(&f.voice.raw);
     f.drop.set_live(true)?;
     for ip in node.config.service_ips() {
@@ -336,6 +348,9 @@ fn serve(f: &mut Follower, node: &mut Node<'_>, mender: &mut Mender) -> anyhow::
     let nudge_until = Instant::now() + NUDGE_FOR;
     f.link.close(Instant::now());
     let _ = node.poll.remove(&f.replica.wake());
+    // Only to tell a member that comes back how things are.
+    let mut listener = Listener::bind(node.me.address, node.pair_identity()).ok();
+    let mut answer_at = Instant::now();
     let mut watching = mender.has_nudges();
     if !watching {
         let _ = node.poll.remove(&f.tap.fd());
@@ -349,6 +364,18 @@ fn serve(f: &mut Follower, node: &mut Node<'_>, mender: &mut Mender) -> anyhow::
         }
         if node.edge_due(tokens) {
             node.turn_edge(|_| {});
+        }
+        // Not with every packet of the tap.
+        let now = Instant::now();
+        if let Some(listener) = listener.as_mut().filter(|_| now >= answer_at) {
+            answer_at = now + ANSWER_EVERY;
+            let reason = no_rejoin(node);
+            turn_away(node, listener, &reason);
+        }
+        if let Some(newer) = node.replaced_by() {
+            f.replica.kill();
+            node.set_replaced(&newer);
+            node.status.epoch = newer.epoch;
         }
         if watching && tokens.has(TAP) {
             let raw = &f.voice.raw;

@@ -13,11 +13,13 @@ fn heartbeats_come_as_configured() {
     for (heartbeat_ms, earliest_ms, latest_ms) in [(20, 35, 150), (100, 180, 600)] {
         let options = GroupOptions { heartbeat_ms: Some(heartbeat_ms), ..GroupOptions::default() };
         world::with_redis_and(&options, |testbed, group| {
-            let cut = fault_steps(FaultKind::LinkCut, testbed, group).expect("a link");
+            let cut = fault_steps(FaultKind::LinkCut, testbed, group, 0).expect("a link");
             world::finish(world::start(testbed, &world::counting(1500, 300, Some(cut))), group);
             let status = group.status(Role::Backup).expect("the survivor answers");
             let takeover = &status["last_takeover"];
-            assert_eq!(takeover["cause"], "the primary is silent", "{status}");
+            // Edge and backup miss the same heartbeats; either may notice first.
+            let causes = ["the primary is silent", "the edge does not hear the primary"];
+            assert!(causes.iter().any(|cause| takeover["cause"] == *cause), "{status}");
             let detect_ms = takeover["phases_us"]["detect"].as_u64().expect("a number") / 1000;
             assert!(
                 (earliest_ms..latest_ms).contains(&detect_ms),

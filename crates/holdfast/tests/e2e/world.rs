@@ -2,7 +2,6 @@
 //! `holdfast lab bench takeover`, so that a failure is replayed by copying a
 //! line, and a limit after which a test that hangs is ended. Needs root.
 
-use clap::Parser;
 use holdfast_lab::load::{Action, Fault, Group as LoadGroup, Report, Run, Spec, Workload};
 use holdfast_lab::takeover::{Outcome, TakeoverArgs, failure, one_takeover};
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
@@ -13,13 +12,6 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-
-/// The words of `holdfast lab bench takeover`.
-#[derive(Parser)]
-struct Words {
-    #[command(flatten)]
-    args: TakeoverArgs,
-}
 
 /// The binary under test, with its shim beside it.
 pub fn binary() -> PathBuf {
@@ -69,8 +61,7 @@ pub fn first_seed() -> u64 {
 /// One takeover of a fresh pair, or why it could not even be tried.
 pub fn outcome(words: &str, seed: u64) -> Result<Outcome, String> {
     binary();
-    let parsed = Words::try_parse_from(["takeover"].into_iter().chain(words.split_whitespace()));
-    let args = parsed.map_err(|error| error.to_string())?.args;
+    let args = TakeoverArgs::of_words(words).map_err(|error| error.to_string())?;
     one_takeover(&args, seed).map_err(|error| format!("{error:#}"))
 }
 
@@ -111,6 +102,11 @@ pub fn with_redis<T>(work: impl FnOnce(&Testbed, &Group<'_>) -> T) -> T {
     with_redis_and(&GroupOptions::default(), work)
 }
 
+/// As [`with_redis`], for work that starts daemons again.
+pub fn with_redis_mut(work: impl FnOnce(&Testbed, &mut Group<'_>)) {
+    with_group(&Plan::default(), &GroupOptions::default(), work);
+}
+
 /// As [`with_redis`], with settings of the group.
 pub fn with_redis_and<T>(
     options: &GroupOptions,
@@ -125,13 +121,21 @@ pub fn with_redis_on<T>(
     options: &GroupOptions,
     work: impl FnOnce(&Testbed, &Group<'_>) -> T,
 ) -> T {
+    with_group(plan, options, |testbed, group| work(testbed, group))
+}
+
+fn with_group<T>(
+    plan: &Plan,
+    options: &GroupOptions,
+    work: impl FnOnce(&Testbed, &mut Group<'_>) -> T,
+) -> T {
     binary();
     let testbed = Testbed::build(plan).expect("the testbed stands");
     let recipe =
         Recipe::prepare(Program::Redis, testbed.host(Role::Primary), 0).expect("a directory");
     Recipe::prepare(Program::Redis, testbed.host(Role::Backup), 0).expect("a directory");
-    let group = Group::start(&testbed, &recipe, options).expect("the group protects");
-    work(&testbed, &group)
+    let mut group = Group::start(&testbed, &recipe, options).expect("the group protects");
+    work(&testbed, &mut group)
 }
 
 /// Loads so far.

@@ -4,12 +4,15 @@
 mod check;
 mod concurrency;
 mod emulator;
+pub(crate) mod faults;
 mod latency;
+mod promotion;
 pub(crate) mod service;
 pub(crate) mod stats;
 pub(crate) mod takeover;
 mod throughput;
 
+use crate::simulate;
 use anyhow::Result;
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -22,6 +25,8 @@ use std::process::ExitCode;
 pub enum BenchCommand {
     /// The primary breaks under load; do all connections survive, and how fast?
     Takeover(takeover::TakeoverArgs),
+    /// A takeover with many connections: how long, and how much memory?
+    Promotion(promotion::PromotionArgs),
     /// Bytes and requests per second, protected and clean.
     Throughput(throughput::ThroughputArgs),
     /// Round trips and handshakes, protected and clean.
@@ -30,6 +35,8 @@ pub enum BenchCommand {
     Concurrency(concurrency::ConcurrencyArgs),
     /// One load without a fault: is every byte right?
     Check(check::CheckArgs),
+    /// How many seeds of the cluster simulation a CPU-second runs.
+    Simulate(simulate::SimulateBenchArgs),
     /// What the link emulator carries.
     Emu(emulator::EmulatorArgs),
 }
@@ -43,6 +50,11 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
         BenchCommand::Takeover(args) => {
             let report = takeover::run(&args)?;
             show(args.json, &report, takeover::TakeoverReport::print)?;
+            Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        BenchCommand::Promotion(args) => {
+            let report = promotion::run(&args)?;
+            show(args.json, &report, promotion::PromotionReport::print)?;
             Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         BenchCommand::Throughput(args) => {
@@ -63,6 +75,11 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
         BenchCommand::Check(args) => {
             let report = check::run(&args)?;
             show(args.json, &report, check::CheckReport::print)?;
+            Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        BenchCommand::Simulate(args) => {
+            let report = simulate::bench(&args);
+            show(args.json, &report, simulate::SimulateReport::print)?;
             Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         BenchCommand::Emu(args) => {

@@ -53,11 +53,11 @@ pub fn with_service<T>(
     plan: &Plan,
     options: &GroupOptions,
     documents: u64,
-    work: impl FnOnce(&Service<'_>) -> Result<T>,
+    work: impl FnOnce(&mut Service<'_>) -> Result<T>,
 ) -> Result<T> {
     let testbed = Testbed::build(plan)?;
     let recipe = Recipe::prepare(program, testbed.host(Role::Primary), documents)?;
-    let service = match variant {
+    let mut service = match variant {
         Variant::Clean => {
             testbed.own_service_addresses(Role::Primary)?;
             let plain = recipe.start_plain(testbed.host(Role::Primary))?;
@@ -69,16 +69,16 @@ pub fn with_service<T>(
             Service { testbed: &testbed, group: Some(group), plain: None }
         }
     };
-    work(&service)
+    work(&mut service)
 }
 
-impl Service<'_> {
+impl<'a> Service<'a> {
     /// The protected group.
     ///
     /// # Errors
     /// In the variant `clean`.
-    pub fn group(&self) -> Result<&Group<'_>> {
-        self.group.as_ref().context("nothing protects this service")
+    pub fn group(&mut self) -> Result<&mut Group<'a>> {
+        self.group.as_mut().context("nothing protects this service")
     }
 
     /// The pid of the primary's server as seen from outside.
@@ -107,12 +107,14 @@ impl Service<'_> {
     }
 }
 
-/// The server that serves a workload; `http` is the HTTP server wanted.
-pub fn program_for(workload: Workload, http: Option<Program>) -> Program {
+/// The server that serves a workload; `wanted` is one of those that can, where
+/// there are several.
+pub fn program_for(workload: Workload, wanted: Option<Program>) -> Program {
     match workload {
         Workload::HttpClose | Workload::HttpDownload | Workload::HttpKeepalive => {
-            http.unwrap_or(Program::Nginx)
+            wanted.unwrap_or(Program::Nginx)
         }
+        Workload::Memcached | Workload::MemcachedShared => wanted.unwrap_or(Program::Memcached4),
         Workload::Mqtt => Program::Mosquitto,
         _ => Program::Redis,
     }

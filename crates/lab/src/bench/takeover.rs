@@ -1,6 +1,7 @@
 //! `holdfast lab bench takeover`: the primary breaks under load, again and
 //! again, and every byte that every client gets is checked.
 
+use super::faults::{FaultKind, Survivor, both, fault_steps};
 use super::service::{Variant, address, program_for, with_service};
 use super::stats::{Stalls, Summary};
 use crate::emu::EmuSpec;
@@ -8,13 +9,14 @@ use crate::load::{Action, Fault, Group as LoadGroup, Report, Run, Spec, Workload
 use crate::rng::Rng;
 use crate::testbed::ours::{Group, GroupOptions};
 use crate::testbed::server::Program;
-use crate::testbed::{LogLink, Plan, Role, Testbed, interface};
+use crate::testbed::{LogLink, Overheard, Plan, Role, Testbed};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Earliest moment of a fault after all connections work, µs.
 const FAULT_EARLIEST_US: u64 = 200_000;
@@ -31,26 +33,20 @@ const AFTER_FAULT_MS: u64 = 1_500;
 /// The same on a path of 50 ms, ms.
 const AFTER_FAULT_WAN_MS: u64 = 4_000;
 
+/// A packet may be on that path for this long, reordering included, s.
+const WAN_WAY_S: f64 = 0.1;
+
 /// Larger values would take longer than a run on such a path, bytes.
 const WAN_VALUE_BYTES: u64 = 64 << 10;
 
 /// How long a run without a fault lasts, ms.
 const QUIET_MS: u64 = 500;
 
+/// Seconds of a day.
+pub const DAY_S: f64 = 86_400.0;
+
 /// The phases of a takeover, in their order.
 pub const PHASES: [&str; 7] = ["detect", "fence", "drain", "probe", "repair", "address", "kick"];
-
-/// What breaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum FaultKind {
-    /// kill -9 of the server.
-    Kill9,
-    /// kill -9 of the primary's daemon and of its server.
-    Kill9All,
-    /// The primary's link goes down.
-    LinkCut,
-}
 
 /// The way between client and edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -75,6 +71,12 @@ pub struct TakeoverArgs {
     /// What breaks.
     #[arg(long, value_enum, default_value = "kill9")]
     pub fault: FaultKind,
+    /// What breaks besides, soon after.
+    #[arg(long, value_enum)]
+    pub second: Option<FaultKind>,
+    /// How much later, ms.
+    #[arg(long, default_value_t = 300, requires = "second")]
+    pub second_after_ms: u64,
     /// What the connections do.
     #[arg(long, value_enum, default_value = "pingpong")]
     pub workload: Workload,
@@ -106,7 +108,7 @@ pub struct TakeoverArgs {
     /// Run with output commit switched off, which must fail.
     #[arg(long)]
     pub no_commit: bool,
-    /// Which HTTP server.
+    /// Which HTTP server or memcached.
     #[arg(long, value_enum)]
     pub server: Option<Program>,
     /// Congestion control of the client.
@@ -124,6 +126,9 @@ pub struct TakeoverArgs {
     /// Keep the daemons' logs of failed runs in this directory.
     #[arg(long)]
     pub keep_logs: Option<std::path::PathBuf>,
+    /// With --keep-logs: those of successful runs too.
+    #[arg(long, requires = "keep_logs")]
+    pub keep_all_logs: bool,
 }
 
 /// What the bench found.
@@ -145,6 +150,8 @@ pub struct TakeoverReport {
     pub resets: u64,
     /// Connections that waited for progress in vain.
     pub hangs: u64,
+    /// Packets of a fenced member that reached a client.
+    pub fenced_packets: u64,
     /// Longest interval without progress that overlaps the fault, per connection.
     pub stall_ms: Stalls,
     /// The longest interval that began later, when all was over: what the
@@ -166,11 +173,35 @@ pub struct TakeoverReport {
 pub struct Outcome {
     /// What the clients saw.
     pub report: Report,
-    /// `last_takeover` of the survivor's status.
+    /// `last_takeover` of the backup's status.
     pub takeover: Option<Value>,
+    /// Why the wrong member speaks in the end, if it does.
+    pub wrong_end: Option<String>,
+    /// Packets of the primary that clients got after it had been fenced.
+    pub fenced_packets: u64,
+    /// Both members were hit: it is no fault if the service has stopped.
+    pub may_stop: bool,
 }
 
 impl TakeoverArgs {
+    /// What the words behind `holdfast lab bench takeover` say.
+    ///
+    /// # Errors
+    /// When the command would not take them.
+    pub fn of_words(words: &str) -> Result<Self, clap::Error> {
+        #[derive(clap::Parser)]
+        struct Words {
+            #[command(flatten)]
+            args: TakeoverArgs,
+        }
+        let words = ["takeover"].into_iter().chain(words.split_whitespace());
+        <Words as clap::Parser>::try_parse_from(words).map(|words| words.args)
+    }
+
+    fn faults(&self) -> impl Iterator<Item = FaultKind> {
+        [Some(self.fault), self.second].into_iter().flatten()
+    }
+
     fn program(&self) -> Program {
         program_for(self.workload, self.server)
     }
@@ -187,6 +218,9 @@ impl TakeoverArgs {
         let lossy = |loss: &String| spec(format!("loss {loss} only to {service} seed {seed}"));
         plan.tap_path = self.tap_loss.as_ref().map(lossy).transpose()?;
         plan.primary_path = self.primary_loss.as_ref().map(lossy).transpose()?;
+        if self.faults().any(FaultKind::needs_log_link) {
+            plan.log = LogLink::Separate;
+        }
         if let Some(delay) = &self.slow_log {
             plan.log = LogLink::Emulated(spec(format!("delay {delay} seed {seed}"))?);
         }
@@ -231,36 +265,6 @@ impl TakeoverArgs {
     }
 }
 
-/// The steps of a fault of this kind.
-///
-/// # Errors
-/// When a process that is to be killed does not run.
-pub fn fault_steps(
-    kind: FaultKind,
-    testbed: &Testbed,
-    group: &Group<'_>,
-) -> Result<Vec<(u64, Action)>> {
-    Ok(match kind {
-        FaultKind::Kill9 => vec![(0, Action::Kill(group.server_pid(Role::Primary)?))],
-        FaultKind::Kill9All => vec![
-            (0, Action::Kill(group.daemon_pid(Role::Primary)?)),
-            (0, Action::Kill(group.server_pid(Role::Primary)?)),
-        ],
-        FaultKind::LinkCut => {
-            // IFF_UP cleared, as `ip link set down` does it, without its start.
-            let cut = |device| {
-                let flags = testbed.host(Role::Primary).interface_flags(device);
-                (0, Action::Write(flags, "0x1002".to_owned()))
-            };
-            let mut steps = vec![cut(interface::PRIMARY)];
-            if testbed.has_log_link() {
-                steps.push(cut(interface::PRIMARY_LOG));
-            }
-            steps
-        }
-    })
-}
-
 /// One takeover of a fresh pair.
 ///
 /// # Errors
@@ -270,24 +274,97 @@ pub fn one_takeover(args: &TakeoverArgs, seed: u64) -> Result<Outcome> {
     let options = GroupOptions { no_commit: args.no_commit, ..GroupOptions::default() };
     let (program, plan) = (args.program(), args.plan(seed)?);
     with_service(Variant::Ours, program, &plan, &options, args.documents(), |service| {
+        let testbed = service.testbed;
+        let overheard =
+            args.faults().any(FaultKind::leaves_a_fenced_member).then(|| Overheard::start(testbed));
+        let overheard = overheard.transpose()?;
         let group = service.group()?;
-        let mut steps = fault_steps(args.fault, service.testbed, group)?;
+        let mut steps = fault_steps(args.fault, testbed, group, seed)?;
         if let Some(before_ms) = args.fence_before_ms {
             steps[0].0 = before_ms * 1000;
             steps.insert(0, (0, Action::Run(group.fence_words()?)));
         }
+        if let Some(second) = args.second {
+            let later = fault_steps(second, testbed, group, seed)?;
+            steps = both(steps, later, args.second_after_ms * 1000);
+        }
         let after_us = FAULT_EARLIEST_US + rng.below(FAULT_SPAN_US);
         let fault = Fault { after_us, redraw_us: REDRAW_US, steps };
         let load = args.load(seed, Some(fault))?;
-        let report = Run::start(service.testbed.host(Role::Client), &load)?.finish();
-        let report = report.with_context(|| group.log_tails())?;
+        let run = Run::start(testbed.host(Role::Client), &load)?;
+        if args.faults().any(|fault| fault == FaultKind::EdgeDaemonKill) {
+            group.restart(Role::Edge).context("the edge's daemon, after its death")?;
+        }
+        let report = run.finish().with_context(|| group.log_tails())?;
+        let survivor = args.fault.survivor_with(args.second);
+        let mut outcome = Outcome::of(report, survivor, group);
+        if let Some(overheard) = overheard {
+            let way_s = if args.client_path == ClientPath::Wan { WAN_WAY_S } else { 0.0 };
+            outcome.count_fenced(&overheard.finish(), way_s);
+        }
+        if failure(&outcome).is_some() || args.keep_all_logs {
+            keep_logs(args, testbed, seed)?;
+        }
+        Ok(outcome)
+    })
+}
+
+impl Outcome {
+    /// What the clients and the daemons say when the load is over.
+    /// `survivor`: who must speak then; `None`: at most one of them.
+    pub fn of(report: Report, survivor: Option<Survivor>, group: &mut Group<'_>) -> Self {
         let status = group.status(Role::Backup).unwrap_or_default();
         let takeover = status.get("last_takeover").filter(|value| value.is_object()).cloned();
-        if takeover.is_none() || !report.all_survived() {
-            keep_logs(args, service.testbed, seed)?;
+        Self {
+            report,
+            takeover,
+            wrong_end: wrong_end(survivor, group),
+            fenced_packets: 0,
+            may_stop: survivor.is_none(),
         }
-        Ok(Outcome { report, takeover })
-    })
+    }
+
+    /// The fence was closed at the latest when the edge's answer was back at
+    /// the backup; until then the primary may speak, and what it said may be on
+    /// its way for `way_s`.
+    fn count_fenced(&mut self, heard: &[SystemTime], way_s: f64) {
+        let Some(takeover) = &self.takeover else { return };
+        let number = |value: Option<&Value>| value.and_then(Value::as_u64).unwrap_or(0);
+        let over = takeover.get("at").and_then(Value::as_str).and_then(second_of_day);
+        let took_us = number(takeover.get("total_us"));
+        let fence_us = number(takeover.get("phases_us").and_then(|phases| phases.get("fence")));
+        let Some(over_s) = over else { return };
+        let fenced_s = over_s - (took_us - fence_us.min(took_us)) as f64 / 1e6 + way_s;
+        let later = |at: &&SystemTime| {
+            let since = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+            (since - fenced_s).rem_euclid(DAY_S) < DAY_S / 2.0
+        };
+        self.fenced_packets = heard.iter().filter(later).count() as u64;
+    }
+}
+
+/// Why the wrong member speaks for the service after a fault, if it does.
+fn wrong_end(survivor: Option<Survivor>, group: &mut Group<'_>) -> Option<String> {
+    if survivor == Some(Survivor::Pair) {
+        return group.wait_protected().err().map(|error| format!("{error:#}"));
+    }
+    let mut says = Vec::new();
+    let mut speaks = |role| {
+        let status = group.status(role).unwrap_or_default();
+        let word = |name| status.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
+        let (part, state) = (word("role"), word("state"));
+        let speaks = part == "primary" && (state == "protected" || state == "unprotected");
+        says.push(format!("{} is {part}, {state}: {}", role.name(), word("reason")));
+        speaks
+    };
+    let (primary, backup) = (speaks(Role::Primary), speaks(Role::Backup));
+    let right = match survivor {
+        Some(Survivor::Backup) => backup && !primary,
+        Some(Survivor::Primary) => primary && !backup,
+        Some(Survivor::Either | Survivor::Pair) => primary != backup,
+        None => !(primary && backup),
+    };
+    (!right).then(|| format!("the wrong member speaks: {}", says.join("; ")))
 }
 
 fn keep_logs(args: &TakeoverArgs, testbed: &Testbed, seed: u64) -> Result<()> {
@@ -341,12 +418,19 @@ pub fn run(args: &TakeoverArgs) -> Result<TakeoverReport> {
 pub fn failure(outcome: &Outcome) -> Option<String> {
     let report = &outcome.report;
     let of_connection = report.connections.iter().enumerate().find_map(|(index, connection)| {
+        if outcome.may_stop && connection.byte_errors == 0 {
+            return None;
+        }
         let error = connection.error.as_ref()?;
         Some(format!("connection {index} ({:?}): {error}", connection.workload))
     });
     let no_fault = || report.fault_ns.is_none().then(|| "the fault's moment never came".to_owned());
-    let no_takeover = || outcome.takeover.is_none().then(|| "no takeover took place".to_owned());
-    of_connection.or_else(|| report.shared_error.clone()).or_else(no_fault).or_else(no_takeover)
+    let fenced = || match outcome.fenced_packets {
+        0 => None,
+        count => Some(format!("clients got {count} packets of a fenced member")),
+    };
+    let complaints = [report.shared_error.clone(), no_fault(), outcome.wrong_end.clone(), fenced()];
+    of_connection.or_else(|| complaints.into_iter().flatten().next())
 }
 
 fn sum_up(
@@ -378,6 +462,7 @@ fn sum_up(
             + books.iter().filter(|it| it.report.shared_error.is_some()).count() as u64,
         resets: connections().map(|it| it.resets).sum(),
         hangs: connections().filter(|it| it.hung).count() as u64,
+        fenced_packets: books.iter().map(|outcome| outcome.fenced_packets).sum(),
         stall_ms: Stalls::of_ns(&stalls),
         later_gap_ms: connections().map(|it| it.later_gap_ns).max().unwrap_or(0) as f64 / 1e6,
         quiet_gap_ms: Summary::of(quiet),
@@ -397,14 +482,15 @@ impl TakeoverReport {
     /// A few lines for people.
     pub fn print(&self) {
         println!(
-            "takeover: {} of {} runs and {} of {} connections survived; {} byte errors, {} resets, {} hangs",
+            "takeover: {} of {} runs and {} of {} connections survived; {} byte errors, {} resets, {} hangs, {} packets of a fenced member",
             self.survived,
             self.runs,
             self.connections_survived,
             self.connections,
             self.byte_errors,
             self.resets,
-            self.hangs
+            self.hangs,
+            self.fenced_packets
         );
         let Stalls { p50, p99, max } = self.stall_ms;
         println!(
@@ -425,4 +511,11 @@ impl TakeoverReport {
         }
         self.failures.iter().for_each(|failure| println!("{failure}"));
     }
+}
+
+/// The time of day of an RFC 3339 time in UTC, s.
+pub fn second_of_day(text: &str) -> Option<f64> {
+    let time = text.split_once('T')?.1.strip_suffix('Z')?;
+    let mut parts = time.split(':').map(|part| part.parse::<f64>().ok());
+    Some(parts.next()?? * 3600.0 + parts.next()?? * 60.0 + parts.next()??)
 }

@@ -58,9 +58,8 @@ impl Trigger {
         self.fired_ns = Some(crate::monotonic_ns());
         // Signals cost a microsecond and are sent from here; whatever may
         // take longer must not stop the load.
-        while let Some((_, Action::Kill(pid))) = steps.next_if(|step| step.0 == 0 && is_kill(step))
-        {
-            kill(pid);
+        while let Some(step) = steps.next_if(|step| step.0 == 0 && is_signal(&step.1)) {
+            perform(step);
         }
         let rest: Vec<_> = steps.collect();
         if !rest.is_empty() {
@@ -77,21 +76,25 @@ impl Trigger {
     }
 }
 
-fn is_kill(step: &(u64, Action)) -> bool {
-    matches!(step.1, Action::Kill(_))
+fn is_signal(action: &Action) -> bool {
+    matches!(action, Action::Kill(_) | Action::Stop(_) | Action::Continue(_))
 }
 
-fn kill(pid: u32) {
-    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+fn send(signal: Signal, pids: &[u32]) {
+    for pid in pids.iter().filter_map(|pid| Pid::from_raw(i32::try_from(*pid).ok()?)) {
         // A process that is gone already is as dead.
-        let _ = kill_process(pid, Signal::KILL);
+        let _ = kill_process(pid, signal);
     }
 }
 
 fn perform((delay_us, action): (u64, Action)) {
-    std::thread::sleep(Duration::from_micros(delay_us));
+    if delay_us > 0 {
+        std::thread::sleep(Duration::from_micros(delay_us));
+    }
     match action {
-        Action::Kill(pid) => kill(pid),
+        Action::Kill(pid) => send(Signal::KILL, &[pid]),
+        Action::Stop(pids) => send(Signal::STOP, &pids),
+        Action::Continue(pids) => send(Signal::CONT, &pids),
         Action::Write(path, text) => {
             if let Err(error) = std::fs::write(&path, text) {
                 eprintln!("the fault could not write {}: {error}", path.display());

@@ -55,6 +55,11 @@ pub enum Workload {
     HttpKeepalive,
     /// MQTT: a publisher and its subscriber, QoS 1.
     Mqtt,
+    /// memcached: incr of the connection's own counter, and a value that is set
+    /// and read back.
+    Memcached,
+    /// memcached: incr of one counter by all; together the replies are 1..=N.
+    MemcachedShared,
 }
 
 /// Connections of one kind.
@@ -86,8 +91,10 @@ impl Group {
             Workload::HttpClose => (256 << 10, 1, 0),
             Workload::HttpKeepalive => (1 << 10, 1, 0),
             Workload::Pubsub | Workload::Mqtt => (64, 1, 500),
+            Workload::Memcached => (1 << 10, 1, 0),
             Workload::Incr
             | Workload::Shared
+            | Workload::MemcachedShared
             | Workload::Idle
             | Workload::IdleSubscriber
             | Workload::Churn => (0, 1, 0),
@@ -101,6 +108,10 @@ impl Group {
 pub enum Action {
     /// `kill -9` of a process.
     Kill(u32),
+    /// SIGSTOP of processes.
+    Stop(Vec<u32>),
+    /// SIGCONT of processes.
+    Continue(Vec<u32>),
     /// Text written to a file, such as an interface's flags.
     Write(PathBuf, String),
     /// A program to run.

@@ -1,4 +1,5 @@
-//! What each workload says and what it must hear, for redis, HTTP and MQTT.
+//! What each workload says and what it must hear, for redis, memcached, HTTP
+//! and MQTT.
 
 use super::expect::{Expect, Expectations, Heard, Wrong};
 use super::pattern;
@@ -36,7 +37,7 @@ pub(super) struct Talk {
 impl Talk {
     pub(super) fn new(group: &Group, part: Part, index: usize, pair: usize, seed: u64) -> Self {
         let key = match (group.workload, part) {
-            (Workload::Shared, _) => format!("shared:{seed:x}"),
+            (Workload::Shared | Workload::MemcachedShared, _) => format!("shared:{seed:x}"),
             (_, Part::Only) => format!("{seed:x}:{index}"),
             (_, _) => format!("{seed:x}:{pair}"),
         };
@@ -92,6 +93,11 @@ impl Talk {
                     expect.push(Expect::text(&[0x90, 3, 0, 1, 1]));
                 }
             }
+            (Workload::Memcached | Workload::MemcachedShared, _) => {
+                // The first makes it; nobody hears whether it was the first.
+                let _ = write!(out, "add n:{} 0 0 1 noreply\r\n0\r\n", self.key);
+                return self.ask(out, expect);
+            }
             (Workload::Idle, _) | (Workload::Pubsub, _) => self.ping(out, expect),
             _ => return self.ask(out, expect),
         }
@@ -132,6 +138,11 @@ impl Talk {
                 expect.push(Expect::text(b":1\r\n"));
             }
             Workload::Mqtt => self.ask_mqtt(out, expect),
+            Workload::Memcached => self.ask_memcached(out, expect),
+            Workload::MemcachedShared => {
+                let _ = write!(out, "incr n:{} 1\r\n", self.key);
+                expect.push(Expect::Line);
+            }
             Workload::HttpKeepalive | Workload::HttpDownload | Workload::HttpClose => {
                 self.ask_http(out, expect);
             }
@@ -165,9 +176,10 @@ impl Talk {
     pub(super) fn heard(&mut self, what: Heard<'_>) -> Result<(), Wrong> {
         match what {
             Heard::Line(line) => {
+                let sign = if self.workload == Workload::Shared { ":" } else { "" };
                 let value = std::str::from_utf8(line)
                     .ok()
-                    .and_then(|text| text.strip_prefix(':')?.parse::<u64>().ok())
+                    .and_then(|text| text.strip_prefix(sign)?.parse::<u64>().ok())
                     .ok_or_else(|| {
                         Wrong::Judged(format!("{} is no counter", line.escape_ascii()))
                     })?;
@@ -210,6 +222,19 @@ impl Talk {
         redis(out, &range, None);
         expect.push(Expect::text(format!("+OK\r\n:{}\r\n", self.size).as_bytes()));
         bulk(expect, salt, from, to + 1 - from);
+    }
+
+    fn ask_memcached(&mut self, out: &mut Vec<u8>, expect: &mut Expectations) {
+        self.counter += 1;
+        let (key, size, salt) = (&self.key, self.size, self.salt.wrapping_add(self.number));
+        // Writing to a vector cannot fail.
+        let _ = write!(out, "incr n:{key} 1\r\nset v:{key} 0 0 {size}\r\n");
+        pattern::append(out, salt, 0, size);
+        let _ = write!(out, "\r\nget v:{key}\r\n");
+        let before = format!("{}\r\nSTORED\r\nVALUE v:{key} 0 {size}\r\n", self.counter);
+        expect.push(Expect::text(before.as_bytes()));
+        expect.push(Expect::Pattern { salt, at: 0, end: size });
+        expect.push(Expect::text(b"\r\nEND\r\n"));
     }
 
     fn ask_mqtt(&self, out: &mut Vec<u8>, expect: &mut Expectations) {

@@ -109,6 +109,18 @@ impl Host {
         self.holder
     }
 
+    /// The pids of all that runs on it but its first process, as seen from outside.
+    ///
+    /// # Errors
+    /// When /proc cannot be read.
+    pub fn processes(&self) -> Result<Vec<u32>> {
+        let namespace = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+        let own = namespace(self.holder);
+        let all = std::fs::read_dir("/proc").context("cannot read /proc")?;
+        let pids = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        Ok(pids.filter(|&pid| pid != self.holder && namespace(pid) == own).collect())
+    }
+
     /// Its private directory, as seen from outside.
     pub fn outside(&self) -> &Path {
         &self.outside

@@ -6,11 +6,13 @@
 pub mod config;
 mod host;
 pub mod ours;
+mod overhear;
 mod reaper;
 pub mod server;
 mod topology;
 
 pub use host::{Host, Role};
+pub use overhear::Overheard;
 pub use topology::{addresses, interface};
 
 use crate::emu::{self, EmuSpec};
@@ -125,6 +127,25 @@ impl Testbed {
     /// Whether primary and backup have a wire of their own.
     pub fn has_log_link(&self) -> bool {
         self.log_separate
+    }
+
+    /// Takes from the edge's kernel what a reboot would take: programs and maps.
+    /// Its daemon must be dead, and its `run_dir` be `run` in the host's directory.
+    ///
+    /// # Errors
+    /// When the pins cannot be removed.
+    pub fn forget_edge_programs(&self) -> Result<()> {
+        use interface::{EDGE_BACKUP, EDGE_BRIDGE, EDGE_CLIENT, EDGE_PRIMARY};
+        let edge = self.host(Role::Edge);
+        for device in [EDGE_CLIENT, EDGE_PRIMARY, EDGE_BACKUP, EDGE_BRIDGE] {
+            let words = ["-n", edge.namespace(), "qdisc", "del", "dev", device, "clsact"];
+            // Not every interface has programs.
+            let _ = crate::command::output("tc", &words);
+        }
+        let pins = edge.inside().join("run/bpf-edge");
+        let status = edge.command("umount").arg(&pins).status()?;
+        anyhow::ensure!(status.success(), "cannot unmount {}", pins.display());
+        Ok(())
     }
 
     /// Gives the service addresses to the primary's kernel, as the variant

@@ -89,9 +89,27 @@ impl<'a> Group<'a> {
         Ok(group)
     }
 
+    /// Waits until a daemon has ended, and starts it again with its config.
+    ///
+    /// # Errors
+    /// When it does not end, or cannot be started.
+    pub fn restart(&mut self, role: Role) -> Result<()> {
+        let daemon = self.daemons.iter_mut().find(|daemon| daemon.0 == role);
+        let daemon = &mut daemon.context("no daemon on this host")?.1;
+        let ended = || daemon.try_wait().ok().flatten();
+        wait_for("the end of a daemon", PROTECT_LIMIT, ended)?;
+        let child = self.spawn(role, &GroupOptions::default())?;
+        self.daemons.retain(|daemon| daemon.0 != role);
+        self.daemons.push((role, child));
+        Ok(())
+    }
+
     fn spawn(&self, role: Role, options: &GroupOptions) -> Result<Child> {
         let host = self.testbed.host(role);
-        let log = fs::File::create(host.outside().join("daemon.log"))?;
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(host.outside().join("daemon.log"))?;
         let mut command = host.command(crate::own_binary()?);
         command
             .args(["run", "--config", &self.config.display().to_string(), "--role", name(role)])

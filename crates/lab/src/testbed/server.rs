@@ -33,6 +33,16 @@ pub enum Program {
     Lighttpd,
     /// nginx as one process.
     Nginx,
+    /// memcached with one worker thread, beside six that help it.
+    #[serde(rename = "memcached-1")]
+    #[clap(name = "memcached-1")]
+    Memcached1,
+    /// memcached with four worker threads.
+    #[serde(rename = "memcached-4")]
+    #[clap(name = "memcached-4")]
+    Memcached4,
+    /// `python3 -m http.server`: a thread for each connection.
+    Python,
 }
 
 impl Program {
@@ -41,7 +51,8 @@ impl Program {
         match self {
             Program::Redis => 6379,
             Program::Mosquitto => 1883,
-            Program::Lighttpd | Program::Nginx => 8080,
+            Program::Lighttpd | Program::Nginx | Program::Python => 8080,
+            Program::Memcached1 | Program::Memcached4 => 11211,
         }
     }
 
@@ -52,7 +63,14 @@ impl Program {
             Program::Mosquitto => "/usr/sbin/mosquitto",
             Program::Lighttpd => "/usr/sbin/lighttpd",
             Program::Nginx => "/usr/sbin/nginx",
+            Program::Memcached1 | Program::Memcached4 => "/usr/bin/memcached",
+            Program::Python => "/usr/bin/python3",
         }
+    }
+
+    /// Whether it serves documents.
+    fn is_http(self) -> bool {
+        matches!(self, Program::Lighttpd | Program::Nginx | Program::Python)
     }
 }
 
@@ -80,39 +98,13 @@ impl Recipe {
         let outside = host.outside().join("server");
         fs::create_dir_all(&outside)?;
         let own = directory.display().to_string();
-        if matches!(program, Program::Lighttpd | Program::Nginx) {
+        if program.is_http() {
             write_documents(&outside.join("www"), documents)?;
         }
-        let config = match program {
-            Program::Redis => String::new(),
-            Program::Mosquitto => mosquitto_config(),
-            Program::Lighttpd => lighttpd_config(&own),
-            Program::Nginx => nginx_config(&own),
-        };
-        fs::write(outside.join("server.conf"), config)?;
+        fs::write(outside.join("server.conf"), config(program, &own))?;
         give_away(&outside)?;
-        let conf = format!("{own}/server.conf");
-        let arguments: Vec<&str> = match program {
-            Program::Redis => vec![
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-                "--protected-mode",
-                "no",
-                "--bind",
-                SERVICE_V4,
-                SERVICE_V6,
-                "--port",
-                "6379",
-                "--dir",
-                &own,
-            ],
-            Program::Mosquitto => vec!["-c", &conf],
-            Program::Lighttpd => vec!["-D", "-f", &conf],
-            Program::Nginx => vec!["-p", &own, "-e", "stderr", "-c", &conf],
-        };
-        let command = [program.path()].into_iter().chain(arguments).map(str::to_owned).collect();
+        let arguments = arguments(program, &own);
+        let command = [program.path().to_owned()].into_iter().chain(arguments).collect();
         Ok(Self { program, command, directory, user: USER })
     }
 
@@ -200,6 +192,44 @@ fn write_documents(directory: &Path, limit: u64) -> Result<()> {
 fn give_away(directory: &Path) -> Result<()> {
     let path = directory.display().to_string();
     crate::command::output("chown", &["-R", &format!("{USER}:nogroup"), &path]).map(drop)
+}
+
+/// The text of the config file; `own` is the server's directory.
+fn config(program: Program, own: &str) -> String {
+    match program {
+        Program::Mosquitto => mosquitto_config(),
+        Program::Lighttpd => lighttpd_config(own),
+        Program::Nginx => nginx_config(own),
+        Program::Redis | Program::Memcached1 | Program::Memcached4 | Program::Python => {
+            String::new()
+        }
+    }
+}
+
+/// What follows the program's name on the command line.
+fn arguments(program: Program, own: &str) -> Vec<String> {
+    let conf = format!("{own}/server.conf");
+    let memcached =
+        |workers| format!("-l {SERVICE_V4},{SERVICE_V6} -p 11211 -U 0 -t {workers} -m 64");
+    let words = match program {
+        // The empty word of `--save ""` is no word of a line.
+        Program::Redis => {
+            let line = format!(
+                "--appendonly no --protected-mode no --bind {SERVICE_V4} {SERVICE_V6} \
+                 --port 6379 --dir {own}"
+            );
+            return ["--save", ""].into_iter().chain(line.split(' ')).map(str::to_owned).collect();
+        }
+        Program::Mosquitto => format!("-c {conf}"),
+        Program::Lighttpd => format!("-D -f {conf}"),
+        Program::Nginx => format!("-p {own} -e stderr -c {conf}"),
+        Program::Memcached1 => memcached(1),
+        Program::Memcached4 => memcached(4),
+        Program::Python => {
+            format!("-m http.server 8080 --bind :: --protocol HTTP/1.1 --directory {own}/www")
+        }
+    };
+    words.split(' ').map(str::to_owned).collect()
 }
 
 fn mosquitto_config() -> String {

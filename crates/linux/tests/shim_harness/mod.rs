@@ -3,10 +3,12 @@
 #![allow(dead_code)] // each test program uses its part
 
 use holdfast_linux::epoll::{Epoll, Interest};
+use holdfast_linux::listener::revive;
 use holdfast_linux::shm::Settings;
 use holdfast_linux::spawn::{Server, ServerCommand};
 use holdfast_wire::log::{Header, read_header, record_len};
 use holdfast_wire::shm::mode;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -123,6 +125,18 @@ pub fn observe(
     name: &str,
     load: impl FnOnce() + Send,
 ) -> Outcome {
+    observe_promoted(argv, port, options, name, load, |_| {})
+}
+
+/// As [`observe`]; `after` gets the replica when it has consumed what it would.
+fn observe_promoted(
+    argv: &[&str],
+    port: u16,
+    options: u32,
+    name: &str,
+    load: impl FnOnce() + Send,
+    after: impl FnOnce(&Server),
+) -> Outcome {
     let dirs = ["p", "b"]
         .map(|m| std::env::temp_dir().join(format!("hf-shim-{name}-{m}-{}", std::process::id())));
     for d in &dirs {
@@ -144,6 +158,9 @@ pub fn observe(
     let mut replica = start(argv, port, options, mode::REPLAY, &dirs[1]);
     let left = replay(&replica, &log);
     let of_replica = (replica.memory.mode(), replica.memory.reason());
+    if left == 0 && of_replica.0 == mode::REPLAY {
+        after(&replica);
+    }
     replica.kill();
     let said = said(&dirs[0], mode::RECORD) + "replica:\n" + &said(&dirs[1], mode::REPLAY);
     for d in &dirs {
@@ -166,7 +183,43 @@ fn said(dir: &Path, as_mode: u32) -> String {
 
 /// As [`observe`]; the replica must consume all of the log without a difference.
 pub fn run(argv: &[&str], port: u16, name: &str, load: impl FnOnce() + Send) {
-    let o = observe(argv, port, 0, name, load);
+    consumed(&observe(argv, port, 0, name, load));
+}
+
+/// As [`run`]; then the replica goes live, and `after` is its clients' work.
+pub fn run_and_promote(
+    argv: &[&str],
+    port: u16,
+    name: &str,
+    load: impl FnOnce() + Send,
+    after: impl FnOnce(),
+) {
+    let mut is_live = false;
+    let o = observe_promoted(argv, port, 0, name, load, |replica| {
+        promote(replica);
+        after();
+        is_live = true;
+    });
+    consumed(&o);
+    assert!(is_live, "{}", o.said);
+}
+
+/// What a daemon does at promotion, but for the connections: they are dead.
+fn promote(replica: &Server) {
+    replica.memory.end_log();
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while replica.memory.mode() != mode::PARKED {
+        assert!(Instant::now() < deadline, "not parked: mode {}", replica.memory.mode());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for l in replica.memory.listeners() {
+        let fd = replica.take_fd(l.fd).expect("the replica's listener");
+        revive(fd.as_fd(), &l.addr[..l.addr_len as usize], l.backlog).expect("listening");
+    }
+    replica.memory.set_mode(mode::LIVE);
+}
+
+fn consumed(o: &Outcome) {
     assert_eq!(o.primary, (mode::RECORD, String::new()), "{}", o.said);
     let end = (o.replica.0, o.left);
     assert_eq!(end, (mode::REPLAY, 0), "{} bytes of log; {}\n{}", o.log_len, o.replica.1, o.said);

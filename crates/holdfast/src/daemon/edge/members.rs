@@ -3,7 +3,10 @@
 use super::{MEMBERS, Wish};
 use crate::channel::{Channel, ChannelError};
 use crate::config::Config;
+use crate::daemon::beats::Beats;
 use crate::poll::{Interest, Poll};
+use holdfast_cluster::Nanos;
+use holdfast_cluster::detector::Detector;
 use holdfast_wire::log::LOG_VERSION;
 use holdfast_wire::message::{Message, VERSION};
 use std::time::Duration;
@@ -17,6 +20,8 @@ const WISHES_MAX: usize = 1024;
 /// One slot per member of the configuration.
 pub(super) struct Links {
     group: String,
+    /// Time between two heartbeats.
+    period: Nanos,
     slots: Vec<Slot>,
 }
 
@@ -25,15 +30,22 @@ struct Slot {
     channel: Option<Channel>,
     /// Its hello was what it must be.
     greeted: bool,
-    beats: u64,
+    /// It outlives a channel: a member that comes back at once was never gone.
+    detector: Detector,
 }
 
 impl Links {
+    /// Every member has some time to come, from time 0 on.
     pub fn new(config: &Config) -> Self {
-        let slot =
-            |name: &String| Slot { name: name.clone(), channel: None, greeted: false, beats: 0 };
+        let period = Nanos(config.heartbeat().as_nanos() as u64);
+        let slot = |name: &String| Slot {
+            name: name.clone(),
+            channel: None,
+            greeted: false,
+            detector: Detector::new(Nanos(0), period),
+        };
         let slots = config.members.iter().map(|m| slot(&m.name)).collect();
-        Self { group: config.group.name.clone(), slots }
+        Self { group: config.group.name.clone(), period, slots }
     }
 
     pub fn count(&self) -> usize {
@@ -57,6 +69,7 @@ impl Links {
         &mut self,
         index: usize,
         channel: Channel,
+        epoch: u64,
         poll: &Poll,
     ) -> Result<(), ChannelError> {
         let Some(slot) = self.slots.get_mut(index) else { return Err(ChannelError::Closed) };
@@ -68,39 +81,70 @@ impl Links {
             log_version: LOG_VERSION,
             group: &self.group,
             member: "edge",
+            epoch,
             world: Vec::new(),
         })
     }
 
-    /// Closes the channel; false if there was none.
-    pub fn drop_link(&mut self, index: usize) -> bool {
-        self.slots.get_mut(index).is_some_and(|slot| slot.channel.take().is_some())
+    /// Closes the channel; false if there was none. The member has some time to
+    /// come back.
+    pub fn drop_link(&mut self, index: usize, at: Nanos) -> bool {
+        let Some(slot) = self.slots.get_mut(index) else { return false };
+        slot.detector = Detector::new(at, self.period);
+        slot.channel.take().is_some()
+    }
+
+    /// When [`Links::watch`] is due.
+    pub fn deadline(&self) -> Option<Nanos> {
+        self.slots.iter().filter_map(|slot| slot.detector.next_deadline()).min()
+    }
+
+    /// Sends the member a heartbeat when it is time; true when it has been
+    /// silent for too long.
+    pub fn watch(&mut self, index: usize, at: Nanos) -> bool {
+        let Some(Slot { channel, detector, .. }) = self.slots.get_mut(index) else {
+            return false;
+        };
+        let mut send = |message: &Message<'_>| {
+            // A channel that cannot take it has failed; its next turn says so.
+            channel.as_mut().map(|channel| channel.send(message));
+        };
+        let mut declared = false;
+        let mut beats = Beats { peer: &mut send, executed: 0, declared: &mut declared };
+        detector.handle_timeout(at, &mut beats);
+        if declared {
+            // It may come back: the beats go on.
+            *detector = Detector::new(at, self.period);
+        }
+        declared
     }
 
     /// What the member wishes, and whether its channel still lives.
-    pub fn receive(&mut self, index: usize) -> (Vec<Wish>, Result<(), ChannelError>) {
+    pub fn receive(&mut self, index: usize, at: Nanos) -> (Vec<Wish>, Result<(), ChannelError>) {
         let mut wishes = Vec::new();
         let group = self.group.as_str();
-        let Some(Slot { name, channel: Some(channel), greeted, .. }) = self.slots.get_mut(index)
-        else {
+        let Some(slot) = self.slots.get_mut(index) else { return (wishes, Ok(())) };
+        let Slot { name, channel: Some(channel), greeted, detector } = slot else {
             return (wishes, Ok(()));
         };
+        let mut declared = false;
         let result = channel.recv(|message| {
+            let mut beats = Beats { peer: &mut |_| {}, executed: 0, declared: &mut declared };
+            detector.handle_received(at, &mut beats);
             let wish = match message {
                 Message::Hello { version, log_version, group: theirs, member, .. } => {
                     *greeted = version == VERSION
                         && log_version == LOG_VERSION
                         && theirs == group
                         && member == name;
-                    (!*greeted).then(|| {
-                        Wish::Leave("its hello is of another release, group or member".to_owned())
-                    })
+                    let other = "its hello is of another release, group or member";
+                    Some(if *greeted { Wish::Ask } else { Wish::Leave(other.to_owned()) })
                 }
                 _ if !*greeted => Some(Wish::Leave("it did not say hello first".to_owned())),
                 Message::Ask => Some(Wish::Ask),
                 Message::InStep { epoch, yes } => Some(Wish::InStep { epoch, yes }),
                 Message::Promote { epoch } => Some(Wish::Promote { epoch }),
-                Message::Beat { number, .. } => Some(Wish::Echo { number }),
+                Message::Beat { .. } => Some(Wish::Nothing),
                 _ => Some(Wish::Leave("it sent the edge what only a member may hear".to_owned())),
             };
             if wishes.len() < WISHES_MAX {
@@ -117,15 +161,6 @@ impl Links {
         };
         if let Err(error) = channel.send(message) {
             tracing::warn!("{name}: {error}");
-        }
-    }
-
-    /// A sign of life; `echo` is the number it answers, or 0.
-    pub fn beat(&mut self, index: usize, echo: u64) {
-        if let Some(slot) = self.slots.get_mut(index) {
-            slot.beats += 1;
-            let number = slot.beats;
-            self.send(index, &Message::Beat { number, echo, executed: 0 });
         }
     }
 

@@ -41,8 +41,15 @@ impl EdgeDaemon<'_> {
                 &format!("start holdfast on `{first}`"),
             );
         };
+        if !self.machine.answers(current) {
+            return says(
+                State::Waiting,
+                &format!("`{current}` is current, and its daemon does not answer"),
+                "look at its host; if no backup takes over, start both members again",
+            );
+        }
         let others = || self.config.members.iter().filter(|m| m.name != current);
-        if others().any(|m| self.machine.is_in_step(&m.name)) {
+        if others().any(|m| self.machine.is_ready(&m.name)) {
             return says(State::Protected, "", "");
         }
         let names: Vec<&str> = others().map(|m| m.name.as_str()).collect();
@@ -55,8 +62,11 @@ impl EdgeDaemon<'_> {
 
     fn peer(&self, index: usize) -> Peer {
         let name = self.links.name(index);
+        let is_silent = self.machine.is_in_step(name) && !self.machine.is_ready(name);
         let note = if self.machine.handle_ask().current.as_deref() == Some(name) {
             "current"
+        } else if is_silent {
+            "in step, does not answer"
         } else if self.machine.is_in_step(name) {
             "in step"
         } else {

@@ -2,7 +2,8 @@
 //! or it runs on alone because the edge says so.
 
 use super::{ASK_EVERY, CONTROL, Loop, PIDFD};
-use crate::daemon::member::{End, Heard, Node};
+use crate::daemon::member::{End, Heard, Node, RESTART_BOTH};
+use crate::daemon::pairing::{no_rejoin, turn_away};
 use crate::status::{Role, State};
 use holdfast_linux::bpf::Gate;
 use holdfast_replica::Nanos;
@@ -47,13 +48,7 @@ impl Loop {
     /// Another member speaks in a newer epoch: the server dies first (decision 21).
     pub(super) fn stand_down(&mut self, node: &mut Node<'_>, newer: &Heard) -> anyhow::Result<End> {
         self.server.kill();
-        let reason = format!("{} is current in epoch {}", newer.current, newer.epoch);
-        node.set_state(
-            Role::None,
-            State::Fenced,
-            &reason,
-            "restart both members to be protected again",
-        );
+        node.set_replaced(newer);
         self.machine.handle_backup_lost();
         self.idle(node)
     }
@@ -69,7 +64,7 @@ impl Loop {
         let _ = node.poll.remove(&self.peer);
         let _ = self.peer.send(&Message::Refused { reason });
         let _ = self.peer.flush();
-        let mut ask_at = Instant::now();
+        let (mut ask_at, asked) = (Instant::now(), node.status.epoch);
         loop {
             let now = Instant::now();
             if now >= ask_at {
@@ -85,8 +80,9 @@ impl Loop {
             let mut granted = None;
             if node.edge_due(tokens) {
                 node.turn_edge(|message| {
+                    // One for the old epoch only opens an edge that has restarted.
                     if let Message::Granted { epoch } = message {
-                        granted = Some(*epoch);
+                        granted = Some(*epoch).filter(|epoch| *epoch > asked);
                     }
                 });
             }
@@ -94,7 +90,7 @@ impl Loop {
                 node.status.epoch = epoch;
                 return self.serve_alone(node, reason);
             }
-            if let Some(newer) = node.heard.clone().filter(|h| h.epoch > node.status.epoch) {
+            if let Some(newer) = node.replaced_by() {
                 return self.stand_down(node, &newer);
             }
             if tokens.has(CONTROL) || tokens.has(PIDFD) {
@@ -114,8 +110,7 @@ impl Loop {
             let _ = self.raw.send(&packet);
         }
         let reason = format!("{reason}; running alone");
-        let remedy = "restart both members at a quiet moment to be protected again";
-        node.set_state(Role::Primary, State::Unprotected, &reason, remedy);
+        node.set_state(Role::Primary, State::Unprotected, &reason, RESTART_BOTH);
         self.idle(node)
     }
 
@@ -132,6 +127,8 @@ impl Loop {
         self.stop_watching(node);
         loop {
             let (stop, tokens) = node.wait(Some(Instant::now() + Duration::from_millis(200)))?;
+            let reason = no_rejoin(node);
+            turn_away(node, &mut self.listener, &reason);
             if node.edge_due(tokens) {
                 node.turn_edge(|_| {});
             }

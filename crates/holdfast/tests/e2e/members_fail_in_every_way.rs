@@ -1,0 +1,115 @@
+//! Frozen, cut off, killed one by one, slow, or declared dead by mistake: the
+//! right member speaks in the end, the other one is silent, and no client
+//! loses a byte.
+
+use crate::world;
+use holdfast_lab::load::Action;
+use holdfast_lab::testbed::Role;
+use std::time::Duration;
+
+#[test]
+fn a_primary_that_comes_back_to_life_stays_silent() {
+    let _limit = world::limit(Duration::from_secs(180));
+    world::all_survive(
+        &[
+            "--fault freeze --workload shared",
+            "--fault freeze --workload download --ipv6",
+            "--fault false-alarm --workload shared --ipv6",
+            "--fault false-alarm --workload upload",
+        ],
+        1,
+    );
+}
+
+#[test]
+fn either_daemon_may_die_alone() {
+    let _limit = world::limit(Duration::from_secs(180));
+    world::all_survive(
+        &[
+            "--fault daemon-kill --workload shared --connections 8",
+            "--fault daemon-kill --workload download --ipv6",
+            "--fault backup-kill --workload incr --ipv6",
+            "--fault replica-kill --workload upload",
+            "--fault edge-daemon-kill --workload churn",
+        ],
+        1,
+    );
+}
+
+#[test]
+fn a_backup_that_stands_still_does_not_hold_its_primary() {
+    let _limit = world::limit(Duration::from_secs(180));
+    world::all_survive(
+        &[
+            "--fault backup-freeze --workload shared",
+            "--fault backup-freeze --workload upload --ipv6",
+            "--fault backup-cut --workload download",
+            "--fault replica-slow --workload incr",
+        ],
+        1,
+    );
+}
+
+#[test]
+fn any_wire_may_break() {
+    let _limit = world::limit(Duration::from_secs(240));
+    world::all_survive(
+        &[
+            "--fault channel-cut --workload shared",
+            "--fault one-way-cut --workload incr",
+            "--fault service-cut --workload download --ipv6",
+            "--fault tap-cut --workload upload",
+        ],
+        1,
+    );
+}
+
+/// Backup lost, primary alone, backup started again, primary killed: it is
+/// better to be silent than to lie.
+#[test]
+fn a_backup_that_missed_something_never_speaks() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_redis_mut(|testbed, group| {
+        let backup = group.daemon_pid(Role::Backup).expect("a backup");
+        let load = world::counting(600, 200, Some(vec![(0, Action::Kill(backup))]));
+        world::finish(world::start(testbed, &load), group);
+        group.restart(Role::Backup).expect("the backup starts again");
+        let says = |group: &holdfast_lab::testbed::ours::Group<'_>, role: Role, name: &str| {
+            let status = group.status(role).unwrap_or_default();
+            status[name].as_str().unwrap_or_default().to_owned()
+        };
+        world::wait_until("the backup to be told", || {
+            says(group, Role::Backup, "reason").contains("runs alone in epoch 2")
+        });
+        assert_eq!(says(group, Role::Primary, "state"), "unprotected");
+        let primary = group.daemon_pid(Role::Primary).expect("a primary");
+        world::signal(primary, "KILL");
+        world::wait_until("the edge to say so", || {
+            says(group, Role::Edge, "reason").contains("does not answer")
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(says(group, Role::Backup, "state"), "waiting");
+        assert_eq!(says(group, Role::Backup, "role"), "backup");
+    });
+}
+
+/// The edge's host starts anew: no program, no map, only what is on its disk.
+#[test]
+fn an_edge_that_has_forgotten_everything_is_opened_by_its_member() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_redis_mut(|testbed, group| {
+        let load = world::start(testbed, &world::counting(2500, 0, None));
+        std::thread::sleep(Duration::from_millis(400));
+        let edge = group.daemon_pid(Role::Edge).expect("the edge's daemon");
+        world::signal(edge, "KILL");
+        testbed.forget_edge_programs().expect("the programs go");
+        group.restart(Role::Edge).expect("the edge's daemon starts again");
+        group.wait_protected().expect("the pair is protected again");
+        world::finish(load, group);
+        let server = group.server_pid(Role::Primary).expect("a server");
+        let load = world::counting(600, 200, Some(vec![(0, Action::Kill(server))]));
+        world::finish(world::start(testbed, &load), group);
+        let status = group.status(Role::Backup).expect("the survivor answers");
+        assert!(status["last_takeover"].is_object(), "{status}");
+    });
+}

@@ -1,0 +1,251 @@
+//! The ways in which a group breaks: what happens when, and who must speak in
+//! the end.
+
+use crate::load::Action;
+use crate::testbed::ours::Group;
+use crate::testbed::{Host, Role, Testbed, interface};
+use anyhow::Result;
+use serde::Serialize;
+
+/// How long what freezes stays frozen, µs: longer than any detection.
+const FROZEN_US: u64 = 500_000;
+
+/// How long heartbeats are missing in a false alarm, µs: long enough to be
+/// declared dead, and no longer.
+const FALSE_ALARM_US: u64 = 120_000;
+
+/// How often a slow process is stopped; with 10 ms each, a second.
+const SLOW_TURNS: usize = 100;
+
+/// A classic BPF program that drops what it sees: `ret #2`, TC_ACT_SHOT.
+const DROP_ALL: &str = "1,6 0 0 2";
+
+/// What breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum FaultKind {
+    /// kill -9 of the server.
+    Kill9,
+    /// kill -9 of the primary's daemon and of its server.
+    Kill9All,
+    /// The primary's link goes down.
+    LinkCut,
+    /// Every process of the primary stops, and goes on half a second later.
+    Freeze,
+    /// kill -9 of the primary's daemon alone.
+    DaemonKill,
+    /// The members do not reach each other any more; both reach the edge.
+    ChannelCut,
+    /// The same, but only one of them is not heard any more; the seed says who.
+    OneWayCut,
+    /// The primary's messages are lost for a moment; it lives, and keeps sending.
+    FalseAlarm,
+    /// kill -9 of the backup's daemon, and with it of its replica.
+    BackupKill,
+    /// kill -9 of the replica alone.
+    ReplicaKill,
+    /// Every process of the backup stops, and goes on half a second later.
+    BackupFreeze,
+    /// The backup's link goes down.
+    BackupCut,
+    /// The backup loses its link to the edge, and with it the copies; the
+    /// members still reach each other.
+    TapCut,
+    /// The primary loses its link to the edge, and with it the clients; the
+    /// members still reach each other.
+    ServiceCut,
+    /// The replica gets a tenth of its time for a second.
+    ReplicaSlow,
+    /// kill -9 of the edge's daemon, which is started again.
+    EdgeDaemonKill,
+}
+
+/// Who speaks for the service when all is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survivor {
+    /// The backup took over.
+    Backup,
+    /// The primary runs on alone.
+    Primary,
+    /// One of the two does, and the other is silent.
+    Either,
+    /// Nothing changed: the pair stands.
+    Pair,
+}
+
+impl FaultKind {
+    /// Who must speak in the end.
+    pub fn survivor(self) -> Survivor {
+        match self {
+            Self::Kill9
+            | Self::Kill9All
+            | Self::LinkCut
+            | Self::ServiceCut
+            | Self::Freeze
+            | Self::DaemonKill => Survivor::Backup,
+            Self::ChannelCut | Self::OneWayCut | Self::FalseAlarm => Survivor::Either,
+            Self::BackupKill
+            | Self::ReplicaKill
+            | Self::BackupFreeze
+            | Self::BackupCut
+            | Self::TapCut => Survivor::Primary,
+            Self::EdgeDaemonKill | Self::ReplicaSlow => Survivor::Pair,
+        }
+    }
+
+    /// Who must speak when `second` has happened soon after. `None`: each of
+    /// the two took a member away, and the service may stop rather than lie.
+    pub fn survivor_with(self, second: Option<Self>) -> Option<Survivor> {
+        match (self.survivor(), second.map(Self::survivor)) {
+            (only, None | Some(Survivor::Pair)) | (Survivor::Pair, Some(only)) => Some(only),
+            _ => None,
+        }
+    }
+
+    /// Whether the members need a wire of their own, so that it can be cut
+    /// without either of them losing the edge.
+    pub fn needs_log_link(self) -> bool {
+        matches!(
+            self,
+            Self::ChannelCut | Self::OneWayCut | Self::FalseAlarm | Self::TapCut | Self::ServiceCut
+        )
+    }
+
+    /// Whether the primary lives on, fenced, when the backup has taken over.
+    pub fn leaves_a_fenced_member(self) -> bool {
+        matches!(self, Self::Freeze | Self::ChannelCut | Self::OneWayCut | Self::FalseAlarm)
+    }
+}
+
+/// The steps of a fault of this kind.
+///
+/// # Errors
+/// When a process that is to be hit does not run, or a link cannot be prepared.
+pub fn fault_steps(
+    kind: FaultKind,
+    testbed: &Testbed,
+    group: &Group<'_>,
+    seed: u64,
+) -> Result<Vec<(u64, Action)>> {
+    let at_once = |action| Ok(vec![(0, action)]);
+    match kind {
+        FaultKind::Kill9 => at_once(Action::Kill(group.server_pid(Role::Primary)?)),
+        FaultKind::Kill9All => Ok(vec![
+            (0, Action::Kill(group.daemon_pid(Role::Primary)?)),
+            (0, Action::Kill(group.server_pid(Role::Primary)?)),
+        ]),
+        FaultKind::DaemonKill => at_once(Action::Kill(group.daemon_pid(Role::Primary)?)),
+        FaultKind::BackupKill => at_once(Action::Kill(group.daemon_pid(Role::Backup)?)),
+        FaultKind::ReplicaKill => at_once(Action::Kill(group.server_pid(Role::Backup)?)),
+        FaultKind::EdgeDaemonKill => at_once(Action::Kill(group.daemon_pid(Role::Edge)?)),
+        FaultKind::LinkCut => Ok(cut_off(testbed, Role::Primary)),
+        FaultKind::BackupCut => Ok(cut_off(testbed, Role::Backup)),
+        FaultKind::ServiceCut => at_once(down(testbed.host(Role::Primary), interface::PRIMARY)),
+        FaultKind::TapCut => at_once(down(testbed.host(Role::Backup), interface::BACKUP)),
+        FaultKind::ReplicaSlow => Ok(slow(group.server_pid(Role::Backup)?)),
+        FaultKind::Freeze => freeze(testbed.host(Role::Primary)),
+        FaultKind::BackupFreeze => freeze(testbed.host(Role::Backup)),
+        // A link that is down would be routed around, through the edge.
+        FaultKind::ChannelCut => [Role::Primary, Role::Backup]
+            .map(|unheard| Ok((0, Deaf::prepare(testbed, unheard)?.drop_all())))
+            .into_iter()
+            .collect(),
+        FaultKind::OneWayCut => {
+            let unheard = if seed.is_multiple_of(2) { Role::Primary } else { Role::Backup };
+            at_once(Deaf::prepare(testbed, unheard)?.drop_all())
+        }
+        FaultKind::FalseAlarm => {
+            let deaf = Deaf::prepare(testbed, Role::Primary)?;
+            Ok(vec![(0, deaf.drop_all()), (FALSE_ALARM_US, deaf.drop_nothing())])
+        }
+    }
+}
+
+/// The steps of two faults, the second so much later than the first.
+pub fn both(
+    first: Vec<(u64, Action)>,
+    second: Vec<(u64, Action)>,
+    later_us: u64,
+) -> Vec<(u64, Action)> {
+    let since_start = |steps: Vec<(u64, Action)>, mut at_us| {
+        let absolute = steps.into_iter().map(move |(delay_us, action)| {
+            at_us += delay_us;
+            (at_us, action)
+        });
+        absolute.collect::<Vec<_>>()
+    };
+    let mut all = since_start(first, 0);
+    all.extend(since_start(second, later_us));
+    all.sort_by_key(|step| step.0);
+    let mut before_us = 0;
+    for (at_us, _) in &mut all {
+        (before_us, *at_us) = (*at_us, *at_us - before_us);
+    }
+    all
+}
+
+/// IFF_UP cleared, as `ip link set down` does it, without its start.
+fn down(host: &Host, device: &str) -> Action {
+    Action::Write(host.interface_flags(device), "0x1002".to_owned())
+}
+
+fn cut_off(testbed: &Testbed, role: Role) -> Vec<(u64, Action)> {
+    let (service, log) = match role {
+        Role::Backup => (interface::BACKUP, interface::BACKUP_LOG),
+        _ => (interface::PRIMARY, interface::PRIMARY_LOG),
+    };
+    let devices = [Some(service), testbed.has_log_link().then_some(log)];
+    devices.into_iter().flatten().map(|device| (0, down(testbed.host(role), device))).collect()
+}
+
+fn freeze(host: &Host) -> Result<Vec<(u64, Action)>> {
+    let pids = host.processes()?;
+    Ok(vec![(0, Action::Stop(pids.clone())), (FROZEN_US, Action::Continue(pids))])
+}
+
+/// It runs for a millisecond in ten.
+fn slow(pid: u32) -> Vec<(u64, Action)> {
+    let turn = [(1_000, Action::Stop(vec![pid])), (9_000, Action::Continue(vec![pid]))];
+    turn.into_iter().cycle().take(2 * SLOW_TURNS).collect()
+}
+
+/// The end of the members' own wire that is to hear nothing.
+struct Deaf<'a> {
+    host: &'a Host,
+    device: &'static str,
+}
+
+impl<'a> Deaf<'a> {
+    /// Makes ready that `unheard` is not heard by the other member.
+    fn prepare(testbed: &'a Testbed, unheard: Role) -> Result<Self> {
+        let (role, device) = match unheard {
+            Role::Backup => (Role::Primary, interface::PRIMARY_LOG),
+            _ => (Role::Backup, interface::BACKUP_LOG),
+        };
+        let host = testbed.host(role);
+        let words = ["-n", host.namespace(), "qdisc", "add", "dev", device, "clsact"];
+        // It is there already if two faults of a run need it.
+        let made = crate::command::output("tc", &words);
+        if let Err(error) = made
+            && !error.to_string().contains("Exclusivity")
+        {
+            return Err(error.context("preparing a link that hears nothing"));
+        }
+        Ok(Self { host, device })
+    }
+
+    fn drop_all(&self) -> Action {
+        self.tc(&["filter", "add"], &["bpf", "direct-action", "bytecode", DROP_ALL])
+    }
+
+    fn drop_nothing(&self) -> Action {
+        self.tc(&["filter", "del"], &[])
+    }
+
+    fn tc(&self, verb: &[&str], rest: &[&str]) -> Action {
+        let start = ["tc", "-n", self.host.namespace()];
+        let place = ["dev", self.device, "ingress"];
+        let words = [&start[..], verb, &place[..], rest].concat();
+        Action::Run(words.into_iter().map(str::to_owned).collect())
+    }
+}

@@ -1,0 +1,202 @@
+//! `holdfast lab bench promotion`: how long a takeover takes when it has many
+//! connections to carry over, and what they cost the backup in memory.
+
+use super::faults::{FaultKind, fault_steps};
+use super::service::{Variant, address, with_service};
+use super::stats::Summary;
+use super::takeover::{Outcome, PHASES, failure};
+use crate::load::{Fault, Group, Run, Spec, Workload};
+use crate::testbed::ours::GroupOptions;
+use crate::testbed::server::Program;
+use crate::testbed::{Plan, Role};
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Above so many connections most of them are idle.
+const LIVE_MAX: usize = 1000;
+
+/// How many of many connections are busy.
+const BUSY_OF_MANY: usize = 100;
+
+/// A busy connection asks this often, µs.
+const INTERVAL_US: u64 = 100_000;
+
+/// From the moment all connections work to the fault, µs.
+const FAULT_AFTER_US: u64 = 500_000;
+
+/// If nothing is outstanding the next moment is drawn from this span, µs.
+const REDRAW_US: u64 = 5_000;
+
+/// The load goes on for this long after the fault, ms.
+const AFTER_FAULT_MS: u64 = 3_000;
+
+/// Options of the promotion bench.
+#[derive(Args, Clone, Debug)]
+pub struct PromotionArgs {
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// How many connections, one or more numbers. Up to 1000 all of them are
+    /// busy, of more than that one hundred are.
+    #[arg(long, value_delimiter = ',', default_value = "1,100,1000,10000")]
+    pub connections: Vec<usize>,
+    /// How many takeovers for each number.
+    #[arg(long, default_value_t = 3)]
+    pub runs: u64,
+    /// Use IPv6.
+    #[arg(long)]
+    pub ipv6: bool,
+    /// Determines the load.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Takeovers with one number of connections.
+#[derive(Clone, Debug, Serialize)]
+pub struct Promotions {
+    connections: usize,
+    runs: u64,
+    /// Runs in which every connection survived.
+    pub survived: u64,
+    /// From the cause to the last kick.
+    pub total_us: Summary,
+    /// Parts of it.
+    pub phases_us: BTreeMap<&'static str, Summary>,
+    /// Longest interval without progress of any connection.
+    pub stall_ms: Summary,
+    /// Resident memory of the backup's daemon at the end.
+    pub daemon_bytes: Summary,
+    /// What it has grown by since there were no connections, per connection.
+    pub daemon_bytes_per_connection: Summary,
+    /// What went wrong.
+    pub failures: Vec<String>,
+}
+
+/// What the bench found.
+#[derive(Clone, Debug, Serialize)]
+pub struct PromotionReport {
+    bench: &'static str,
+    /// One for each number of connections.
+    pub promotions: Vec<Promotions>,
+}
+
+struct Measured {
+    outcome: Outcome,
+    before_bytes: u64,
+    after_bytes: u64,
+}
+
+/// Runs the bench.
+///
+/// # Errors
+/// When a pair cannot be built.
+pub fn run(args: &PromotionArgs) -> Result<PromotionReport> {
+    let progress = super::progress("promotion", args.runs * args.connections.len() as u64);
+    let mut promotions = Vec::new();
+    for &connections in &args.connections {
+        let mut measured = Vec::new();
+        for seed in args.seed..args.seed + args.runs {
+            measured.push(one(args, connections, seed)?);
+            progress.inc(1);
+        }
+        promotions.push(sum_up(connections, &measured));
+    }
+    progress.finish_and_clear();
+    Ok(PromotionReport { bench: "promotion", promotions })
+}
+
+fn load(args: &PromotionArgs, connections: usize, seed: u64, fault: Fault) -> Result<Spec> {
+    let port = Program::Redis.port();
+    let busy = if connections > LIVE_MAX { BUSY_OF_MANY } else { connections };
+    let incr = Group { interval_us: INTERVAL_US, ..Group::usual(Workload::Incr, busy, port) };
+    let mut groups = vec![incr];
+    if connections > busy {
+        groups.push(Group::usual(Workload::Idle, connections - busy, port));
+    }
+    Ok(Spec {
+        address: address(args.ipv6)?,
+        groups,
+        duration_ms: AFTER_FAULT_MS,
+        congestion: None,
+        fault: Some(fault),
+        seed,
+        points: Vec::new(),
+    })
+}
+
+fn one(args: &PromotionArgs, connections: usize, seed: u64) -> Result<Measured> {
+    let (plan, options) = (Plan::default(), GroupOptions::default());
+    with_service(Variant::Ours, Program::Redis, &plan, &options, 0, |service| {
+        let testbed = service.testbed;
+        let group = service.group()?;
+        let steps = fault_steps(FaultKind::Kill9, testbed, group, seed)?;
+        let fault = Fault { after_us: FAULT_AFTER_US, redraw_us: REDRAW_US, steps };
+        let load = load(args, connections, seed, fault)?;
+        let daemon = group.daemon_pid(Role::Backup)?;
+        let before_bytes = resident_bytes(daemon);
+        let report = Run::start(testbed.host(Role::Client), &load)?.finish();
+        let report = report.with_context(|| group.log_tails())?;
+        let outcome = Outcome::of(report, Some(FaultKind::Kill9.survivor()), group);
+        Ok(Measured { outcome, before_bytes, after_bytes: resident_bytes(daemon) })
+    })
+}
+
+/// Resident memory of a process; 0 if it is gone.
+fn resident_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+fn sum_up(connections: usize, measured: &[Measured]) -> Promotions {
+    let number = |value: Option<&Value>| value.and_then(Value::as_f64);
+    let of_takeovers = |pick: &dyn Fn(&Value) -> Option<f64>| {
+        let takeovers = measured.iter().filter_map(|it| it.outcome.takeover.as_ref());
+        Summary::of(&takeovers.filter_map(pick).collect::<Vec<_>>())
+    };
+    let of_all = |pick: &dyn Fn(&Measured) -> f64| {
+        Summary::of(&measured.iter().map(pick).collect::<Vec<_>>())
+    };
+    let phase = |name: &str| of_takeovers(&|it| number(it.get("phases_us")?.get(name)));
+    let failures: Vec<String> = measured.iter().filter_map(|it| failure(&it.outcome)).collect();
+    Promotions {
+        connections,
+        runs: measured.len() as u64,
+        survived: (measured.len() - failures.len()) as u64,
+        total_us: of_takeovers(&|it| number(it.get("total_us"))),
+        phases_us: PHASES.iter().map(|name| (*name, phase(name))).collect(),
+        stall_ms: of_all(&|it| it.outcome.report.stall_ns() as f64 / 1e6),
+        daemon_bytes: of_all(&|it| it.after_bytes as f64),
+        daemon_bytes_per_connection: of_all(&|it| {
+            it.after_bytes.saturating_sub(it.before_bytes) as f64 / connections.max(1) as f64
+        }),
+        failures,
+    }
+}
+
+impl PromotionReport {
+    /// Whether every connection of every run survived.
+    pub fn is_good(&self) -> bool {
+        self.promotions.iter().all(|it| it.survived == it.runs)
+    }
+
+    /// A table for people.
+    pub fn print(&self) {
+        print!("{:>11} {:>8} {:>9} {:>9}", "connections", "survived", "total us", "stall ms");
+        PHASES.iter().for_each(|name| print!(" {name:>8}"));
+        println!(" {:>10} {:>8}", "daemon KiB", "per conn");
+        for it in &self.promotions {
+            let survived = format!("{}/{}", it.survived, it.runs);
+            let (total, stall) = (it.total_us.median, it.stall_ms.median);
+            print!("{:>11} {survived:>8} {total:>9.0} {stall:>9.1}", it.connections);
+            PHASES.iter().for_each(|name| print!(" {:>8.0}", it.phases_us[name].median));
+            let kib = it.daemon_bytes.median / 1024.0;
+            println!(" {kib:>10.0} {:>8.0}", it.daemon_bytes_per_connection.median);
+        }
+        self.promotions.iter().flat_map(|it| &it.failures).for_each(|it| println!("{it}"));
+    }
+}

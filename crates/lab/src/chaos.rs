@@ -1,0 +1,178 @@
+//! `holdfast lab chaos`: fault after fault, of every kind, alone or in pairs,
+//! on pairs of real servers under real loads, all drawn from one seed. Every
+//! stream is checked; each fault is one line, and each line can be replayed.
+
+use crate::bench::faults::FaultKind;
+use crate::bench::takeover::{Outcome, TakeoverArgs, failure, one_takeover};
+use crate::plot::{Chart, Line, stacked};
+use crate::rng::Rng;
+use anyhow::{Context as _, Result};
+use clap::{Args, ValueEnum as _};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// A second fault follows within this time, ms.
+const SECOND_WITHIN_MS: u64 = 1000;
+
+/// What the clients do.
+const WORKLOADS: [&str; 10] = [
+    "--workload pingpong --connections 1",
+    "--workload incr",
+    "--workload shared --connections 8",
+    "--workload echo",
+    "--workload upload",
+    "--workload download",
+    "--workload churn --connections 8",
+    "--workload pubsub",
+    "--workload mqtt",
+    "--workload http-keepalive --server lighttpd",
+];
+
+/// What the clients' packets meet on their way, more often nothing.
+const PATHS: [&str; 4] = ["", "", "--client-path wan", "--primary-loss 1%"];
+
+/// Options of the chaos run.
+#[derive(Args, Clone, Debug)]
+pub struct ChaosArgs {
+    /// Print one JSON object at the end, and nothing before it.
+    #[arg(long)]
+    pub json: bool,
+    /// How long it goes on.
+    #[arg(long, default_value_t = 5)]
+    pub minutes: u64,
+    /// Determines every fault and every load.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Where the plot of the stalls goes, an SVG file.
+    #[arg(long)]
+    pub output: Option<PathBuf>,
+}
+
+/// One round: a fresh pair, one fault or two.
+#[derive(Clone, Debug, Serialize)]
+struct Round {
+    /// What replays it.
+    command: String,
+    /// What was wrong.
+    violation: Option<String>,
+    stall_ms: f64,
+    connections: usize,
+    /// Both members were hit, and the service stopped.
+    stopped: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct ChaosReport {
+    bench: &'static str,
+    seed: u64,
+    minutes: u64,
+    violations: usize,
+    rounds: Vec<Round>,
+}
+
+/// Runs faults until the time is over.
+///
+/// # Errors
+/// When a pair cannot be built, or the plot not be written. A violation is no
+/// error but exit code 1.
+pub fn run(args: &ChaosArgs) -> Result<ExitCode> {
+    let until = Instant::now() + Duration::from_secs(60 * args.minutes);
+    let mut rounds = Vec::new();
+    while Instant::now() < until {
+        let seed = args.seed.wrapping_add(rounds.len() as u64);
+        let words = draw(&mut Rng::new(seed));
+        let takeover = TakeoverArgs::of_words(&words)?;
+        let command = format!("holdfast lab bench takeover {words} --runs 1 --seed {seed}");
+        let outcome = one_takeover(&takeover, seed).with_context(|| command.clone())?;
+        let round = Round::of(command, &outcome);
+        if !args.json {
+            println!("{}", round.line());
+        }
+        rounds.push(round);
+    }
+    if let Some(path) = &args.output {
+        let text = stacked(&[chart(&rounds)]);
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let violations = rounds.iter().filter(|round| round.violation.is_some()).count();
+    let (bench, count) = ("chaos", rounds.len());
+    let report = ChaosReport { bench, seed: args.seed, minutes: args.minutes, violations, rounds };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        println!("chaos: {count} rounds, {violations} violations");
+    }
+    Ok(if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The words of one round.
+fn draw(rng: &mut Rng) -> String {
+    let kinds = FaultKind::value_variants();
+    let mut fault = || {
+        let kind = kinds[rng.below(kinds.len() as u64) as usize];
+        kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    };
+    let (first, second) = (fault(), fault());
+    let mut words = vec![format!("--fault {first}")];
+    if rng.chance(0.4) {
+        let later_ms = rng.below(SECOND_WITHIN_MS);
+        words.push(format!("--second {second} --second-after-ms {later_ms}"));
+    }
+    for axis in [&WORKLOADS[..], &["", "--ipv6"], &PATHS] {
+        words.push(axis[rng.below(axis.len() as u64) as usize].to_owned());
+    }
+    words.retain(|word| !word.is_empty());
+    words.join(" ")
+}
+
+impl Round {
+    fn of(command: String, outcome: &Outcome) -> Self {
+        let report = &outcome.report;
+        Self {
+            command,
+            violation: failure(outcome),
+            stall_ms: report.stall_ns() as f64 / 1e6,
+            connections: report.connections.len(),
+            stopped: outcome.may_stop && !report.all_survived(),
+        }
+    }
+
+    fn line(&self) -> String {
+        let result = match &self.violation {
+            Some(violation) => format!("VIOLATION: {violation}"),
+            None if self.stopped => "stopped, without a wrong byte".to_owned(),
+            None => format!("{} connections, stall {:.1} ms", self.connections, self.stall_ms),
+        };
+        format!("{}   # {result}", self.command)
+    }
+}
+
+/// The stall of each round that survived, in the order of rounds.
+fn chart(rounds: &[Round]) -> Chart {
+    let survived = rounds.iter().enumerate().filter(|(_, round)| !round.stopped);
+    let points = survived.map(|(index, round)| (index as f64, round.stall_ms)).collect();
+    Chart {
+        title: format!("Longest stall of any client, {} rounds of chaos", rounds.len()),
+        x_name: "round".to_owned(),
+        y_name: "ms".to_owned(),
+        x_range: (0.0, rounds.len() as f64),
+        lines: vec![Line { name: "stall".to_owned(), points }],
+        ..Chart::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_round_is_a_command_that_can_be_given() {
+        for seed in 0..500 {
+            let words = draw(&mut Rng::new(seed));
+            assert!(TakeoverArgs::of_words(&words).is_ok(), "{words}");
+            assert_eq!(words, draw(&mut Rng::new(seed)));
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! `holdfast lab simulate`: the whole cluster in virtual time, seed by seed, and
+//! `holdfast lab bench simulate`: how fast that is.
+
+use crate::bench::progress;
+use anyhow::Result;
+use clap::Args;
+use holdfast_sim::{Outcome, Plan, simulate, trace_tail};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use std::process::ExitCode;
+
+/// Failing seeds that are told.
+const FAILURES_MAX: usize = 20;
+
+/// Options of the simulation.
+#[derive(Args, Clone, Debug)]
+pub struct SimulateArgs {
+    /// How many seeds to run.
+    #[arg(long, default_value_t = 1000, conflicts_with = "trace")]
+    pub seeds: u64,
+    /// The first of them.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Run one seed, and tell what happens in it.
+    #[arg(long)]
+    pub trace: bool,
+    /// Print one JSON object.
+    #[arg(long, conflicts_with = "trace")]
+    pub json: bool,
+}
+
+/// Options of the bench.
+#[derive(Args, Clone, Debug)]
+pub struct SimulateBenchArgs {
+    /// How many seeds to run.
+    #[arg(long, default_value_t = 2000)]
+    pub seeds: u64,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What many seeds led to.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SimulateReport {
+    pub first_seed: u64,
+    pub seeds: u64,
+    pub cpu_seconds: f64,
+    pub seeds_per_cpu_second: f64,
+    pub events_per_seed: f64,
+    /// How much time passed in the cluster, on average.
+    pub virtual_seconds_per_seed: f64,
+    /// Replies that clients checked.
+    pub replies: u64,
+    pub takeovers: u64,
+    /// Seeds in which both members were lost, so that the service had to stop.
+    pub service_ended: u64,
+    pub violations: u64,
+    /// One line for each of the first failing seeds, with the command that replays it.
+    pub failures: Vec<String>,
+}
+
+/// Runs the verb.
+///
+/// # Errors
+/// If the report cannot be written. A broken law is the exit code 1.
+pub fn run(args: &SimulateArgs) -> Result<ExitCode> {
+    if args.trace {
+        return Ok(trace(args.seed));
+    }
+    let report = sweep(args.seed, args.seeds);
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        report.print();
+    }
+    Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs the bench.
+pub fn bench(args: &SimulateBenchArgs) -> SimulateReport {
+    sweep(0, args.seeds)
+}
+
+fn trace(seed: u64) -> ExitCode {
+    let plan = Plan::draw(seed);
+    println!("{plan}");
+    let outcome = simulate(plan, true);
+    for line in &outcome.trace {
+        println!("{line}");
+    }
+    for violation in &outcome.violations {
+        println!("{violation}");
+    }
+    let Outcome { events, replies, takeovers, virtual_ns, .. } = outcome;
+    let seconds = virtual_ns as f64 / 1e9;
+    println!("{events} events in {seconds:.3} s, {replies} replies, {takeovers} takeovers");
+    if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn sweep(first: u64, seeds: u64) -> SimulateReport {
+    let mut report = SimulateReport { first_seed: first, seeds, ..SimulateReport::default() };
+    let bar = progress("simulating", seeds);
+    let begun = cpu_seconds();
+    let (mut events, mut virtual_ns) = (0, 0);
+    for seed in first..first.saturating_add(seeds) {
+        let outcome = simulate(Plan::draw(seed), false);
+        events += outcome.events;
+        virtual_ns += outcome.virtual_ns;
+        report.replies += outcome.replies;
+        report.takeovers += outcome.takeovers;
+        report.service_ended += u64::from(outcome.service_ended);
+        if let Some(line) = outcome.failure() {
+            report.violations += 1;
+            if report.failures.is_empty() {
+                bar.suspend(|| eprintln!("{}\n{line}", trace_tail(seed)));
+            }
+            if report.failures.len() < FAILURES_MAX {
+                report.failures.push(line);
+            }
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    report.cpu_seconds = cpu_seconds() - begun;
+    let count = seeds.max(1) as f64;
+    report.seeds_per_cpu_second = seeds as f64 / report.cpu_seconds.max(1e-9);
+    report.events_per_seed = events as f64 / count;
+    report.virtual_seconds_per_seed = virtual_ns as f64 / 1e9 / count;
+    report
+}
+
+/// Processor time of this process.
+fn cpu_seconds() -> f64 {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
+
+impl SimulateReport {
+    /// Was no law broken?
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.violations == 0
+    }
+
+    /// Prints it for a reader.
+    pub fn print(&self) {
+        for line in &self.failures {
+            println!("{line}");
+        }
+        println!(
+            "{} seeds from {} on: {} violations, {} takeovers, {} times both members were lost",
+            self.seeds, self.first_seed, self.violations, self.takeovers, self.service_ended
+        );
+        println!(
+            "{:.0} seeds per CPU-second, {:.0} events and {:.2} s of virtual time per seed, {} replies checked",
+            self.seeds_per_cpu_second,
+            self.events_per_seed,
+            self.virtual_seconds_per_seed,
+            self.replies
+        );
+    }
+}

@@ -1,0 +1,107 @@
+//! Which packets of one host reach another: packets are known by the time to
+//! live that only that host's kernel gives them, so nothing of ours takes part
+//! in the answer.
+
+use super::topology::interface;
+use super::{Host, Role, Testbed};
+use anyhow::{Context as _, Result};
+use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+use std::io::Read as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+/// What the primary's kernel starts with; every other host starts with 64.
+const TIME_TO_LIVE: u32 = 91;
+
+/// Routers between the two that may have taken one off.
+const HOPS_MAX: u32 = 1;
+
+/// `ETH_P_ALL` of linux/if_ether.h.
+const EVERY_PROTOCOL: u16 = 3;
+
+/// So many packets are remembered; more of them are known to be older.
+const REMEMBERED: usize = 1 << 16;
+
+/// How soon the listener notices that it is to end.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Listens at the client for what the primary's kernel has sent.
+pub struct Overheard {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<SystemTime>>,
+}
+
+impl Overheard {
+    /// Marks the primary's packets and starts to listen.
+    ///
+    /// # Errors
+    /// When the kernel refuses the mark or the socket.
+    pub fn start(testbed: &Testbed) -> Result<Self> {
+        testbed.host(Role::Primary).sysctl(&[
+            &format!("net.ipv4.ip_default_ttl={TIME_TO_LIVE}"),
+            &format!("net.ipv6.conf.{}.hop_limit={TIME_TO_LIVE}", interface::PRIMARY),
+        ])?;
+        let socket = socket_at(testbed.host(Role::Client))?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || listen(socket, &told));
+        Ok(Self { stop, thread })
+    }
+
+    /// When each packet came, in order.
+    pub fn finish(self) -> Vec<SystemTime> {
+        self.stop.store(true, Ordering::Relaxed);
+        // A listener that panicked has heard nothing, and its panic is on stderr.
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+fn listen(mut socket: Socket, told: &AtomicBool) -> Vec<SystemTime> {
+    let mut heard = Vec::new();
+    while !told.load(Ordering::Relaxed) {
+        if socket.read(&mut [0; 1]).is_ok() {
+            if heard.len() == REMEMBERED {
+                heard.drain(..REMEMBERED / 2);
+            }
+            heard.push(SystemTime::now());
+        }
+    }
+    heard
+}
+
+/// A socket belongs to the network in which it was made, whoever reads it.
+fn socket_at(host: &Host) -> Result<Socket> {
+    let namespace = std::path::PathBuf::from(format!("/proc/{}/ns/net", host.holder()));
+    let made = std::thread::spawn(move || -> Result<Socket> {
+        holdfast_linux::netns::enter(&namespace)?;
+        let protocol = Protocol::from(i32::from(EVERY_PROTOCOL.to_be()));
+        let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(protocol))?;
+        socket.attach_filter(&filter())?;
+        socket.set_read_timeout(Some(LOOK_EVERY))?;
+        Ok(socket)
+    });
+    let made = made.join().unwrap_or_else(|_| anyhow::bail!("the thread panicked"));
+    made.context("cannot listen at the client")
+}
+
+/// Takes one byte of packets whose time to live is the mark, less the hops.
+fn filter() -> [SockFilter; 10] {
+    let [load, shift, equal, jump, at_least, greater, give] =
+        [0x30, 0x74, 0x15, 0x05, 0x35, 0x25, 0x06];
+    let op = |code, yes, no, value| SockFilter::new(code, yes, no, value);
+    [
+        op(load, 0, 0, 0),
+        op(shift, 0, 0, 4),
+        op(equal, 2, 0, 6),
+        // IPv4 has it in byte 8, IPv6 in byte 7.
+        op(load, 0, 0, 8),
+        op(jump, 0, 0, 1),
+        op(load, 0, 0, 7),
+        op(at_least, 0, 2, TIME_TO_LIVE - HOPS_MAX),
+        op(greater, 1, 0, TIME_TO_LIVE),
+        op(give, 0, 0, 1),
+        op(give, 0, 0, 0),
+    ]
+}

@@ -1,0 +1,41 @@
+// A line server that counts in four threads without a lock, and tells what it
+// counted: the replica cannot know how often they came between each other.
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { STEPS = 2000 };
+
+static volatile long count;
+
+static void *add(void *unused) {
+    for (int i = 0; i < STEPS; i++) {
+        long seen = count;
+        if (i % 16 == 0) sched_yield();
+        count = seen + 1;
+    }
+    return unused;
+}
+
+int main(int argc, char **arguments) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(arguments[argc - 1]))};
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (bind(listener, (void *)&at, sizeof at) || listen(listener, 16)) return 1;
+    for (;;) {
+        char line[64];
+        int fd = accept(listener, NULL, NULL);
+        while (read(fd, line, sizeof line) > 0) {
+            pthread_t threads[4];
+            for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, add, NULL);
+            for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+            write(fd, line, sprintf(line, "%ld\n", count));
+        }
+        close(fd);
+    }
+}

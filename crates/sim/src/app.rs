@@ -1,0 +1,165 @@
+//! The model server's memory: state per connection, and one counter shared by
+//! all. What it answers depends on the order of requests across connections, on
+//! all bytes that a connection ever sent, and on the clock; so a replica that
+//! sees another order, other bytes, or a request twice, shows it.
+
+/// Bytes before a request's filler.
+pub const REQUEST_HEADER: usize = 12;
+/// Bytes before a reply's filler.
+pub const REPLY_HEADER: usize = 36;
+/// The server is to end its sending side after the reply.
+pub const END: u8 = 1;
+
+/// What a client asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    pub client: u8,
+    pub session: u8,
+    pub index: u32,
+    pub filler: u16,
+    /// Filler of the reply.
+    pub bulk: u16,
+    pub flags: u8,
+}
+
+/// The byte of a request's filler at `offset`.
+pub fn filler(request: &Request, offset: usize) -> u8 {
+    (offset as u8).wrapping_mul(31).wrapping_add(request.client).wrapping_add(request.index as u8)
+}
+
+impl Request {
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![self.client, self.session];
+        bytes.extend(self.index.to_le_bytes());
+        bytes.extend(self.filler.to_le_bytes());
+        bytes.extend(self.bulk.to_le_bytes());
+        bytes.extend([self.flags, 0]);
+        bytes.extend((0..usize::from(self.filler)).map(|i| filler(self, i)));
+        bytes
+    }
+
+    /// The request at the start of `bytes`, once it is whole, and its length.
+    pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
+        let header = bytes.get(..REQUEST_HEADER)?;
+        let request = Self {
+            client: header[0],
+            session: header[1],
+            index: u32::from_le_bytes([header[2], header[3], header[4], header[5]]),
+            filler: u16::from_le_bytes([header[6], header[7]]),
+            bulk: u16::from_le_bytes([header[8], header[9]]),
+            flags: header[10],
+        };
+        let len = REQUEST_HEADER + usize::from(request.filler);
+        (bytes.len() >= len).then_some((request, len))
+    }
+}
+
+/// What a server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Requests that the server has executed, this one included.
+    pub counter: u64,
+    pub client: u8,
+    pub session: u8,
+    pub index: u32,
+    /// Requests of this connection, this one included.
+    pub count: u32,
+    /// Of all bytes the connection ever sent.
+    pub digest: u64,
+    pub clock: u64,
+    pub bulk: u16,
+}
+
+/// The byte of a reply's filler at `offset`.
+pub fn bulk(counter: u64, offset: usize) -> u8 {
+    (counter as u8).wrapping_mul(7).wrapping_add(offset as u8)
+}
+
+impl Reply {
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.counter.to_le_bytes().to_vec();
+        bytes.extend([self.client, self.session]);
+        bytes.extend(self.index.to_le_bytes());
+        bytes.extend(self.count.to_le_bytes());
+        bytes.extend(self.digest.to_le_bytes());
+        bytes.extend(self.clock.to_le_bytes());
+        bytes.extend(self.bulk.to_le_bytes());
+        bytes.extend((0..usize::from(self.bulk)).map(|i| bulk(self.counter, i)));
+        bytes
+    }
+
+    /// The reply at the start of `bytes`, once its header is there.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let header = bytes.get(..REPLY_HEADER)?;
+        let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().unwrap_or([0; 8]));
+        let half = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap_or([0; 4]));
+        Some(Self {
+            counter: word(0),
+            client: header[8],
+            session: header[9],
+            index: half(10),
+            count: half(14),
+            digest: word(18),
+            clock: word(26),
+            bulk: u16::from_le_bytes([header[34], header[35]]),
+        })
+    }
+
+    pub fn len(&self) -> usize {
+        REPLY_HEADER + usize::from(self.bulk)
+    }
+}
+
+/// Continues a digest (FNV-1a).
+pub fn digest(so_far: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(so_far ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// What the server knows of one connection.
+#[derive(Clone, Debug, Default)]
+pub struct PerConn {
+    partial: Vec<u8>,
+    count: u32,
+    digest: u64,
+}
+
+/// What it knows across connections.
+#[derive(Clone, Debug, Default)]
+pub struct Shared {
+    pub counter: u64,
+}
+
+impl PerConn {
+    /// Takes what was read; is there a whole request now?
+    pub fn read(&mut self, bytes: &[u8]) -> bool {
+        self.partial.extend(bytes);
+        Request::parse(&self.partial).is_some()
+    }
+
+    /// Executes the whole requests at time `clock`: the output, and whether the
+    /// server is to end its sending side after it.
+    pub fn execute(&mut self, shared: &mut Shared, clock: u64) -> (Vec<u8>, bool) {
+        let (mut output, mut end) = (Vec::new(), false);
+        while let Some((request, len)) = Request::parse(&self.partial) {
+            self.digest = digest(self.digest, &self.partial[..len]);
+            self.partial.drain(..len);
+            self.count += 1;
+            shared.counter += 1;
+            let reply = Reply {
+                counter: shared.counter,
+                client: request.client,
+                session: request.session,
+                index: request.index,
+                count: self.count,
+                digest: self.digest,
+                clock,
+                bulk: request.bulk,
+            };
+            output.extend(reply.bytes());
+            end |= request.flags & END != 0;
+        }
+        (output, end)
+    }
+}

@@ -1,0 +1,214 @@
+//! The judges. They watch packets where they pass the edge, what reaches the
+//! backup, what clients read, and who was broken when; never what the machines
+//! under test believe.
+
+mod alive;
+mod held;
+mod streams;
+mod voice;
+mod window;
+
+use crate::Ns;
+use crate::client::Notice;
+use crate::packet::Packet;
+use crate::world::NAMES;
+use alive::Alive;
+use held::Held;
+use holdfast_wire::log::Header;
+use holdfast_wire::message::ConnRecord;
+use holdfast_wire::seq::SeqNo;
+use streams::Streams;
+use voice::Voice;
+use window::Windows;
+
+/// A law that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// `L1` to `L6`, `liveness`, or what else went wrong.
+    pub law: &'static str,
+    pub at: Ns,
+    pub what: String,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} at {:.6} s: {}", self.law, self.at as f64 / 1e9, self.what)
+    }
+}
+
+/// Violations kept; the first one matters.
+const VIOLATIONS_MAX: usize = 20;
+
+/// All of them.
+#[derive(Debug)]
+pub struct Checkers {
+    violations: Vec<Violation>,
+    held: Held,
+    voice: Voice,
+    windows: Windows,
+    streams: Streams,
+    alive: Alive,
+    fenced: u64,
+}
+
+impl Checkers {
+    pub fn new(clients: usize) -> Self {
+        Self {
+            violations: Vec::new(),
+            held: Held::default(),
+            voice: Voice::default(),
+            windows: Windows::default(),
+            streams: Streams::new(clients),
+            alive: Alive::default(),
+            fenced: 0,
+        }
+    }
+
+    pub fn violation(&mut self, at: Ns, law: &'static str, what: String) {
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(Violation { law, at, what });
+        }
+    }
+
+    pub fn into_violations(self) -> Vec<Violation> {
+        self.violations
+    }
+
+    // What happens to the cluster.
+
+    /// A primary begins to serve, with a backup.
+    pub fn pair_begins(&mut self, member: usize, epoch: u64, server: u32) {
+        self.held.pair_begins(member, epoch, server);
+        self.alive.primary_begins(member);
+        self.streams.server_begins();
+    }
+
+    /// A replica begins to follow.
+    pub fn replica_begins(&mut self, member: usize) {
+        self.held.replica_begins();
+        self.alive.backup_begins(member);
+    }
+
+    /// A fault has destroyed what the member held.
+    pub fn state_lost(&mut self, member: usize) {
+        self.alive.state_lost(member);
+    }
+
+    pub fn granted(&mut self, member: usize, epoch: u64) {
+        self.alive.granted(member, epoch);
+    }
+
+    pub fn took_over(&mut self, member: usize) {
+        self.alive.took_over(member);
+    }
+
+    /// The edge's host was restarted, and with it went what was promised to whom:
+    /// a takeover then has only the primary's last word, some ms old.
+    pub fn edge_forgot(&mut self) {
+        self.windows.forget();
+    }
+
+    /// A machine has ended protection because its peer made no sense.
+    pub fn broke(&mut self, at: Ns, reason: String) {
+        self.violation(at, "broken", reason);
+    }
+
+    // What reaches the backup.
+
+    pub fn copy_taken(&mut self, packet: &Packet) {
+        self.held.copy_taken(packet);
+    }
+
+    pub fn record_taken(&mut self, header: &Header, payload: &[u8]) {
+        self.held.record_taken(header, payload);
+    }
+
+    pub fn conn_taken(&mut self, record: &ConnRecord) {
+        self.held.conn_taken(record);
+    }
+
+    // What passes the edge.
+
+    pub fn client_said(&mut self, packet: &Packet) {
+        if self.streams.ends_both(packet) {
+            self.held.client_is_done(packet);
+        }
+    }
+
+    pub fn fenced(&mut self) {
+        self.fenced += 1;
+    }
+
+    /// The connection of a member's packet, by its server's first number.
+    pub fn iss_of(&self, packet: &Packet) -> Option<SeqNo> {
+        self.windows.iss_of(packet)
+    }
+
+    /// A member's packet is on its way to a client that expects `expected` next.
+    pub fn passed(
+        &mut self,
+        at: Ns,
+        packet: &Packet,
+        member: usize,
+        epoch: u64,
+        expected: Option<SeqNo>,
+    ) {
+        let mut found = Vec::new();
+        found.extend(self.voice.passed(member, epoch).map(|what| ("L3", what)));
+        if self.held.is_protected(member, epoch) {
+            found.extend(self.held.acknowledges(packet).map(|what| ("L1", what)));
+            found.extend(self.held.depends(packet).map(|what| ("L2", what)));
+        }
+        found.extend(self.windows.passed(packet, expected).map(|what| ("L4", what)));
+        found.extend(self.streams.passed(packet, expected).map(|what| ("L5", what)));
+        for (law, what) in found {
+            self.violation(at, law, format!("{what} ({packet})"));
+        }
+    }
+
+    // What clients notice.
+
+    pub fn noticed(&mut self, at: Ns, client: usize, lies: bool, notice: &Notice) {
+        let gone = self.alive.is_gone();
+        if let Some(what) = self.streams.noticed(client, lies, gone, notice) {
+            self.violation(at, "L5", what);
+        }
+    }
+
+    // Tables and the end.
+
+    pub fn table(&mut self, at: Ns, name: &str, used: usize, limit: usize) {
+        if used > limit {
+            self.violation(at, "L6", format!("{name}: {used} of {limit}"));
+        }
+    }
+
+    /// Time is up, and this client is not done.
+    pub fn hangs(&mut self, at: Ns, client: u8, session: u8, replies: usize) {
+        if !self.alive.is_gone() {
+            let holders = self.alive.holders();
+            let what = format!(
+                "client {client} hangs in session {session} after {replies} replies; {holders}"
+            );
+            self.violation(at, "liveness", what);
+        }
+    }
+
+    /// Time is up, and a member that is not current still runs its server.
+    pub fn still_runs(&mut self, at: Ns, member: usize) {
+        let what = format!("{} was replaced, and its server still runs", NAMES[member]);
+        self.violation(at, "L3", what);
+    }
+
+    pub fn replies(&self) -> u64 {
+        self.streams.replies()
+    }
+
+    pub fn takeovers(&self) -> u64 {
+        self.alive.takeovers()
+    }
+
+    pub fn is_service_gone(&self) -> bool {
+        self.alive.is_gone()
+    }
+}

@@ -1,0 +1,173 @@
+//! Laws L1 and L2: what reached the backup before a packet of its primary left.
+
+use crate::packet::{ACK, Packet};
+use holdfast_wire::log::{AcceptInfo, Header, Op, TAPPED};
+use holdfast_wire::message::{ConnKey, ConnRecord};
+use holdfast_wire::packet::Flags;
+use holdfast_wire::seq::SeqNo;
+use std::collections::{BTreeMap, BTreeSet};
+use zerocopy::FromBytes;
+
+/// A set of stream offsets.
+#[derive(Debug, Default)]
+struct Ranges(BTreeMap<u64, u64>);
+
+impl Ranges {
+    fn insert(&mut self, from: u64, until: u64) {
+        if from >= until {
+            return;
+        }
+        let (mut from, mut until) = (from, until);
+        while let Some((start, end)) = self.0.range(..=until).next_back().map(|(s, e)| (*s, *e)) {
+            if end < from {
+                break;
+            }
+            self.0.remove(&start);
+            from = from.min(start);
+            until = until.max(end);
+        }
+        self.0.insert(from, until);
+    }
+
+    fn covers_up_to(&self, until: u64) -> bool {
+        until == 0 || self.0.get(&0).is_some_and(|end| *end >= until)
+    }
+}
+
+/// One client's stream, as far as its bytes reached the backup.
+#[derive(Debug, Default)]
+struct Arrived {
+    iss: Option<SeqNo>,
+    ranges: Ranges,
+    read: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Held {
+    /// Who is protected, in which epoch, by which process's log.
+    pair: Option<(usize, u64, u32)>,
+    streams: BTreeMap<(ConnKey, u32), Arrived>,
+    /// First numbers of connections that the backup was told of.
+    told: BTreeSet<(ConnKey, u32)>,
+    accepts: BTreeMap<u32, (ConnKey, u32)>,
+    newest: BTreeMap<ConnKey, (u32, u32)>,
+    /// Clients that have ended, and acknowledged their server's end.
+    over: BTreeMap<ConnKey, SeqNo>,
+    records: u64,
+}
+
+impl Held {
+    pub fn pair_begins(&mut self, member: usize, epoch: u64, server: u32) {
+        self.pair = Some((member, epoch, server));
+    }
+
+    pub fn replica_begins(&mut self) {
+        let pair = self.pair;
+        *self = Self { pair, ..Self::default() };
+    }
+
+    pub fn is_protected(&self, member: usize, epoch: u64) -> bool {
+        self.pair.is_some_and(|(m, e, _)| (m, e) == (member, epoch))
+    }
+
+    /// A client says FIN (or repeats it), having acknowledged the server's.
+    pub fn client_is_done(&mut self, p: &Packet) {
+        self.over.insert(p.key, p.seq_end());
+    }
+
+    pub fn copy_taken(&mut self, p: &Packet) {
+        if p.is(Flags::SYN) || p.is(Flags::RST) {
+            if p.is(Flags::SYN) {
+                self.streams.entry((p.key, p.seq.0)).or_default();
+            }
+            return;
+        }
+        // A tuple's lives lie far apart: the copy belongs to the nearest below.
+        let lives = self.streams.range_mut((p.key, 0)..=(p.key, u32::MAX));
+        let near = |irs: u32| p.seq.since(SeqNo(irs).plus(1));
+        let life = lives.filter(|((_, irs), _)| near(*irs) > -1000);
+        let Some(((_, irs), arrived)) = life.min_by_key(|((_, irs), _)| near(*irs).unsigned_abs())
+        else {
+            return;
+        };
+        let from = i64::from(near(*irs));
+        let until = from + p.len() as i64;
+        let at = |offset: i64| u64::try_from(offset).unwrap_or(0);
+        arrived.ranges.insert(at(from), at(until));
+    }
+
+    pub fn conn_taken(&mut self, record: &ConnRecord) {
+        self.told.insert((record.key, record.iss.0));
+        self.newest.insert(record.key, (record.iss.0, record.irs.0));
+        let arrived = self.streams.entry((record.key, record.irs.0)).or_default();
+        arrived.iss = Some(record.iss);
+    }
+
+    pub fn record_taken(&mut self, header: &Header, payload: &[u8]) {
+        self.records += 1;
+        match Op::from_u8(header.op) {
+            Some(Op::Accept) => {
+                let Ok((info, _)) = AcceptInfo::read_from_prefix(payload) else { return };
+                let key = ConnKey {
+                    server: info.local,
+                    client: info.peer,
+                    server_port: info.local_port,
+                    client_port: info.peer_port,
+                };
+                if let Some((_, irs)) = self.newest.get(&key) {
+                    self.accepts.insert(header.conn, (key, *irs));
+                }
+            }
+            Some(Op::Read) if header.flags & TAPPED != 0 => {
+                let stream = self.accepts.get(&header.conn);
+                if let Some(arrived) = stream.and_then(|life| self.streams.get_mut(life)) {
+                    // A read of nothing is the client's FIN.
+                    let until = arrived.read + payload.len() as u64;
+                    let end = until + u64::from(header.ret == 0);
+                    arrived.ranges.insert(arrived.read, end);
+                    arrived.read = until;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// L1: every byte that the packet acknowledges has reached the backup.
+    pub fn acknowledges(&self, p: &Packet) -> Option<String> {
+        if !p.is(ACK) || p.is(Flags::RST) || p.is(Flags::SYN) {
+            return None;
+        }
+        let (_, irs) = self.newest.get(&p.key)?;
+        let acked = u64::try_from(p.ack.since(SeqNo(*irs).plus(1))).ok()?;
+        let arrived = self.streams.get(&(p.key, *irs))?;
+        // A FIN is no byte: once both have ended, its ACK harms nobody.
+        let over = self.over.get(&p.key) == Some(&p.ack);
+        let acked = acked.saturating_sub(u64::from(over));
+        (!arrived.ranges.covers_up_to(acked))
+            .then(|| format!("{acked} bytes are acknowledged, the backup lacks some"))
+    }
+
+    /// L2: every event on which the packet depends has reached the backup.
+    pub fn depends(&self, p: &Packet) -> Option<String> {
+        if p.is(Flags::SYN) {
+            let told = self.told.contains(&(p.key, p.seq.0));
+            return (!told).then(|| "a SYN-ACK left before its record".to_owned());
+        }
+        if p.is(Flags::RST) && !self.newest.contains_key(&p.key) {
+            // No connection of the pair.
+            return None;
+        }
+        let speaks = !p.payload.is_empty() || p.is(Flags::FIN) || p.is(Flags::RST);
+        let (_, _, server) = self.pair?;
+        if !speaks || (p.truth.server != server && p.truth.depends != u64::MAX) {
+            return None;
+        }
+        let records = self.records;
+        let depends = p.truth.depends;
+        (depends > records).then(|| match depends {
+            u64::MAX => "an end that the server did not ask for".to_owned(),
+            _ => format!("output of record {depends} left, the backup holds {records}"),
+        })
+    }
+}

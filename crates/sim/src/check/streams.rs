@@ -1,0 +1,156 @@
+//! Law L5: every client reads the stream of one server that never crashed.
+//! Bytes that a client could have read never change, replies are right and in
+//! order, and together they are those of one counter that counts each once.
+
+use crate::app::{Reply, digest};
+use crate::client::Notice;
+use crate::packet::{ACK, Packet};
+use holdfast_wire::message::ConnKey;
+use holdfast_wire::packet::Flags;
+use holdfast_wire::seq::SeqNo;
+use std::collections::BTreeMap;
+
+/// What was let out on one connection.
+#[derive(Debug)]
+struct Released {
+    iss: SeqNo,
+    bytes: Vec<Option<u8>>,
+    fin: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Reader {
+    session: u8,
+    replies: u32,
+    digest: u64,
+    counter: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Streams {
+    released: BTreeMap<ConnKey, Released>,
+    readers: Vec<Reader>,
+    /// Who got which value of the counter, and when it was, by the server's clock.
+    counters: BTreeMap<u64, (usize, u64)>,
+    replies: u64,
+    begun: u32,
+}
+
+impl Streams {
+    pub fn new(clients: usize) -> Self {
+        Self {
+            released: BTreeMap::new(),
+            readers: vec![Reader::default(); clients],
+            counters: BTreeMap::new(),
+            replies: 0,
+            begun: 0,
+        }
+    }
+
+    pub fn server_begins(&mut self) {
+        self.begun += 1;
+    }
+
+    /// Does the client's packet end its stream, and acknowledge the server's end?
+    pub fn ends_both(&self, p: &Packet) -> bool {
+        let released = self.released.get(&p.key);
+        released.is_some_and(|released| {
+            let end = released.fin.map(|fin| released.iss.plus(2 + fin));
+            p.is(ACK) && end == Some(p.ack)
+        })
+    }
+
+    pub fn replies(&self) -> u64 {
+        self.replies
+    }
+
+    pub fn passed(&mut self, p: &Packet, expected: Option<SeqNo>) -> Option<String> {
+        if p.is(Flags::RST) {
+            return None;
+        }
+        if p.is(Flags::SYN) {
+            let known = self.released.get(&p.key).is_some_and(|released| released.iss == p.seq);
+            if !known {
+                let released = Released { iss: p.seq, bytes: Vec::new(), fin: None };
+                self.released.insert(p.key, released);
+            }
+            return None;
+        }
+        let released = self.released.get_mut(&p.key)?;
+        let expected = expected?;
+        let from = u64::try_from(p.seq.since(released.iss.plus(1))).ok()?;
+        for (byte, offset) in p.payload.iter().zip(from..) {
+            // What the client has, nobody looks at again.
+            if expected.after(released.iss.plus(1 + offset)) {
+                continue;
+            }
+            if released.fin.is_some_and(|fin| offset >= fin) {
+                return Some(format!("byte {offset} lies behind the end of the stream"));
+            }
+            let at = offset as usize;
+            if released.bytes.len() <= at {
+                released.bytes.resize(at + 1, None);
+            }
+            let known = *released.bytes[at].get_or_insert(*byte);
+            if known != *byte {
+                return Some(format!("byte {offset} was {known:#x}, and is {byte:#x} now"));
+            }
+        }
+        if p.is(Flags::FIN) {
+            let end = from + p.payload.len() as u64;
+            let fin = *released.fin.get_or_insert(end);
+            if fin != end {
+                return Some(format!("the stream ended at {fin}, and ends at {end} now"));
+            }
+        }
+        None
+    }
+
+    pub fn noticed(
+        &mut self,
+        client: usize,
+        lies: bool,
+        gone: bool,
+        notice: &Notice,
+    ) -> Option<String> {
+        match notice {
+            Notice::Finished => None,
+            // A service whose state is gone may say so.
+            Notice::Reset => (!gone).then(|| format!("client {client} was reset")),
+            Notice::Reply { request, reply, whole } => {
+                self.replies += 1;
+                let reader = &mut self.readers[client];
+                if reader.session != request.session {
+                    *reader = Reader { session: request.session, ..Reader::default() };
+                }
+                reader.replies += 1;
+                reader.digest = digest(reader.digest, &request.bytes());
+                let right = *whole
+                    && (reply.client, reply.session, reply.index)
+                        == (request.client, request.session, request.index)
+                    && reply.count == reader.replies
+                    && reply.counter > reader.counter
+                    && (lies || reply.digest == reader.digest);
+                reader.counter = reply.counter;
+                if !right {
+                    return Some(format!("client {client} asked {request:?}, was told {reply:?}"));
+                }
+                if gone { None } else { self.count(client, reply) }
+            }
+        }
+    }
+
+    /// One counter for all: each value once, and time goes with it.
+    fn count(&mut self, client: usize, reply: &Reply) -> Option<String> {
+        let now = (client, reply.clock);
+        if let Some((other, _)) = self.counters.insert(reply.counter, now) {
+            return Some(format!("clients {other} and {client} both got {}", reply.counter));
+        }
+        let before = self.counters.range(..reply.counter).next_back();
+        let after = self.counters.range(reply.counter + 1..).next();
+        let wrong = before.is_some_and(|(_, (_, clock))| *clock > reply.clock)
+            || after.is_some_and(|(_, (_, clock))| *clock < reply.clock);
+        wrong.then(|| format!("the clock went back at {}", reply.counter))
+    }
+}

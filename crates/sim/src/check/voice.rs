@@ -1,0 +1,24 @@
+//! Law L3: in an epoch at most one member speaks, and epochs never go back.
+
+use crate::world::NAMES;
+use std::collections::BTreeMap;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Voice {
+    speakers: BTreeMap<u64, usize>,
+    epoch: u64,
+}
+
+impl Voice {
+    pub fn passed(&mut self, member: usize, epoch: u64) -> Option<String> {
+        if epoch < self.epoch {
+            return Some(format!("epoch {epoch} speaks after {}", self.epoch));
+        }
+        self.epoch = epoch;
+        let speaker = *self.speakers.entry(epoch).or_insert(member);
+        (speaker != member).then(|| {
+            format!("{} and {} both speak in epoch {epoch}", NAMES[speaker], NAMES[member])
+        })
+    }
+}

@@ -1,0 +1,154 @@
+//! What breaks, and how it mends.
+
+use crate::member::Phase;
+use crate::plan::{Fault, Ways, When};
+use crate::server::Mode;
+use crate::takeover::Cause;
+use crate::world::{EDGE, Event, NAMES, World};
+
+/// How many times as long a slow backup takes.
+const SLOW: u64 = 10;
+
+impl World {
+    pub fn schedule_faults(&mut self) {
+        if let Some((When::At(at), _)) = self.plan.faults.first() {
+            let at = *at;
+            self.schedule(at, Event::Strikes(0));
+        }
+        // A run that never gets to the record breaks at its end at the latest.
+        if let Some((When::Record(_), _)) = self.plan.faults.first() {
+            let at = self.plan.load_until;
+            self.schedule(at, Event::Strikes(0));
+        }
+    }
+
+    /// The first primary's server has logged this many records.
+    pub fn record_logged(&mut self, server: u32, records: u64) {
+        if server == 1 && self.plan.faults.first().map(|f| f.0) == Some(When::Record(records)) {
+            self.schedule(0, Event::Strikes(0));
+        }
+    }
+
+    pub fn strikes(&mut self, index: usize) {
+        let struck = self.plan.faults.len() - self.pending;
+        if struck != index {
+            return;
+        }
+        self.pending -= 1;
+        let fault = self.fault(index);
+        self.say(|| format!("fault: {fault:?}"));
+        self.faults_over = self.faults_over.max(self.now + fault.lasts());
+        if let Some((When::After(after), _)) = self.plan.faults.get(index + 1) {
+            let after = *after;
+            self.schedule(after, Event::Strikes(index + 1));
+        }
+        if fault.lasts() > 0 {
+            self.schedule(fault.lasts(), Event::Ends(index));
+        }
+        self.break_it(fault);
+    }
+
+    fn break_it(&mut self, fault: Fault) {
+        match fault {
+            Fault::FreezeHost { member, .. } => self.freeze(member),
+            Fault::HostDies { member } => self.host_dies(member),
+            Fault::KillDaemon { member, .. } => {
+                self.check.state_lost(member);
+                self.daemon_dies(member);
+            }
+            Fault::KillServer { member } => {
+                self.check.state_lost(member);
+                self.kill_server(member);
+            }
+            Fault::SlowBackup { .. } => self.hosts[1].slow = SLOW,
+            Fault::HangReplica => self.hang_replica(),
+            Fault::Mistake => self.mistake(),
+            Fault::CutPair { ways, .. } => self.each_way(0, 1, ways, Self::cut),
+            Fault::CutEdge { member, ways, .. } => self.each_way(EDGE, member, ways, Self::cut),
+            Fault::TapLoss { .. } => self.links.copies_lost = true,
+            Fault::SlowPair { .. } => self.links.pair_slow = true,
+            Fault::EdgeDaemon { .. } => self.edge_daemon_dies(),
+            Fault::EdgeHost { .. } => {
+                self.hosts[EDGE].alive = false;
+                self.edge_daemon_dies();
+                self.edge_forgets();
+            }
+        }
+    }
+
+    pub fn ends(&mut self, index: usize) {
+        let fault = self.fault(index);
+        self.say(|| format!("mended: {fault:?}"));
+        match fault {
+            Fault::FreezeHost { member, .. } => self.thaw(member),
+            Fault::KillDaemon { member, .. } => {
+                if self.hosts[member].alive && self.hosts[member].daemon.is_none() {
+                    self.daemon_starts(member);
+                }
+            }
+            Fault::SlowBackup { .. } => self.hosts[1].slow = 1,
+            Fault::CutPair { ways, .. } => self.each_way(0, 1, ways, Self::mend),
+            Fault::CutEdge { member, ways, .. } => self.each_way(EDGE, member, ways, Self::mend),
+            Fault::TapLoss { .. } => self.links.copies_lost = false,
+            Fault::SlowPair { .. } => self.links.pair_slow = false,
+            Fault::EdgeDaemon { .. } | Fault::EdgeHost { .. } => {
+                self.hosts[EDGE].alive = true;
+                if self.edge.daemon.is_none() {
+                    self.edge_starts();
+                }
+            }
+            Fault::HostDies { .. }
+            | Fault::KillServer { .. }
+            | Fault::HangReplica
+            | Fault::Mistake => {}
+        }
+    }
+
+    fn each_way(&mut self, from: usize, to: usize, ways: Ways, f: fn(&mut Self, usize, usize)) {
+        if ways != Ways::From {
+            f(self, from, to);
+        }
+        if ways != Ways::To {
+            f(self, to, from);
+        }
+    }
+
+    fn host_dies(&mut self, member: usize) {
+        self.check.state_lost(member);
+        self.hosts[member].alive = false;
+        self.daemon_dies(member);
+        let host = &mut self.hosts[member];
+        host.sockets.clear();
+        host.gate = None;
+        if let Some(server) = &mut host.server {
+            server.alive = false;
+        }
+    }
+
+    fn hang_replica(&mut self) {
+        for member in 0..2 {
+            let server = self.hosts[member].server.as_mut();
+            if let Some(server) = server.filter(|s| s.alive && s.mode == Mode::Replay) {
+                server.hung = true;
+                if server.executed == 0 {
+                    // One that has not begun may still be loading, for 30 s.
+                    self.faults_over = self.faults_over.max(self.now + 30_000_000_000);
+                }
+                self.check.state_lost(member);
+            }
+        }
+    }
+
+    /// A backup that thinks its primary dead, for no reason.
+    fn mistake(&mut self) {
+        for member in 0..self.hosts.len() {
+            let Some(mut daemon) = self.hosts[member].daemon.take() else { continue };
+            let follows = matches!(daemon.phase, Phase::Follow(_)) && !self.hosts[member].frozen;
+            if follows && let Phase::Follow(f) = std::mem::replace(&mut daemon.phase, Phase::Idle) {
+                self.say(|| format!("{}: thinks the primary dead", NAMES[daemon.member]));
+                daemon.phase = self.takeover_begins(&mut daemon, f, Cause::Silent);
+            }
+            self.hosts[member].daemon = Some(daemon);
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! The model of a member's TCP: takes segments in order, advertises a window
+//! whose right edge never moves left, sends within the client's window and
+//! repeats on a timer that backs off.
+
+use crate::Ns;
+use crate::packet::{ACK, NO_SCALING, Packet, Truth, shift};
+use holdfast_replica::promotion::Restore;
+use holdfast_wire::message::ConnKey;
+use holdfast_wire::packet::Flags;
+use holdfast_wire::seq::SeqNo;
+use std::collections::VecDeque;
+
+pub const SEGMENT_MAX: u64 = 200;
+/// Empty segments out of place are answered once in this time (Linux limits
+/// them too, `tcp_invalid_ratelimit`).
+pub const CHALLENGE_PAUSE: Ns = 100_000_000;
+const RTO_MIN: Ns = 40_000_000;
+const RTO_MAX: Ns = 1_000_000_000;
+/// Segments sent again at a time.
+const BURST: usize = 8;
+/// Output that the kernel takes before a write falls short.
+const SEND_BUFFER: u64 = 4000;
+
+/// One end of a connection.
+#[derive(Clone, Debug)]
+pub struct Socket {
+    pub key: ConnKey,
+    pub iss: SeqNo,
+    pub irs: SeqNo,
+    /// The server's number of it.
+    pub accept: Option<u32>,
+    pub established: bool,
+    /// Stream offset of the first byte in `unread`.
+    pub read: u64,
+    pub unread: VecDeque<u8>,
+    pub client_fin: bool,
+    /// Stream offset of the right edge that was promised.
+    edge: u64,
+    buffer: u64,
+    pub rcv_wscale: u8,
+    snd_wscale: u8,
+    pub snd_una: u64,
+    pub snd_nxt: u64,
+    /// Highest number sent, for a timer that goes back.
+    snd_max: u64,
+    /// Output from stream offset `out_from` on.
+    out: VecDeque<u8>,
+    out_from: u64,
+    /// Up to which output offset a packet depends on which record.
+    marks: VecDeque<(u64, Truth)>,
+    fin: Option<Truth>,
+    fin_sent: bool,
+    pub fin_acked: bool,
+    peer_window: u64,
+    wl1: SeqNo,
+    ts_recent: Option<u32>,
+    tsval: (u32, Ns),
+    rto_at: Option<Ns>,
+    backoff: u32,
+    quiet_until: Ns,
+    /// The server has let go of it.
+    pub orphan: bool,
+    pub reset: bool,
+    /// We ended first: once over it stays, and only answers.
+    pub time_wait: bool,
+}
+
+impl Socket {
+    /// The answer to a SYN.
+    pub fn new(syn: &Packet, iss: SeqNo, wscale: u8, buffer: u64, now: Ns) -> Self {
+        let scaled = syn.wscale != NO_SCALING;
+        Self {
+            key: syn.key,
+            iss,
+            irs: syn.seq,
+            accept: None,
+            established: false,
+            read: 0,
+            unread: VecDeque::new(),
+            client_fin: false,
+            edge: buffer.min(65535),
+            buffer,
+            rcv_wscale: if scaled { wscale } else { NO_SCALING },
+            snd_wscale: if wscale == NO_SCALING { NO_SCALING } else { syn.wscale },
+            snd_una: 0,
+            snd_nxt: 0,
+            snd_max: 0,
+            out: VecDeque::new(),
+            out_from: 0,
+            marks: VecDeque::new(),
+            fin: None,
+            fin_sent: false,
+            fin_acked: false,
+            peer_window: u64::from(syn.window),
+            wl1: syn.seq,
+            ts_recent: Some(syn.tsval),
+            tsval: (1000, now),
+            rto_at: None,
+            backoff: 0,
+            quiet_until: 0,
+            orphan: false,
+            reset: false,
+            time_wait: false,
+        }
+    }
+
+    /// A socket in repair mode, made what a verdict says; `kept` is the output
+    /// `[snd_una, out_end)`. The client's FIN is played in afterwards.
+    pub fn restore(r: &Restore<'_>, kept: &[u8], truth: Truth, buffer: u64, now: Ns) -> Self {
+        let origin = r.record.irs.plus(1);
+        let unread: VecDeque<u8> = r.unread.concat().into();
+        // Streams of the simulation are far shorter than 2^31.
+        let read = u64::from(r.recv_start.since(origin).unsigned_abs());
+        let edge = u64::from(r.right_edge.since(origin).unsigned_abs());
+        Self {
+            key: r.record.key,
+            iss: r.record.iss,
+            irs: r.record.irs,
+            accept: r.accept,
+            established: true,
+            read,
+            edge,
+            unread,
+            client_fin: r.closing.client_fin,
+            buffer,
+            rcv_wscale: r.record.rcv_wscale,
+            snd_wscale: r.record.snd_wscale,
+            snd_una: r.snd_una_offset,
+            snd_nxt: r.in_flight_end,
+            snd_max: r.in_flight_end,
+            out: kept.iter().copied().collect(),
+            out_from: r.snd_una_offset,
+            marks: VecDeque::from([(r.out_end, truth)]),
+            fin: r.closing.server_fin.then_some(truth),
+            fin_sent: r.closing.server_fin_acked,
+            fin_acked: r.closing.server_fin_acked,
+            peer_window: u64::from(r.peer_window_bytes),
+            wl1: r.rcv_nxt,
+            ts_recent: r.client_tsval,
+            tsval: (r.tsval.unwrap_or(1000), now),
+            rto_at: (r.in_flight_end > r.snd_una_offset).then_some(now),
+            backoff: 0,
+            quiet_until: 0,
+            orphan: r.closing.orphan,
+            reset: false,
+            time_wait: false,
+        }
+    }
+
+    /// Offset of the next byte, or FIN, that is expected.
+    pub fn received(&self) -> u64 {
+        self.read + self.unread.len() as u64 + u64::from(self.client_fin)
+    }
+
+    fn out_end(&self) -> u64 {
+        self.out_from + self.out.len() as u64
+    }
+
+    /// The client's acknowledged state, as the gate asks the kernel for it.
+    pub fn snd_una_seq(&self) -> SeqNo {
+        self.iss.plus(1 + self.snd_una + u64::from(self.fin_acked))
+    }
+
+    fn advertise(&mut self) -> u16 {
+        let free = self.buffer.saturating_sub(self.unread.len() as u64);
+        let at = self.received();
+        // In whole units (RFC 7323 §2.3), rounded up where the edge would move left.
+        let unit = shift(self.rcv_wscale);
+        let open = (free.min(65535 << unit) >> unit) << unit;
+        let wanted = self.edge.max(at + open) - at;
+        let window = wanted.div_ceil(1 << unit).min(65535);
+        self.edge = self.edge.max(at + (window << unit));
+        window as u16
+    }
+
+    fn packet(&mut self, now: Ns, seq: SeqNo, flags: Flags, payload: &[u8]) -> Packet {
+        Packet {
+            key: self.key,
+            seq,
+            ack: self.irs.plus(1 + self.received()),
+            flags: flags | ACK,
+            window: self.advertise(),
+            wscale: NO_SCALING,
+            tsval: self.tsval.0.wrapping_add(((now - self.tsval.1) / 1_000_000) as u32),
+            payload: payload.into(),
+            id: 0,
+            truth: Truth::default(),
+        }
+    }
+
+    pub fn syn_ack(&mut self, now: Ns) -> Packet {
+        let window = self.buffer.min(65535) as u16;
+        let wscale = self.rcv_wscale;
+        let seq = self.iss;
+        Packet { window, wscale, ..self.packet(now, seq, Flags::SYN, &[]) }
+    }
+
+    pub fn ack(&mut self, now: Ns) -> Packet {
+        let seq = self.iss.plus(1 + self.snd_nxt + u64::from(self.fin_sent));
+        self.packet(now, seq, ACK, &[])
+    }
+
+    /// Takes one segment (RFC 9293 §3.10.7.4); true if an ACK is due.
+    pub fn receive(&mut self, now: Ns, p: &Packet) -> bool {
+        let next = self.received();
+        // 64-bit positions; a segment may start before the stream does.
+        let start = next as i64 + i64::from(p.seq.since(self.irs.plus(1 + next)));
+        let end = start + p.payload.len() as i64 + i64::from(p.is(Flags::FIN));
+        if p.is(Flags::RST) {
+            self.reset |= start == next as i64;
+            return false;
+        }
+        let old = self.ts_recent.is_some_and(|recent| recent.wrapping_sub(p.tsval) as i32 > 1);
+        if old || start > self.edge as i64 || (end < next as i64) {
+            let answers = p.len() > 0 || now >= self.quiet_until;
+            self.quiet_until = if answers { now + CHALLENGE_PAUSE } else { self.quiet_until };
+            return answers;
+        }
+        if start <= next as i64
+            && self.ts_recent.is_none_or(|r| p.tsval.wrapping_sub(r) as i32 >= 0)
+        {
+            self.ts_recent = Some(p.tsval);
+        }
+        if !p.is(ACK) || !self.take_ack(now, p) {
+            return p.len() > 0;
+        }
+        self.established = true;
+        if start > next as i64 || end <= next as i64 || self.client_fin {
+            return p.len() > 0;
+        }
+        let skip = (next as i64 - start) as usize;
+        let room = (self.edge - next) as usize;
+        let fresh = p.payload.get(skip..).unwrap_or_default();
+        let taken = fresh.len().min(room);
+        self.unread.extend(&fresh[..taken]);
+        self.client_fin |= p.is(Flags::FIN) && taken == fresh.len();
+        true
+    }
+
+    /// False: it acknowledges what was never sent.
+    fn take_ack(&mut self, now: Ns, p: &Packet) -> bool {
+        let acked = i64::from(p.ack.since(self.iss.plus(1)));
+        let sent = self.snd_max + u64::from(self.fin_sent);
+        if acked > sent as i64 {
+            return false;
+        }
+        // In SYN-RECEIVED only an ACK of the SYN-ACK counts.
+        let Ok(acked) = u64::try_from(acked) else { return self.established };
+        if acked > self.snd_una + u64::from(self.fin_acked) {
+            self.fin_acked |= acked > self.out_end();
+            self.snd_una = acked.min(self.out_end());
+            self.snd_nxt = self.snd_nxt.max(self.snd_una);
+            let drop = (self.snd_una - self.out_from).min(self.out.len() as u64) as usize;
+            self.out.drain(..drop);
+            self.out_from += drop as u64;
+            while self.marks.len() > 1 && self.marks[0].0 <= self.snd_una {
+                self.marks.pop_front();
+            }
+            self.backoff = 0;
+            self.rto_at = self.is_waiting().then_some(now + RTO_MIN);
+        }
+        // RFC 9293 §3.10.7.4: older segments do not change the window.
+        if !self.wl1.after(p.seq) {
+            self.wl1 = p.seq;
+            self.peer_window = u64::from(p.window) << shift(self.snd_wscale);
+        }
+        true
+    }
+
+    fn is_waiting(&self) -> bool {
+        let unsent_fin = self.fin.is_some() && !self.fin_acked;
+        self.established && (self.snd_una < self.out_end() || unsent_fin)
+    }
+
+    /// When [`Self::on_timer`] is due.
+    pub fn timer(&self) -> Option<Ns> {
+        self.rto_at.filter(|_| self.is_waiting() && !self.reset)
+    }
+
+    /// How much a write takes now.
+    pub fn room(&self) -> u64 {
+        SEND_BUFFER.saturating_sub(self.out.len() as u64)
+    }
+
+    pub fn write(&mut self, bytes: &[u8], truth: Truth) {
+        self.out.extend(bytes);
+        self.marks.push_back((self.out_end(), truth));
+    }
+
+    /// The server ends its sending side.
+    pub fn shutdown(&mut self, truth: Truth) {
+        if self.fin.is_none() {
+            self.time_wait = !self.client_fin;
+            self.fin = Some(truth);
+        }
+    }
+
+    pub fn take(&mut self, len: usize) -> Vec<u8> {
+        let bytes: Vec<u8> = self.unread.drain(..len).collect();
+        self.read += bytes.len() as u64;
+        bytes
+    }
+
+    /// Sends what is new, as far as the client's window allows.
+    pub fn push(&mut self, now: Ns, out: &mut Vec<Packet>) {
+        if !self.established {
+            return;
+        }
+        let limit = self.out_end().min(self.snd_una + self.peer_window);
+        while self.snd_nxt < limit {
+            let until = limit.min(self.snd_nxt + SEGMENT_MAX);
+            out.push(self.data(now, self.snd_nxt, until));
+            self.snd_nxt = until;
+        }
+        self.snd_max = self.snd_max.max(self.snd_nxt);
+        if self.snd_nxt == self.out_end() && self.fin.is_some() && !self.fin_sent {
+            self.fin_sent = true;
+            out.push(self.fin_packet(now));
+        }
+        if self.is_waiting() && self.rto_at.is_none() {
+            self.rto_at = Some(now + RTO_MIN);
+        }
+    }
+
+    fn data(&mut self, now: Ns, from: u64, until: u64) -> Packet {
+        let at = (from - self.out_from) as usize..(until - self.out_from) as usize;
+        let bytes: Vec<u8> = self.out.range(at).copied().collect();
+        let mark = self.marks.iter().find(|(end, _)| *end >= until).map(|(_, truth)| *truth);
+        let seq = self.iss.plus(1 + from);
+        Packet { truth: mark.unwrap_or_default(), ..self.packet(now, seq, ACK, &bytes) }
+    }
+
+    fn fin_packet(&mut self, now: Ns) -> Packet {
+        let seq = self.iss.plus(1 + self.out_end());
+        let truth = self.fin.unwrap_or_default();
+        Packet { truth, ..self.packet(now, seq, Flags::FIN, &[]) }
+    }
+
+    /// Repeats the oldest segments, or asks after a closed window.
+    pub fn on_timer(&mut self, now: Ns, out: &mut Vec<Packet>) {
+        if self.timer().is_none_or(|at| at > now) {
+            return;
+        }
+        self.backoff = (self.backoff + 1).min(8);
+        self.rto_at = Some(now + (RTO_MIN << self.backoff).min(RTO_MAX));
+        let limit = self.out_end().min(self.snd_max).min(self.snd_una + self.peer_window);
+        let mut at = self.snd_una;
+        for _ in 0..BURST {
+            if at < limit {
+                let until = limit.min(at + SEGMENT_MAX);
+                out.push(self.data(now, at, until));
+                at = until;
+            }
+        }
+        if at == self.out_end() && self.fin_sent && !self.fin_acked {
+            out.push(self.fin_packet(now));
+        }
+        if out.is_empty() {
+            // A zero-window probe (RFC 9293 §3.8.6.1): an old number, to be answered.
+            let seq = self.iss.plus(self.snd_una);
+            out.push(self.packet(now, seq, ACK, &[]));
+        }
+        self.push(now, out);
+    }
+
+    pub fn is_readable(&self, eof_seen: bool) -> bool {
+        self.established && (!self.unread.is_empty() || (self.client_fin && !eof_seen))
+    }
+
+    /// Both ends of stream are acknowledged.
+    pub fn is_over(&self) -> bool {
+        self.reset || (self.client_fin && self.fin_acked)
+    }
+}

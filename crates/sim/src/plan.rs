@@ -1,0 +1,302 @@
+//! What a seed draws before a run begins: the clients, the path to them, and
+//! the faults. A plan prints as one readable paragraph.
+
+use crate::Ns;
+use crate::packet::NO_SCALING;
+use crate::rng::Rng;
+use std::fmt;
+
+const MS: Ns = 1_000_000;
+
+/// One client's habits.
+#[derive(Clone, Debug)]
+pub struct ClientPlan {
+    pub start: Ns,
+    /// Requests of a session, and how many may be open at a time.
+    pub requests: u8,
+    pub pipeline: u8,
+    pub think: Ns,
+    pub filler_max: u16,
+    pub bulk_max: u16,
+    pub wscale: u8,
+    /// Its first sequence numbers are about to wrap.
+    pub near_wrap: bool,
+    /// It ends its sending side before the answers are there.
+    pub half_close: bool,
+    /// The server ends first.
+    pub server_ends: bool,
+    /// The next session has the same ports.
+    pub reuse_port: bool,
+    /// Its repeats contradict what it sent first.
+    pub lies: bool,
+    /// It reads nothing from then until then, and its window closes.
+    pub looks_away: Option<(Ns, Ns)>,
+    pub vanishes_at: Option<Ns>,
+}
+
+/// The way between clients and edge.
+#[derive(Clone, Copy, Debug)]
+pub struct Path {
+    pub delay: Ns,
+    pub loss_permille: u64,
+    pub duplicate_permille: u64,
+    pub reorder_permille: u64,
+}
+
+/// Which way of a link is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ways {
+    Both,
+    /// Only towards the member, or from the primary to the backup.
+    To,
+    From,
+}
+
+/// What breaks. Members are 0, the first primary, and 1, its backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    FreezeHost {
+        member: usize,
+        lasts: Ns,
+    },
+    HostDies {
+        member: usize,
+    },
+    /// The daemon alone; its server dies with it. It may be started again.
+    KillDaemon {
+        member: usize,
+        again: Option<Ns>,
+    },
+    /// The server's, or the replica's, process alone.
+    KillServer {
+        member: usize,
+    },
+    SlowBackup {
+        lasts: Ns,
+    },
+    HangReplica,
+    /// The backup thinks the primary dead, which is well and goes on.
+    Mistake,
+    CutPair {
+        ways: Ways,
+        lasts: Ns,
+    },
+    CutEdge {
+        member: usize,
+        ways: Ways,
+        lasts: Ns,
+    },
+    TapLoss {
+        lasts: Ns,
+    },
+    /// Messages between the members come late, as lost segments do.
+    SlowPair {
+        lasts: Ns,
+    },
+    EdgeDaemon {
+        lasts: Ns,
+    },
+    EdgeHost {
+        lasts: Ns,
+    },
+}
+
+/// When a fault strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    At(Ns),
+    /// Right after this record of the first primary's log.
+    Record(u64),
+    /// So long after the fault before.
+    After(Ns),
+}
+
+/// What a mutation breaks in the model, to prove that a checker sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// The gate lets every ACK pass (L1).
+    AckBeyondStable,
+    /// The shim does not wait before it writes (L2).
+    NoCommit,
+    /// A SYN-ACK does not wait for its record (L2).
+    SynAckAtOnce,
+    /// The edge lets every member speak (L3).
+    NoFence,
+    /// The gate clamps the ACK and leaves the window as it was (L4).
+    ShrinkWindow,
+    /// The replica counts one request twice (L5).
+    CountTwice,
+    /// The edge promotes a backup that is not in step (L5).
+    PromoteAnybody,
+    /// The gate takes more connections than it has slots (L6).
+    NoLimit,
+    /// A backup that could take over does not (liveness).
+    NeverPromote,
+    /// A primary that another has replaced goes on (L3).
+    NeverStandDown,
+    /// As the daemons once were: idle channels are not probed, so that nobody
+    /// misses an edge that was restarted (liveness).
+    NoKeepalive,
+    /// As the daemons once were: whoever is current does not ask a restarted edge
+    /// to open the fence again, nor who is current now (liveness).
+    NobodyAsksAgain,
+    /// As the daemons once were: in a takeover a restarted edge is not told who
+    /// is in step (liveness).
+    NotSaidAgain,
+    /// As the daemons once were: a member that comes back while the edge still has
+    /// its old channel counts as in step (liveness).
+    NotForgotten,
+    /// As the daemons once were: a backup that has asked to be current gives up
+    /// when its primary sends it away (liveness).
+    SentAway,
+}
+
+/// Everything that a run depends on.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub clients: Vec<ClientPlan>,
+    pub path: Path,
+    pub gate_slots: usize,
+    pub ring_bytes: u64,
+    pub receive_buffer: u64,
+    pub wscale: u8,
+    /// Clients begin no session after this.
+    pub load_until: Ns,
+    pub faults: Vec<(When, Fault)>,
+    pub mutation: Option<Mutation>,
+}
+
+impl Plan {
+    /// What `seed` draws.
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        let mut rng = Rng::new(seed, 1);
+        let faults = draw_faults(&mut rng);
+        let rough = rng.one_in(2);
+        let path = Path {
+            delay: rng.spread(100_000, 20 * MS),
+            loss_permille: if rough { rng.below(60) } else { 0 },
+            duplicate_permille: if rough { rng.below(30) } else { 0 },
+            reorder_permille: if rough { rng.below(60) } else { 0 },
+        };
+        let count = 2 + rng.below(5);
+        Self {
+            seed,
+            clients: (0..count).map(|_| ClientPlan::draw(&mut rng)).collect(),
+            path,
+            gate_slots: if rng.one_in(8) { 2 * count as usize + 2 } else { 256 },
+            ring_bytes: rng.pick(&[16 << 10, 64 << 10, 1 << 20]),
+            receive_buffer: rng.pick(&[3000, 8000, 60000]),
+            wscale: rng.pick(&[NO_SCALING, 0, 2, 7]),
+            load_until: rng.range(600 * MS, 1500 * MS),
+            faults,
+            mutation: None,
+        }
+    }
+}
+
+impl ClientPlan {
+    fn draw(rng: &mut Rng) -> Self {
+        let pipeline = rng.pick(&[1, 1, 2, 6]);
+        let from = rng.range(50 * MS, 900 * MS);
+        Self {
+            start: rng.range(20 * MS, 200 * MS),
+            requests: rng.range(1, 20) as u8,
+            pipeline,
+            think: rng.spread(MS, 60 * MS),
+            filler_max: rng.pick(&[10, 200, 900]),
+            bulk_max: rng.pick(&[0, 100, 1500]),
+            wscale: rng.pick(&[NO_SCALING, 0, 3]),
+            near_wrap: rng.one_in(4),
+            half_close: rng.one_in(4),
+            server_ends: rng.one_in(4),
+            reuse_port: rng.one_in(4),
+            lies: rng.one_in(6),
+            looks_away: rng.one_in(5).then(|| (from, from + rng.spread(20 * MS, 1000 * MS))),
+            vanishes_at: rng.one_in(10).then(|| rng.range(100 * MS, 1200 * MS)),
+        }
+    }
+}
+
+fn draw_faults(rng: &mut Rng) -> Vec<(When, Fault)> {
+    let when = if rng.one_in(2) {
+        When::Record(1 + rng.spread(1, 300))
+    } else {
+        When::At(rng.range(100 * MS, 700 * MS))
+    };
+    match rng.below(20) {
+        0 => Vec::new(),
+        1..=8 => vec![(when, draw_fault(rng))],
+        _ => {
+            let first = draw_fault(rng);
+            let after = When::After(rng.spread(100_000, 900 * MS));
+            vec![(when, first), (after, draw_fault(rng))]
+        }
+    }
+}
+
+fn draw_fault(rng: &mut Rng) -> Fault {
+    let lasts = rng.spread(10 * MS, 4000 * MS);
+    let ways = rng.pick(&[Ways::Both, Ways::To, Ways::From]);
+    let member = rng.below(2) as usize;
+    let again = rng.one_in(2).then(|| rng.spread(MS, 500 * MS));
+    match rng.below(22) {
+        0..=2 => Fault::FreezeHost { member, lasts },
+        3..=4 => Fault::HostDies { member },
+        5..=7 => Fault::KillDaemon { member, again },
+        8..=9 => Fault::KillServer { member },
+        10 => Fault::SlowBackup { lasts },
+        11 => Fault::HangReplica,
+        12 => Fault::Mistake,
+        13..=14 => Fault::CutPair { ways, lasts },
+        15..=16 => Fault::CutEdge { member, ways, lasts },
+        17 => Fault::TapLoss { lasts },
+        18 => Fault::SlowPair { lasts },
+        19..=20 => Fault::EdgeDaemon { lasts },
+        _ => Fault::EdgeHost { lasts },
+    }
+}
+
+impl Fault {
+    /// How long it lasts; nothing for what does not end.
+    #[must_use]
+    pub fn lasts(&self) -> Ns {
+        match *self {
+            Self::FreezeHost { lasts, .. }
+            | Self::SlowBackup { lasts }
+            | Self::CutPair { lasts, .. }
+            | Self::CutEdge { lasts, .. }
+            | Self::TapLoss { lasts }
+            | Self::SlowPair { lasts }
+            | Self::EdgeDaemon { lasts }
+            | Self::EdgeHost { lasts } => lasts,
+            Self::KillDaemon { again, .. } => again.unwrap_or(0),
+            Self::HostDies { .. } | Self::KillServer { .. } | Self::HangReplica | Self::Mistake => {
+                0
+            }
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}, {} clients, {:?}", self.seed, self.clients.len(), self.path)?;
+        for (number, client) in self.clients.iter().enumerate() {
+            writeln!(f, "client {number}: {client:?}")?;
+        }
+        writeln!(
+            f,
+            "gate slots {}, ring {} bytes, receive buffer {}, scale {}, load until {} ms",
+            self.gate_slots,
+            self.ring_bytes,
+            self.receive_buffer,
+            self.wscale,
+            self.load_until / MS
+        )?;
+        for (when, fault) in &self.faults {
+            writeln!(f, "fault: {fault:?}, {when:?}")?;
+        }
+        Ok(())
+    }
+}

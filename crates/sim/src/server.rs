@@ -1,0 +1,369 @@
+//! The server as a process under the shim: recording on the primary, replaying
+//! on the backup, live once it runs unprotected. One step at a time, at most one
+//! record per step, so that a crash can be placed between any two. Mirrors the
+//! shim's `log.rs`, `input.rs`, `output.rs` and `live.rs`.
+
+use crate::app::{PerConn, Shared};
+use holdfast_replica::promotion::ManifestConn;
+use holdfast_wire::hash::{HashKey, hash};
+use holdfast_wire::log::{AcceptInfo, Header, LAZY, Op, TAPPED, record_len};
+use holdfast_wire::message::ConnKey;
+use std::collections::{BTreeMap, VecDeque};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The group's secret.
+pub const KEY: HashKey = [11, 22, 33, 44, 55, 66, 77, 88];
+/// `-ECONNRESET`.
+pub const RESET: i64 = -104;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Record,
+    Replay,
+    /// Nothing is logged and nothing waits.
+    Live,
+}
+
+/// What the process does next with which connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    Idle,
+    Clock(u32),
+    Intent(u32),
+    Write(u32),
+    Written(u32, u64),
+    Shutdown(u32),
+    /// Waits until the log is stable up to here, then tells the kernel.
+    EndSending(u32, u64),
+    Close(u32),
+    LetGo(u32, u64),
+}
+
+/// One connection of the process.
+#[derive(Clone, Debug)]
+pub struct Conn {
+    pub key: ConnKey,
+    pub app: PerConn,
+    /// Output that the kernel has not taken.
+    pub pending: Vec<u8>,
+    /// End the sending side once `pending` is out.
+    pub end: bool,
+    pub eof: bool,
+    pub shut: bool,
+    pub open: bool,
+    pub in_bytes: u64,
+    pub out_bytes: u64,
+    /// A replica's output from `keep_from` on.
+    pub kept: VecDeque<u8>,
+    pub keep_from: u64,
+    gone: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Server {
+    /// Tells processes apart; from 1.
+    pub number: u32,
+    pub alive: bool,
+    pub mode: Mode,
+    pub shared: Shared,
+    pub conns: BTreeMap<u32, Conn>,
+    pub doing: Doing,
+    pub accepts: u32,
+    /// Last clock of the log: what a promoted server continues from.
+    pub clock: u64,
+    pub log: Vec<u8>,
+    pub records: u64,
+    /// End of the last record on which output depends, in bytes and records.
+    pub dirty: (u64, u64),
+    pub stable: u64,
+    pub ring_bytes: u64,
+    ring: VecDeque<(Header, Vec<u8>)>,
+    pub appended: u64,
+    pub executed: u64,
+    /// Records that the replica's ring has taken.
+    pub taken: u64,
+    pub log_ended: bool,
+    pub parked: bool,
+    pub diverged: Option<String>,
+    /// Stands still for ever, without a word.
+    pub hung: bool,
+    /// A mutation: the replica executes this request twice.
+    pub twice: bool,
+}
+
+impl Server {
+    pub fn new(number: u32, mode: Mode, ring_bytes: u64) -> Self {
+        Self {
+            number,
+            alive: true,
+            mode,
+            shared: Shared::default(),
+            conns: BTreeMap::new(),
+            doing: Doing::Idle,
+            accepts: 0,
+            clock: 0,
+            log: Vec::new(),
+            records: 0,
+            dirty: (0, 0),
+            stable: 0,
+            ring_bytes,
+            ring: VecDeque::new(),
+            appended: 0,
+            executed: 0,
+            taken: 0,
+            log_ended: false,
+            parked: false,
+            diverged: None,
+            hung: false,
+            twice: false,
+        }
+    }
+
+    pub fn tail(&self) -> u64 {
+        self.log.len() as u64
+    }
+
+    /// Has the ring room for another record (the shim's `wait_for_space`)?
+    pub fn has_room(&self) -> bool {
+        self.mode != Mode::Record || self.tail() - self.stable + 4096 <= self.ring_bytes
+    }
+
+    /// Appends a record, while recording.
+    pub fn append(&mut self, op: Op, accept: u32, flags: u8, ret: i64, payload: &[u8]) {
+        if self.mode != Mode::Record {
+            return;
+        }
+        let hashed = if op == Op::Intent {
+            self.conns.get(&accept).map_or(0, |conn| hash(&KEY, &conn.pending))
+        } else if flags & TAPPED != 0 && ret > 0 {
+            hash(&KEY, payload)
+        } else {
+            0
+        };
+        let header = Header {
+            payload_len: payload.len() as u32,
+            op: op as u8,
+            flags,
+            tid: 0,
+            fd: 0,
+            conn: accept,
+            ret,
+            hash: hashed,
+        };
+        let at = self.log.len();
+        self.log.extend_from_slice(header.as_bytes());
+        self.log.extend_from_slice(payload);
+        self.log.resize(at + record_len(payload.len()), 0);
+        self.records += 1;
+        if flags & LAZY == 0 {
+            self.dirty = (self.tail(), self.records);
+        }
+    }
+
+    /// Takes a new connection.
+    pub fn accepted(&mut self, key: ConnKey, accept: u32) {
+        self.accepts = self.accepts.max(accept);
+        let conn = Conn {
+            key,
+            app: PerConn::default(),
+            pending: Vec::new(),
+            end: false,
+            eof: false,
+            shut: false,
+            open: true,
+            in_bytes: 0,
+            out_bytes: 0,
+            kept: VecDeque::new(),
+            keep_from: 0,
+            gone: false,
+        };
+        self.conns.insert(accept, conn);
+    }
+
+    /// A read of the server: bytes, the end (nothing), or a reset.
+    pub fn took(&mut self, accept: u32, bytes: &[u8], ret: i64) {
+        let Some(conn) = self.conns.get_mut(&accept) else { return };
+        conn.in_bytes += bytes.len() as u64;
+        if ret <= 0 {
+            conn.eof = true;
+            if ret < 0 {
+                conn.pending.clear();
+            }
+            self.doing = if conn.pending.is_empty() { Doing::Close(accept) } else { Doing::Idle };
+        } else if conn.app.read(bytes) {
+            self.doing = Doing::Clock(accept);
+        }
+    }
+
+    /// The clock is known: the whole requests are executed.
+    pub fn execute(&mut self, accept: u32, clock: u64) {
+        self.clock = self.clock.max(clock);
+        let Some(conn) = self.conns.get_mut(&accept) else { return };
+        if std::mem::take(&mut self.twice) {
+            self.shared.counter += 1;
+        }
+        let (output, end) = conn.app.execute(&mut self.shared, clock);
+        conn.pending.extend(output);
+        conn.end |= end;
+        self.doing = Doing::Intent(accept);
+    }
+
+    /// The kernel took `n` bytes of what was pending.
+    pub fn wrote(&mut self, accept: u32, n: u64) {
+        let Some(conn) = self.conns.get_mut(&accept) else { return };
+        let n = (n as usize).min(conn.pending.len());
+        let left = conn.pending.split_off(n);
+        let bytes = std::mem::replace(&mut conn.pending, left);
+        if self.mode == Mode::Replay && !conn.gone {
+            conn.kept.extend(bytes);
+        }
+        conn.out_bytes += n as u64;
+        self.doing = match conn {
+            Conn { pending, .. } if !pending.is_empty() => Doing::Idle,
+            Conn { end: true, shut: false, .. } => Doing::Shutdown(accept),
+            Conn { eof: true, open: true, .. } => Doing::Close(accept),
+            _ => Doing::Idle,
+        };
+    }
+
+    /// The sending side has ended; what comes next.
+    pub fn shut(&mut self, accept: u32) {
+        let conn = self.conns.get_mut(&accept);
+        let close = conn.is_some_and(|conn| {
+            conn.shut = true;
+            conn.eof && conn.open
+        });
+        self.doing = if close { Doing::Close(accept) } else { Doing::Idle };
+    }
+
+    pub fn closed(&mut self, accept: u32) {
+        self.doing = Doing::Idle;
+        if let Some(conn) = self.conns.get_mut(&accept) {
+            conn.open = false;
+            if conn.gone || self.mode != Mode::Replay {
+                self.conns.remove(&accept);
+            }
+        }
+    }
+
+    /// The replica's ring takes a record; false without room.
+    pub fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
+        let payload = payload.concat();
+        let len = record_len(payload.len()) as u64;
+        if self.appended - self.executed + len > self.ring_bytes {
+            return false;
+        }
+        self.appended += len;
+        self.taken += 1;
+        self.ring.push_back((*header, payload));
+        true
+    }
+
+    /// The client has acknowledged that much of the output.
+    pub fn acked(&mut self, accept: u32, bytes: u64) {
+        let Some(conn) = self.conns.get_mut(&accept) else { return };
+        let drop = bytes.saturating_sub(conn.keep_from).min(conn.kept.len() as u64);
+        conn.kept.drain(..drop as usize);
+        conn.keep_from += drop;
+    }
+
+    pub fn gone(&mut self, accept: u32) {
+        let Some(conn) = self.conns.get_mut(&accept) else { return };
+        conn.gone = true;
+        if !conn.open {
+            self.conns.remove(&accept);
+        }
+    }
+
+    /// Executes one record; false if there is nothing to do now.
+    pub fn replay_step(&mut self) -> bool {
+        if self.diverged.is_some() || self.parked || self.hung {
+            return false;
+        }
+        let Some((header, payload)) = self.ring.pop_front() else {
+            return self.log_ended && self.run_on();
+        };
+        self.executed += record_len(payload.len()) as u64;
+        if let Err(reason) = self.replay_record(&header, &payload) {
+            self.diverged = Some(reason);
+        }
+        true
+    }
+
+    fn replay_record(&mut self, header: &Header, payload: &[u8]) -> Result<(), String> {
+        let accept = header.conn;
+        let op = Op::from_u8(header.op).unwrap_or(Op::Pad);
+        match (op, self.doing) {
+            (Op::Accept, Doing::Idle) => {
+                let Ok((info, _)) = AcceptInfo::read_from_prefix(payload) else {
+                    return Err("an accept without an address".to_owned());
+                };
+                let key = ConnKey {
+                    server: info.local,
+                    client: info.peer,
+                    server_port: info.local_port,
+                    client_port: info.peer_port,
+                };
+                self.accepted(key, accept);
+            }
+            (Op::Read, Doing::Idle) => {
+                if header.ret > 0 && hash(&KEY, payload) != header.hash {
+                    return Err("a read with other bytes than the primary's".to_owned());
+                }
+                self.took(accept, payload, header.ret);
+            }
+            (Op::Clock, Doing::Clock(conn)) => {
+                let clock = payload.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+                self.execute(conn, clock);
+            }
+            (Op::Result, Doing::Idle) => self.doing = Doing::Intent(accept),
+            (Op::Intent, Doing::Intent(_)) => {
+                let pending = self.conns.get(&accept).map_or(&[][..], |conn| &conn.pending);
+                if hash(&KEY, pending) != header.hash {
+                    return Err(format!("accept {accept} writes other bytes than the primary"));
+                }
+                self.doing = Doing::Write(accept);
+            }
+            (Op::Written, Doing::Write(_)) => self.wrote(accept, header.ret as u64),
+            (Op::Shutdown, Doing::Shutdown(_)) => self.shut(accept),
+            (Op::Close, Doing::Close(_)) => self.closed(accept),
+            (op, doing) => return Err(format!("{op:?} in the log, the replica does {doing:?}")),
+        }
+        Ok(())
+    }
+
+    /// The log has ended: the replica runs on, keeping its output, up to its
+    /// first call that needs a live answer (`live.rs`: `draining`, `park`).
+    fn run_on(&mut self) -> bool {
+        if let Doing::Intent(accept) | Doing::Write(accept) = self.doing {
+            let pending = self.conns.get(&accept).map_or(0, |conn| conn.pending.len());
+            self.wrote(accept, pending as u64);
+        } else {
+            self.parked = true;
+        }
+        true
+    }
+
+    /// The table that promotion reads (`daemon/takeover/sockets.rs`: `manifest`).
+    pub fn manifest(&self) -> Vec<ManifestConn> {
+        let entry = |(accept, conn): (&u32, &Conn)| ManifestConn {
+            accept: *accept,
+            open: conn.open,
+            fd: *accept as i32 + 10,
+            in_bytes: conn.in_bytes,
+            out_bytes: conn.out_bytes,
+            keep_from: if conn.gone { u64::MAX } else { conn.keep_from },
+            shut: u32::from(conn.shut),
+            eof: conn.eof,
+        };
+        self.conns.iter().map(entry).collect()
+    }
+
+    /// Retained output `[from, to)`.
+    pub fn retained(&self, accept: u32, from: u64, to: u64) -> Vec<u8> {
+        let Some(conn) = self.conns.get(&accept) else { return Vec::new() };
+        let at = |offset: u64| (offset - conn.keep_from) as usize;
+        conn.kept.range(at(from)..at(to)).copied().collect()
+    }
+}

@@ -1,0 +1,127 @@
+//! Every checker can fail: each mutation breaks the model in one way, and the
+//! checker that watches over that law says so. The last five are bugs that the
+//! simulation found in the daemons' logic; it would find them again.
+
+use holdfast_sim::{Fault, Mutation, Plan, Ways, When, simulate};
+
+const MS: u64 = 1_000_000;
+
+/// The laws that any of `seeds` breaks.
+fn broken(seeds: u64, mutation: Mutation, faults: &[(When, Fault)]) -> Vec<&'static str> {
+    (0..seeds)
+        .flat_map(|seed| {
+            let mut plan = Plan::draw(seed);
+            plan.mutation = Some(mutation);
+            plan.faults = faults.to_vec();
+            simulate(plan, false).violations
+        })
+        .map(|violation| violation.law)
+        .collect()
+}
+
+/// Without the mutation the same runs are clean.
+fn sees(law: &str, mutation: Mutation, faults: &[(When, Fault)]) {
+    let laws = broken(SEEDS, mutation, faults);
+    assert!(laws.contains(&law), "{mutation:?}: {laws:?}");
+    for seed in 0..SEEDS {
+        let mut plan = Plan::draw(seed);
+        plan.faults = faults.to_vec();
+        let outcome = simulate(plan, false);
+        assert!(outcome.violations.is_empty(), "seed {seed}: {:?}", outcome.violations);
+    }
+}
+
+const SEEDS: u64 = 40;
+
+fn at(ms: u64, fault: Fault) -> (When, Fault) {
+    (When::At(ms * MS), fault)
+}
+
+#[test]
+fn l1_an_ack_beyond_what_the_backup_holds_is_seen() {
+    sees("L1", Mutation::AckBeyondStable, &[]);
+}
+
+#[test]
+fn l2_output_that_does_not_wait_is_seen() {
+    sees("L2", Mutation::NoCommit, &[]);
+}
+
+#[test]
+fn l2_a_syn_ack_that_does_not_wait_is_seen() {
+    sees("L2", Mutation::SynAckAtOnce, &[]);
+}
+
+#[test]
+fn l3_two_speakers_are_seen() {
+    sees("L3", Mutation::NoFence, &[at(300, Fault::Mistake)]);
+}
+
+#[test]
+fn l3_a_replaced_member_that_goes_on_is_seen() {
+    sees("L3", Mutation::NeverStandDown, &[at(300, Fault::Mistake)]);
+}
+
+#[test]
+fn l4_a_right_edge_that_moves_left_is_seen() {
+    sees("L4", Mutation::ShrinkWindow, &[]);
+}
+
+#[test]
+fn l5_a_replica_that_counts_twice_is_seen() {
+    sees("L5", Mutation::CountTwice, &[at(300, Fault::HostDies { member: 0 })]);
+}
+
+#[test]
+fn l5_the_promotion_of_a_stale_backup_is_seen() {
+    // Its backup out of reach, the primary runs on alone; the backup knows nothing
+    // of what it says from then on.
+    let pair = Fault::CutPair { ways: Ways::Both, lasts: 5000 * MS };
+    let edge = Fault::CutEdge { member: 1, ways: Ways::Both, lasts: 4000 * MS };
+    sees("L5", Mutation::PromoteAnybody, &[at(200, pair), (When::After(MS), edge)]);
+}
+
+#[test]
+fn l6_a_table_without_a_limit_is_seen() {
+    sees("L6", Mutation::NoLimit, &[]);
+}
+
+#[test]
+fn a_cluster_that_does_not_go_on_is_seen() {
+    sees("liveness", Mutation::NeverPromote, &[at(300, Fault::HostDies { member: 0 })]);
+}
+
+#[test]
+fn nobody_misses_a_restarted_edge() {
+    let restart = [at(300, Fault::EdgeHost { lasts: 500 * MS })];
+    sees("liveness", Mutation::NoKeepalive, &restart);
+}
+
+#[test]
+fn nobody_opens_the_fence_of_a_restarted_edge() {
+    let restart = [at(300, Fault::EdgeHost { lasts: 500 * MS })];
+    sees("liveness", Mutation::NobodyAsksAgain, &restart);
+}
+
+#[test]
+fn a_restarted_edge_does_not_know_who_is_in_step() {
+    let restart = at(300, Fault::EdgeDaemon { lasts: 500 * MS });
+    let dies = (When::After(100 * MS), Fault::HostDies { member: 0 });
+    sees("liveness", Mutation::NotSaidAgain, &[restart, dies]);
+}
+
+#[test]
+fn a_backup_that_was_granted_had_been_sent_away() {
+    // The backup has asked to be current, and the question is under way.
+    let pair = Fault::CutPair { ways: Ways::Both, lasts: 60 * MS };
+    let edge = Fault::CutEdge { member: 1, ways: Ways::Both, lasts: 30 * MS };
+    sees("liveness", Mutation::SentAway, &[at(300, pair), (When::After(20 * MS), edge)]);
+}
+
+#[test]
+fn a_backup_that_starts_anew_is_not_in_step() {
+    // The edge hears of the new life before it hears of the old one's end.
+    let edge = Fault::CutEdge { member: 1, ways: Ways::Both, lasts: 20 * MS };
+    let dies = Fault::KillDaemon { member: 1, again: Some(20 * MS) };
+    sees("liveness", Mutation::NotForgotten, &[at(300, edge), (When::After(17 * MS), dies)]);
+}
