@@ -501,7 +501,8 @@ impl World {
         for news in self.turn_edge(d) {
             match news {
                 News::Opened => drop(self.tell_edge(d, &Message::Ask)),
-                News::Granted(epoch) => {
+                // One for the old epoch only opens an edge that has restarted.
+                News::Granted(epoch) if epoch > d.epoch => {
                     d.epoch = epoch;
                     return self.serve_alone(d, p);
                 }
