@@ -14,6 +14,8 @@ use holdfast_wire::seq::SeqNo;
 const SEGMENT_MAX: u64 = 120;
 const RTO_MIN: Ns = 40_000_000;
 const RTO_MAX: Ns = 1_000_000_000;
+/// Timeouts in a row after which the pause grows no more.
+const RETRIES_MAX: u32 = 8;
 /// Segments sent again at a time.
 const BURST: usize = 8;
 const BUFFER: u64 = 8192;
@@ -136,6 +138,9 @@ impl Client {
         conn.push(now, out);
         if conn.rto_at.is_some_and(|at| at <= now) {
             conn.on_timer(now, &self.plan, &mut self.rng, out);
+            if conn.is_done() {
+                self.end_session(now);
+            }
         }
     }
 
@@ -340,6 +345,11 @@ impl Conn {
         self.server_fin && self.una == self.end() + 1
     }
 
+    /// Nothing is missing but the ACK of the FIN of this side (RFC 9293 §3.3.2).
+    fn is_last_ack(&self) -> bool {
+        self.server_fin && self.nxt == self.end() + 1
+    }
+
     /// What it can take now.
     fn window(&self) -> u64 {
         BUFFER.saturating_sub(if self.away { self.unparsed.len() as u64 } else { 0 })
@@ -394,7 +404,13 @@ impl Conn {
     }
 
     fn on_timer(&mut self, now: Ns, plan: &ClientPlan, rng: &mut Rng, out: &mut Vec<Packet>) {
-        self.backoff = (self.backoff + 1).min(8);
+        if self.backoff == RETRIES_MAX && self.is_last_ack() && self.una == self.end() {
+            // As `tcp_orphan_retries`: a program that has closed waits no longer.
+            self.una = self.nxt;
+            self.rto_at = None;
+            return;
+        }
+        self.backoff = (self.backoff + 1).min(RETRIES_MAX);
         self.rto_at = Some(now + (RTO_MIN << self.backoff).min(RTO_MAX));
         if self.iss.is_none() {
             let syn = self.packet(now, 0, Flags::SYN, &[]);
@@ -448,7 +464,7 @@ impl Conn {
         let Some(iss) = self.iss else { return self.receive_first(now, p, out) };
         if p.is(Flags::RST) {
             // RFC 5961 §3.2; in LAST-ACK a reset only says that the other end is done.
-            let last_ack = self.server_fin && self.nxt == self.end() + 1;
+            let last_ack = self.is_last_ack();
             if last_ack {
                 self.una = self.nxt;
             }
