@@ -1,5 +1,7 @@
 //! The failure detector of one channel: sends heartbeats, suspects after two
-//! missed ones and declares the peer dead after three (HALR §3.3).
+//! missed ones and declares the peer dead after three (HALR §3.3). On a wire that
+//! loses packets heartbeats come late without anybody being dead; who has seen
+//! that waits longer for a while.
 
 use crate::Nanos;
 
@@ -7,6 +9,13 @@ use crate::Nanos;
 pub const SUSPECT_AFTER: u64 = 2;
 /// Heartbeats missed in a row before the peer is declared dead.
 pub const DECLARE_AFTER: u64 = 3;
+/// Once something came this late, a peer is dead only after three times as long.
+/// In halves of a period: a heartbeat that is merely late is not meant.
+pub const LATE_HALVES: u64 = 3;
+/// How long that is remembered.
+pub const LATE_MEMORY: Nanos = Nanos::from_ms(10_000);
+/// No patience is longer than so many periods.
+pub const PATIENCE_MAX: u64 = 25;
 /// A peer that was never heard may still be starting its server: its first sign
 /// of life may take this much longer.
 pub const FIRST_PATIENCE: Nanos = Nanos::from_ms(1000);
@@ -46,6 +55,9 @@ pub struct Detector {
     period: Nanos,
     heard: bool,
     last_heard: Nanos,
+    /// The longest silence of late that ended well, if it was long, and its end.
+    silence: Nanos,
+    silence_at: Nanos,
     next_beat: Nanos,
     number: u64,
     peer_number: u64,
@@ -63,6 +75,8 @@ impl Detector {
             period,
             heard: false,
             last_heard: now,
+            silence: Nanos(0),
+            silence_at: now,
             next_beat: now,
             number: 0,
             peer_number: 0,
@@ -74,11 +88,25 @@ impl Detector {
 
     /// Any message shows that the peer lives.
     pub fn handle_received(&mut self, now: Nanos, out: &mut impl DetectorOutput) {
+        self.note_silence(now);
         self.heard = true;
         self.last_heard = self.last_heard.max(now);
         if self.peer == Peer::Suspected {
             self.peer = Peer::Alive;
             out.trusted();
+        }
+    }
+
+    /// Remembers how long the peer was not heard, unless this process slept.
+    fn note_silence(&mut self, now: Nanos) {
+        if now.since(self.silence_at) > LATE_MEMORY {
+            self.silence = Nanos(0);
+        }
+        let slept = self.next_deadline().is_none_or(|due| now.since(due).0 > self.period.0 / 2);
+        let silence = now.since(self.last_heard);
+        let long = silence.0 > self.period.0.saturating_mul(LATE_HALVES) / 2;
+        if self.heard && long && !slept && silence >= self.silence {
+            (self.silence, self.silence_at) = (silence, now);
         }
     }
 
@@ -151,7 +179,12 @@ impl Detector {
 
     fn missed_at(&self, missed: u64) -> Nanos {
         let patience = if self.heard { Nanos(0) } else { FIRST_PATIENCE };
-        self.last_heard.plus(Nanos(self.period.0.saturating_mul(missed))).plus(patience)
+        let periods = |count: u64| self.period.0.saturating_mul(count);
+        let mut wait = periods(missed);
+        if missed == DECLARE_AFTER {
+            wait = wait.max(self.silence.0.saturating_mul(DECLARE_AFTER).min(periods(PATIENCE_MAX)));
+        }
+        self.last_heard.plus(Nanos(wait)).plus(patience)
     }
 }
 
@@ -238,6 +271,33 @@ mod tests {
             run_until(&mut detector, Nanos::from_ms(4 * ms), &mut notes);
             assert_eq!(detector.peer(), Peer::Alive, "{ms} ms");
         }
+    }
+
+    #[test]
+    fn who_has_seen_long_silences_waits_longer_for_a_while() {
+        for ms in PERIODS_MS {
+            let mut notes = Notes::default();
+            let mut detector = heard(ms, &mut notes);
+            run_until(&mut detector, Nanos::from_ms(2 * ms), &mut notes);
+            detector.handle_received(Nanos::from_ms(2 * ms), &mut notes);
+            run_until(&mut detector, Nanos::from_ms(8 * ms - 1), &mut notes);
+            assert_eq!(detector.peer(), Peer::Suspected, "{ms} ms");
+            run_until(&mut detector, Nanos::from_ms(8 * ms), &mut notes);
+            assert_eq!(detector.peer(), Peer::Dead, "{ms} ms");
+        }
+    }
+
+    #[test]
+    fn a_long_silence_is_forgotten() {
+        let mut notes = Notes::default();
+        let mut detector = heard(20, &mut notes);
+        for at_ms in (40..=40 + LATE_MEMORY.0 / 1_000_000 + 40).step_by(20) {
+            run_until(&mut detector, Nanos::from_ms(at_ms), &mut notes);
+            detector.handle_received(Nanos::from_ms(at_ms), &mut notes);
+        }
+        let last = detector.last_heard;
+        let end = run_until(&mut detector, last.plus(Nanos::from_ms(1000)), &mut notes);
+        assert_eq!(end, last.plus(Nanos::from_ms(60)));
     }
 
     #[test]

@@ -150,6 +150,8 @@ impl Channel {
         // The host's default may be one that probes with delay; where cubic is
         // missing the default has to do.
         let _ = options.set_tcp_congestion(b"cubic");
+        // A lost segment must not look like a lost peer. Older kernels refuse.
+        let _ = holdfast_linux::timers::repeat_soon(socket.as_fd());
         options.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
         let probes = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
         options.set_tcp_keepalive(&probes)?;

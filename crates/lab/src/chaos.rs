@@ -31,7 +31,8 @@ const WORKLOADS: [&str; 10] = [
 ];
 
 /// What the clients' packets meet on their way, more often nothing.
-const PATHS: [&str; 4] = ["", "", "--client-path wan", "--primary-loss 1%"];
+const PATHS: [&str; 5] =
+    ["", "", "--client-path wan", "--primary-loss 1%", "--channel-loss 5%"];
 
 /// Options of the chaos run.
 #[derive(Args, Clone, Debug)]

@@ -17,3 +17,4 @@ pub mod shm;
 mod sockopt;
 pub mod spawn;
 pub mod tap;
+pub mod timers;

@@ -428,7 +428,7 @@ impl World {
                 self.let_go(d, p, id);
             }
         }
-        // As `LINGER_MAX` to `GATE_SLOTS`: half of the slots may linger.
+        // As `linger_max`: half of the slots may linger.
         while p.linger.front().is_some_and(|(at, _)| now - at > LINGER)
             || p.linger.len() > self.plan.gate_slots / 2
         {

@@ -2,15 +2,17 @@
 //! that give each value its meaning.
 
 use super::error::{ConfigError, ConfigErrors, Findings, Position};
-use super::{CLIENT_INTERFACES_MAX, HEARTBEAT_MS, RING_BYTES, SERVICES_MAX};
+use super::{CLIENT_INTERFACES_MAX, CONNECTIONS_MAX, HEARTBEAT_MS, RING_BYTES, SERVICES_MAX};
 use super::{Config, Edge, Group, Mac, Member, Server};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 const HEARTBEAT_MS_DEFAULT: u64 = 20;
+const CONNECTIONS_MAX_DEFAULT: u64 = 32_768;
 /// Longest interface name that Linux accepts (IFNAMSIZ - 1).
 const INTERFACE_CHARS_MAX: usize = 15;
 const NAME_CHARS_MAX: usize = 32;
@@ -34,6 +36,7 @@ struct RawGroup {
     services: Spanned<Vec<Spanned<String>>>,
     run_dir: Option<PathBuf>,
     heartbeat_ms: Option<Spanned<u64>>,
+    connections_max: Option<Spanned<u64>>,
     realtime: Option<bool>,
     share_cpu: Option<bool>,
 }
@@ -115,18 +118,22 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> Group {
             format!("a group protects 1 to {SERVICES_MAX}; run one group per server"),
         );
     }
-    let heartbeat_ms = raw.heartbeat_ms.as_ref().map_or(HEARTBEAT_MS_DEFAULT, |v| *v.get_ref());
-    if let Some(spanned) = raw.heartbeat_ms.filter(|v| !HEARTBEAT_MS.contains(v.get_ref())) {
-        findings.add(
-            spanned.span(),
-            format!("heartbeat_ms = {heartbeat_ms} is out of range"),
-            format!(
-                "{} to {} milliseconds; the default is {HEARTBEAT_MS_DEFAULT}",
-                HEARTBEAT_MS.start(),
-                HEARTBEAT_MS.end()
-            ),
-        );
-    }
+    let heartbeat_ms = number(
+        findings,
+        "heartbeat_ms",
+        raw.heartbeat_ms,
+        HEARTBEAT_MS_DEFAULT,
+        HEARTBEAT_MS,
+        "milliseconds",
+    );
+    let connections_max = number(
+        findings,
+        "connections_max",
+        raw.connections_max,
+        CONNECTIONS_MAX_DEFAULT,
+        CONNECTIONS_MAX,
+        "connections",
+    );
     let name = raw.name.into_inner();
     Group {
         key_file: folder.join(raw.key_file.into_inner()),
@@ -135,10 +142,32 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> Group {
             .run_dir
             .map_or_else(|| Path::new("/run/holdfast").join(&name), |dir| folder.join(dir)),
         heartbeat_ms,
+        connections_max: connections_max as u32,
         realtime: raw.realtime.unwrap_or(true),
         share_cpu: raw.share_cpu.unwrap_or(true),
         name,
     }
+}
+
+/// A number that must lie within bounds.
+fn number(
+    findings: &mut Findings,
+    name: &str,
+    written: Option<Spanned<u64>>,
+    default: u64,
+    bounds: RangeInclusive<u64>,
+    unit: &str,
+) -> u64 {
+    let Some(written) = written else { return default };
+    let value = *written.get_ref();
+    if !bounds.contains(&value) {
+        findings.add(
+            written.span(),
+            format!("{name} = {value} is out of range"),
+            format!("{} to {} {unit}; the default is {default}", bounds.start(), bounds.end()),
+        );
+    }
+    value
 }
 
 fn check_edge(

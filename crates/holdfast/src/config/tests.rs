@@ -112,6 +112,7 @@ fn values_are_checked_where_they_stand() {
         ("[\"/usr/bin/redis-server\", \"--save\", \"\"]", "[]", "command is empty"),
         ("clients = [\"ec\"]", "clients = [\"ec\"]\nfirst = \"c\"", "is not a member"),
         ("[edge]", "heartbeat_ms = 1\n[edge]", "heartbeat_ms = 1 is out of range"),
+        ("[edge]", "connections_max = 9\n[edge]", "connections_max = 9 is out of range"),
         ("env = { TZ = \"UTC\" }", "ring_bytes = 5000000", "ring_bytes = 5000000 is not possible"),
         ("env = { TZ = \"UTC\" }", "directory = \"here\"", "not an absolute path"),
         (

@@ -46,17 +46,15 @@ const ASK_EVERY: Duration = Duration::from_millis(10);
 const REPORT_EVERY: Duration = Duration::from_millis(50);
 /// How often ending connections are looked up in the kernel.
 const CLOSING_EVERY: Duration = Duration::from_millis(20);
-/// Slots of ended connections are kept this long for late packets, unless
-/// this many wait.
+/// Slots of ended connections are kept this long for late packets, unless they
+/// are half of all.
 const LINGER: Duration = Duration::from_secs(60);
-const LINGER_MAX: usize = 16384;
 /// Connections that nobody accepted are looked after this often.
 const STRAY_EVERY: Duration = Duration::from_secs(2);
 /// An owed ACK waits this long for a reply to carry it, unless it covers more
 /// than two segments (RFC 5681 §4.2).
 const OWED_WAIT: Duration = Duration::from_millis(5);
 const OWED_BYTES: i32 = 2 * 1448;
-const GATE_SLOTS: u32 = 32768;
 /// What a third member is told.
 const PAIR_STANDS: &str = "the pair stands already";
 
@@ -145,6 +143,7 @@ struct Loop {
     owed: BTreeMap<ConnId, Instant>,
     ending: BTreeSet<ConnId>,
     linger: VecDeque<(Instant, ConnId)>,
+    linger_max: usize,
     log_at: u64,
     /// Of the log, not executed by the replica at its last heartbeat.
     unexecuted: u64,
@@ -173,7 +172,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
     let gate = Gate::attach(&GateConfig {
         interface: node.me.interface.clone(),
         services: node.services(),
-        slots: GATE_SLOTS,
+        slots: node.config.group.connections_max,
         pin_dir: node.pin_dir(),
     })?;
     // Programs first, they take a while: the backup counts heartbeats from now on.
@@ -198,6 +197,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         owed: BTreeMap::new(),
         ending: BTreeSet::new(),
         linger: VecDeque::new(),
+        linger_max: node.config.group.connections_max as usize / 2,
         log_at: 0,
         unexecuted: 0,
         broken: None,
@@ -493,7 +493,7 @@ impl Loop {
             }
         }
         while self.linger.front().is_some_and(|(at, _)| now - *at > LINGER)
-            || self.linger.len() > LINGER_MAX
+            || self.linger.len() > self.linger_max
         {
             if let Some((_, id)) = self.linger.pop_front() {
                 let _ = self.gate.free(id);

@@ -166,6 +166,7 @@ fn settings(config: &Config) -> Vec<String> {
     let services: Vec<String> = config.group.services.iter().map(ToString::to_string).collect();
     vec![
         format!("heartbeat_ms = {}", config.group.heartbeat_ms),
+        format!("connections_max = {}", config.group.connections_max),
         format!("services = {}", services.join(" ")),
         format!("ring_bytes = {}", config.server.ring_bytes),
         format!("user = {}", config.server.user.as_deref().unwrap_or("")),

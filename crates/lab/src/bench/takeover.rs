@@ -102,6 +102,9 @@ pub struct TakeoverArgs {
     /// Delay of the members' own wire, such as 20ms.
     #[arg(long)]
     pub slow_log: Option<String>,
+    /// Share of the packets on the members' own wire that is lost, such as 5%.
+    #[arg(long, conflicts_with = "slow_log")]
+    pub channel_loss: Option<String>,
     /// Fence the primary this long before the fault, ms.
     #[arg(long)]
     pub fence_before_ms: Option<u64>,
@@ -223,6 +226,9 @@ impl TakeoverArgs {
         }
         if let Some(delay) = &self.slow_log {
             plan.log = LogLink::Emulated(spec(format!("delay {delay} seed {seed}"))?);
+        }
+        if let Some(loss) = &self.channel_loss {
+            plan.log = LogLink::Emulated(spec(format!("loss {loss} seed {seed}"))?);
         }
         let switches = [
             (self.no_sack, "net.ipv4.tcp_sack=0"),

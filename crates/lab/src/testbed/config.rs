@@ -1,6 +1,7 @@
 //! The config files of a testbed's group: one file, the same on every host.
 
 use super::host::DISK;
+use super::ours::GroupOptions;
 use super::server::Recipe;
 use super::topology::addresses;
 use super::{Role, Testbed, interface};
@@ -17,8 +18,8 @@ pub struct GroupConfig<'a> {
     pub run_dir: &'a Path,
     /// Where the server's own messages go, as the hosts see it.
     pub log_file: &'a Path,
-    /// Time between two heartbeats, ms; without it, the default.
-    pub heartbeat_ms: Option<u64>,
+    /// Settings beyond the defaults.
+    pub options: &'a GroupOptions,
 }
 
 /// The name of the primary in the config file.
@@ -36,11 +37,14 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
     };
     let port = config.recipe.program.port();
     let run_dir = config.run_dir.display();
-    let heartbeat =
-        config.heartbeat_ms.map_or_else(String::new, |ms| format!("heartbeat_ms = {ms}\n"));
+    let setting = |name: &str, value: Option<u64>| {
+        value.map_or_else(String::new, |value| format!("{name} = {value}\n"))
+    };
+    let settings = setting("heartbeat_ms", config.options.heartbeat_ms)
+        + &setting("connections_max", config.options.connections_max.map(u64::from));
     let mut out = format!(
         "[group]\nname = \"demo\"\nkey_file = \"{}\"\nservices = [\"{}:{port}\", \"[{}]:{port}\"]\n\
-         run_dir = \"{run_dir}\"\n{heartbeat}\n\
+         run_dir = \"{run_dir}\"\n{settings}\n\
          [edge]\nlisten = \"{}:7700\"\nclients = [\"{}\"]\nl3 = \"{}\"\n\
          state_file = \"{}/edge.state\"\nfirst = \"{PRIMARY_NAME}\"\n",
         config.key_file.display(),

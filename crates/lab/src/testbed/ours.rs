@@ -36,6 +36,8 @@ pub struct GroupOptions {
     pub no_commit: bool,
     /// Time between two heartbeats, ms; without it, the default.
     pub heartbeat_ms: Option<u64>,
+    /// Connections protected at once; without it, the default.
+    pub connections_max: Option<u32>,
 }
 
 /// Three running daemons and their server.
@@ -73,7 +75,7 @@ impl<'a> Group<'a> {
             key_file: &key_file,
             run_dir: &run_dir,
             log_file: &log_file,
-            heartbeat_ms: options.heartbeat_ms,
+            options,
         };
         let text = config::text(testbed, &group);
         let mut group = Self { testbed, recipe: recipe.clone(), config, daemons: Vec::new() };
