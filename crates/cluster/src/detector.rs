@@ -182,7 +182,8 @@ impl Detector {
         let periods = |count: u64| self.period.0.saturating_mul(count);
         let mut wait = periods(missed);
         if missed == DECLARE_AFTER {
-            wait = wait.max(self.silence.0.saturating_mul(DECLARE_AFTER).min(periods(PATIENCE_MAX)));
+            wait =
+                wait.max(self.silence.0.saturating_mul(DECLARE_AFTER).min(periods(PATIENCE_MAX)));
         }
         self.last_heard.plus(Nanos(wait)).plus(patience)
     }

@@ -31,8 +31,7 @@ const WORKLOADS: [&str; 10] = [
 ];
 
 /// What the clients' packets meet on their way, more often nothing.
-const PATHS: [&str; 5] =
-    ["", "", "--client-path wan", "--primary-loss 1%", "--channel-loss 5%"];
+const PATHS: [&str; 5] = ["", "", "--client-path wan", "--primary-loss 1%", "--channel-loss 5%"];
 
 /// Options of the chaos run.
 #[derive(Args, Clone, Debug)]

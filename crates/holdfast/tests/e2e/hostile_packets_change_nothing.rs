@@ -215,7 +215,7 @@ fn a_lie_to_the_tap_is_found_out() {
     });
 }
 
-/// How long lies are told.
+/// How long lies are told, from the first one on.
 const LIES: Duration = Duration::from_secs(1);
 
 /// Packets with this mark go to the backup; also the number of a routing table.
@@ -234,7 +234,10 @@ fn lie(testbed: &Testbed, port: u16) -> Worker<u32> {
                     TcpSegment { seq: packet.seq_end(), payload: &other, ..segment(&packet) };
                 is_request(l3, &packet, port).then(|| next.build().ok()).flatten()
             });
-            sent += u32::from(forged.flatten().is_some_and(|l3| forger.send(l3)));
+            if let Some(l3) = forged.flatten() {
+                since.get_or_insert_with(Instant::now);
+                sent += u32::from(forger.send(l3));
+            }
         }
         sent
     })

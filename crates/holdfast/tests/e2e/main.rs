@@ -2,9 +2,11 @@
 //! behaviour. They need root and the Debian packages of `scripts/setup`; run
 //! one of them with `cargo test --release --test e2e -- a_lone_request`.
 
+mod a_client_may_do_what_tcp_allows;
 mod a_hung_replica_is_given_up;
 mod a_lone_request_survives_kill_9;
 mod a_peer_without_the_key_learns_nothing;
+mod client;
 mod closing_connections_end_cleanly;
 mod connections_survive_a_cut_link;
 mod downloads_and_uploads_lose_no_byte;

@@ -58,6 +58,11 @@ pub fn first_seed() -> u64 {
     std::env::var("HOLDFAST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
+/// Whether everything is to be tried, however long it takes: `HOLDFAST_MATRIX=full`.
+pub fn is_full() -> bool {
+    std::env::var("HOLDFAST_MATRIX").is_ok_and(|text| text == "full")
+}
+
 /// One takeover of a fresh pair, or why it could not even be tried.
 pub fn outcome(words: &str, seed: u64) -> Result<Outcome, String> {
     binary();
@@ -104,7 +109,7 @@ pub fn with_redis<T>(work: impl FnOnce(&Testbed, &Group<'_>) -> T) -> T {
 
 /// As [`with_redis`], for work that starts daemons again.
 pub fn with_redis_mut(work: impl FnOnce(&Testbed, &mut Group<'_>)) {
-    with_group(&Plan::default(), &GroupOptions::default(), work);
+    with_server(Program::Redis, 0, &Plan::default(), &GroupOptions::default(), work);
 }
 
 /// As [`with_redis`], with settings of the group.
@@ -121,10 +126,13 @@ pub fn with_redis_on<T>(
     options: &GroupOptions,
     work: impl FnOnce(&Testbed, &Group<'_>) -> T,
 ) -> T {
-    with_group(plan, options, |testbed, group| work(testbed, group))
+    with_server(Program::Redis, 0, plan, options, |testbed, group| work(testbed, group))
 }
 
-fn with_group<T>(
+/// As [`with_redis_on`], with any server; `documents` up to this size, bytes.
+pub fn with_server<T>(
+    program: Program,
+    documents: u64,
     plan: &Plan,
     options: &GroupOptions,
     work: impl FnOnce(&Testbed, &mut Group<'_>) -> T,
@@ -132,8 +140,8 @@ fn with_group<T>(
     binary();
     let testbed = Testbed::build(plan).expect("the testbed stands");
     let recipe =
-        Recipe::prepare(Program::Redis, testbed.host(Role::Primary), 0).expect("a directory");
-    Recipe::prepare(Program::Redis, testbed.host(Role::Backup), 0).expect("a directory");
+        Recipe::prepare(program, testbed.host(Role::Primary), documents).expect("a directory");
+    Recipe::prepare(program, testbed.host(Role::Backup), documents).expect("a directory");
     let mut group = Group::start(&testbed, &recipe, options).expect("the group protects");
     work(&testbed, &mut group)
 }

@@ -1,0 +1,308 @@
+//! Closed windows, half-closed connections, silence, narrow paths, floods and
+//! crowds: what plain TCP bears, a protected connection bears too, and a
+//! takeover in the middle of it changes nothing. With `HOLDFAST_MATRIX=full`
+//! everything takes a minute, or four gibibytes, or a million.
+
+use crate::client::{Redis, ask_and_shut, body, in_namespace, on_client, service};
+use crate::wire::{Forger, Worker};
+use crate::world;
+use holdfast_lab::load::{Action, pattern};
+use holdfast_lab::testbed::ours::{Group, GroupOptions};
+use holdfast_lab::testbed::server::Program;
+use holdfast_lab::testbed::{Plan, Role};
+use holdfast_wire::message::ConnKey;
+use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
+use holdfast_wire::seq::SeqNo;
+use socket2::{Domain, Socket, Type};
+use std::io::Read as _;
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Half of the time that a client takes.
+fn a_while() -> Duration {
+    Duration::from_millis(if world::is_full() { 30_000 } else { 1_000 })
+}
+
+fn limit() -> world::Limit {
+    world::limit(Duration::from_secs(if world::is_full() { 600 } else { 90 }))
+}
+
+fn redis_port() -> std::net::SocketAddr {
+    service(Program::Redis.port())
+}
+
+fn bytes(salt: u64, len: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    pattern::append(&mut out, salt, 0, len);
+    out
+}
+
+/// Kills the server and waits until the backup serves.
+fn take_over(group: &Group<'_>) {
+    world::signal(group.server_pid(Role::Primary).expect("a server"), "KILL");
+    world::wait_until("a takeover", || {
+        group.status(Role::Backup).unwrap_or_default()["last_takeover"].is_object()
+    });
+}
+
+#[test]
+fn a_window_may_stay_closed() {
+    const SIZE: u64 = 24 << 20;
+    let _limit = limit();
+    world::with_redis(|testbed, group| {
+        on_client(testbed, || {
+            let value = bytes(1, SIZE);
+            let mut other = Redis::connect(redis_port());
+            assert_eq!(other.ask(&[b"SET", b"large", &value]), "+OK");
+            let mut patient = Redis::connect(redis_port());
+            patient.send(&[b"GET", b"large"]);
+            std::thread::sleep(a_while());
+            take_over(group);
+            other.ping();
+            std::thread::sleep(a_while());
+            assert!(patient.value() == value, "another value than was set");
+            patient.ping();
+        });
+    });
+}
+
+#[test]
+fn half_of_a_connection_may_be_closed_early() {
+    let _limit = limit();
+    let plan = Plan::default();
+    world::with_server(Program::Python, 64 << 20, &plan, &GroupOptions::default(), |bed, group| {
+        let www = bed.host(Role::Primary).outside().join("server/www");
+        let mut files: Vec<_> = std::fs::read_dir(www)
+            .expect("documents")
+            .map(|entry| entry.expect("a document").path())
+            .collect();
+        files.sort_by_key(|path| path.metadata().map(|data| data.len()).unwrap_or_default());
+        let name = |path: &std::path::Path| {
+            path.file_name().expect("a name").to_string_lossy().into_owned()
+        };
+        let (small, large) = (&files[0], &files[files.len() - 1]);
+        on_client(bed, || {
+            let at = service(Program::Python.port());
+            // The client's half is closed, the server still sends.
+            let mut slow = ask_and_shut(at, &name(large));
+            let mut got = vec![0; 1 << 20];
+            slow.read_exact(&mut got).expect("the beginning");
+            // Both have said that they are done, and one has not let go.
+            let mut done = ask_and_shut(at, &name(small));
+            let mut whole = Vec::new();
+            done.read_to_end(&mut whole).expect("all of it");
+            assert!(body(&whole) == std::fs::read(small).expect("a document"));
+            std::thread::sleep(a_while());
+            take_over(group);
+            std::thread::sleep(a_while());
+            slow.read_to_end(&mut got).expect("the rest");
+            assert!(body(&got) == std::fs::read(large).expect("a document"), "another document");
+            assert_eq!(done.read(&mut [0]).expect("no reset"), 0);
+        });
+    });
+}
+
+/// Nobody answers the survivor's keepalives (RFC 9293 §3.8.4): it must find
+/// out, although another machine's kernel had set the timer.
+#[test]
+fn a_client_that_vanished_is_forgotten() {
+    let _limit = limit();
+    world::with_redis(|testbed, group| {
+        let client = testbed.host(Role::Client);
+        on_client(testbed, || {
+            let mut first = Redis::connect(redis_port());
+            assert_eq!(first.ask(&[b"CONFIG", b"SET", b"tcp-keepalive", b"3"]), "+OK");
+            let _idle: Vec<Redis> = (0..4).map(|_| Redis::connect(redis_port())).collect();
+            drop(first);
+            world::wait_until("four connections", || connections(group, Role::Primary) == 4);
+            client.ip("link set c0 down\n").expect("the client is cut off");
+            take_over(group);
+            let start = Instant::now();
+            while connections(group, Role::Backup) > 0 {
+                assert!(start.elapsed() < Duration::from_secs(25), "still remembered");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+    });
+}
+
+fn connections(group: &Group<'_>, role: Role) -> u64 {
+    group.status(role).unwrap_or_default()["connections"].as_u64().unwrap_or(u64::MAX)
+}
+
+/// A router on the way gets a smaller MTU, and says so (RFC 1191 §4): to the
+/// primary, and after the takeover to the backup, which had never heard of it.
+#[test]
+fn a_path_may_become_narrower() {
+    const SIZE: u64 = 4 << 20;
+    let _limit = limit();
+    world::with_redis(|testbed, group| {
+        let far = format!("{}-far", testbed.id());
+        let ip = |words: &str| {
+            let done = Command::new("ip").args(words.split(' ')).status().expect("ip starts");
+            assert!(done.success(), "ip {words}");
+        };
+        let client = testbed.host(Role::Client);
+        let router = client.namespace();
+        ip(&format!("netns add {far}"));
+        ip(&format!("-n {router} link add f0 type veth peer name f1 netns {far}"));
+        ip(&format!("-n {router} addr add 10.7.0.1/24 dev f0"));
+        ip(&format!("-n {router} link set f0 up"));
+        ip(&format!("-n {far} addr add 10.7.0.2/24 dev f1"));
+        ip(&format!("-n {far} link set f1 up"));
+        ip(&format!("-n {far} route add default via 10.7.0.1"));
+        ip(&format!(
+            "-n {} route add 10.7.0.0/24 via 10.8.0.2",
+            testbed.host(Role::Edge).namespace()
+        ));
+        client.sysctl(&["net.ipv4.ip_forward=1"]).expect("the client's host routes");
+        in_namespace(&far, || {
+            let value = bytes(2, SIZE);
+            let mut redis = Redis::connect(redis_port());
+            let mut round = || {
+                assert_eq!(redis.ask(&[b"SET", b"large", &value]), "+OK");
+                redis.send(&[b"GET", b"large"]);
+                assert!(redis.value() == value, "another value than was set");
+            };
+            round();
+            ip(&format!("-n {router} link set f0 mtu 1200"));
+            ip(&format!("-n {far} link set f1 mtu 1200"));
+            round();
+            take_over(group);
+            round();
+            ip(&format!("-n {router} link set f0 mtu 900"));
+            ip(&format!("-n {far} link set f1 mtu 900"));
+            round();
+        });
+    });
+}
+
+/// SYNs from everywhere: connections that stand are not harmed, memory is
+/// bounded, the counters tell, and new clients get in once it is over.
+#[test]
+fn a_flood_of_syns_harms_nobody() {
+    let _limit = limit();
+    let count: u32 = if world::is_full() { 1_000_000 } else { 50_000 };
+    world::with_redis(|testbed, group| {
+        let edge = testbed.host(Role::Edge);
+        edge.ip("route add 10.6.0.0/16 via 10.8.0.2\n").expect("a route");
+        let pids = || {
+            [Role::Edge, Role::Primary, Role::Backup]
+                .map(|role| resident_kib(group.daemon_pid(role).expect("a daemon")))
+        };
+        let before = pids();
+        let server = group.server_pid(Role::Primary).expect("a server");
+        let duration_ms = if world::is_full() { 20_000 } else { 3_000 };
+        let load = world::counting(1_500, duration_ms, Some(vec![(0, Action::Kill(server))]));
+        let run = world::start(testbed, &load);
+        let flood = Worker::start(testbed.host(Role::Client), move |_| {
+            let forger = Forger::open(None);
+            (0..count).filter(|number| forger.send(a_syn(*number))).count()
+        });
+        let sent = flood.stop();
+        assert!(sent as u32 > count / 2, "only {sent} were sent");
+        let counters =
+            group.status(Role::Primary).expect("the primary answers")["counters"].clone();
+        for (before, after) in before.into_iter().zip(pids()) {
+            assert!(after < before + (32 << 10), "a daemon grew from {before} to {after} KiB");
+        }
+        assert!(counters["gate.syns"].as_u64() > Some(u64::from(count / 4)), "{counters}");
+        world::finish(run, group);
+        on_client(testbed, || {
+            let start = Instant::now();
+            while Redis::try_connect(redis_port(), Duration::from_secs(3)).is_err() {
+                assert!(start.elapsed() < Duration::from_secs(60), "nobody gets in any more");
+            }
+        });
+    });
+}
+
+fn a_syn(number: u32) -> Vec<u8> {
+    let mapped = |d: [u8; 4]| std::net::Ipv4Addr::from(d).to_ipv6_mapped().octets();
+    let [_, high, low, last] = number.to_be_bytes();
+    let segment = TcpSegment {
+        key: ConnKey {
+            server: mapped([10, 9, 0, 100]),
+            client: mapped([10, 6, low, last]),
+            server_port: Program::Redis.port(),
+            client_port: 20_000 + u16::from(high),
+        },
+        to_client: false,
+        seq: SeqNo(number.wrapping_mul(2_654_435_761)),
+        ack: SeqNo(0),
+        flags: Flags::SYN,
+        window: 64_240,
+        options: TcpOptions { mss: Some(1460), ..TcpOptions::default() },
+        payload: &[],
+    };
+    segment.build().expect("a packet")
+}
+
+fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its size");
+    line.trim().trim_end_matches(" kB").trim().parse().expect("a number")
+}
+
+/// Ten times as many connections as are allowed: the first stand, the others
+/// wait unanswered, and the survivor of a takeover has all that were served.
+#[test]
+fn the_limit_of_connections_is_kept() {
+    const MAX: u32 = 64;
+    let _limit = limit();
+    let options = GroupOptions { connections_max: Some(MAX), ..GroupOptions::default() };
+    world::with_redis_and(&options, |testbed, group| {
+        on_client(testbed, || {
+            let sockets: Vec<Socket> = (0..10 * MAX).map(|_| try_to_connect()).collect();
+            std::thread::sleep(Duration::from_millis(1500));
+            let served = sockets.into_iter().filter(|socket| socket.peer_addr().is_ok());
+            let mut served: Vec<Redis> = served.map(as_redis).collect();
+            assert_eq!(served.len() as u32, MAX);
+            served.iter_mut().for_each(Redis::ping);
+            let counters = group.status(Role::Primary).expect("an answer")["counters"].clone();
+            assert!(counters["gate.refused_slots"].as_u64() > Some(u64::from(MAX)), "{counters}");
+            assert!(Redis::try_connect(redis_port(), Duration::from_millis(300)).is_err());
+            take_over(group);
+            served.iter_mut().for_each(Redis::ping);
+            Redis::connect(redis_port());
+        });
+    });
+}
+
+/// Does not wait for the answer.
+fn try_to_connect() -> Socket {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.set_nonblocking(true).expect("it does not wait");
+    let _ = socket.connect(&redis_port().into());
+    socket
+}
+
+fn as_redis(socket: Socket) -> Redis {
+    socket.set_nonblocking(false).expect("it waits again");
+    Redis::of(TcpStream::from(socket)).expect("timeouts")
+}
+
+/// Sequence numbers wrap (RFC 9293 §3.4) in both directions of long-lived
+/// connections, before a takeover and after it.
+#[test]
+fn sequence_numbers_wrap() {
+    const SIZE: u64 = 16 << 20;
+    let _limit = limit();
+    let rounds = if world::is_full() { (5_u64 << 30) / SIZE } else { 4 };
+    world::with_redis(|testbed, group| {
+        on_client(testbed, || {
+            let value = bytes(3, SIZE);
+            let mut upload = Redis::connect(redis_port());
+            let mut download = Redis::connect(redis_port());
+            let mut round = || {
+                assert_eq!(upload.ask(&[b"SET", b"large", &value]), "+OK");
+                download.send(&[b"GET", b"large"]);
+                assert!(download.value() == value, "another value than was set");
+            };
+            (0..rounds).for_each(|_| round());
+            take_over(group);
+            round();
+        });
+    });
+}

@@ -1,0 +1,121 @@
+//! Clients that do unusual things, written by hand on the client's host.
+
+use holdfast_lab::testbed::{Host, Role, Testbed, addresses};
+use holdfast_linux::netns;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+/// A client that waits longer than this has been forgotten.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs `work` on a thread that uses the network of the client's host.
+pub fn on_client<T: Send>(testbed: &Testbed, work: impl FnOnce() -> T + Send) -> T {
+    on_host(testbed.host(Role::Client), work)
+}
+
+/// Runs `work` on a thread that uses the network of `host`.
+pub fn on_host<T: Send>(host: &Host, work: impl FnOnce() -> T + Send) -> T {
+    in_namespace(host.namespace(), work)
+}
+
+/// Runs `work` on a thread in a network namespace of `ip netns`.
+///
+/// # Panics
+/// If `work` does.
+pub fn in_namespace<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            netns::enter(&Path::new("/run/netns").join(name)).expect("the namespace is there");
+            work()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The service on a port, over IPv4.
+pub fn service(port: u16) -> SocketAddr {
+    SocketAddr::new(addresses::SERVICE_V4.parse().expect("an address"), port)
+}
+
+/// A connection to redis-server.
+pub struct Redis(BufReader<TcpStream>);
+
+impl Redis {
+    /// Connects, and expects an answer to PING.
+    pub fn connect(at: SocketAddr) -> Self {
+        let mut this = Self::try_connect(at, PATIENCE).expect("a connection");
+        this.ping();
+        this
+    }
+
+    /// Connects, or fails after `limit`.
+    pub fn try_connect(at: SocketAddr, limit: Duration) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&at, limit)?;
+        Self::of(stream)
+    }
+
+    /// Over a stream that is connected.
+    pub fn of(stream: TcpStream) -> io::Result<Self> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self(BufReader::with_capacity(1 << 20, stream)))
+    }
+
+    /// Sends a command and waits for nothing.
+    pub fn send(&mut self, words: &[&[u8]]) {
+        let mut out = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            out.extend(format!("${}\r\n", word.len()).bytes());
+            out.extend_from_slice(word);
+            out.extend_from_slice(b"\r\n");
+        }
+        self.0.get_mut().write_all(&out).expect("the server takes it");
+    }
+
+    /// The next line of an answer.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("an answer");
+        line.trim_end().to_owned()
+    }
+
+    /// The next value.
+    pub fn value(&mut self) -> Vec<u8> {
+        let line = self.line();
+        let size: usize = line.strip_prefix('$').and_then(|n| n.parse().ok()).expect("a value");
+        let mut value = vec![0; size + 2];
+        self.0.read_exact(&mut value).expect("all of it");
+        value.truncate(size);
+        value
+    }
+
+    /// A command whose answer is one line.
+    pub fn ask(&mut self, words: &[&[u8]]) -> String {
+        self.send(words);
+        self.line()
+    }
+
+    /// Whether the server answers.
+    pub fn ping(&mut self) {
+        assert_eq!(self.ask(&[b"PING"]), "+PONG");
+    }
+}
+
+/// Asks for a document, and says that no other request follows: the connection
+/// is closed in this direction.
+pub fn ask_and_shut(at: SocketAddr, file: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(at).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let request = format!("GET /{file} HTTP/1.0\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("the server takes it");
+    stream.shutdown(Shutdown::Write).expect("half of it closes");
+    stream
+}
+
+/// What follows the header of an HTTP response.
+pub fn body(response: &[u8]) -> &[u8] {
+    let end = response.windows(4).position(|four| four == b"\r\n\r\n").expect("a header");
+    &response[end + 4..]
+}
