@@ -142,6 +142,12 @@ static __always_inline int hold(struct __sk_buff *skb, const struct packet *p,
 
 	if (!event)
 		return steal(GATE_REFUSED_EVENTS);
+	/* The request's cookie becomes that of the accepted socket. */
+	event->socket = bpf_get_socket_cookie(skb);
+	if (!event->socket) {
+		bpf_ringbuf_discard(event, 0);
+		return steal(GATE_ODD);
+	}
 	if (len > SYN_ACK_BYTES_MAX)
 		len = SYN_ACK_BYTES_MAX;
 	if (len == 0 || bpf_skb_load_bytes(skb, ETH_HLEN, event->packet, len)) {

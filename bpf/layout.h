@@ -77,6 +77,7 @@ struct gate_slot {
 
 /* A SYN-ACK that waits for user space. */
 struct gate_event {
+	__u64 socket; /* its cookie */
 	__u32 index;
 	__u32 gen;
 	__u32 iss;
@@ -131,7 +132,7 @@ struct edge_flow {
 _Static_assert(sizeof(struct service_key) == 20, "layout.rs");
 _Static_assert(sizeof(struct conn_key) == 36, "layout.rs");
 _Static_assert(sizeof(struct gate_slot) == 128, "layout.rs");
-_Static_assert(sizeof(struct gate_event) == 200, "layout.rs");
+_Static_assert(sizeof(struct gate_event) == 208, "layout.rs");
 _Static_assert(sizeof(struct edge_fence) == 16, "layout.rs");
 _Static_assert(sizeof(struct edge_member) == 24, "layout.rs");
 _Static_assert(sizeof(struct edge_flow) == 40, "layout.rs");

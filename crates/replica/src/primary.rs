@@ -58,6 +58,8 @@ pub struct Counters {
 #[derive(Debug)]
 struct Conn {
     key: ConnKey,
+    /// The cookie of the kernel's socket.
+    socket: u64,
     /// Sequence number of the first byte of the client's stream.
     origin: SeqNo,
     held: u64,
@@ -108,11 +110,13 @@ impl Primary {
         }
     }
 
-    /// The gate holds a SYN-ACK: the backup must have its record first.
+    /// The gate holds a SYN-ACK of the kernel's socket with the cookie `socket`:
+    /// the backup must have its record first.
     pub fn handle_synack(
         &mut self,
         _now: Nanos,
         id: ConnId,
+        socket: u64,
         record: ConnRecord,
         out: &mut impl PrimaryOutput,
     ) {
@@ -127,6 +131,7 @@ impl Primary {
         }
         let conn = Conn {
             key: record.key,
+            socket,
             origin: record.irs.plus(1),
             held: 0,
             open: false,
@@ -280,11 +285,12 @@ impl Primary {
         }
     }
 
-    /// The oldest connection of the tuple that no accept has taken.
-    fn bind(&mut self, key: &ConnKey, accept: u32) -> Option<ConnId> {
+    /// The very socket that was accepted: of one tuple there may be more, such as
+    /// one that an old SYN began and that nobody will ever accept.
+    fn bind(&mut self, key: &ConnKey, socket: u64, accept: u32) -> Option<ConnId> {
         let ids = self.by_key.get(key)?;
-        let id =
-            *ids.iter().find(|id| self.conns.get(id).is_some_and(|conn| conn.accept.is_none()))?;
+        let is_it = |conn: &Conn| conn.socket == socket && conn.accept.is_none();
+        let id = *ids.iter().find(|id| self.conns.get(id).is_some_and(is_it))?;
         let replaced = ids.last() != Some(&id);
         self.conns.get_mut(&id)?.accept = Some(accept);
         self.accepts.insert(accept, id);

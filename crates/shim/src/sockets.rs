@@ -251,6 +251,7 @@ fn accept_record(fd: i32, flags: i32, peer: &mut Peer) -> isize {
             let mut local_len = ADDR_MAX as u32;
             sys!(SYS_getsockname, r, local.as_mut_ptr(), &raw mut local_len);
             (info.local, info.local_port) = live::endpoint(&local);
+            info.conn_id = cookie(r);
             entry.conn = conns::next_number();
         }
         accepted(r as i32, entry.conn);
@@ -258,6 +259,14 @@ fn accept_record(fd: i32, flags: i32, peer: &mut Peer) -> isize {
     let payload = [(info.as_bytes().as_ptr(), size_of::<AcceptInfo>())];
     log::append_held(&held, entry.lazy_if(r >= 0), &payload);
     r
+}
+
+/// The name of the socket in this kernel, by which the gate knows it too.
+fn cookie(fd: isize) -> u64 {
+    let (mut cookie, mut len) = (0u64, size_of::<u64>() as u32);
+    let at = (&raw mut cookie, &raw mut len);
+    sys!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_COOKIE, at.0, at.1);
+    cookie
 }
 
 fn accepted(fd: i32, conn: u32) {

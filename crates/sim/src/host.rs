@@ -472,6 +472,7 @@ impl World {
         }
         socket.accept = Some(accept);
         let info = AcceptInfo {
+            conn_id: crate::kernel::cookie(socket.iss, socket.irs),
             local: key.server,
             peer: key.client,
             local_port: key.server_port,

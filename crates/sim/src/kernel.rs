@@ -21,6 +21,11 @@ const BURST: usize = 8;
 /// Output that the kernel takes before a write falls short.
 const SEND_BUFFER: u64 = 4000;
 
+/// What names a socket among all that its tuple ever had, as SO_COOKIE does.
+pub fn cookie(iss: SeqNo, irs: SeqNo) -> u64 {
+    u64::from(iss.0) << 32 | u64::from(irs.0)
+}
+
 /// One end of a connection.
 #[derive(Clone, Debug)]
 pub struct Socket {

@@ -300,7 +300,8 @@ impl World {
                 told: None,
             };
             p.conns.insert(id, conn);
-            self.act(d, p, |machine, out| machine.handle_synack(replica(now), id, record, out));
+            let (now, socket) = (replica(now), crate::kernel::cookie(record.iss, record.irs));
+            self.act(d, p, |machine, out| machine.handle_synack(now, id, socket, record, out));
         }
     }
 

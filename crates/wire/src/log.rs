@@ -132,7 +132,8 @@ pub struct AcceptInfo {
     pub peer_port: u16,
     /// Bytes of `sockaddr` that the kernel returned (0 if the caller asked for none).
     pub addr_len: u32,
-    /// The gate's connection id, filled in by the primary's daemon; 0 from the shim.
+    /// From the shim: the socket's cookie (SO_COOKIE), which the gate knows too.
+    /// The primary's daemon replaces it by the gate's connection id, or 0.
     pub conn_id: u64,
     /// The `sockaddr` that the caller got.
     pub addr: [u8; 32],

@@ -292,8 +292,8 @@ impl Loop {
 
     fn gate_events(&mut self, nanos: u64) {
         let mut fresh = Vec::new();
-        self.gate.drain_events(|e| fresh.push((e.conn, e.record, e.packet.to_vec())));
-        for (id, record, synack) in fresh {
+        self.gate.drain_events(|e| fresh.push((e.conn, e.socket, e.record, e.packet.to_vec())));
+        for (id, socket, record, synack) in fresh {
             let now = Instant::now();
             self.conns.insert(
                 id,
@@ -306,7 +306,8 @@ impl Loop {
                     told: None,
                 },
             );
-            self.act(|machine, hands| machine.handle_synack(Nanos(nanos), id, record, hands));
+            let nanos = Nanos(nanos);
+            self.act(|machine, hands| machine.handle_synack(nanos, id, socket, record, hands));
         }
     }
 

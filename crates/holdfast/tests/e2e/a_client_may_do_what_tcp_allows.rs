@@ -15,7 +15,7 @@ use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
 use holdfast_wire::seq::SeqNo;
 use socket2::{Domain, Socket, Type};
 use std::io::Read as _;
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ fn limit() -> world::Limit {
     world::limit(Duration::from_secs(if world::is_full() { 600 } else { 90 }))
 }
 
-fn redis_port() -> std::net::SocketAddr {
+fn redis_port() -> SocketAddr {
     service(Program::Redis.port())
 }
 
@@ -196,7 +196,7 @@ fn a_flood_of_syns_harms_nobody() {
         let run = world::start(testbed, &load);
         let flood = Worker::start(testbed.host(Role::Client), move |_| {
             let forger = Forger::open(None);
-            (0..count).filter(|number| forger.send(a_syn(*number))).count()
+            (0..count).filter(|number| forger.send(from_anywhere(*number))).count()
         });
         let sent = flood.stop();
         assert!(sent as u32 > count / 2, "only {sent} were sent");
@@ -220,18 +220,23 @@ fn a_flood_of_syns_harms_nobody() {
 /// Two and a half KiB for each of the 32,768 connections of the default limit.
 const GROWTH_MAX_KIB: u64 = 80 << 10;
 
-fn a_syn(number: u32) -> Vec<u8> {
-    let mapped = |d: [u8; 4]| std::net::Ipv4Addr::from(d).to_ipv6_mapped().octets();
+fn from_anywhere(number: u32) -> Vec<u8> {
     let [_, high, low, last] = number.to_be_bytes();
+    let seq = SeqNo(number.wrapping_mul(2_654_435_761));
+    a_syn([10, 6, low, last], 20_000 + u16::from(high), seq)
+}
+
+fn a_syn(client: [u8; 4], client_port: u16, seq: SeqNo) -> Vec<u8> {
+    let mapped = |address: [u8; 4]| Ipv4Addr::from(address).to_ipv6_mapped().octets();
     let segment = TcpSegment {
         key: ConnKey {
             server: mapped([10, 9, 0, 100]),
-            client: mapped([10, 6, low, last]),
+            client: mapped(client),
             server_port: Program::Redis.port(),
-            client_port: 20_000 + u16::from(high),
+            client_port,
         },
         to_client: false,
-        seq: SeqNo(number.wrapping_mul(2_654_435_761)),
+        seq,
         ack: SeqNo(0),
         flags: Flags::SYN,
         window: 64_240,
@@ -239,6 +244,29 @@ fn a_syn(number: u32) -> Vec<u8> {
         payload: &[],
     };
     segment.build().expect("a packet")
+}
+
+/// An old SYN comes late, and the client's kernel refuses what it began. The
+/// next connection of the same tuple is another one (RFC 9293 §3.5 figure 9).
+#[test]
+fn an_old_syn_takes_nobodys_place() {
+    const PORT: u16 = 21_000;
+    let _limit = limit();
+    world::with_redis(|testbed, group| {
+        on_client(testbed, || {
+            Redis::connect(redis_port());
+            assert!(Forger::open(None).send(a_syn([10, 8, 0, 2], PORT, SeqNo(77))));
+            std::thread::sleep(Duration::from_millis(200));
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+            let own = SocketAddr::from(([10, 8, 0, 2], PORT));
+            socket.bind(&own.into()).expect("the port is free");
+            socket.connect(&redis_port().into()).expect("a connection");
+            let mut redis = as_redis(socket);
+            assert_eq!(redis.ask(&[b"INCR", b"n"]), ":1");
+            take_over(group);
+            assert_eq!(redis.ask(&[b"INCR", b"n"]), ":2");
+        });
+    });
 }
 
 fn resident_kib(pid: u32) -> u64 {

@@ -51,6 +51,8 @@ pub struct GateConfig {
 #[derive(Debug)]
 pub struct SynAck<'a> {
     pub conn: ConnId,
+    /// The cookie of its socket (SO_COOKIE).
+    pub socket: u64,
     pub record: ConnRecord,
     /// The packet from the IP header on, with complete checksums.
     pub packet: &'a [u8],
@@ -114,7 +116,8 @@ impl Gate {
             let len = usize::from(event.packet_len).min(packet.len());
             complete_checksum(&mut packet[..len]);
             let conn = ConnId(u64::from(event.generation) << 32 | u64::from(event.index));
-            handle(SynAck { conn, record: record_of(&event), packet: &packet[..len] });
+            let (socket, record) = (event.socket, record_of(&event));
+            handle(SynAck { conn, socket, record, packet: &packet[..len] });
         }
     }
 

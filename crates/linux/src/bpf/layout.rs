@@ -142,6 +142,7 @@ pub(crate) struct GateSlot {
 #[derive(FromBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(crate) struct GateEvent {
+    pub socket: u64,
     pub index: u32,
     pub generation: u32,
     pub iss: u32,
@@ -196,7 +197,7 @@ pub(crate) struct RawFlow {
 const _: () = assert!(size_of::<ServiceKey>() == 20);
 const _: () = assert!(size_of::<RawKey>() == 36);
 const _: () = assert!(size_of::<GateSlot>() == 128);
-const _: () = assert!(size_of::<GateEvent>() == 200);
+const _: () = assert!(size_of::<GateEvent>() == 208);
 const _: () = assert!(size_of::<RawFence>() == 16);
 const _: () = assert!(size_of::<RawMember>() == 24);
 const _: () = assert!(size_of::<RawFlow>() == 40);

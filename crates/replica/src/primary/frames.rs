@@ -155,7 +155,7 @@ impl Primary {
             server_port: info.local_port,
             client_port: info.peer_port,
         };
-        match self.bind(&key, accept) {
+        match self.bind(&key, info.conn_id, accept) {
             Some(id) => info.conn_id = id.0,
             None => {
                 info.conn_id = 0;

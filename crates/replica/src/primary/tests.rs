@@ -108,8 +108,9 @@ fn record(port: u16) -> ConnRecord {
     }
 }
 
-fn info(port: u16) -> AcceptInfo {
+fn info(port: u16, socket: u64) -> AcceptInfo {
     AcceptInfo {
+        conn_id: socket,
         local: [1; 16],
         peer: [2; 16],
         local_port: 80,
@@ -120,11 +121,11 @@ fn info(port: u16) -> AcceptInfo {
 
 fn accepted(port: u16) -> (Primary, Notes) {
     let (mut primary, mut notes) = (Primary::new(0), Notes::default());
-    primary.handle_synack(Nanos(0), ConnId(9), record(port), &mut notes);
+    primary.handle_synack(Nanos(0), ConnId(9), 900, record(port), &mut notes);
     primary.handle_message(Nanos(0), &Message::ConnOk { conn: ConnId(9) }, &mut notes);
     primary.handle_message(Nanos(0), &Message::ConnOk { conn: ConnId(9) }, &mut notes);
     assert_eq!(notes.take().iter().filter(|effect| **effect == Effect::Open(9)).count(), 1);
-    notes.append(Op::Accept, 1, 0, 5, info(port).as_bytes());
+    notes.append(Op::Accept, 1, 0, 5, info(port, 900).as_bytes());
     (primary, notes)
 }
 
@@ -236,16 +237,17 @@ fn after_the_servers_death_nothing_is_confirmed_but_the_log_is_repaired() {
 }
 
 #[test]
-fn a_reused_tuple_is_bound_in_the_order_of_its_lives() {
+fn an_accepted_socket_is_found_among_all_lives_of_its_tuple() {
     let (mut primary, mut notes) = (Primary::new(0), Notes::default());
-    for id in [3, 4] {
-        primary.handle_synack(Nanos(0), ConnId(id), record(1000), &mut notes);
+    // What an old SYN began as 2 is never accepted.
+    for id in [2, 3, 4] {
+        primary.handle_synack(Nanos(0), ConnId(id), 100 * id, record(1000), &mut notes);
     }
     notes.take();
-    for accept in [1, 2] {
-        notes.append(Op::Accept, accept, 0, 5, info(1000).as_bytes());
+    for (accept, socket) in [(1, 300), (2, 400)] {
+        notes.append(Op::Accept, accept, 0, 5, info(1000, socket).as_bytes());
     }
-    notes.append(Op::Accept, 3, 0, 5, info(1001).as_bytes());
+    notes.append(Op::Accept, 3, 0, 5, info(1001, 500).as_bytes());
     notes.feed(&mut primary, 0);
     let effects = notes.take();
     let [Effect::Frame(1, records)] = &effects[..] else { panic!("{effects:?}") };
@@ -264,7 +266,7 @@ fn a_full_table_refuses_the_new_connection() {
     let (mut primary, mut notes) = (Primary::new(0), Notes::default());
     for n in 0..=CONNS_MAX as u64 {
         let key = ConnKey { client_port: n as u16, ..key(0) };
-        primary.handle_synack(Nanos(0), ConnId(n), ConnRecord { key, ..record(0) }, &mut notes);
+        primary.handle_synack(Nanos(0), ConnId(n), n, ConnRecord { key, ..record(0) }, &mut notes);
     }
     assert_eq!(notes.take().last(), Some(&Effect::Refuse(CONNS_MAX as u64)));
 }
@@ -293,7 +295,7 @@ proptest! {
     ) {
         let mut primary = Primary::new(0);
         let mut notes = Notes { log, effects: Vec::new() };
-        primary.handle_synack(Nanos(0), ConnId(1), record(1), &mut notes);
+        primary.handle_synack(Nanos(0), ConnId(1), 100, record(1), &mut notes);
         notes.feed(&mut primary, 0);
         for (frame, index) in needs {
             primary.handle_message(Nanos(0), &Message::Need { frame, index }, &mut notes);

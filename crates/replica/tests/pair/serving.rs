@@ -154,6 +154,7 @@ impl World {
             peer: socket.key.client,
             local_port: socket.key.server_port,
             peer_port: socket.key.client_port,
+            conn_id: id.0,
             ..AcceptInfo::default()
         };
         self.primary.accepts.insert(accept, id);

@@ -356,7 +356,7 @@ impl World {
         };
         self.primary.sockets.insert(id, socket);
         self.primary.by_key.insert(syn.key, id);
-        self.with_primary(|machine, now, out| machine.handle_synack(now, id, record, out));
+        self.with_primary(|machine, now, out| machine.handle_synack(now, id, id.0, record, out));
     }
 
     fn with_primary(&mut self, f: impl FnOnce(&mut Primary, Nanos, &mut PrimaryCollector<'_>)) {
