@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const SECOND_WITHIN_MS: u64 = 1000;
 
 /// What the clients do.
-const WORKLOADS: [&str; 10] = [
+const WORKLOADS: [&str; 13] = [
     "--workload pingpong --connections 1",
     "--workload incr",
     "--workload shared --connections 8",
@@ -28,6 +28,9 @@ const WORKLOADS: [&str; 10] = [
     "--workload pubsub",
     "--workload mqtt",
     "--workload http-keepalive --server lighttpd",
+    "--workload http-close --server nginx",
+    "--workload memcached --server memcached-4",
+    "--workload http-download --connections 2 --server python",
 ];
 
 /// What the clients' packets meet on their way, more often nothing.
@@ -48,6 +51,9 @@ pub struct ChaosArgs {
     /// Where the plot of the stalls goes, an SVG file.
     #[arg(long)]
     pub output: Option<PathBuf>,
+    /// Keep the daemons' logs of violations in this directory.
+    #[arg(long)]
+    pub keep_logs: Option<PathBuf>,
 }
 
 /// One round: a fresh pair, one fault or two.
@@ -83,10 +89,13 @@ pub fn run(args: &ChaosArgs) -> Result<ExitCode> {
     while Instant::now() < until {
         let seed = args.seed.wrapping_add(rounds.len() as u64);
         let words = draw(&mut Rng::new(seed));
-        let takeover = TakeoverArgs::of_words(&words)?;
+        let mut takeover = TakeoverArgs::of_words(&words)?;
+        takeover.keep_logs.clone_from(&args.keep_logs);
         let command = format!("holdfast lab bench takeover {words} --runs 1 --seed {seed}");
-        let outcome = one_takeover(&takeover, seed).with_context(|| command.clone())?;
-        let round = Round::of(command, &outcome);
+        let round = match one_takeover(&takeover, seed) {
+            Ok(outcome) => Round::of(command, &outcome),
+            Err(error) => Round::untried(command, &error),
+        };
         if !args.json {
             println!("{}", round.line());
         }
@@ -128,6 +137,12 @@ fn draw(rng: &mut Rng) -> String {
 }
 
 impl Round {
+    /// The group did not stand, or the load did not start.
+    fn untried(command: String, error: &anyhow::Error) -> Self {
+        let violation = Some(format!("{error:#}"));
+        Self { command, violation, stall_ms: 0.0, connections: 0, stopped: false }
+    }
+
     fn of(command: String, outcome: &Outcome) -> Self {
         let report = &outcome.report;
         Self {

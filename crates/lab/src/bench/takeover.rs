@@ -205,6 +205,13 @@ impl TakeoverArgs {
         [Some(self.fault), self.second].into_iter().flatten()
     }
 
+    /// Who must speak in the end; see [`FaultKind::survivor_with`]. On a wire
+    /// that loses packets a member may be given up even before the fault.
+    fn survivor(&self) -> Option<Survivor> {
+        let lossy = self.channel_loss.is_some();
+        self.fault.survivor_with(self.second).filter(|_| !lossy)
+    }
+
     fn program(&self) -> Program {
         program_for(self.workload, self.server)
     }
@@ -302,7 +309,7 @@ pub fn one_takeover(args: &TakeoverArgs, seed: u64) -> Result<Outcome> {
             group.restart(Role::Edge).context("the edge's daemon, after its death")?;
         }
         let report = run.finish().with_context(|| group.log_tails())?;
-        let survivor = args.fault.survivor_with(args.second);
+        let survivor = args.survivor();
         let mut outcome = Outcome::of(report, survivor, group);
         if let Some(overheard) = overheard {
             let way_s = if args.client_path == ClientPath::Wan { WAN_WAY_S } else { 0.0 };
