@@ -27,8 +27,9 @@ pub const CLIENT_INTERFACES_MAX: usize = 8;
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Bounds of `heartbeat_ms`.
 pub const HEARTBEAT_MS: std::ops::RangeInclusive<u64> = 5..=1000;
-/// Bounds of `connections_max`.
-pub const CONNECTIONS_MAX: std::ops::RangeInclusive<u64> = 16..=262_144;
+/// Bounds of `connections_max`: half of them may be in use by the server.
+pub const CONNECTIONS_MAX: std::ops::RangeInclusive<u64> =
+    16..=2 * holdfast_wire::shm::CONNS_MAX as u64;
 /// Bounds of `ring_bytes`, which is a power of two.
 pub const RING_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 30;
 
@@ -59,8 +60,8 @@ pub struct Group {
     pub run_dir: PathBuf,
     /// Three missed heartbeats declare a peer dead.
     pub heartbeat_ms: u64,
-    /// Connections that are protected at once; up to half of them may have ended
-    /// less than a minute ago. What comes beyond is not answered.
+    /// Connections that are protected at once, those included that ended less than
+    /// a minute ago, unless these are half of all. What comes beyond is not answered.
     pub connections_max: u32,
     /// Whether the daemons ask for real-time scheduling and locked memory.
     pub realtime: bool,

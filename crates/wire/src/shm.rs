@@ -8,8 +8,9 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 /// First word of the header page.
 pub const MAGIC: u64 = 0x686f_6c64_6661_7374;
-/// Layout version; shim and daemon must agree.
-pub const VERSION: u32 = 1;
+/// Version of the layout and of what the shim writes into records; shim and
+/// daemon must agree.
+pub const VERSION: u32 = 2;
 /// Bytes of the header; the connection table follows, then the ring.
 pub const HEADER_BYTES: usize = 4096;
 /// Connections that one server can have open or closing at a time.
