@@ -30,7 +30,7 @@ const WORKLOADS: [&str; 13] = [
     "--workload http-keepalive --server lighttpd",
     "--workload http-close --server nginx",
     "--workload memcached --server memcached-4",
-    "--workload http-download --connections 2 --server python",
+    "--workload http-keepalive --server python",
 ];
 
 /// What the clients' packets meet on their way, more often nothing.

@@ -2,7 +2,7 @@
 //! them, and what the lab must know about their processes.
 
 use super::config::{self, BACKUP_NAME, GroupConfig, PRIMARY_NAME};
-use super::server::Recipe;
+use super::server::{Recipe, listens};
 use super::{Role, Testbed};
 use crate::command::{descendants_running, wait_for};
 use anyhow::{Context as _, Result, ensure};
@@ -49,7 +49,8 @@ pub struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// Starts the edge and both members, and waits until the group protects.
+    /// Starts the edge and both members, and waits until the group protects and
+    /// its server listens.
     ///
     /// # Errors
     /// When a daemon ends or the group does not protect in time; the error
@@ -57,6 +58,8 @@ impl<'a> Group<'a> {
     pub fn start(testbed: &'a Testbed, recipe: &Recipe, options: &GroupOptions) -> Result<Self> {
         let mut group = Self::launch(testbed, recipe, options)?;
         group.wait_protected().with_context(|| group.log_tails())?;
+        let (port, primary) = (recipe.program.port(), testbed.host(Role::Primary).holder());
+        wait_for("a listening server", PROTECT_LIMIT, || listens(primary, port).then_some(()))?;
         Ok(group)
     }
 
