@@ -93,6 +93,31 @@ fn a_backup_that_missed_something_never_speaks() {
     });
 }
 
+/// A supervisor knows nothing of takeovers: it starts what has died with the
+/// config that it has.
+#[test]
+fn an_old_primary_that_is_started_again_stays_silent() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_redis_mut(|testbed, group| {
+        let daemon = group.daemon_pid(Role::Primary).expect("a daemon");
+        let server = group.server_pid(Role::Primary).expect("a server");
+        let dies = vec![(0, Action::Kill(daemon)), (0, Action::Kill(server))];
+        let load = world::start(testbed, &world::counting(2500, 200, Some(dies)));
+        group.restart(Role::Primary).expect("the old primary starts again");
+        let status = |group: &holdfast_lab::testbed::ours::Group<'_>, role: Role| {
+            group.status(role).unwrap_or_default()
+        };
+        world::wait_until("the old primary to be told", || {
+            let reason = status(group, Role::Primary)["reason"].clone();
+            reason.as_str().is_some_and(|reason| reason.contains("runs alone in epoch 2"))
+        });
+        world::finish(load, group);
+        assert_eq!(status(group, Role::Primary)["state"], "waiting");
+        assert_eq!(status(group, Role::Backup)["role"], "primary");
+        world::finish(world::start(testbed, &world::counting(300, 0, None)), group);
+    });
+}
+
 /// The edge's host starts anew: no program, no map, only what is on its disk.
 #[test]
 fn an_edge_that_has_forgotten_everything_is_opened_by_its_member() {
