@@ -1,5 +1,6 @@
 //! The code itself: which rows there are, and the two linear maps.
 
+use crate::field::{divide, multiply};
 use crate::inverse::{CauchyInverse, VandermondeInverse};
 use crate::kernel::{Cauchy, Explicit, Kernel, OUTPUTS_MAX, Task};
 
@@ -197,11 +198,15 @@ impl Code {
         self.check_decode(segment, missing, rows, cells)?;
         match self.dispersal {
             Dispersal::Rabin => self.decode_rabin(segment, rows, cells),
-            Dispersal::Systematic if missing.is_empty() => {}
-            Dispersal::Systematic if missing.len() <= OUTPUTS_MAX => {
-                self.decode_few(segment, missing, rows, cells);
-            }
-            Dispersal::Systematic => self.decode_many(segment, missing, rows, cells),
+            Dispersal::Systematic => match missing.len() {
+                0 => {}
+                1 => self.decode_few::<1>(segment, missing, rows, cells),
+                2 => self.decode_few::<2>(segment, missing, rows, cells),
+                3 => self.decode_few::<3>(segment, missing, rows, cells),
+                4 => self.decode_few::<4>(segment, missing, rows, cells),
+                5..=OUTPUTS_MAX => self.decode_few::<OUTPUTS_MAX>(segment, missing, rows, cells),
+                _ => self.decode_many(segment, missing, rows, cells),
+            },
         }
         Ok(())
     }
@@ -261,7 +266,7 @@ impl Code {
                     self.cell_len,
                     segment,
                     columns,
-                    Cauchy(&block[..count]),
+                    Cauchy::new(&block[..count]),
                     out,
                     count,
                 ));
@@ -275,39 +280,48 @@ impl Code {
         let columns = &EVERY[..self.cells];
         let blocks = out.chunks_mut(OUTPUTS_MAX * self.cell_len);
         for (rows, out) in rows.chunks(OUTPUTS_MAX).zip(blocks) {
-            let mut divisors = [0; OUTPUTS_MAX * ROWS];
-            for (point, powers) in rows.iter().zip(divisors.chunks_exact_mut(ROWS)) {
+            let mut divisors = [[0; OUTPUTS_MAX]; ROWS];
+            for (o, point) in rows.iter().enumerate() {
                 let mut power = 1;
-                for divisor in &mut powers[..self.cells] {
-                    *divisor = crate::field::divide(1, power);
-                    power = crate::field::multiply(power, *point);
+                for of_column in &mut divisors[..self.cells] {
+                    of_column[o] = divide(1, power);
+                    power = multiply(power, *point);
                 }
             }
-            let divisors = Explicit { divisors: &divisors, stride: ROWS };
+            let divisors = Explicit(&divisors);
             let task = Task::disperse(self.cell_len, segment, columns, divisors, out, rows.len());
             self.kernel.run(&task);
         }
     }
 
     /// Up to eight erasures stay in registers: syndromes, their e×e solution and
-    /// the restored cells are one pass over the segment.
-    #[inline]
-    fn decode_few(&self, segment: &mut [u8], missing: &[u8], rows: &[u8], cells: &[u8]) {
-        let count = missing.len();
+    /// the restored cells are one pass over the segment. `E` is how many there
+    /// are, or 8: short loops of known length are worth their code.
+    fn decode_few<const E: usize>(
+        &self,
+        segment: &mut [u8],
+        missing: &[u8],
+        rows: &[u8],
+        cells: &[u8],
+    ) {
+        let count = if E < OUTPUTS_MAX { E } else { missing.len() };
+        let (missing, rows) = (&missing[..count], &rows[..count]);
         let present = Present::new(self.cells, missing);
-        let inverse = CauchyInverse::<OUTPUTS_MAX>::new(rows, missing);
-        let mut mix = [0; OUTPUTS_MAX * OUTPUTS_MAX];
-        for (b, row) in mix.chunks_exact_mut(count).take(count).enumerate() {
-            inverse.divisors(b, row);
+        let inverse = CauchyInverse::<E>::new(rows, missing);
+        let mut mix = [[0; OUTPUTS_MAX]; OUTPUTS_MAX];
+        for (a, of_row) in mix[..count].iter_mut().enumerate() {
+            for (b, divisor) in of_row[..count].iter_mut().enumerate() {
+                *divisor = inverse.divisor(b, a);
+            }
         }
         self.kernel.run(&Task::repair(
             self.cell_len,
             segment,
             present.columns(),
             missing,
-            Cauchy(rows),
+            Cauchy::new(rows),
             cells,
-            &mix[..count * count],
+            &mix,
         ));
     }
 
@@ -321,19 +335,20 @@ impl Code {
                 self.cell_len,
                 segment,
                 present.columns(),
-                Cauchy(rows),
+                Cauchy::new(rows),
                 sums,
                 rows.len(),
             ));
         }
         let inverse = CauchyInverse::<REPAIRS_MAX>::new(rows, missing);
         for (block, places) in missing.chunks(OUTPUTS_MAX).enumerate() {
-            let mut divisors = [0; OUTPUTS_MAX * REPAIRS_MAX];
-            let matrix = divisors.chunks_exact_mut(REPAIRS_MAX).take(places.len());
-            for (b, row) in matrix.enumerate() {
-                inverse.divisors(block * OUTPUTS_MAX + b, &mut row[..rows.len()]);
+            let mut divisors = [[0; OUTPUTS_MAX]; REPAIRS_MAX];
+            for (a, of_row) in divisors[..rows.len()].iter_mut().enumerate() {
+                for (b, divisor) in of_row[..places.len()].iter_mut().enumerate() {
+                    *divisor = inverse.divisor(block * OUTPUTS_MAX + b, a);
+                }
             }
-            let divisors = Explicit { divisors: &divisors, stride: REPAIRS_MAX };
+            let divisors = Explicit(&divisors);
             let columns = &EVERY[..rows.len()];
             let task = Task::place(self.cell_len, cells, columns, divisors, segment, places);
             self.kernel.run(&task);
@@ -344,17 +359,21 @@ impl Code {
         let mut inverse = VandermondeInverse::new(rows);
         let columns = &EVERY[..rows.len()];
         loop {
-            let mut divisors = [0; OUTPUTS_MAX * ROWS];
+            let mut divisors = [[0; OUTPUTS_MAX]; ROWS];
             let (mut places, mut count) = ([0; OUTPUTS_MAX], 0);
-            for row in divisors.chunks_exact_mut(ROWS) {
-                let Some(place) = inverse.next_row(row) else { break };
+            while count < OUTPUTS_MAX
+                && let Some(place) = inverse.next_row()
+            {
+                for (k, of_point) in divisors[..rows.len()].iter_mut().enumerate() {
+                    of_point[count] = inverse.divisor(k);
+                }
                 places[count] = place;
                 count += 1;
             }
             if count == 0 {
                 return;
             }
-            let divisors = Explicit { divisors: &divisors, stride: ROWS };
+            let divisors = Explicit(&divisors);
             let places = &places[..count];
             let task = Task::place(self.cell_len, cells, columns, divisors, segment, places);
             self.kernel.run(&task);

@@ -1,7 +1,7 @@
 //! Inverses in closed form: what a decoder multiplies with costs O(e²), and no
 //! matrix is eliminated.
 
-use crate::field::{EXP, LOG, ORDER};
+use crate::field::{EXP, LOG, ORDER, multiply};
 
 /// The inverse of a square part of the Cauchy matrix 1/(x + y), at most `N`×`N`
 /// (S. Schechter, "On the inversion of certain matrices", 1959). With rows x and
@@ -22,31 +22,34 @@ pub(crate) struct CauchyInverse<'a, const N: usize> {
 
 impl<'a, const N: usize> CauchyInverse<'a, N> {
     /// Of the rows `x` and as many columns `y`; all of them are different.
-    #[inline]
+    #[inline(always)]
     pub fn new(x: &'a [u8], y: &'a [u8]) -> Self {
         assert!(x.len() == y.len() && x.len() <= N);
-        let log_factor = |own: u8, others: &[u8], equals: &[u8]| {
-            let up: i32 = others.iter().map(|other| log(own ^ other)).sum();
-            // `own` is among its equals: the logarithm of 0 counts as 0.
-            let down: i32 = equals.iter().map(|equal| log(own ^ equal)).sum();
-            (up - down).rem_euclid(ORDER as i32) as u16
-        };
-        let (mut log_a, mut log_b) = ([0; N], [0; N]);
-        for k in 0..x.len() {
-            log_a[k] = log_factor(x[k], y, x);
-            log_b[k] = log_factor(y[k], x, y);
+        // Every pair is looked up once and counts for both of its members.
+        let (mut a, mut b) = ([0i32; N], [0i32; N]);
+        for i in 0..x.len() {
+            for k in 0..y.len() {
+                let sum = log(x[i] ^ y[k]);
+                a[i] += sum;
+                b[k] += sum;
+            }
+            for k in 0..i {
+                let (rows, columns) = (log(x[i] ^ x[k]), log(y[i] ^ y[k]));
+                a[i] -= rows;
+                a[k] -= rows;
+                b[i] -= columns;
+                b[k] -= columns;
+            }
         }
-        Self { x, y, log_a, log_b }
+        let reduced = |log: i32| log.rem_euclid(ORDER as i32) as u16;
+        Self { x, y, log_a: a.map(reduced), log_b: b.map(reduced) }
     }
 
-    /// The divisors of row `b` of the inverse, for all rows x, into `out`.
-    #[inline]
-    pub fn divisors(&self, b: usize, out: &mut [u8]) {
-        let spare = 2 * ORDER - usize::from(self.log_b[b]);
-        for ((out, x), log_a) in out.iter_mut().zip(self.x).zip(&self.log_a) {
-            let sum = usize::from(LOG[usize::from(x ^ self.y[b])]);
-            *out = EXP[sum + spare - usize::from(*log_a)];
-        }
+    /// The divisor of row `b` of the inverse and row `a` of the matrix.
+    #[inline(always)]
+    pub fn divisor(&self, b: usize, a: usize) -> u8 {
+        let sum = usize::from(LOG[usize::from(self.x[a] ^ self.y[b])]) + 2 * ORDER;
+        EXP[sum - usize::from(self.log_a[a]) - usize::from(self.log_b[b])]
     }
 }
 
@@ -54,7 +57,7 @@ fn log(value: u8) -> i32 {
     i32::from(LOG[usize::from(value)])
 }
 
-/// The inverse of the Vandermonde matrix x[k]^j, row after row from the last to
+/// The inverse of the Vandermonde matrix x\[k\]^j, row after row from the last to
 /// the first: row j holds the j-th coefficients of the Lagrange polynomials of
 /// all points, which synthetic division makes one after the other.
 pub(crate) struct VandermondeInverse<'a> {
@@ -77,7 +80,7 @@ impl<'a> VandermondeInverse<'a> {
             // (X + point) · (X^known + …): every coefficient moves up by one.
             let mut below = 0;
             for coefficient in &mut master[..known] {
-                let moved = below ^ crate::field::multiply(*coefficient, *point);
+                let moved = below ^ multiply(*coefficient, *point);
                 below = core::mem::replace(coefficient, moved);
             }
             master[known] = below ^ *point;
@@ -90,20 +93,23 @@ impl<'a> VandermondeInverse<'a> {
         Self { x, master, log_denominator, quotient: [1; 256], left: x.len() }
     }
 
-    /// The divisors of the next row, from the last one down; its number.
-    pub fn next_row(&mut self, out: &mut [u8]) -> Option<u8> {
-        let row = self.left.checked_sub(1)?;
-        self.left = row;
-        for (k, point) in self.x.iter().enumerate() {
-            out[k] = match self.quotient[k] {
-                0 => 0,
-                value => {
-                    let down = usize::from(LOG[usize::from(value)]);
-                    EXP[usize::from(self.log_denominator[k]) + ORDER - down]
-                }
-            };
-            self.quotient[k] = self.master[row] ^ crate::field::multiply(self.quotient[k], *point);
+    /// Begins the next row, from the last one down: its number.
+    pub fn next_row(&mut self) -> Option<u8> {
+        self.left = self.left.checked_sub(1)?;
+        Some(self.left as u8)
+    }
+
+    /// The divisor of the row that was begun last and point `k`; once for every
+    /// point.
+    pub fn divisor(&mut self, k: usize) -> u8 {
+        let value = self.quotient[k];
+        self.quotient[k] = self.master[self.left] ^ multiply(value, self.x[k]);
+        match value {
+            0 => 0,
+            _ => {
+                let down = usize::from(LOG[usize::from(value)]);
+                EXP[usize::from(self.log_denominator[k]) + ORDER - down]
+            }
         }
-        Some(row as u8)
     }
 }

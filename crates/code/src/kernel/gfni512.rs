@@ -1,7 +1,7 @@
 //! GFNI with AVX-512: a cell of up to 64 bytes is one masked register, so no
 //! length is special.
 
-use super::task::{Divisors, Task};
+use super::task::{Divisors, OUTPUTS_MAX, Task};
 use crate::field::DIVIDE_BITS;
 use core::arch::x86_64::{
     __m512i, __mmask64, _mm512_gf2p8affine_epi64_epi8, _mm512_mask_storeu_epi8,
@@ -72,8 +72,8 @@ unsafe fn column<const R: usize, const W: usize, D: Divisors>(
             add_quotient(sum, &cell, task.divisors.divisor(o, k, column));
         }
     }
-    if !task.mix.is_empty() {
-        sums = mixed(&sums, task.mix);
+    if let Some(mix) = task.mix {
+        sums = mixed(&sums, mix);
     }
     for (o, sum) in sums.iter().enumerate() {
         for (w, vector) in sum.iter().enumerate() {
@@ -111,12 +111,12 @@ fn add_quotient<const W: usize>(sum: &mut [__m512i; W], cell: &[__m512i; W], div
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 fn mixed<const R: usize, const W: usize>(
     sums: &[[__m512i; W]; R],
-    mix: &[u8],
+    mix: &[[u8; OUTPUTS_MAX]; OUTPUTS_MAX],
 ) -> [[__m512i; W]; R] {
     let mut mixed = [[_mm512_setzero_si512(); W]; R];
-    for (o, out) in mixed.iter_mut().enumerate() {
-        for (a, sum) in sums.iter().enumerate() {
-            add_quotient(out, sum, mix[o * R + a]);
+    for (sum, divisors) in sums.iter().zip(mix) {
+        for (out, divisor) in mixed.iter_mut().zip(divisors) {
+            add_quotient(out, sum, *divisor);
         }
     }
     mixed

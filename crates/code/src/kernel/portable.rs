@@ -31,8 +31,8 @@ fn word_column<D: Divisors>(task: &Task<'_, D>, at: usize, len: usize) {
             *sum ^= divided(word, task.divisors.divisor(o, k, column));
         }
     }
-    if !task.mix.is_empty() {
-        sums = mixed(sums, task.mix, outputs);
+    if let Some(mix) = task.mix {
+        sums = mixed(&sums[..outputs], mix);
     }
     for (sum, &place) in sums.iter().zip(task.places) {
         // SAFETY: every place is a cell at `target`, which is borrowed for writing.
@@ -40,10 +40,12 @@ fn word_column<D: Divisors>(task: &Task<'_, D>, at: usize, len: usize) {
     }
 }
 
-fn mixed(sums: [u64; OUTPUTS_MAX], mix: &[u8], outputs: usize) -> [u64; OUTPUTS_MAX] {
+fn mixed(sums: &[u64], mix: &[[u8; OUTPUTS_MAX]; OUTPUTS_MAX]) -> [u64; OUTPUTS_MAX] {
     let mut mixed = [0; OUTPUTS_MAX];
-    for (row, out) in mix.chunks_exact(outputs).zip(&mut mixed) {
-        *out = row.iter().zip(&sums).fold(0, |out, (divisor, sum)| out ^ divided(*sum, *divisor));
+    for (sum, divisors) in sums.iter().zip(mix) {
+        for (out, divisor) in mixed.iter_mut().zip(divisors) {
+            *out ^= divided(*sum, *divisor);
+        }
     }
     mixed
 }
@@ -55,7 +57,7 @@ fn divided(word: u64, divisor: u8) -> u64 {
     quotients
         .iter()
         .enumerate()
-        .fold(0, |sum, (bit, quotient)| sum ^ (word >> bit & LOWEST) * u64::from(*quotient))
+        .fold(0, |sum, (bit, quotient)| sum ^ ((word >> bit & LOWEST) * u64::from(*quotient)))
 }
 
 /// The `len` ≤ 8 bytes at `from`, zeros behind them.

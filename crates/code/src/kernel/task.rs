@@ -10,43 +10,50 @@ pub(crate) const OUTPUTS_MAX: usize = 8;
 pub(crate) trait Divisors: Copy {
     /// That of output `o` and of the `k`-th source, whose cell is `column`.
     fn divisor(&self, o: usize, k: usize, column: u8) -> u8;
-    /// How many outputs and sources there are divisors for.
-    fn covers(&self, outputs: usize, sources: usize) -> bool;
+    /// Are there divisors for so many sources?
+    fn covers(&self, sources: usize) -> bool;
 }
 
-/// Rows of the Cauchy matrix 1/(row + column).
+/// Rows of the Cauchy matrix 1/(row + column). An array, so that the compiler
+/// sees that no index is out of bounds.
 #[derive(Clone, Copy)]
-pub(crate) struct Cauchy<'a>(pub &'a [u8]);
+pub(crate) struct Cauchy([u8; OUTPUTS_MAX]);
 
-impl Divisors for Cauchy<'_> {
+impl Cauchy {
+    /// At most [`OUTPUTS_MAX`] rows.
+    #[inline]
+    pub fn new(rows: &[u8]) -> Self {
+        let mut all = [0; OUTPUTS_MAX];
+        all[..rows.len()].copy_from_slice(rows);
+        Self(all)
+    }
+}
+
+impl Divisors for Cauchy {
     #[inline(always)]
     fn divisor(&self, o: usize, _k: usize, column: u8) -> u8 {
         self.0[o] ^ column
     }
 
-    fn covers(&self, outputs: usize, _sources: usize) -> bool {
-        self.0.len() >= outputs
+    #[inline(always)]
+    fn covers(&self, _sources: usize) -> bool {
+        true
     }
 }
 
-/// A matrix that is written out, one row per output.
+/// A matrix that is written out: for every source the divisors of all outputs.
 #[derive(Clone, Copy)]
-pub(crate) struct Explicit<'a> {
-    /// Row after row.
-    pub divisors: &'a [u8],
-    /// Divisors from the start of one row to the start of the next.
-    pub stride: usize,
-}
+pub(crate) struct Explicit<'a>(pub &'a [[u8; OUTPUTS_MAX]]);
 
 impl Divisors for Explicit<'_> {
     #[inline(always)]
     fn divisor(&self, o: usize, k: usize, _column: u8) -> u8 {
-        self.divisors[o * self.stride + k]
+        self.0[k][o]
     }
 
-    fn covers(&self, outputs: usize, sources: usize) -> bool {
-        sources <= self.stride
-            && (outputs == 0 || (outputs - 1) * self.stride + sources <= self.divisors.len())
+    #[inline(always)]
+    fn covers(&self, sources: usize) -> bool {
+        sources <= self.0.len()
     }
 }
 
@@ -55,8 +62,7 @@ impl Divisors for Explicit<'_> {
 /// Invariants, which the constructors establish: `cell_len` is at least 1; every
 /// one of `columns` is a cell at `source`; every one of `places` is a cell at
 /// `target` that is no source; there are 1 to [`OUTPUTS_MAX`] places; `first`, if
-/// any, holds a cell per place; `divisors` covers places × columns; `mix`, if any,
-/// has places × places entries. No two of `places` are equal.
+/// any, holds a cell per place; `divisors` covers the columns. No two of `places` are equal.
 pub(crate) struct Task<'a, D> {
     pub cell_len: usize,
     pub source: *const u8,
@@ -64,8 +70,8 @@ pub(crate) struct Task<'a, D> {
     pub divisors: D,
     /// What the sums start with; they start with 0 if there is none.
     pub first: Option<*const u8>,
-    /// The divisors of the mix, row after row; empty if there is none.
-    pub mix: &'a [u8],
+    /// The divisors of the mix: for every sum those of all outputs.
+    pub mix: Option<&'a [[u8; OUTPUTS_MAX]; OUTPUTS_MAX]>,
     pub target: *mut u8,
     pub places: &'a [u8],
     borrowed: PhantomData<&'a mut [u8]>,
@@ -85,7 +91,7 @@ impl<'a, D: Divisors> Task<'a, D> {
         target: &'a mut [u8],
         outputs: usize,
     ) -> Self {
-        check_shape(cell_len, outputs, divisors.covers(outputs, columns.len()));
+        check_shape(cell_len, outputs, divisors.covers(columns.len()));
         assert!(target.len() >= outputs * cell_len);
         assert!(are_cells(columns, source.len(), cell_len));
         Self {
@@ -94,7 +100,7 @@ impl<'a, D: Divisors> Task<'a, D> {
             columns,
             divisors,
             first: None,
-            mix: &[],
+            mix: None,
             target: target.as_mut_ptr(),
             places: &IN_ORDER[..outputs],
             borrowed: PhantomData,
@@ -126,11 +132,10 @@ impl<'a, D: Divisors> Task<'a, D> {
         places: &'a [u8],
         divisors: D,
         first: &'a [u8],
-        mix: &'a [u8],
+        mix: &'a [[u8; OUTPUTS_MAX]; OUTPUTS_MAX],
     ) -> Self {
-        check_shape(cell_len, places.len(), divisors.covers(places.len(), columns.len()));
+        check_shape(cell_len, places.len(), divisors.covers(columns.len()));
         assert!(first.len() >= places.len() * cell_len);
-        assert!(mix.len() == places.len() * places.len());
         assert!(are_cells(columns, segment.len(), cell_len));
         assert!(are_cells(places, segment.len(), cell_len));
         let target = segment.as_mut_ptr();
@@ -140,7 +145,7 @@ impl<'a, D: Divisors> Task<'a, D> {
             columns,
             divisors,
             first: Some(first.as_ptr()),
-            mix,
+            mix: Some(mix),
             target,
             places,
             borrowed: PhantomData,
@@ -157,7 +162,7 @@ impl<'a, D: Divisors> Task<'a, D> {
         target: &'a mut [u8],
         places: &'a [u8],
     ) -> Self {
-        check_shape(cell_len, places.len(), divisors.covers(places.len(), columns.len()));
+        check_shape(cell_len, places.len(), divisors.covers(columns.len()));
         assert!(are_cells(columns, source.len(), cell_len));
         assert!(are_cells(places, target.len(), cell_len));
         Self {
@@ -166,7 +171,7 @@ impl<'a, D: Divisors> Task<'a, D> {
             columns,
             divisors,
             first: None,
-            mix: &[],
+            mix: None,
             target: target.as_mut_ptr(),
             places,
             borrowed: PhantomData,

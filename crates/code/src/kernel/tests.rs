@@ -36,7 +36,7 @@ fn sums_are_those_of_the_formula_on_every_kernel() {
             }
             for kernel in Kernel::available() {
                 let mut out = vec![0xaa; outputs * len];
-                let rows = Cauchy(&rows);
+                let rows = Cauchy::new(&rows);
                 kernel.run(&Task::disperse(len, &source, &columns, rows, &mut out, outputs));
                 assert_eq!(out, expected, "{} with {len} bytes", kernel.name());
             }
@@ -50,14 +50,15 @@ fn everything(kernel: Kernel, len: usize, outputs: usize) -> Vec<u8> {
     let mut sums = noise(7 + len as u64, outputs * len);
     let columns = [0, 2, 4, 6, 8, 10, 12];
     let rows = [20, 99, 21, 254, 77, 128, 22, 250];
-    kernel.run(&Task::accumulate(len, &segment, &columns, Cauchy(&rows), &mut sums, outputs));
-    let divisors = noise(3, OUTPUTS_MAX * 16);
-    let explicit = Explicit { divisors: &divisors, stride: 16 };
+    kernel.run(&Task::accumulate(len, &segment, &columns, Cauchy::new(&rows), &mut sums, outputs));
+    let matrix = noise(3, OUTPUTS_MAX * OUTPUTS_MAX);
+    let matrix: [[u8; OUTPUTS_MAX]; OUTPUTS_MAX] =
+        core::array::from_fn(|k| core::array::from_fn(|o| matrix[OUTPUTS_MAX * k + o]));
+    let explicit = Explicit(&matrix);
     let places = &[1, 19, 3, 17, 5, 15, 7, 13][..outputs];
-    let mix = &noise(4, 64)[..outputs * outputs];
-    kernel.run(&Task::repair(len, &mut segment, &columns, places, explicit, &sums, mix));
+    kernel.run(&Task::repair(len, &mut segment, &columns, places, explicit, &sums, &matrix));
     let mut target = vec![0; 20 * len];
-    kernel.run(&Task::place(len, &segment, &columns, Cauchy(&rows), &mut target, places));
+    kernel.run(&Task::place(len, &segment, &columns, Cauchy::new(&rows), &mut target, places));
     [segment, sums, target].concat()
 }
 
@@ -82,7 +83,7 @@ fn nothing_outside_of_the_cells_is_touched() {
         for len in (1..=130).chain([1400]) {
             let source = noise(1, 3 * len);
             let mut room = vec![0x5a; 2 * len + 64];
-            let rows = Cauchy(&[3, 4]);
+            let rows = Cauchy::new(&[3, 4]);
             kernel.run(&Task::disperse(len, &source, &[0, 1, 2], rows, &mut room, 2));
             assert!(room[2 * len..].iter().all(|byte| *byte == 0x5a), "{}", kernel.name());
         }
