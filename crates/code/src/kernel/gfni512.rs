@@ -64,12 +64,13 @@ unsafe fn column<const R: usize, const W: usize, D: Divisors>(
             *sum = unsafe { load(first.add(o * task.cell_len + at), mask) };
         }
     }
+    let divisors = task.divisors.local::<R>(0);
     for (k, &column) in task.columns.iter().enumerate() {
         // SAFETY: every column is a cell at `source`.
         let cell: [__m512i; W] =
             unsafe { load(task.source.add(usize::from(column) * task.cell_len + at), mask) };
         for (o, sum) in sums.iter_mut().enumerate() {
-            add_quotient(sum, &cell, task.divisors.divisor(o, k, column));
+            add_quotient(sum, &cell, divisors.divisor(o, k, column));
         }
     }
     if let Some(mix) = task.mix {

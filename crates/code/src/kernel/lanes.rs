@@ -104,6 +104,7 @@ unsafe fn sums<V: Lanes, const R: usize, const W: usize, D: Divisors>(
                 }
             }
         }
+        let divisors = task.divisors.local::<R>(start);
         for (k, &column) in task.columns.iter().enumerate() {
             let cell = task.source.add(usize::from(column) * task.cell_len);
             let mut parts = [V::zero().prepare(); W];
@@ -111,7 +112,7 @@ unsafe fn sums<V: Lanes, const R: usize, const W: usize, D: Divisors>(
                 *part = V::load(cell.add(at)).prepare();
             }
             for (o, sum) in sums.iter_mut().enumerate() {
-                let divisor = task.divisors.divisor(start + o, k, column);
+                let divisor = divisors.divisor(start + o, k, column);
                 for (sum, part) in sum.iter_mut().zip(parts) {
                     *sum = sum.add_quotient(part, divisor);
                 }

@@ -10,29 +10,44 @@ pub(crate) const OUTPUTS_MAX: usize = 8;
 pub(crate) trait Divisors: Copy {
     /// That of output `o` and of the `k`-th source, whose cell is `column`.
     fn divisor(&self, o: usize, k: usize, column: u8) -> u8;
+    /// A copy for a loop that asks for the `R` outputs from the `start`-th on.
+    fn local<const R: usize>(&self, start: usize) -> Self;
     /// Are there divisors for so many sources?
     fn covers(&self, sources: usize) -> bool;
 }
 
-/// Rows of the Cauchy matrix 1/(row + column). An array, so that the compiler
-/// sees that no index is out of bounds.
+/// Rows of the Cauchy matrix 1/(row + column).
 #[derive(Clone, Copy)]
-pub(crate) struct Cauchy([u8; OUTPUTS_MAX]);
+pub(crate) struct Cauchy([u32; OUTPUTS_MAX]);
 
 impl Cauchy {
     /// At most [`OUTPUTS_MAX`] rows.
     #[inline]
     pub fn new(rows: &[u8]) -> Self {
         let mut all = [0; OUTPUTS_MAX];
-        all[..rows.len()].copy_from_slice(rows);
+        for (all, row) in all.iter_mut().zip(rows) {
+            *all = u32::from(*row);
+        }
         Self(all)
     }
 }
 
 impl Divisors for Cauchy {
+    /// Rows in registers of their own. Where the compiler sees that they lie side
+    /// by side, it adds the column to all of them in a vector register and takes
+    /// the sums out one by one, which costs more than the divisions.
+    #[inline(always)]
+    fn local<const R: usize>(&self, start: usize) -> Self {
+        let mut all = self.0;
+        for row in &mut all[start..start + R] {
+            *row = core::hint::black_box(*row);
+        }
+        Self(all)
+    }
+
     #[inline(always)]
     fn divisor(&self, o: usize, _k: usize, column: u8) -> u8 {
-        self.0[o] ^ column
+        self.0[o] as u8 ^ column
     }
 
     #[inline(always)]
@@ -46,6 +61,11 @@ impl Divisors for Cauchy {
 pub(crate) struct Explicit<'a>(pub &'a [[u8; OUTPUTS_MAX]]);
 
 impl Divisors for Explicit<'_> {
+    #[inline(always)]
+    fn local<const R: usize>(&self, _start: usize) -> Self {
+        *self
+    }
+
     #[inline(always)]
     fn divisor(&self, o: usize, k: usize, _column: u8) -> u8 {
         self.0[k][o]
