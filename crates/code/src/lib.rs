@@ -42,6 +42,8 @@ pub mod fuzz;
 mod inverse;
 mod kernel;
 
+pub mod planner;
+
 pub use code::{CELL_LEN_MAX, Code, CodeError, DecodeError, Dispersal, EncodeError, ROWS};
 pub use decoder::{Decoder, InsertError, Progress};
 pub use kernel::Kernel;
