@@ -8,6 +8,9 @@ use crate::kernel::{Cauchy, Explicit, Kernel, OUTPUTS_MAX, Task};
 pub const ROWS: usize = 256;
 /// The longest cell, bytes.
 pub const CELL_LEN_MAX: usize = 64 << 10;
+/// Decoding so many missing cells leaves the rows' cells as they are; decoding
+/// more uses them up.
+pub const KEPT_MAX: usize = OUTPUTS_MAX;
 /// More cells can be neither missing nor replaced in a systematic code: there
 /// are `m` cells and 256 - `m` other rows.
 const REPAIRS_MAX: usize = ROWS / 2;
@@ -180,7 +183,8 @@ impl Code {
 
     /// Restores the cells `missing` of `segment` from as many other `rows`, whose
     /// `cells` lie one behind the other. What stands in the missing places does
-    /// not matter. `cells` is used up: its bytes are other ones afterwards.
+    /// not matter. With more than [`KEPT_MAX`] missing cells, `cells` holds other
+    /// bytes afterwards.
     ///
     /// In Rabin's dispersal every cell of the segment is missing.
     ///

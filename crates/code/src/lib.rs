@@ -44,6 +44,8 @@ mod kernel;
 
 pub mod planner;
 
-pub use code::{CELL_LEN_MAX, Code, CodeError, DecodeError, Dispersal, EncodeError, ROWS};
+pub use code::{
+    CELL_LEN_MAX, Code, CodeError, DecodeError, Dispersal, EncodeError, KEPT_MAX, ROWS,
+};
 pub use decoder::{Decoder, InsertError, Progress};
 pub use kernel::Kernel;
