@@ -258,7 +258,7 @@ mod tests {
         let report = planned(30, 0.10);
         assert_eq!((report.least_by_equation_2, report.least_exact), (Some(2), Some(0)));
         assert!(report.remarks[0].starts_with("The paper (§2.1) says alpha = 3"));
-        assert!(report.remarks[0].ends_with("(U = 1.885, with 2 3.072)."), "{:?}", report.remarks);
+        assert!(report.remarks[0].ends_with("(U = 1.883, with 2 3.072)."), "{:?}", report.remarks);
         assert!(report.remarks[1].contains("so alpha = 0 is enough"));
         let report = planned(30, 0.05);
         assert!(!report.remarks.iter().any(|remark| remark.contains("paper")));
