@@ -227,6 +227,10 @@ impl Planner {
         for alpha_retransmit in 0..=self.alpha_max() {
             let rest = self.rest(alpha_retransmit);
             for alpha_first in 0..=self.alpha_max() {
+                // The first round alone would cost more.
+                if best.is_some_and(|best| (self.m + alpha_first) as f64 >= best.cells) {
+                    break;
+                }
                 let outcome = self.combine(alpha_first, alpha_retransmit, &rest);
                 let is_cheaper = best.is_none_or(|best| outcome.cells < best.cells - 1e-12);
                 if outcome.late <= late_max && is_cheaper {

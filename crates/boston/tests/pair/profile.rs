@@ -77,7 +77,7 @@ impl Side {
         let jitter = Nanos((delay.0 as f64 * jitter) as u64);
         let path = Path { delay, jitter, loss, burst, duplicate, corrupt };
         let config = draw_config(rng);
-        let segments = rng.range(0, 25);
+        let segments = rng.range(0, 20);
         let capacity = (config.shape.cells * config.shape.cell_len) as u64;
         let reads_every = Nanos(if rng.chance(0.1) { rng.range(1, 3_000_000_000) } else { 0 });
         Self { config, path, bytes: 8 + segments * capacity, reads_every, restart: None }
@@ -109,6 +109,9 @@ fn draw_config(rng: &mut Rng) -> Config {
         dispersal: if rng.chance(0.1) { Dispersal::Rabin } else { Dispersal::Systematic },
         // No blackout of this harness may end a connection.
         dead_after: Nanos::from_ms(600_000),
+        // Bursts last for frames, not for a time: on a path that is nearly idle
+        // they outlive the usual linger.
+        linger: Nanos::from_ms(400_000),
         ..Config::default()
     }
 }
