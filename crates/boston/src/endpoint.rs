@@ -3,7 +3,7 @@
 
 use crate::frame::{Ack, Cell, Frame, Opening, Shape};
 use crate::receiver::Receiver;
-use crate::sender::Sender;
+use crate::sender::{Counters, Sender};
 use crate::{FlowControl, Nanos, Redundancy, WINDOW_SEGMENTS_MAX};
 use holdfast_code::Dispersal;
 use std::collections::VecDeque;
@@ -209,6 +209,12 @@ impl Endpoint {
         let count = receiver.read(now, out);
         self.was_readable = receiver.is_readable();
         count
+    }
+
+    /// What this end sent so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.sender.as_ref().map(Sender::counters).unwrap_or_default()
     }
 
     /// The number that frames for this end name, where several share a socket. A

@@ -120,10 +120,11 @@ impl Flow {
     }
 
     /// A cell of order `lost` did not come, whether its segment needed it or not
-    /// (RFC 9265, recommendation 1). The window is cut once per window.
-    pub fn lost(&mut self, lost: u64, next: u64) {
+    /// (RFC 9265, recommendation 1). The window is cut once per window; true if it
+    /// was.
+    pub fn lost(&mut self, lost: u64, next: u64) -> bool {
         if lost < self.recover {
-            return;
+            return false;
         }
         self.recover = next;
         let least = WINDOW_MIN * self.segment;
@@ -132,6 +133,7 @@ impl Flow {
             FlowControl::Reno => ((self.window / 2.0).max(least), (self.window / 2.0).max(least)),
             FlowControl::Vegas => ((self.window * 0.75).max(least), least),
         };
+        true
     }
 
     /// Nothing came back at all.

@@ -40,6 +40,7 @@ pub use endpoint::{Config, ConfigError, Endpoint, Event, Failure, Poll};
 pub use flow::FlowControl;
 pub use frame::{Ack, AckEntry, Cell, Frame, Opening, ParseError, Shape};
 pub use redundancy::Redundancy;
+pub use sender::Counters;
 
 /// Nanoseconds since an origin that the caller chooses and keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

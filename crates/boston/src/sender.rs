@@ -12,6 +12,25 @@ use std::collections::VecDeque;
 /// A cell that so many later ones overtook is lost.
 const REORDER_CELLS: u64 = 8;
 
+/// What a sender did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Segments that were cut.
+    pub segments: u64,
+    /// Cells of them, without redundancy.
+    pub cells_needed: u64,
+    /// Cells that were sent, repairs and redundancy included.
+    pub cells_sent: u64,
+    /// Bursts of repairs: rounds beyond the first of a segment.
+    pub repairs: u64,
+    /// Segments that corrupt cells spoilt, each time.
+    pub spoilt: u64,
+    /// Times that the congestion window was cut for lost cells.
+    pub cuts: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+}
+
 /// A segment that the receiver does not have yet.
 #[derive(Clone, Debug)]
 struct Outgoing {
@@ -76,6 +95,7 @@ pub(crate) struct Sender {
     /// When what was overtaken counts as lost.
     reorder_at: Option<Nanos>,
     timeout_at: Option<Nanos>,
+    counters: Counters,
 }
 
 impl Sender {
@@ -103,7 +123,12 @@ impl Sender {
             lost: 0,
             reorder_at: None,
             timeout_at: None,
+            counters: Counters::default(),
         }
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.counters
     }
 
     /// Takes as many bytes as there is room for.
@@ -187,6 +212,7 @@ impl Sender {
         };
         if entry.attempt > segment.attempt {
             // A cell was corrupt: everything of this segment is void.
+            self.counters.spoilt += 1;
             segment.attempt = entry.attempt;
             segment.under_way = 0;
             segment.to_send = 0;
@@ -222,7 +248,7 @@ impl Sender {
         self.settled = self.settled.max(until);
         let lost = self.settled.saturating_sub(self.received);
         if lost > self.lost {
-            self.flow.lost(self.settled - 1, self.next_order);
+            self.counters.cuts += u64::from(self.flow.lost(self.settled - 1, self.next_order));
         }
         // Cells that came but are not settled make the difference smaller than
         // the losses are; without such cells it is exact.
@@ -241,6 +267,7 @@ impl Sender {
         }
         if self.timeout_at.is_some_and(|at| at <= now) {
             // An entire window is missing (TCP Boston §2.2, case 3), or its answers.
+            self.counters.timeouts += 1;
             self.settle(self.next_order);
             self.flow.timed_out(self.next_order);
             self.rtt.timed_out();
@@ -267,6 +294,7 @@ impl Sender {
         };
         let order = self.next_order;
         self.next_order += 1;
+        self.counters.cells_sent += 1;
         let segment = &mut self.segments[at];
         segment.to_send -= 1;
         segment.under_way += 1;
@@ -295,7 +323,7 @@ impl Sender {
     /// interleaving neighbours on the line belong to different segments.
     fn choose(&mut self) -> Option<usize> {
         for segment in &mut self.segments {
-            segment.begin_burst(&mut self.control);
+            self.counters.repairs += u64::from(segment.begin_burst(&mut self.control));
         }
         let is_waiting = |segment: &Outgoing| segment.to_send > 0;
         let after = self.segments.iter().position(|segment| {
@@ -332,6 +360,8 @@ impl Sender {
         };
         outgoing.begin_burst(&mut self.control);
         self.segments.push_back(outgoing);
+        self.counters.segments += 1;
+        self.counters.cells_needed += cells as u64;
         self.next_segment += 1;
         true
     }
@@ -344,13 +374,16 @@ impl Sender {
 
 impl Outgoing {
     /// If more cells are pending than are under way, plans a burst of as many as
-    /// are lacking and the redundancy (TCP Boston §2.2, case 2: no timeout).
-    fn begin_burst(&mut self, control: &mut Control) {
-        if self.to_send == 0 && self.under_way < self.pending {
+    /// are lacking and the redundancy (TCP Boston §2.2, case 2: no timeout). True
+    /// if it did.
+    fn begin_burst(&mut self, control: &mut Control) -> bool {
+        let is_lacking = self.to_send == 0 && self.under_way < self.pending;
+        if is_lacking {
             let extra = control.extra(self.code.cells(), self.bursts == 0);
             self.to_send = self.pending - self.under_way + extra;
             self.bursts += 1;
         }
+        is_lacking
     }
 
     /// The cell of the next row: a fresh one until all 256 were sent.

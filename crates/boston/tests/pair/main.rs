@@ -11,6 +11,7 @@ mod profile;
 mod rng;
 mod world;
 
+use holdfast_boston::{Config, Counters, FlowControl, Redundancy};
 use profile::Profile;
 use std::time::{Duration, Instant};
 use world::{Summary, World};
@@ -52,4 +53,61 @@ fn replay_one() {
     if let Ok(seed) = std::env::var("HOLDFAST_REPLAY") {
         println!("{:?}", run(seed.parse().expect("a seed")));
     }
+}
+
+/// What a client did to send 400 kB over such a path, ten times.
+fn cost(config: Config, loss: f64) -> Counters {
+    let mut sum = Counters::default();
+    for seed in 0..10 {
+        let mut world = World::new(Profile::lossy(seed, config, 400_000, loss));
+        world.run().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        let of = world.apps(0)[0].endpoint.counters();
+        sum.segments += of.segments;
+        sum.cells_needed += of.cells_needed;
+        sum.cells_sent += of.cells_sent;
+        sum.repairs += of.repairs;
+        sum.cuts += of.cuts;
+        sum.timeouts += of.timeouts;
+    }
+    sum
+}
+
+#[test]
+fn without_loss_nothing_is_sent_twice() {
+    for flow in [FlowControl::Tahoe, FlowControl::Reno, FlowControl::Vegas] {
+        let counters = cost(Config { flow, ..Config::default() }, 0.0);
+        assert_eq!(counters.cells_sent, counters.cells_needed, "{flow:?}");
+        assert_eq!((counters.repairs, counters.cuts, counters.timeouts), (0, 0, 0), "{flow:?}");
+    }
+}
+
+/// Boston-BP: what is lost is sent again, and hardly more; no timeout where some
+/// of a segment arrives (boston.md: the likely source of the paper's gains).
+#[test]
+fn bandwidth_preserving_repairs_cost_what_was_lost() {
+    for loss in [0.01, 0.05, 0.10, 0.20] {
+        let counters = cost(Config::default(), loss);
+        let share = counters.cells_sent as f64 / counters.cells_needed as f64;
+        let least = 1.0 / (1.0 - loss);
+        assert!((least * 0.98..least * 1.02).contains(&share), "{loss}: {share}, not {least}");
+        assert!(counters.timeouts * 50 < counters.segments, "{loss}: {counters:?}");
+    }
+}
+
+/// RFC 9265, recommendation 1: the code hides no congestion.
+#[test]
+fn losses_that_decoding_makes_good_cut_the_window_all_the_same() {
+    let spare = Redundancy::Fixed { first: 0.5, retransmit: 0.5 };
+    let counters = cost(Config { redundancy: spare, ..Config::default() }, 0.02);
+    assert!(counters.repairs * 100 < counters.segments, "{counters:?}");
+    assert!(counters.cuts > 100, "{counters:?}");
+}
+
+#[test]
+fn the_papers_redundancy_costs_its_share_and_saves_rounds() {
+    let [plain, fec] = [Redundancy::BandwidthPreserving, Redundancy::PAPER_FEC]
+        .map(|redundancy| cost(Config { redundancy, ..Config::paper_fec() }, 0.01));
+    assert!(fec.repairs * 2 < plain.repairs, "{fec:?} {plain:?}");
+    let share = fec.cells_sent as f64 / fec.cells_needed as f64;
+    assert!((1.03..1.06).contains(&share), "{share}");
 }

@@ -59,6 +59,22 @@ impl Profile {
         Self { seed, sides, blackouts }
     }
 
+    /// A long stream to the server, on a path that does nothing but lose.
+    pub fn lossy(seed: u64, config: Config, bytes: u64, loss: f64) -> Self {
+        let path = Path {
+            delay: Nanos::from_ms(20),
+            jitter: Nanos(0),
+            loss,
+            burst: 1.0,
+            duplicate: 0.0,
+            corrupt: 0.0,
+        };
+        let side = Side { config, path, bytes, reads_every: Nanos(0), restart: None };
+        let back = Path { loss: 0.0, ..path };
+        let server = Side { path: back, bytes: 8, ..side };
+        Self { seed, sides: [side, server], blackouts: Vec::new() }
+    }
+
     pub fn has_restart(&self) -> bool {
         self.sides.iter().any(|side| side.restart.is_some())
     }

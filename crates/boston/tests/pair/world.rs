@@ -93,6 +93,11 @@ impl World {
         self.deadlines[side] = Some(self.now);
     }
 
+    /// The applications of a side, the first one first.
+    pub fn apps(&self, side: usize) -> &[App] {
+        &self.sides[side]
+    }
+
     /// Runs to the end.
     ///
     /// # Errors
