@@ -7,7 +7,7 @@ use holdfast_code::{Code, Decoder, Dispersal, Progress};
 use std::collections::VecDeque;
 
 /// An acknowledgement waits at most so long for more cells.
-const ACK_DELAY: Nanos = Nanos::from_ms(10);
+pub(crate) const ACK_DELAY: Nanos = Nanos::from_ms(10);
 /// And for at most so many.
 const ACK_CELLS: usize = 32;
 /// Orders behind the highest in which a duplicate is recognised.

@@ -1,6 +1,7 @@
 //! How long an answer takes (RFC 6298).
 
 use crate::Nanos;
+use crate::receiver::ACK_DELAY;
 
 /// Before anything was measured (RFC 6298 §2.1).
 const RTO_INITIAL: Nanos = Nanos::from_ms(1000);
@@ -45,6 +46,14 @@ impl Rtt {
             Nanos(mean.0.saturating_add(4 * deviation.0)).max(RTO_MIN)
         });
         Nanos(usual.0 << self.backoff).min(RTO_MAX)
+    }
+
+    /// After how long without an answer a single cell asks for one (RFC 8985
+    /// §7.2); once only, and before the timeout or not at all.
+    pub fn probe_timeout(&self) -> Option<Nanos> {
+        let (mean, _) = self.smoothed?;
+        let patience = Nanos(2 * mean.0).plus(ACK_DELAY);
+        (self.backoff == 0 && patience < self.timeout()).then_some(patience)
     }
 
     /// How long a cell that others overtook may still come.

@@ -27,6 +27,8 @@ pub struct Counters {
     pub spoilt: u64,
     /// Times that the congestion window was cut for lost cells.
     pub cuts: u64,
+    /// Single cells that asked whether the last ones were lost.
+    pub probes: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
 }
@@ -95,6 +97,10 @@ pub(crate) struct Sender {
     /// When what was overtaken counts as lost.
     reorder_at: Option<Nanos>,
     timeout_at: Option<Nanos>,
+    /// When a single cell asks whether the last ones were lost.
+    probe_at: Option<Nanos>,
+    /// It is to be sent, whatever the window says.
+    is_probing: bool,
     counters: Counters,
 }
 
@@ -123,6 +129,8 @@ impl Sender {
             lost: 0,
             reorder_at: None,
             timeout_at: None,
+            probe_at: None,
+            is_probing: false,
             counters: Counters::default(),
         }
     }
@@ -160,7 +168,7 @@ impl Sender {
     }
 
     pub fn next_deadline(&self) -> Option<Nanos> {
-        [self.reorder_at, self.timeout_at].into_iter().flatten().min()
+        [self.reorder_at, self.probe_at, self.timeout_at].into_iter().flatten().min()
     }
 
     /// An acknowledgement. Old ones and impossible ones change nothing.
@@ -256,7 +264,10 @@ impl Sender {
     }
 
     fn arm_timeout(&mut self, now: Nanos) {
-        self.timeout_at = (!self.under_way.is_empty()).then(|| now.plus(self.rtt.timeout()));
+        let is_waiting = !self.under_way.is_empty();
+        self.timeout_at = is_waiting.then(|| now.plus(self.rtt.timeout()));
+        let probe = self.rtt.probe_timeout().filter(|_| is_waiting);
+        self.probe_at = probe.map(|patience| now.plus(patience));
     }
 
     /// Time has passed.
@@ -265,6 +276,10 @@ impl Sender {
             self.reorder_at = None;
             self.settle(self.seen);
         }
+        if self.probe_at.is_some_and(|at| at <= now) {
+            self.probe_at = None;
+            self.is_probing = !self.segments.is_empty();
+        }
         if self.timeout_at.is_some_and(|at| at <= now) {
             // An entire window is missing (TCP Boston §2.2, case 3), or its answers.
             self.counters.timeouts += 1;
@@ -272,7 +287,7 @@ impl Sender {
             self.flow.timed_out(self.next_order);
             self.rtt.timed_out();
             self.reorder_at = None;
-            self.timeout_at = None;
+            (self.timeout_at, self.probe_at, self.is_probing) = (None, None, false);
             for segment in &mut self.segments {
                 segment.to_send = 0;
             }
@@ -281,6 +296,13 @@ impl Sender {
 
     /// The next cell, if the window and the receiver let one go.
     pub fn poll(&mut self, now: Nanos) -> Option<Cell> {
+        if std::mem::take(&mut self.is_probing)
+            && let Some(first) = self.segments.front_mut()
+        {
+            first.to_send += 1;
+            self.counters.probes += 1;
+            return Some(Cell { is_last: true, ..self.send(now, 0) });
+        }
         if self.under_way.len() >= self.flow.window() {
             return None;
         }
@@ -292,6 +314,11 @@ impl Sender {
             None if self.cut() => self.choose()?,
             None => return None,
         };
+        Some(self.send(now, at))
+    }
+
+    /// The next cell of the segment at `at`, which waits to be sent.
+    fn send(&mut self, now: Nanos, at: usize) -> Cell {
         let order = self.next_order;
         self.next_order += 1;
         self.counters.cells_sent += 1;
@@ -310,7 +337,7 @@ impl Sender {
         if self.timeout_at.is_none() {
             self.arm_timeout(now);
         }
-        Some(cell)
+        cell
     }
 
     /// Cells that are under way or wait for the window.

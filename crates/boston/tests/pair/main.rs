@@ -11,7 +11,8 @@ mod profile;
 mod rng;
 mod world;
 
-use holdfast_boston::{Config, Counters, FlowControl, Redundancy};
+use app::Outcome;
+use holdfast_boston::{Config, Counters, Failure, FlowControl, Nanos, Redundancy};
 use profile::Profile;
 use std::time::{Duration, Instant};
 use world::{Summary, World};
@@ -67,6 +68,7 @@ fn cost(config: Config, loss: f64) -> Counters {
         sum.cells_sent += of.cells_sent;
         sum.repairs += of.repairs;
         sum.cuts += of.cuts;
+        sum.probes += of.probes;
         sum.timeouts += of.timeouts;
     }
     sum
@@ -77,7 +79,8 @@ fn without_loss_nothing_is_sent_twice() {
     for flow in [FlowControl::Tahoe, FlowControl::Reno, FlowControl::Vegas] {
         let counters = cost(Config { flow, ..Config::default() }, 0.0);
         assert_eq!(counters.cells_sent, counters.cells_needed, "{flow:?}");
-        assert_eq!((counters.repairs, counters.cuts, counters.timeouts), (0, 0, 0), "{flow:?}");
+        let Counters { repairs, cuts, probes, timeouts, .. } = counters;
+        assert_eq!((repairs, cuts, probes, timeouts), (0, 0, 0, 0), "{flow:?}");
     }
 }
 
@@ -90,7 +93,7 @@ fn bandwidth_preserving_repairs_cost_what_was_lost() {
         let share = counters.cells_sent as f64 / counters.cells_needed as f64;
         let least = 1.0 / (1.0 - loss);
         assert!((least * 0.98..least * 1.02).contains(&share), "{loss}: {share}, not {least}");
-        assert!(counters.timeouts * 50 < counters.segments, "{loss}: {counters:?}");
+        assert!(counters.timeouts * 100 < counters.segments, "{loss}: {counters:?}");
     }
 }
 
@@ -110,4 +113,31 @@ fn the_papers_redundancy_costs_its_share_and_saves_rounds() {
     assert!(fec.repairs * 2 < plain.repairs, "{fec:?} {plain:?}");
     let share = fec.cells_sent as f64 / fec.cells_needed as f64;
     assert!((1.03..1.06).contains(&share), "{share}");
+}
+
+/// A segment alone has no later cells that would tell of its last ones.
+#[test]
+fn the_end_of_a_stream_is_repaired_without_a_timeout() {
+    let (mut timeouts, mut probes) = (0, 0);
+    for seed in 0..200 {
+        let mut world = World::new(Profile::lossy(seed, Config::default(), 1000, 0.05));
+        world.run().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        let of = world.apps(0)[0].endpoint.counters();
+        timeouts += of.timeouts;
+        probes += of.probes;
+    }
+    // The probe itself is lost once in twenty times.
+    assert!(timeouts < 5 && probes > 5, "{timeouts} timeouts, {probes} probes");
+}
+
+#[test]
+fn who_died_and_came_back_is_noticed_at_its_first_word() {
+    for victim in 0..2 {
+        let mut profile = Profile::lossy(1, Config::default(), 4_000_000, 0.0);
+        profile.sides[victim].restart = Some((Nanos::from_ms(1000), Nanos::from_ms(100)));
+        let mut world = World::new(profile);
+        world.run().unwrap_or_else(|why| panic!("{why}"));
+        let survivor = world.apps(1 - victim)[0].outcome;
+        assert_eq!(survivor, Some(Outcome::Failed(Failure::Reset)));
+    }
 }

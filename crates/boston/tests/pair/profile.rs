@@ -13,6 +13,8 @@ pub struct Path {
     pub loss: f64,
     /// Frames lost in a row, on average.
     pub burst: f64,
+    /// Share of frames that take another way, and come seconds later.
+    pub stray: f64,
     pub duplicate: f64,
     pub corrupt: f64,
 }
@@ -66,6 +68,7 @@ impl Profile {
             jitter: Nanos(0),
             loss,
             burst: 1.0,
+            stray: 0.0,
             duplicate: 0.0,
             corrupt: 0.0,
         };
@@ -87,11 +90,11 @@ impl Side {
             let share = most * rng.range(0, 1000) as f64 / 1000.0;
             if kinds >> bit & 1 == 1 { share } else { 0.0 }
         };
-        let (loss, duplicate, corrupt, jitter) =
-            (some(0, 0.6), some(1, 0.1), some(2, 0.01), some(3, 1.0));
+        let (loss, duplicate, corrupt) = (some(0, 0.6), some(1, 0.1), some(2, 0.01));
+        let (jitter, stray) = (some(3, 1.0), some(9, 0.1));
         let burst = if rng.chance(0.3) { rng.range(2, 10) as f64 } else { 1.0 };
         let jitter = Nanos((delay.0 as f64 * jitter) as u64);
-        let path = Path { delay, jitter, loss, burst, duplicate, corrupt };
+        let path = Path { delay, jitter, loss, burst, stray, duplicate, corrupt };
         let config = draw_config(rng);
         let segments = rng.range(0, 20);
         let capacity = (config.shape.cells * config.shape.cell_len) as u64;

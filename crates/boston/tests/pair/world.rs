@@ -9,6 +9,8 @@ use std::collections::BinaryHeap;
 
 /// A run that is not over by then is stuck.
 const TIME_MAX: Nanos = Nanos::from_ms(40_000_000);
+/// A frame that strays is up to so much later.
+const STRAY: Nanos = Nanos::from_ms(20_000);
 /// Who failed tries again so much later.
 const RETRY: Nanos = Nanos::from_ms(1000);
 /// After the client has all, its server may take so long to know.
@@ -169,6 +171,9 @@ impl World {
             let wants = wants.map_err(|why| format!("{} at {}: {why}", app.name, self.now.0))?;
             deadline = deadline.into_iter().chain(wants).min();
         }
+        if deadline.is_some_and(|at| at <= self.now) {
+            return Err(format!("side {side} stands still at {} ns", self.now.0));
+        }
         self.deadlines[side] = deadline;
         let outcome = apps.last().and_then(|app| app.outcome).filter(|_| !had_outcome);
         self.sides[side] = apps;
@@ -189,7 +194,7 @@ impl World {
 
     fn send(&mut self, side: usize, frame: &Frame) {
         self.summary.frames += 1;
-        let Path { delay, jitter, duplicate, corrupt, .. } = self.profile.sides[side].path;
+        let Path { delay, jitter, stray, duplicate, corrupt, .. } = self.profile.sides[side].path;
         let is_dark = self
             .profile
             .blackouts
@@ -207,7 +212,8 @@ impl World {
                 let at = self.rng.range(0, bytes.len() as u64) as usize;
                 bytes[at] ^= 1 << self.rng.range(0, 8);
             }
-            let late = Nanos(self.rng.range(0, jitter.0 + 1));
+            let late_max = if self.rng.chance(stray) { STRAY } else { jitter };
+            let late = Nanos(self.rng.range(0, late_max.0 + 1));
             self.push(self.now.plus(delay).plus(late), What::Arrives(1 - side, bytes));
         }
     }
