@@ -486,3 +486,6 @@ fn tag_of(seed: u64) -> u32 {
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     ((z ^ (z >> 31)) >> 32) as u32
 }
+
+#[cfg(test)]
+mod tests;

@@ -226,7 +226,7 @@ fn put_ack(bytes: &mut Vec<u8>, to: u32, ack: &Ack) {
 
 fn cell_to_bytes(to: u32, cell: &Cell) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(CELL_HEADER_LEN + cell.payload.len());
-    let cells = (cell.cells - 1) as u8;
+    let cells = cell.cells.saturating_sub(1) as u8;
     bytes.extend([KIND_CELL, cells, cell.row, cell.attempt, u8::from(cell.is_last)]);
     for number in [to, cell.segment, cell.order] {
         bytes.extend(number.to_be_bytes());
