@@ -3,6 +3,7 @@
 use crate::bench::{self, BenchCommand};
 use crate::chaos::{self, ChaosArgs};
 use crate::demo::{self, DemoArgs};
+use crate::plan::{self, PlanArgs};
 use crate::simulate::{self, SimulateArgs};
 use crate::{emu, load};
 use anyhow::Result;
@@ -31,7 +32,9 @@ pub enum LabCommand {
     /// Checkers watch every packet and every reply for the laws of
     /// ARCHITECTURE.md. A failure prints the line that replays its seed.
     Simulate(SimulateArgs),
-    /// Measure: takeovers, throughput, latency, concurrency.
+    /// How much redundancy TCP Boston needs for a deadline.
+    Plan(PlanArgs),
+    /// Measure: takeovers, throughput, latency, concurrency, the codec.
     #[command(subcommand)]
     Bench(BenchCommand),
     /// Random faults, alone and in pairs, until the time is over.
@@ -63,6 +66,7 @@ pub fn run(command: LabCommand) -> Result<ExitCode> {
             emu::shell::run(&emu::EmuSpec::parse(&words)?, &command)
         }
         LabCommand::Bench(command) => bench::run(command),
+        LabCommand::Plan(args) => plan::run(&args),
         LabCommand::Chaos(args) => chaos::run(&args),
         LabCommand::Simulate(args) => simulate::run(&args),
         LabCommand::Demo(args) => demo::run(&args),

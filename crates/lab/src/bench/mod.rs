@@ -2,6 +2,7 @@
 //! topology in the same run and prints medians with their extremes.
 
 mod check;
+mod codec;
 mod concurrency;
 mod emulator;
 pub(crate) mod faults;
@@ -37,6 +38,8 @@ pub enum BenchCommand {
     Check(check::CheckArgs),
     /// How many seeds of the cluster simulation a CPU-second runs.
     Simulate(simulate::SimulateBenchArgs),
+    /// The erasure codec beside other crates.
+    Codec(codec::CodecArgs),
     /// What the link emulator carries.
     Emu(emulator::EmulatorArgs),
 }
@@ -81,6 +84,11 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
             let report = simulate::bench(&args);
             show(args.json, &report, simulate::SimulateReport::print)?;
             Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        BenchCommand::Codec(args) => {
+            let report = codec::run(&args)?;
+            show(args.json, &report, codec::CodecReport::print)?;
+            Ok(ExitCode::SUCCESS)
         }
         BenchCommand::Emu(args) => {
             let report = emulator::run(&args)?;
