@@ -68,7 +68,9 @@ dnsmasq, tinyproxy.
 
 memcached with several workers counts each other's free read buffers without a
 lock: `stats` asked for under load shows it (`read_buf_bytes_free`), and the
-replica diverges. With one worker it does not.
+replica diverges. With one worker it does not. Its maintenance threads read its
+clock without a lock: a replica that is stopped again and again diverges now and
+then, and its primary goes on alone.
 
 Not: stunnel, which diverges now and then; it serves each connection in a
 thread, and OpenSSL's locks and races are the likely cause. Not tried: servers
