@@ -264,7 +264,7 @@ impl<K: Ord + Copy, P: Clone> Recovery<K, P> {
             }
             // Linux does not take bare duplicates for a loss once SACK is on.
             let copies = if flow.sack { 0 } else { self.config.ack_copies };
-            for kept in flow.ack.take().filter(|kept| kept.at >= oldest) {
+            if let Some(kept) = flow.ack.take().filter(|kept| kept.at >= oldest) {
                 let resend = Resend { packet: kept.packet, direction: Direction::OutOfCluster };
                 first.extend((0..copies).map(|_| (now, resend.clone(), kept.bytes)));
             }
@@ -281,10 +281,9 @@ impl<K: Ord + Copy, P: Clone> Recovery<K, P> {
             return None;
         }
         let (_, resend, bytes) = self.resends.pop_front()?;
-        if self.config.pace_bytes_per_s > 0 {
-            let takes = u64::from(bytes) * 1_000_000_000 / self.config.pace_bytes_per_s;
-            self.paced_until = self.paced_until.max(now) + takes;
-        }
+        // No rate is no pause.
+        let takes = (u64::from(bytes) * 1_000_000_000).checked_div(self.config.pace_bytes_per_s);
+        self.paced_until = self.paced_until.max(now) + takes.unwrap_or(0);
         self.counts.resent += 1;
         Some(resend)
     }

@@ -24,7 +24,6 @@ impl Rng {
 
     /// True with the given probability.
     pub fn chance(&mut self, probability: f64) -> bool {
-        // 53 bits are what a f64 holds exactly.
-        probability > 0.0 && ((self.next_u64() >> 11) as f64) < probability * (1u64 << 53) as f64
+        self.0.chance(probability)
     }
 }
