@@ -10,6 +10,7 @@ mod command;
 pub mod demo;
 pub mod emu;
 pub mod load;
+pub mod models;
 pub mod plot;
 mod rng;
 mod simulate;
