@@ -3,13 +3,14 @@
 use crate::bench::{self, BenchCommand};
 use crate::chaos::{self, ChaosArgs};
 use crate::demo::{self, DemoArgs};
+use crate::figures::{self, ListArgs, ReportArgs, RunArgs};
 use crate::simulate::{self, SimulateArgs};
 use crate::{emu, load};
 use anyhow::Result;
 use clap::Subcommand;
 use std::process::ExitCode;
 
-/// Testbed, link emulator, benches.
+/// Testbed, link emulator, benches, the papers' figures.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     /// Run a command behind an emulated wire: delay 50ms loss 1% -- CMD
@@ -31,6 +32,12 @@ pub enum LabCommand {
     /// Checkers watch every packet and every reply for the laws of
     /// ARCHITECTURE.md. A failure prints the line that replays its seed.
     Simulate(SimulateArgs),
+    /// The figures of the HALR and PFRC thesis, and sweeps beyond them.
+    List(ListArgs),
+    /// Simulate figures: NAME.csv, NAME.svg, and what the paper says of them.
+    Run(RunArgs),
+    /// One self-contained page with all figures.
+    Report(ReportArgs),
     /// Measure: takeovers, throughput, latency, concurrency.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -65,6 +72,9 @@ pub fn run(command: LabCommand) -> Result<ExitCode> {
         LabCommand::Bench(command) => bench::run(command),
         LabCommand::Chaos(args) => chaos::run(&args),
         LabCommand::Simulate(args) => simulate::run(&args),
+        LabCommand::List(args) => figures::list(&args),
+        LabCommand::Run(args) => figures::run(&args),
+        LabCommand::Report(args) => figures::report(&args),
         LabCommand::Demo(args) => demo::run(&args),
         LabCommand::EmuLink { arguments } => emu::carry(&arguments).map(|()| ExitCode::SUCCESS),
         LabCommand::LoadRun { spec } => load::run_here(&spec).map(|()| ExitCode::SUCCESS),

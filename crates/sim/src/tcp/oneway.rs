@@ -166,8 +166,7 @@ impl Sender {
             self.inflation = 1;
         }
         self.acknowledge(now, profile, ack);
-        // `newreno_changes1_`: "impatient", only the first resets the timer.
-        if !self.saw_partial_ack || self.sack.is_some() {
+        if !self.saw_partial_ack || !profile.impatient || self.sack.is_some() {
             self.saw_partial_ack = true;
             self.deadline = Some(now + self.rtt.timeout_ns(profile));
         }

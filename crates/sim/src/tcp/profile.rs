@@ -66,6 +66,10 @@ pub struct Profile {
     pub ack_push: bool,
     /// Duplicate acknowledgements that mean a loss.
     pub dup_acks: u32,
+    /// One-way only: partial acknowledgements after the first do not restart the
+    /// timer, so that many holes end in a timeout and slow start ("impatient",
+    /// RFC 6582 §4; ns-2 `newreno_changes1_`).
+    pub impatient: bool,
     /// RFC 3042: the first duplicates let new segments out.
     pub limited_transmit: bool,
     /// One-way only: a SYN that is sent again adds a segment to the transfer
@@ -105,6 +109,7 @@ impl Profile {
         quick_acks: 0,
         ack_push: true,
         dup_acks: 3,
+        impatient: true,
         limited_transmit: true,
         syn_adds_segment: true,
         timestamps: false,
