@@ -1,11 +1,14 @@
 //! TCP endpoints as machines: a [`Sender`] and a [`Receiver`] that know neither
 //! clock nor network. Sequence numbers count segments of one size; 0 is the SYN.
 
+mod cubic;
+mod flight;
 mod oneway;
 mod profile;
 mod receiver;
 mod scoreboard;
 mod ticks;
+mod twoway;
 mod vegas;
 
 #[cfg(test)]
@@ -61,18 +64,42 @@ impl Segment {
     }
 }
 
+#[derive(Debug)]
+enum Machine {
+    OneWay(oneway::Sender),
+    TwoWay(twoway::Sender),
+}
+
+/// Calls the same method of either machine.
+macro_rules! machine {
+    ($sender:expr, $machine:ident => $call:expr) => {
+        match $sender {
+            Machine::OneWay($machine) => $call,
+            Machine::TwoWay($machine) => $call,
+        }
+    };
+}
+
 /// A sender of either stack, idle until it is started.
+///
+/// Contract: after [`Sender::start`] and every `handle_*` call
+/// [`Sender::poll_transmit`] until it has no segment more, then wait for an
+/// acknowledgement or for [`Sender::poll_timeout`].
 #[derive(Debug)]
 pub struct Sender {
     started: bool,
-    machine: oneway::Sender,
+    machine: Machine,
 }
 
 impl Sender {
     /// A sender of `segments` segments.
     #[must_use]
     pub fn new(profile: &Profile, segments: u32) -> Self {
-        Self { started: false, machine: oneway::Sender::new(profile, segments) }
+        let machine = match profile.stack {
+            Stack::OneWay => Machine::OneWay(oneway::Sender::new(profile, segments)),
+            Stack::TwoWay => Machine::TwoWay(twoway::Sender::new(profile, segments)),
+        };
+        Self { started: false, machine }
     }
 
     /// Its time has come: the SYN may leave.
@@ -83,12 +110,12 @@ impl Sender {
     /// Takes an acknowledgement.
     #[inline]
     pub fn handle_ack(&mut self, now: Ns, profile: &Profile, packet: &Packet) {
-        self.machine.handle_ack(now, profile, packet);
+        machine!(&mut self.machine, it => it.handle_ack(now, profile, packet));
     }
 
     /// Its deadline has come.
     pub fn handle_timeout(&mut self, now: Ns, profile: &Profile) {
-        self.machine.handle_timeout(now, profile);
+        machine!(&mut self.machine, it => it.handle_timeout(now, profile));
     }
 
     /// The next segment; call it until there is none.
@@ -97,37 +124,37 @@ impl Sender {
         if !self.started {
             return None;
         }
-        self.machine.poll_transmit(now, profile)
+        machine!(&mut self.machine, it => it.poll_transmit(now, profile))
     }
 
     /// When it wants to be called again.
     #[inline]
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Ns> {
-        self.machine.poll_timeout()
+        machine!(&self.machine, it => it.poll_timeout())
     }
 
     /// Is everything acknowledged?
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.machine.is_done()
+        machine!(&self.machine, it => it.is_done())
     }
 
     /// Is the SYN acknowledged?
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.machine.is_connected()
+        machine!(&self.machine, it => it.is_connected())
     }
 
     /// Congestion window and slow-start threshold, segments.
     #[must_use]
     pub fn window(&self) -> (f64, f64) {
-        self.machine.window()
+        machine!(&self.machine, it => it.window())
     }
 
     /// What happened so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.machine.counts()
+        machine!(&self.machine, it => it.counts())
     }
 }

@@ -75,6 +75,12 @@ pub struct Profile {
     /// One-way only: a SYN that is sent again adds a segment to the transfer
     /// (ns-2 `curseq_ += 1` in `output()`).
     pub syn_adds_segment: bool,
+    /// Two-way only: the lower bound is one of the variation, as Linux has it,
+    /// not of the whole timeout.
+    pub rto_floor_of_variation: bool,
+    /// Two-way only: the window grows by what was acknowledged (RFC 3465), not
+    /// by one for each acknowledgement.
+    pub counts_segments: bool,
     /// RFC 7323, for round trips and for undoing spurious timeouts.
     pub timestamps: bool,
     /// RFC 2018; without it a [`Stack::TwoWay`] counts duplicates.
@@ -112,6 +118,8 @@ impl Profile {
         impatient: true,
         limited_transmit: true,
         syn_adds_segment: true,
+        rto_floor_of_variation: false,
+        counts_segments: false,
         timestamps: false,
         sack: false,
         prr: false,
@@ -153,6 +161,8 @@ impl Profile {
         rto_max_ns: 120 * S,
         delack_ns: 40 * MS,
         quick_acks: 16,
+        rto_floor_of_variation: true,
+        counts_segments: true,
         timestamps: true,
         rack: true,
         tlp: true,
