@@ -16,6 +16,9 @@ use holdfast_edge::{PfrcConfig, RecoveryConfig};
 
 const MS: Ns = 1_000_000;
 
+/// A flow that has not ended by then never will: an hour.
+const END_NS: Ns = 3_600_000 * MS;
+
 /// A dumb-bell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dumbbell {
@@ -62,7 +65,7 @@ impl Dumbbell {
                 rate_control: self.rate_control,
                 ..SwitchSpec::default()
             }],
-            end_ns: Ns::MAX,
+            end_ns: END_NS,
             ..Scenario::default()
         };
         for rate_bps in &self.string_rates_bps {

@@ -193,3 +193,68 @@ fn the_same_scenario_has_the_same_outcome() {
     scenario.seed = 6;
     assert_ne!(first, run(&scenario).unwrap());
 }
+
+/// ns-3.48's flows: arrivals over 1.4 s to the outage's end, 100 Mb/s, one way
+/// 45 + 2 + 2 + 1 ms, packets lost at the receiving interface.
+fn like_ns3(profile: Profile, segments: u32, arrival_ns: Ns, outage_ms: u64) -> (f64, u32) {
+    let dumbbell = Dumbbell { delays_ns: [45 * MS, 2 * MS, 2 * MS, MS], ..Dumbbell::thesis() };
+    let outage = (outage_ms > 0).then_some((FAILS_AT, FAILS_AT + outage_ms * MS));
+    let mut scenario = one_flow(&dumbbell, profile, segments, arrival_ns, outage);
+    scenario.outages.iter_mut().for_each(|it| it.cut = scenario::CutAt::FarEnd);
+    let outcome = run(&scenario).unwrap();
+    (outcome.flows[0].received_s().unwrap(), outcome.flows[0].counts.timeouts)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+#[test]
+fn short_flows_are_those_of_ns3() {
+    // Outage, medians of data lost and SYN lost, timeouts of all 300 flows.
+    let measured = [
+        (0, 0.5527, 0.0, 0),
+        (500, 1.8535, 3.5527, 149),
+        (3000, 3.8535, 3.5527, 97),
+        (5000, 7.8536, 3.5527, 87),
+    ];
+    for (outage_ms, data, syn, timeouts) in measured {
+        for sack in [false, true] {
+            let profile = Profile { sack, ..Profile::NS3 };
+            let step = (600 + outage_ms) * MS / 600;
+            let flow = |number: u64| {
+                let at = 1400 * MS + (2 * number + 1) * step;
+                (at, like_ns3(profile, 10, at, outage_ms))
+            };
+            let flows: Vec<_> = (0..300).map(flow).collect();
+            let class = |early: bool| {
+                let of = flows.iter().filter(|flow| (flow.0 < FAILS_AT) == early);
+                median(of.map(|flow| flow.1.0).chain([0.0]).collect())
+            };
+            assert!((class(true) / data - 1.0).abs() < 0.05, "{outage_ms}: {}", class(true));
+            assert!(
+                (class(false) - syn).abs() < 0.05 * syn + 1e-9,
+                "{outage_ms}: {}",
+                class(false)
+            );
+            let found: u32 = flows.iter().map(|flow| flow.1.1).sum();
+            assert!(found.abs_diff(timeouts) <= 1, "{outage_ms}: {found} timeouts");
+        }
+    }
+}
+
+#[test]
+fn long_flows_are_those_of_ns3() {
+    // Outage, median of 40 flows that lost data, how many timeouts most had.
+    for (outage_ms, wanted, timeouts) in
+        [(500, 7.19, 1), (1000, 7.19, 1), (3000, 10.39, 2), (5000, 14.39, 3), (12_000, 22.39, 4)]
+    {
+        let arrivals = (400..2000).step_by(40);
+        let flows: Vec<_> =
+            arrivals.map(|at| like_ns3(Profile::NS3, 1000, at * MS, outage_ms)).collect();
+        let found = median(flows.iter().map(|flow| flow.0).collect());
+        assert!((found / wanted - 1.0).abs() < 0.05, "{outage_ms}: {found}");
+        assert!(flows.iter().filter(|flow| flow.1 == timeouts).count() >= 38, "{outage_ms}");
+    }
+}

@@ -37,6 +37,8 @@ pub struct Flight {
     sacked: u32,
     lost: u32,
     resent: u32,
+    /// Arrived behind a hole, it is not known which.
+    unnamed: u32,
     /// No segment before this place is lost and not sent again.
     hint: usize,
 }
@@ -90,14 +92,24 @@ impl Flight {
         }
     }
 
-    /// A duplicate without blocks: some segment has arrived; let it be the
-    /// first that is not known to have.
+    /// A duplicate without blocks: some segment behind the first has arrived.
     pub fn sack_any(&mut self, delivered: &mut Delivered) {
-        let open = |out: &Out| out.flags & (SACKED | LOST) == 0;
-        // The first is what the duplicate waits for.
-        if let Some(at) = self.out.iter().skip(1).position(open) {
-            self.sack_one(at + 1, delivered);
+        if self.unnamed + 1 < self.out.len() as u32 {
+            self.unnamed += 1;
+            delivered.count += 1;
         }
+    }
+
+    /// Without blocks: `acked` segments were acknowledged; all but the first of
+    /// them are those that duplicates had been for.
+    pub fn name(&mut self, acked: u32) {
+        self.unnamed = self.unnamed.saturating_sub(acked.saturating_sub(1));
+    }
+
+    /// Duplicates without blocks that are not acknowledged yet.
+    #[must_use]
+    pub fn unnamed(&self) -> u32 {
+        self.unnamed
     }
 
     fn sack_one(&mut self, at: usize, delivered: &mut Delivered) {
@@ -159,8 +171,7 @@ impl Flight {
             }
             self.out[at].flags &= !RESENT;
         }
-        self.resent = 0;
-        self.hint = 0;
+        (self.resent, self.unnamed, self.hint) = (0, 0, 0);
     }
 
     /// Nothing was lost after all.
@@ -204,7 +215,7 @@ impl Flight {
     /// Segments on their way, as far as is known.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        (self.out.len() as u32 + self.resent).saturating_sub(self.sacked + self.lost)
+        (self.out.len() as u32 + self.resent).saturating_sub(self.sacked + self.lost + self.unnamed)
     }
 
     /// Segments that arrived behind a hole.

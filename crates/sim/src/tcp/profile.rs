@@ -78,6 +78,9 @@ pub struct Profile {
     /// Two-way only: the lower bound is one of the variation, as Linux has it,
     /// not of the whole timeout.
     pub rto_floor_of_variation: bool,
+    /// Two-way only: a repeated timeout reduces the threshold once more, which
+    /// RFC 5681 §3.1 forbids and ns-3 does.
+    pub reduces_again: bool,
     /// Two-way only: the window grows by what was acknowledged (RFC 3465), not
     /// by one for each acknowledgement.
     pub counts_segments: bool,
@@ -119,6 +122,7 @@ impl Profile {
         limited_transmit: true,
         syn_adds_segment: true,
         rto_floor_of_variation: false,
+        reduces_again: false,
         counts_segments: false,
         timestamps: false,
         sack: false,
@@ -144,6 +148,7 @@ impl Profile {
         prr: true,
         syn_adds_segment: false,
         ack_push: false,
+        reduces_again: true,
         ..Self::NS2
     };
 
@@ -162,6 +167,7 @@ impl Profile {
         delack_ns: 40 * MS,
         quick_acks: 16,
         rto_floor_of_variation: true,
+        reduces_again: false,
         counts_segments: true,
         timestamps: true,
         rack: true,

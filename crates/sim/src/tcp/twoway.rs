@@ -125,7 +125,9 @@ impl Sender {
         self.flight.ack_to(packet.ack, &mut delivered);
         if profile.sack {
             self.flight.sack(&packet.sack, &mut delivered);
-        } else if !advanced && self.flight.in_flight() > 0 {
+        } else if advanced {
+            self.flight.name(packet.ack - self.snd_una);
+        } else {
             self.flight.sack_any(&mut delivered);
         }
         self.snd_una = packet.ack;
@@ -137,8 +139,10 @@ impl Sender {
         }
         self.detect_spurious(profile, packet, advanced);
         self.detect_loss(profile);
-        self.leave_recovery(profile);
-        self.adapt(now, profile, advanced, &delivered);
+        // The acknowledgement that ends a recovery does not open the window too.
+        if !self.leave_recovery(profile) {
+            self.adapt(now, profile, advanced, &delivered);
+        }
         self.arm(now, profile, advanced);
     }
 
@@ -206,7 +210,9 @@ impl Sender {
     }
 
     fn detect_loss(&mut self, profile: &Profile) {
-        let found = if profile.rack {
+        let found = if !profile.sack {
+            self.detect_loss_without_blocks(profile)
+        } else if profile.rack {
             self.flight.mark_lost_by_time(self.rack, self.patience_ns(profile))
         } else {
             self.flight.mark_lost_by_count(profile.dup_acks)
@@ -214,6 +220,16 @@ impl Sender {
         if found > 0 && self.state == State::Open {
             self.enter_recovery(profile);
         }
+    }
+
+    /// RFC 6582: three duplicates, and every partial acknowledgement, mean that
+    /// the first segment is lost.
+    fn detect_loss_without_blocks(&mut self, profile: &Profile) -> u32 {
+        let partial = self.state == State::Recovery && self.snd_una < self.recover;
+        if partial || self.flight.unnamed() >= profile.dup_acks {
+            self.flight.lose_first();
+        }
+        u32::from(self.flight.next_lost().is_some())
     }
 
     /// RFC 8985 §6.2 step 4: none once three have arrived behind a hole.
@@ -243,15 +259,16 @@ impl Sender {
         };
     }
 
-    fn leave_recovery(&mut self, profile: &Profile) {
+    fn leave_recovery(&mut self, profile: &Profile) -> bool {
         if self.snd_una < self.recover || !matches!(self.state, State::Recovery | State::Loss) {
-            return;
+            return false;
         }
         if self.state == State::Recovery && profile.prr {
             self.cwnd = self.ssthresh;
         }
         self.state = State::Open;
         self.undo = None;
+        true
     }
 
     fn adapt(&mut self, now: Ns, profile: &Profile, advanced: bool, delivered: &Delivered) {
@@ -345,8 +362,8 @@ impl Sender {
     /// RFC 6298 §5.4 to 5.6, RFC 5681 §3.1.
     fn expire(&mut self, now: Ns, profile: &Profile) {
         self.counts.timeouts += 1;
-        // A repeated timeout of one segment does not reduce the threshold again.
-        if self.state != State::Loss || !self.flight.first_was_resent() {
+        let is_first = self.state != State::Loss || !self.flight.first_was_resent();
+        if is_first || profile.reduces_again {
             let undo = Undo { cwnd: self.cwnd, ssthresh: self.ssthresh, resent_at: now };
             self.undo = Some(undo);
             let in_flight = f64::from(self.flight.in_flight());
