@@ -4,6 +4,7 @@ use crate::bench::{self, BenchCommand};
 use crate::chaos::{self, ChaosArgs};
 use crate::demo::{self, DemoArgs};
 use crate::figures::{self, ListArgs, ReportArgs, RunArgs};
+use crate::scenario::{self, MergeArgs, SimArgs};
 use crate::simulate::{self, SimulateArgs};
 use crate::{emu, load};
 use anyhow::Result;
@@ -38,6 +39,10 @@ pub enum LabCommand {
     Run(RunArgs),
     /// One self-contained page with all figures.
     Report(ReportArgs),
+    /// Simulate a scenario file: topology, flows, outages, policies, sweeps.
+    Sim(SimArgs),
+    /// Join what the shares of a sweep have written.
+    Merge(MergeArgs),
     /// Measure: takeovers, throughput, latency, concurrency.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -75,6 +80,8 @@ pub fn run(command: LabCommand) -> Result<ExitCode> {
         LabCommand::List(args) => figures::list(&args),
         LabCommand::Run(args) => figures::run(&args),
         LabCommand::Report(args) => figures::report(&args),
+        LabCommand::Sim(args) => scenario::sim(&args),
+        LabCommand::Merge(args) => scenario::merge(&args),
         LabCommand::Demo(args) => demo::run(&args),
         LabCommand::EmuLink { arguments } => emu::carry(&arguments).map(|()| ExitCode::SUCCESS),
         LabCommand::LoadRun { spec } => load::run_here(&spec).map(|()| ExitCode::SUCCESS),

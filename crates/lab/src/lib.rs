@@ -15,6 +15,7 @@ pub mod models;
 mod parallel;
 pub mod plot;
 mod rng;
+pub mod scenario;
 mod simulate;
 pub mod testbed;
 

@@ -8,6 +8,7 @@ pub(crate) mod faults;
 mod latency;
 mod promotion;
 pub(crate) mod service;
+mod sim;
 pub(crate) mod stats;
 pub(crate) mod takeover;
 mod throughput;
@@ -37,6 +38,8 @@ pub enum BenchCommand {
     Check(check::CheckArgs),
     /// How many seeds of the cluster simulation a CPU-second runs.
     Simulate(simulate::SimulateBenchArgs),
+    /// The packet simulator: CPU seconds, packet-hops and memory, beside ns-3's.
+    Sim(sim::SimBenchArgs),
     /// What the link emulator carries.
     Emu(emulator::EmulatorArgs),
 }
@@ -81,6 +84,11 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
             let report = simulate::bench(&args);
             show(args.json, &report, simulate::SimulateReport::print)?;
             Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        BenchCommand::Sim(args) => {
+            let report = sim::run(&args)?;
+            show(args.json, &report, sim::SimBenchReport::print)?;
+            Ok(ExitCode::SUCCESS)
         }
         BenchCommand::Emu(args) => {
             let report = emulator::run(&args)?;

@@ -106,8 +106,9 @@ impl Link {
             self.waiting.push_back((begins, bytes));
             self.waiting_bytes += u64::from(bytes);
         }
-        self.busy_until = begins + u64::from(bytes) * 8_000_000_000 / self.rate_bps;
-        Some(self.busy_until + self.delay_ns)
+        let takes = u64::from(bytes) * 8_000_000_000 / self.rate_bps;
+        self.busy_until = begins.saturating_add(takes);
+        Some(self.busy_until.saturating_add(self.delay_ns))
     }
 
     /// How many packets wait for their transmission.
