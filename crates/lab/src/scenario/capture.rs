@@ -23,7 +23,7 @@ const LINKTYPE_RAW: u16 = 101;
 const WINDOW_SCALE: u8 = 10;
 
 /// Zeros for payloads.
-const PAYLOAD: [u8; 1 << 16] = [0; 1 << 16];
+static PAYLOAD: [u8; 1 << 16] = [0; 1 << 16];
 
 /// Which link, and where to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,7 +179,7 @@ fn segment<'a>(packet: &Packet, profile: &Profile) -> TcpSegment<'a> {
         Kind::Data if packet.push => Flags::ACK | Flags::PSH,
         Kind::Data | Kind::Ack => Flags::ACK,
     };
-    let window = u64::from(packet.window) * u64::from(profile.mss_bytes) >> WINDOW_SCALE;
+    let window = (u64::from(packet.window) * u64::from(profile.mss_bytes)) >> WINDOW_SCALE;
     TcpSegment {
         key,
         to_client: !packet.is_forward(),

@@ -15,11 +15,8 @@ use crate::{Ns, Rng};
 /// What happens.
 #[derive(Clone, Copy)]
 enum Event {
-    /// A packet comes out of a link.
-    Exit {
-        link: u32,
-        packet: u32,
-    },
+    /// The first packet of a link comes out.
+    Exit(u32),
     SenderTimer(u32),
     ReceiverTimer(u32),
     Start(u32),
@@ -34,6 +31,8 @@ struct Flow {
     receiver: Receiver,
     profile: u32,
     path: u32,
+    /// Its hops: data from the first to the second, answers to the third.
+    route: [u32; 3],
     string: u32,
     wish: Option<u32>,
     segments: u32,
@@ -57,6 +56,8 @@ pub struct Network<'a> {
     wheel: Wheel<Event>,
     packets: Slab,
     links: Vec<Link>,
+    /// All paths, one behind the other.
+    hops: Vec<Hop>,
     cut: Vec<CutAt>,
     switches: Vec<Switch>,
     flows: Vec<Flow>,
@@ -79,6 +80,7 @@ impl<'a> Network<'a> {
             wheel: Wheel::default(),
             packets: Slab::default(),
             links: scenario.links.iter().enumerate().map(link).collect(),
+            hops: Vec::new(),
             cut: vec![CutAt::BothEnds; scenario.links.len()],
             switches: scenario.switches.iter().map(Switch::new).collect(),
             flows: Vec::with_capacity(scenario.flows.len()),
@@ -97,6 +99,13 @@ impl<'a> Network<'a> {
             self.links[*link as usize].count_waiting();
             self.outcome.queues.push(QueueOutcome { link: *link, ..QueueOutcome::default() });
         }
+        let mut routes = Vec::with_capacity(self.scenario.paths.len());
+        for path in &self.scenario.paths {
+            let first = self.hops.len();
+            self.hops.extend(path.forward.iter().chain(&path.back));
+            let back = first + path.forward.len();
+            routes.push([first as u32, back as u32, self.hops.len() as u32]);
+        }
         for (index, spec) in self.scenario.flows.iter().enumerate() {
             let profile = &self.scenario.profiles[spec.profile as usize];
             self.flows.push(Flow {
@@ -104,6 +113,7 @@ impl<'a> Network<'a> {
                 receiver: Receiver::default(),
                 profile: spec.profile,
                 path: spec.path,
+                route: routes[spec.path as usize],
                 string: 0,
                 wish: spec.string,
                 segments: spec.segments,
@@ -147,7 +157,7 @@ impl<'a> Network<'a> {
     #[inline]
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Exit { link, packet } => self.exit(link, packet),
+            Event::Exit(link) => self.exit(link),
             Event::SenderTimer(flow) => self.sender_timer(flow),
             Event::ReceiverTimer(flow) => self.receiver_timer(flow),
             Event::Start(flow) => self.start(flow),
@@ -174,41 +184,46 @@ impl<'a> Network<'a> {
 
     // --- packets -----------------------------------------------------------
 
+    fn send(&mut self, packet: Packet) {
+        let packet = self.packets.insert(packet);
+        self.forward(packet);
+    }
+
     /// Sends a packet on from its hop.
     #[inline]
-    fn forward(&mut self, mut packet: Packet) {
-        let scenario = self.scenario;
-        let flow = &self.flows[packet.flow as usize];
-        let (string, path) = (flow.string, &scenario.paths[flow.path as usize]);
-        let hops = if packet.is_forward() { &path.forward } else { &path.back };
+    fn forward(&mut self, number: u32) {
         loop {
-            let link = match hops.get(packet.hop as usize) {
-                Some(Hop::Link(link)) => *link,
-                Some(Hop::String { switch, stage, forward }) => {
-                    self.switches[*switch as usize].link(string, *stage, *forward)
+            let packet = self.packets.get_mut(number);
+            let flow = &self.flows[packet.flow as usize];
+            let [first, back, end] = flow.route;
+            let (first, end) = if packet.is_forward() { (first, back) } else { (back, end) };
+            let at = first + u32::from(packet.hop);
+            if at >= end {
+                let packet = self.packets.remove(number);
+                return self.deliver(&packet);
+            }
+            let link = match self.hops[at as usize] {
+                Hop::Link(link) => link,
+                Hop::String { switch, stage, forward } => {
+                    self.switches[switch as usize].link(flow.string, stage, forward)
                 }
-                Some(Hop::Edge(switch)) => {
+                Hop::Edge(switch) => {
                     packet.hop += 1;
-                    let profile = &scenario.profiles[flow.profile as usize];
+                    let profile = &self.scenario.profiles[flow.profile as usize];
                     let bytes = profile.mss_bytes + profile.header_bytes;
-                    self.switches[*switch as usize].pass(
-                        self.now,
-                        &mut packet,
-                        profile.sack,
-                        bytes,
-                    );
+                    self.switches[switch as usize].pass(self.now, packet, profile.sack, bytes);
                     continue;
                 }
-                None => return self.deliver(&packet),
             };
-            return self.enter(link, packet);
+            return self.enter(link, number);
         }
     }
 
     #[inline]
-    fn enter(&mut self, index: u32, packet: Packet) {
+    fn enter(&mut self, index: u32, number: u32) {
         let at = index as usize;
         let link = &mut self.links[at];
+        let packet = self.packets.get_mut(number);
         let cut = link.down > 0 && self.cut[at] == CutAt::BothEnds;
         let exit = if cut {
             link.counts.cut += 1;
@@ -216,30 +231,37 @@ impl<'a> Network<'a> {
         } else {
             link.offer(self.now, u32::from(packet.bytes))
         };
-        if let Some(number) = self.watched[at] {
-            self.watch_queue(number, at, cut || exit.is_some());
-        }
         if let Some(tap) = &mut self.tap {
-            tap.packet(self.now, index, &packet, exit.is_none());
+            tap.packet(self.now, index, packet, exit.is_none());
         }
-        if let Some(exit) = exit {
-            let packet = self.packets.insert(packet);
-            self.wheel.push(exit, Event::Exit { link: index, packet });
+        match exit {
+            Some(exit) if link.carry(exit, number) => self.wheel.push(exit, Event::Exit(index)),
+            Some(_) => {}
+            None => drop(self.packets.remove(number)),
+        }
+        if let Some(queue) = self.watched[at] {
+            self.watch_queue(queue, at, cut || exit.is_some());
         }
     }
 
     #[inline]
-    fn exit(&mut self, index: u32, packet: u32) {
+    fn exit(&mut self, index: u32) {
         let link = &mut self.links[index as usize];
-        let mut packet = self.packets.remove(packet);
+        let Some((number, next)) = link.release() else {
+            return;
+        };
+        if let Some(next) = next {
+            self.wheel.push(next, Event::Exit(index));
+        }
         if link.down > 0 {
             link.counts.cut += 1;
+            self.packets.remove(number);
             return;
         }
         link.counts.passed += 1;
         self.outcome.hops += 1;
-        packet.hop += 1;
-        self.forward(packet);
+        self.packets.get_mut(number).hop += 1;
+        self.forward(number);
     }
 
     fn deliver(&mut self, packet: &Packet) {
@@ -292,7 +314,7 @@ impl<'a> Network<'a> {
                 break;
             };
             let packet = segment.packet(self.now, profile, index);
-            self.forward(packet);
+            self.send(packet);
         }
         if scenario.watch.windows {
             self.watch_window(index);
@@ -328,7 +350,7 @@ impl<'a> Network<'a> {
             self.wheel.push(deadline, Event::ReceiverTimer(index));
         }
         if let Some(packet) = packet {
-            self.forward(Packet { flow: index, ..packet });
+            self.send(Packet { flow: index, ..packet });
         }
     }
 
@@ -439,7 +461,7 @@ impl<'a> Network<'a> {
                 return;
             };
             // It was kept behind the edge's place on its path.
-            self.forward(resend.packet);
+            self.send(resend.packet);
         }
     }
 

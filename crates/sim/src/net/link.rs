@@ -2,7 +2,8 @@
 //!
 //! A FIFO queue before a constant rate needs no event when a packet's
 //! transmission ends: the moment is known when the packet arrives. So a hop
-//! costs one event, the packet's exit at the far end.
+//! costs one event, the packet's exit at the far end, and only the first packet
+//! of a link has it scheduled: a long queue costs no more than a short one.
 
 use super::loss::{Loss, LossModel};
 use crate::{Ns, Rng};
@@ -47,28 +48,46 @@ pub struct LinkCounts {
     pub cut: u64,
 }
 
+/// Bits of a byte times nanoseconds of a second.
+const BIT_S: u64 = 8_000_000_000;
+
 pub(super) struct Link {
     rate_bps: u64,
+    /// Of one byte, if that is a whole number; else 0.
+    byte_ns: u64,
     delay_ns: Ns,
+    busy_until: Ns,
+    /// The packet that comes out next, if any, and when.
+    next: Option<(Ns, u32)>,
+    /// How many outages have it down.
+    pub(super) down: u16,
+    /// Waiting packets are counted only if somebody wants to know.
+    counted: bool,
+    lossy: bool,
+    pub(super) counts: LinkCounts,
+    /// Those that come out after it.
+    behind: VecDeque<(Ns, u32)>,
     queue: QueueLimit,
     loss: Loss,
     rng: Rng,
-    busy_until: Ns,
     /// When the transmission of each packet that waited begins, and its bytes.
     waiting: VecDeque<(Ns, u32)>,
     waiting_bytes: u64,
-    /// Waiting packets are counted only if somebody wants to know.
-    counted: bool,
-    /// How many outages have it down.
-    pub(super) down: u16,
-    pub(super) counts: LinkCounts,
 }
 
 impl Link {
     pub(super) fn new(spec: &LinkSpec, rng: Rng) -> Self {
         Self {
             rate_bps: spec.rate_bps,
+            byte_ns: if BIT_S.checked_rem(spec.rate_bps) == Some(0) {
+                BIT_S / spec.rate_bps
+            } else {
+                0
+            },
             delay_ns: spec.delay_ns,
+            next: None,
+            behind: VecDeque::new(),
+            lossy: spec.loss != LossModel::Never,
             queue: spec.queue,
             loss: Loss::new(spec.loss),
             rng,
@@ -94,7 +113,7 @@ impl Link {
             self.counts.overflowed += 1;
             return None;
         }
-        if self.loss.loses(&mut self.rng) {
+        if self.lossy && self.loss.loses(&mut self.rng) {
             self.counts.lost += 1;
             return None;
         }
@@ -106,9 +125,31 @@ impl Link {
             self.waiting.push_back((begins, bytes));
             self.waiting_bytes += u64::from(bytes);
         }
-        let takes = u64::from(bytes) * 8_000_000_000 / self.rate_bps;
+        let takes = match self.byte_ns {
+            0 => u64::from(bytes) * BIT_S / self.rate_bps,
+            byte_ns => u64::from(bytes) * byte_ns,
+        };
         self.busy_until = begins.saturating_add(takes);
         Some(self.busy_until.saturating_add(self.delay_ns))
+    }
+
+    /// Packet number `packet` is on its way; true if it is the first.
+    #[inline]
+    pub(super) fn carry(&mut self, exit: Ns, packet: u32) -> bool {
+        if self.next.is_some() {
+            self.behind.push_back((exit, packet));
+            return false;
+        }
+        self.next = Some((exit, packet));
+        true
+    }
+
+    /// The first packet comes out; answers it, and when the next one does.
+    #[inline]
+    pub(super) fn release(&mut self) -> Option<(u32, Option<Ns>)> {
+        let (_, packet) = self.next.take()?;
+        self.next = self.behind.pop_front();
+        Some((packet, self.next.map(|it| it.0)))
     }
 
     /// How many packets wait for their transmission.

@@ -76,6 +76,11 @@ impl Slab {
     }
 
     #[inline]
+    pub(super) fn get_mut(&mut self, index: u32) -> &mut Packet {
+        &mut self.packets[index as usize]
+    }
+
+    #[inline]
     pub(super) fn remove(&mut self, index: u32) -> Packet {
         self.free.push(index);
         self.packets[index as usize]

@@ -116,7 +116,11 @@ fn surges(outcome: &Outcome) -> usize {
 fn buffers_overflow_in_eight_and_three_surges() {
     let (small, large) =
         (shared(Congestion::Sack, 750, false), shared(Congestion::Sack, 1500, false));
-    assert_eq!((surges(&small), surges(&large)), (8, 3));
+    // Chaotic: the order of packets that arrive at one instant is enough to
+    // change them. Over seeds they are 8.6 ± 0.5 and 3.0 ± 0.4 (Figs 25, 26).
+    let (small_surges, large_surges) = (surges(&small), surges(&large));
+    assert!((7..=9).contains(&small_surges), "{small_surges}");
+    assert!((2..=4).contains(&large_surges), "{large_surges}");
     assert_eq!(surges(&shared(Congestion::Sack, 3000, false)), 1, "postponed, not avoided");
     assert!(small.flows.iter().all(|flow| flow.finished_ns.is_some()));
 }
