@@ -4,6 +4,7 @@ use crate::bench::{self, BenchCommand};
 use crate::chaos::{self, ChaosArgs};
 use crate::demo::{self, DemoArgs};
 use crate::figures::{self, ListArgs, ReportArgs, RunArgs};
+use crate::memory::{self, MemoryArgs};
 use crate::scenario::{self, MergeArgs, SimArgs};
 use crate::simulate::{self, SimulateArgs};
 use crate::{emu, load};
@@ -41,6 +42,8 @@ pub enum LabCommand {
     Report(ReportArgs),
     /// Simulate a scenario file: topology, flows, outages, policies, sweeps.
     Sim(SimArgs),
+    /// What local recovery would have to keep of a recorded trace.
+    Memory(MemoryArgs),
     /// Join what the shares of a sweep have written.
     Merge(MergeArgs),
     /// Measure: takeovers, throughput, latency, concurrency.
@@ -82,6 +85,7 @@ pub fn run(command: LabCommand) -> Result<ExitCode> {
         LabCommand::Report(args) => figures::report(&args),
         LabCommand::Sim(args) => scenario::sim(&args),
         LabCommand::Merge(args) => scenario::merge(&args),
+        LabCommand::Memory(args) => memory::run(&args),
         LabCommand::Demo(args) => demo::run(&args),
         LabCommand::EmuLink { arguments } => emu::carry(&arguments).map(|()| ExitCode::SUCCESS),
         LabCommand::LoadRun { spec } => load::run_here(&spec).map(|()| ExitCode::SUCCESS),

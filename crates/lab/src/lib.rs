@@ -11,6 +11,7 @@ pub mod demo;
 pub mod emu;
 pub mod figures;
 pub mod load;
+pub mod memory;
 pub mod models;
 mod parallel;
 pub mod plot;

@@ -82,6 +82,8 @@ pub struct Chart {
     pub y_name: String,
     /// What part of x is shown.
     pub x_range: (f64, f64),
+    /// Names of the first, second … unit of x, instead of numbers.
+    pub x_names: Vec<String>,
     /// What part of y is shown; all there is if not given.
     pub y_range: Option<(f64, f64)>,
     /// The lines; what lies outside of `x_range` is left away.
@@ -136,7 +138,16 @@ impl Chart {
 
     fn draw_axes(&self, svg: &mut String, scale: &Scale) {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-        for tick in ticks(scale.x) {
+        for (index, name) in self.x_names.iter().enumerate() {
+            let (x, y) = (scale.x(index as f64 + 0.5), bottom + 16.0);
+            let name = escape(name);
+            let _ = writeln!(
+                svg,
+                "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{name}</text>"
+            );
+        }
+        let numbers = if self.x_names.is_empty() { ticks(scale.x) } else { Vec::new() };
+        for tick in numbers {
             let x = scale.x(tick);
             let _ = writeln!(
                 svg,

@@ -11,6 +11,11 @@ impl Rng {
         Self(holdfast_sim::Rng::of_state(seed))
     }
 
+    /// The simulator's generator, for what both draw.
+    pub fn source(&mut self) -> &mut holdfast_sim::Rng {
+        &mut self.0
+    }
+
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0.draw()

@@ -99,10 +99,8 @@ fn chart(title: &str, shares: &[[[f64; COLOURS]; 2]]) -> Chart {
         OUTAGES_MS.iter().map(|ms| format!("{}", *ms as f64 / 1e3)).collect();
     Chart {
         title: title.to_owned(),
-        x_name: format!(
-            "failover of {} s; left bars with HALR, right ones without",
-            outages.join(", ")
-        ),
+        x_name: "failover time, s; left bars with HALR, right ones without".to_owned(),
+        x_names: outages,
         y_name: "share of flows".to_owned(),
         x_range: (0.0, shares.len() as f64),
         y_range: Some((0.0, 1.0)),
