@@ -150,7 +150,7 @@ fn open(path: &Path) -> Result<Trace<BufReader<File>>> {
 fn measure(path: &Path, heaviest: usize) -> Result<MemoryReport> {
     let mut bytes: BTreeMap<Key, u64> = BTreeMap::new();
     let mut trace = open(path)?;
-    while let Ok(Some(headers)) = trace.next() {
+    while let Ok(Some(headers)) = trace.next_packet() {
         if bytes.len() < FLOWS_MAX || bytes.contains_key(&headers.ends) {
             *bytes.entry(headers.ends).or_default() += u64::from(headers.wire_bytes);
         }
@@ -182,7 +182,7 @@ fn measure(path: &Path, heaviest: usize) -> Result<MemoryReport> {
     let mut trace = open(path)?;
     let mut times: Option<(u64, u64)> = None;
     loop {
-        match trace.next() {
+        match trace.next_packet() {
             Ok(Some(headers)) => {
                 policies.iter_mut().for_each(|policy| policy.see(&headers));
                 let (first, last) = times.unwrap_or((headers.at_ns, headers.at_ns));

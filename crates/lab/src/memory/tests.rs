@@ -32,7 +32,7 @@ fn read(bytes: &[u8]) -> (Vec<Headers>, Option<TraceError>) {
         Err(error) => return (found, Some(error)),
     };
     loop {
-        match trace.next() {
+        match trace.next_packet() {
             Ok(Some(headers)) => found.push(headers),
             Ok(None) => return (found, None),
             Err(error) => return (found, Some(error)),

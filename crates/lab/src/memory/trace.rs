@@ -107,7 +107,7 @@ impl<R: Read> Trace<R> {
     ///
     /// # Errors
     /// Where the file is broken.
-    pub fn next(&mut self) -> Result<Option<Headers>, TraceError> {
+    pub fn next_packet(&mut self) -> Result<Option<Headers>, TraceError> {
         loop {
             let found = match self.format {
                 Format::Pcap { swapped, nanos, link } => self.record(swapped, nanos, link)?,

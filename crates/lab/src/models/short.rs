@@ -18,7 +18,7 @@ pub struct ShortFlow {
 }
 
 impl ShortFlow {
-    /// A flow of `segments` data segments, at most [`SEGMENTS_MAX`] of them.
+    /// A flow of `segments` data segments, at most `SEGMENTS_MAX` of them.
     #[must_use]
     pub fn new(parameters: Parameters, segments: u32) -> Self {
         Self { parameters, segments: segments.min(SEGMENTS_MAX) }
