@@ -226,7 +226,7 @@ impl<'a> Network<'a> {
         let packet = self.packets.get_mut(number);
         let cut = link.down > 0 && self.cut[at] == CutAt::BothEnds;
         let exit = if cut {
-            link.counts.cut += 1;
+            link.count_cut();
             None
         } else {
             link.offer(self.now, u32::from(packet.bytes))
@@ -247,18 +247,16 @@ impl<'a> Network<'a> {
     #[inline]
     fn exit(&mut self, index: u32) {
         let link = &mut self.links[index as usize];
-        let Some((number, next)) = link.release() else {
-            return;
-        };
+        let (number, next) = link.release();
         if let Some(next) = next {
             self.wheel.push(next, Event::Exit(index));
         }
         if link.down > 0 {
-            link.counts.cut += 1;
+            link.count_cut();
             self.packets.remove(number);
             return;
         }
-        link.counts.passed += 1;
+        link.count_passed();
         self.outcome.hops += 1;
         self.packets.get_mut(number).hop += 1;
         self.forward(number);
@@ -514,7 +512,7 @@ impl<'a> Network<'a> {
             outcome.counts = flow.sender.counts();
             outcome.moved = flow.moved;
         }
-        self.outcome.links = self.links.iter().map(|link| link.counts).collect();
+        self.outcome.links = self.links.iter().map(Link::counts).collect();
         let machines = &self.switches;
         self.outcome.recovery =
             machines.iter().filter_map(|it| it.recovery.as_ref()).map(|it| it.counts()).collect();

@@ -51,127 +51,179 @@ pub struct LinkCounts {
 /// Bits of a byte times nanoseconds of a second.
 const BIT_S: u64 = 8_000_000_000;
 
+/// No packet.
+const NONE: u32 = u32::MAX;
+
+/// What every packet touches fits into one cache line: with thousands of links
+/// that decides what a hop costs.
+#[repr(align(64))]
 pub(super) struct Link {
-    rate_bps: u64,
     /// Of one byte, if that is a whole number; else 0.
     byte_ns: u64,
     delay_ns: Ns,
     busy_until: Ns,
-    /// The packet that comes out next, if any, and when.
-    next: Option<(Ns, u32)>,
+    /// The packet that comes out next, and when.
+    next_exit: Ns,
+    next: u32,
     /// How many outages have it down.
     pub(super) down: u16,
+    /// Others come out after the next one.
+    more: bool,
+    /// The queue, the losses or the rate need a closer look.
+    special: bool,
+    passed: u64,
+    rest: Box<Rest>,
+}
+
+/// What most packets do not touch.
+struct Rest {
+    rate_bps: u64,
     /// Waiting packets are counted only if somebody wants to know.
     counted: bool,
-    lossy: bool,
-    pub(super) counts: LinkCounts,
-    /// Those that come out after it.
-    behind: VecDeque<(Ns, u32)>,
     queue: QueueLimit,
     loss: Loss,
     rng: Rng,
+    /// Those that come out after the next one.
+    behind: VecDeque<(Ns, u32)>,
     /// When the transmission of each packet that waited begins, and its bytes.
     waiting: VecDeque<(Ns, u32)>,
     waiting_bytes: u64,
+    counts: LinkCounts,
 }
 
 impl Link {
     pub(super) fn new(spec: &LinkSpec, rng: Rng) -> Self {
+        let whole = BIT_S.checked_rem(spec.rate_bps) == Some(0);
+        let counted = spec.queue != QueueLimit::None;
         Self {
-            rate_bps: spec.rate_bps,
-            byte_ns: if BIT_S.checked_rem(spec.rate_bps) == Some(0) {
-                BIT_S / spec.rate_bps
-            } else {
-                0
-            },
+            byte_ns: if whole { BIT_S / spec.rate_bps } else { 0 },
             delay_ns: spec.delay_ns,
-            next: None,
-            behind: VecDeque::new(),
-            lossy: spec.loss != LossModel::Never,
-            queue: spec.queue,
-            loss: Loss::new(spec.loss),
-            rng,
             busy_until: 0,
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
-            counted: spec.queue != QueueLimit::None,
+            next_exit: 0,
+            next: NONE,
             down: 0,
-            counts: LinkCounts::default(),
+            more: false,
+            special: counted || !whole || spec.loss != LossModel::Never,
+            passed: 0,
+            rest: Box::new(Rest {
+                rate_bps: spec.rate_bps,
+                counted,
+                queue: spec.queue,
+                loss: Loss::new(spec.loss),
+                rng,
+                behind: VecDeque::new(),
+                waiting: VecDeque::new(),
+                waiting_bytes: 0,
+                counts: LinkCounts::default(),
+            }),
         }
     }
 
     /// Somebody wants to know how many packets wait.
     pub(super) fn count_waiting(&mut self) {
-        self.counted = true;
+        self.rest.counted = true;
+        self.special = true;
     }
 
     /// When a packet that arrives now comes out at the far end; `None` if it
     /// does not.
     #[inline]
     pub(super) fn offer(&mut self, now: Ns, bytes: u32) -> Option<Ns> {
-        if self.counted && self.is_full(now, bytes) {
-            self.counts.overflowed += 1;
-            return None;
+        if self.special {
+            return self.offer_special(now, bytes);
         }
-        if self.lossy && self.loss.loses(&mut self.rng) {
-            self.counts.lost += 1;
-            return None;
-        }
-        if self.rate_bps == 0 {
-            return Some(now + self.delay_ns);
-        }
-        let begins = self.busy_until.max(now);
-        if self.counted && begins > now {
-            self.waiting.push_back((begins, bytes));
-            self.waiting_bytes += u64::from(bytes);
-        }
-        let takes = match self.byte_ns {
-            0 => u64::from(bytes) * BIT_S / self.rate_bps,
-            byte_ns => u64::from(bytes) * byte_ns,
-        };
-        self.busy_until = begins.saturating_add(takes);
+        self.transmit(now, u64::from(bytes) * self.byte_ns)
+    }
+
+    #[inline]
+    fn transmit(&mut self, now: Ns, takes: Ns) -> Option<Ns> {
+        self.busy_until = self.busy_until.max(now).saturating_add(takes);
         Some(self.busy_until.saturating_add(self.delay_ns))
+    }
+
+    fn offer_special(&mut self, now: Ns, bytes: u32) -> Option<Ns> {
+        if self.rest.counted && self.is_full(now, bytes) {
+            self.rest.counts.overflowed += 1;
+            return None;
+        }
+        let rest = &mut *self.rest;
+        if rest.loss.loses(&mut rest.rng) {
+            rest.counts.lost += 1;
+            return None;
+        }
+        if rest.rate_bps == 0 {
+            return Some(now.saturating_add(self.delay_ns));
+        }
+        if rest.counted && self.busy_until > now {
+            rest.waiting.push_back((self.busy_until, bytes));
+            rest.waiting_bytes += u64::from(bytes);
+        }
+        let takes = u64::from(bytes) * BIT_S / rest.rate_bps;
+        self.transmit(now, takes)
     }
 
     /// Packet number `packet` is on its way; true if it is the first.
     #[inline]
     pub(super) fn carry(&mut self, exit: Ns, packet: u32) -> bool {
-        if self.next.is_some() {
-            self.behind.push_back((exit, packet));
+        if self.next != NONE {
+            self.rest.behind.push_back((exit, packet));
+            self.more = true;
             return false;
         }
-        self.next = Some((exit, packet));
+        (self.next_exit, self.next) = (exit, packet);
         true
     }
 
     /// The first packet comes out; answers it, and when the next one does.
     #[inline]
-    pub(super) fn release(&mut self) -> Option<(u32, Option<Ns>)> {
-        let (_, packet) = self.next.take()?;
-        self.next = self.behind.pop_front();
-        Some((packet, self.next.map(|it| it.0)))
+    pub(super) fn release(&mut self) -> (u32, Option<Ns>) {
+        let packet = self.next;
+        if !self.more {
+            self.next = NONE;
+            return (packet, None);
+        }
+        (self.next_exit, self.next) = self.rest.behind.pop_front().unwrap_or((0, NONE));
+        self.more = !self.rest.behind.is_empty();
+        (packet, Some(self.next_exit))
+    }
+
+    /// A packet has come out.
+    #[inline]
+    pub(super) fn count_passed(&mut self) {
+        self.passed += 1;
+    }
+
+    /// A packet was lost because the link was down.
+    pub(super) fn count_cut(&mut self) {
+        self.rest.counts.cut += 1;
+    }
+
+    /// What became of its packets.
+    pub(super) fn counts(&self) -> LinkCounts {
+        LinkCounts { passed: self.passed, ..self.rest.counts }
     }
 
     /// How many packets wait for their transmission.
     pub(super) fn waiting(&mut self, now: Ns) -> usize {
-        while let Some((begins, bytes)) = self.waiting.front().copied() {
+        let rest = &mut *self.rest;
+        while let Some((begins, bytes)) = rest.waiting.front().copied() {
             if begins > now {
                 break;
             }
-            self.waiting.pop_front();
-            self.waiting_bytes -= u64::from(bytes);
+            rest.waiting.pop_front();
+            rest.waiting_bytes -= u64::from(bytes);
         }
-        self.waiting.len()
+        rest.waiting.len()
     }
 
     fn is_full(&mut self, now: Ns, bytes: u32) -> bool {
         let waiting = self.waiting(now);
         // A packet that need not wait is never too much.
         self.busy_until > now
-            && match self.queue {
+            && match self.rest.queue {
                 QueueLimit::None => false,
                 QueueLimit::Packets(limit) => waiting >= limit as usize,
-                QueueLimit::Bytes(limit) => self.waiting_bytes + u64::from(bytes) > limit,
+                QueueLimit::Bytes(limit) => self.rest.waiting_bytes + u64::from(bytes) > limit,
             }
     }
 }
@@ -199,7 +251,7 @@ mod tests {
         let mut packets = link(QueueLimit::Packets(2));
         let taken = |link: &mut Link| (0..5).filter(|_| link.offer(0, 1500).is_some()).count();
         assert_eq!(taken(&mut packets), 3);
-        assert_eq!((packets.waiting(0), packets.counts.overflowed), (2, 2));
+        assert_eq!((packets.waiting(0), packets.counts().overflowed), (2, 2));
         assert_eq!(packets.waiting(120_000), 1);
         let mut bytes = link(QueueLimit::Bytes(2999));
         assert_eq!(taken(&mut bytes), 2);
