@@ -173,7 +173,7 @@ fn chart(rounds: &[Round]) -> Chart {
         x_name: "round".to_owned(),
         y_name: "ms".to_owned(),
         x_range: (0.0, rounds.len() as f64),
-        lines: vec![Line { name: "stall".to_owned(), points }],
+        lines: vec![Line { name: "stall".to_owned(), points, ..Line::default() }],
         ..Chart::default()
     }
 }

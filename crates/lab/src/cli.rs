@@ -4,13 +4,16 @@ use crate::bench::{self, BenchCommand};
 use crate::chaos::{self, ChaosArgs};
 use crate::demo::{self, DemoArgs};
 use crate::plan::{self, PlanArgs};
+use crate::figures::{self, ListArgs, ReportArgs, RunArgs};
+use crate::memory::{self, MemoryArgs};
+use crate::scenario::{self, MergeArgs, SimArgs};
 use crate::simulate::{self, SimulateArgs};
 use crate::{emu, load};
 use anyhow::Result;
 use clap::Subcommand;
 use std::process::ExitCode;
 
-/// Testbed, link emulator, benches.
+/// Testbed, link emulator, benches, the papers' figures.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     /// Run a command behind an emulated wire: delay 50ms loss 1% -- CMD
@@ -34,7 +37,19 @@ pub enum LabCommand {
     Simulate(SimulateArgs),
     /// How much redundancy TCP Boston needs for a deadline.
     Plan(PlanArgs),
-    /// Measure: takeovers, throughput, latency, concurrency, the codec.
+    /// The figures of the HALR and PFRC thesis, and sweeps beyond them.
+    List(ListArgs),
+    /// Simulate figures: NAME.csv, NAME.svg, and what the paper says of them.
+    Run(RunArgs),
+    /// One self-contained page with all figures.
+    Report(ReportArgs),
+    /// Simulate a scenario file: topology, flows, outages, policies, sweeps.
+    Sim(SimArgs),
+    /// What local recovery would have to keep of a recorded trace.
+    Memory(MemoryArgs),
+    /// Join what the shares of a sweep have written.
+    Merge(MergeArgs),
+    /// Measure: takeovers, throughput, latency, concurrency, the codec, the simulator.
     #[command(subcommand)]
     Bench(BenchCommand),
     /// Random faults, alone and in pairs, until the time is over.
@@ -69,6 +84,12 @@ pub fn run(command: LabCommand) -> Result<ExitCode> {
         LabCommand::Plan(args) => plan::run(&args),
         LabCommand::Chaos(args) => chaos::run(&args),
         LabCommand::Simulate(args) => simulate::run(&args),
+        LabCommand::List(args) => figures::list(&args),
+        LabCommand::Run(args) => figures::run(&args),
+        LabCommand::Report(args) => figures::report(&args),
+        LabCommand::Sim(args) => scenario::sim(&args),
+        LabCommand::Merge(args) => scenario::merge(&args),
+        LabCommand::Memory(args) => memory::run(&args),
         LabCommand::Demo(args) => demo::run(&args),
         LabCommand::EmuLink { arguments } => emu::carry(&arguments).map(|()| ExitCode::SUCCESS),
         LabCommand::LoadRun { spec } => load::run_here(&spec).map(|()| ExitCode::SUCCESS),

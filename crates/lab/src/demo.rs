@@ -241,6 +241,7 @@ fn chart(chapter: &Chapter) -> Option<Chart> {
         lines: vec![Line {
             name: "bytes the client has received and checked".to_owned(),
             points: download.points.iter().map(|point| (ms(point.0), offset(point.1))).collect(),
+            ..Line::default()
         }],
         spans: vec![Span {
             name: format!("stall {:.2} ms", download.stall_ns as f64 / 1e6),
@@ -248,6 +249,7 @@ fn chart(chapter: &Chapter) -> Option<Chart> {
             to: ms(stall.1),
         }],
         moments: events(chapter).into_iter().map(|(at, name)| Moment { name, at }).collect(),
+        ..Chart::default()
     })
 }
 

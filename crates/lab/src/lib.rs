@@ -9,10 +9,15 @@ mod cli;
 mod command;
 pub mod demo;
 pub mod emu;
+pub mod figures;
 pub mod load;
 mod plan;
+pub mod memory;
+pub mod models;
+mod parallel;
 pub mod plot;
 mod rng;
+pub mod scenario;
 mod simulate;
 pub mod testbed;
 

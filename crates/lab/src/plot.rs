@@ -1,4 +1,4 @@
-//! Plots as SVG text: lines over time, spans and moments that are marked. Made
+//! Plots as SVG text: lines, dots and bars, spans and moments that are marked. Made
 //! by hand, so that a plot is one file that needs nothing else.
 
 use std::fmt::Write as _;
@@ -14,7 +14,20 @@ const BOTTOM: f64 = 44.0;
 const TICKS: f64 = 8.0;
 
 /// Colours of the lines, readable for most eyes (Okabe and Ito 2008).
-const COLOURS: [&str; 5] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"];
+const COLOURS: [&str; 7] =
+    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444"];
+
+/// How a line's points are drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mark {
+    /// Joined.
+    #[default]
+    Joined,
+    /// Joined by dashes: a model beside measurements.
+    Dashed,
+    /// Each on its own.
+    Dots,
+}
 
 /// A line through points (x, y).
 #[derive(Clone, Debug, Default)]
@@ -23,6 +36,19 @@ pub struct Line {
     pub name: String,
     /// Its points, x ascending.
     pub points: Vec<(f64, f64)>,
+    /// How they are drawn.
+    pub mark: Mark,
+}
+
+/// A rectangle of a bar chart, in the colour of its number.
+#[derive(Clone, Copy, Debug)]
+pub struct Bar {
+    /// Where it stands.
+    pub x: (f64, f64),
+    /// From where to where it reaches.
+    pub y: (f64, f64),
+    /// Which of the bar names it belongs to.
+    pub name: usize,
 }
 
 /// Part of the x axis that is shaded.
@@ -56,8 +82,16 @@ pub struct Chart {
     pub y_name: String,
     /// What part of x is shown.
     pub x_range: (f64, f64),
+    /// Names of the first, second … unit of x, instead of numbers.
+    pub x_names: Vec<String>,
+    /// What part of y is shown; all there is if not given.
+    pub y_range: Option<(f64, f64)>,
     /// The lines; what lies outside of `x_range` is left away.
     pub lines: Vec<Line>,
+    /// Bars, drawn below the lines.
+    pub bars: Vec<Bar>,
+    /// What the bars' colours mean.
+    pub bar_names: Vec<String>,
     /// Shaded parts.
     pub spans: Vec<Span>,
     /// Marked places.
@@ -80,6 +114,7 @@ impl Chart {
         let _ = writeln!(svg, "<text x=\"{LEFT}\" y=\"20\" class=\"t\">{title}</text>");
         self.draw_spans(svg, &scale);
         self.draw_axes(svg, &scale);
+        self.draw_bars(svg, &scale);
         for (index, line) in self.lines.iter().enumerate() {
             self.draw_line(svg, &scale, index, line);
         }
@@ -92,16 +127,27 @@ impl Chart {
     }
 
     fn scale(&self) -> Scale {
-        let all = || self.lines.iter().flat_map(|line| self.visible(line));
-        let low = all().map(|point| point.1).fold(f64::INFINITY, f64::min);
-        let high = all().map(|point| point.1).fold(f64::NEG_INFINITY, f64::max);
+        let points = self.lines.iter().flat_map(|line| self.visible(line)).map(|point| point.1);
+        let edges = self.bars.iter().flat_map(|bar| [bar.y.0, bar.y.1]);
+        let (low, high) = points
+            .chain(edges)
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(y), high.max(y)));
         let (low, high) = if low < high { (low, high) } else { (0.0, 1.0) };
-        Scale { x: self.x_range, y: (low, high) }
+        Scale { x: self.x_range, y: self.y_range.unwrap_or((low, high)) }
     }
 
     fn draw_axes(&self, svg: &mut String, scale: &Scale) {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-        for tick in ticks(scale.x) {
+        for (index, name) in self.x_names.iter().enumerate() {
+            let (x, y) = (scale.x(index as f64 + 0.5), bottom + 16.0);
+            let name = escape(name);
+            let _ = writeln!(
+                svg,
+                "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{name}</text>"
+            );
+        }
+        let numbers = if self.x_names.is_empty() { ticks(scale.x) } else { Vec::new() };
+        for tick in numbers {
             let x = scale.x(tick);
             let _ = writeln!(
                 svg,
@@ -150,21 +196,45 @@ impl Chart {
         }
     }
 
-    fn draw_line(&self, svg: &mut String, scale: &Scale, index: usize, line: &Line) {
-        let colour = COLOURS[index % COLOURS.len()];
-        let mut path = String::new();
-        for (x, y) in self.visible(line) {
-            let _ = write!(path, "{:.1},{:.1} ", scale.x(x), scale.y(y));
+    fn draw_bars(&self, svg: &mut String, scale: &Scale) {
+        for bar in &self.bars {
+            let colour = COLOURS[bar.name % COLOURS.len()];
+            let (left, right) = (scale.x(bar.x.0), scale.x(bar.x.1));
+            let (top, bottom) = (scale.y(bar.y.1), scale.y(bar.y.0));
+            let _ = writeln!(
+                svg,
+                "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{colour}\"/>",
+                right - left,
+                bottom - top
+            );
         }
-        let legend_y = TOP + 14.0 + 16.0 * index as f64;
-        let _ = writeln!(
-            svg,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"/>\
-             <text x=\"{:.1}\" y=\"{legend_y:.1}\" fill=\"{colour}\">{}</text>",
-            path.trim_end(),
-            LEFT + 8.0,
-            escape(&line.name)
-        );
+        for (index, name) in self.bar_names.iter().enumerate() {
+            draw_name(svg, index, COLOURS[index % COLOURS.len()], name);
+        }
+    }
+
+    fn draw_line(&self, svg: &mut String, scale: &Scale, index: usize, line: &Line) {
+        let index = index + self.bar_names.len();
+        let colour = COLOURS[index % COLOURS.len()];
+        if line.mark == Mark::Dots {
+            for (x, y) in self.visible(line) {
+                let (x, y) = (scale.x(x), scale.y(y));
+                let _ =
+                    write!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2\" fill=\"{colour}\"/>");
+            }
+        } else {
+            let mut path = String::new();
+            for (x, y) in self.visible(line) {
+                let _ = write!(path, "{:.1},{:.1} ", scale.x(x), scale.y(y));
+            }
+            let dashes = if line.mark == Mark::Dashed { " stroke-dasharray=\"6 4\"" } else { "" };
+            let _ = writeln!(
+                svg,
+                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"{dashes}/>",
+                path.trim_end()
+            );
+        }
+        draw_name(svg, index, colour, &line.name);
     }
 
     fn draw_moments(&self, svg: &mut String, scale: &Scale) {
@@ -196,6 +266,16 @@ pub fn stacked(charts: &[Chart]) -> String {
     svg
 }
 
+/// A line of the legend; one without a name has none.
+fn draw_name(svg: &mut String, index: usize, colour: &str, name: &str) {
+    let (x, y) = (LEFT + 8.0, TOP + 14.0 + 16.0 * index as f64);
+    let name = escape(name);
+    let _ = writeln!(
+        svg,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"n\" fill=\"{colour}\">{name}</text>"
+    );
+}
+
 struct Scale {
     x: (f64, f64),
     y: (f64, f64),
@@ -208,6 +288,7 @@ impl Scale {
     }
 
     fn y(&self, y: f64) -> f64 {
+        let y = y.clamp(self.y.0, self.y.1);
         HEIGHT - BOTTOM - (y - self.y.0) / (self.y.1 - self.y.0) * (HEIGHT - BOTTOM - TOP)
     }
 }
@@ -218,7 +299,8 @@ fn header(height: f64) -> String {
          width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
          <style>.t{{font-size:14px;font-weight:bold}}.g{{stroke:#ddd}}.s{{fill:#f6c7b0}}\
          .m{{stroke:#a00;stroke-dasharray:3 3}}\
-         .r{{fill:#a00;paint-order:stroke;stroke:#fff;stroke-width:3px}}</style>\n\
+         .r{{fill:#a00;paint-order:stroke;stroke:#fff;stroke-width:3px}}\
+         .n{{paint-order:stroke;stroke:#fff;stroke-width:3px}}</style>\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     )
 }

@@ -11,6 +11,11 @@ impl Rng {
         Self(holdfast_sim::Rng::of_state(seed))
     }
 
+    /// The simulator's generator, for what both draw.
+    pub fn source(&mut self) -> &mut holdfast_sim::Rng {
+        &mut self.0
+    }
+
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0.draw()
@@ -24,7 +29,6 @@ impl Rng {
 
     /// True with the given probability.
     pub fn chance(&mut self, probability: f64) -> bool {
-        // 53 bits are what a f64 holds exactly.
-        probability > 0.0 && ((self.next_u64() >> 11) as f64) < probability * (1u64 << 53) as f64
+        self.0.chance(probability)
     }
 }

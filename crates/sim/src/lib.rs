@@ -16,6 +16,7 @@ mod gate;
 mod host;
 mod kernel;
 mod member;
+pub mod net;
 mod packet;
 mod pipe;
 mod plan;
@@ -24,6 +25,7 @@ mod queue;
 mod rng;
 mod server;
 mod takeover;
+pub mod tcp;
 mod trace;
 mod world;
 

@@ -41,6 +41,12 @@ impl Rng {
         n != 0 && self.below(n) == 0
     }
 
+    /// True with the given probability.
+    pub fn chance(&mut self, probability: f64) -> bool {
+        // 53 bits are what a f64 holds exactly.
+        probability > 0.0 && ((self.draw() >> 11) as f64) < probability * (1u64 << 53) as f64
+    }
+
     /// A duration between the two, short ones as likely as long ones.
     pub fn spread(&mut self, from: u64, until: u64) -> u64 {
         let doublings = (until / from.max(1)).max(1).ilog2();

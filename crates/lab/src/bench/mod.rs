@@ -9,6 +9,7 @@ pub(crate) mod faults;
 mod latency;
 mod promotion;
 pub(crate) mod service;
+mod sim;
 pub(crate) mod stats;
 pub(crate) mod takeover;
 mod throughput;
@@ -40,6 +41,8 @@ pub enum BenchCommand {
     Simulate(simulate::SimulateBenchArgs),
     /// The erasure codec beside other crates.
     Codec(codec::CodecArgs),
+    /// The packet simulator: CPU seconds, packet-hops and memory, beside ns-3's.
+    Sim(sim::SimBenchArgs),
     /// What the link emulator carries.
     Emu(emulator::EmulatorArgs),
 }
@@ -88,6 +91,11 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
         BenchCommand::Codec(args) => {
             let report = codec::run(&args)?;
             show(args.json, &report, codec::CodecReport::print)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        BenchCommand::Sim(args) => {
+            let report = sim::run(&args)?;
+            show(args.json, &report, sim::SimBenchReport::print)?;
             Ok(ExitCode::SUCCESS)
         }
         BenchCommand::Emu(args) => {

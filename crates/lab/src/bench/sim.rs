@@ -1,0 +1,188 @@
+//! How fast the packet simulator is, on the scenarios that were measured with
+//! ns-3.48 (`-O3 -march=native`): CPU seconds, packet-hops and memory.
+
+use anyhow::Result;
+use clap::Args;
+use holdfast_sim::net::dumbbell::{Dumbbell, active_active};
+use holdfast_sim::net::link::QueueLimit;
+use holdfast_sim::net::scenario::{FlowSpec, Watch};
+use holdfast_sim::net::{Scenario, run as simulate};
+use holdfast_sim::tcp::Profile;
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use std::fs;
+
+const MS: u64 = 1_000_000;
+
+/// One way, of ns-3's dumb-bell and of its section 7.4, ms.
+const DUMBBELL_MS: [u64; 4] = [45, 2, 2, 1];
+const ACTIVE_MS: [u64; 4] = [40, 2, 2, 6];
+
+/// Segments of all flows together where the cost per hop is compared.
+const SHARED_SEGMENTS: u32 = 400_000;
+
+/// What ns-3.48 took on two cores of a Xeon: CPU seconds and MB.
+const NS3_ACTIVE: (f64, f64) = (7.0, 26.0);
+const NS3_THOUSAND: (f64, f64) = (56.3, 195.0);
+
+/// Options of the bench.
+#[derive(Args, Clone, Debug)]
+pub struct SimBenchArgs {
+    /// Runs of each scenario; the median counts.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub runs: u64,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// One scenario.
+#[derive(Clone, Debug, Serialize)]
+pub struct SimBenchRow {
+    pub scenario: String,
+    pub flows: usize,
+    /// The median of the runs.
+    pub cpu_seconds: f64,
+    pub events: u64,
+    pub hops: u64,
+    pub hops_per_cpu_second: f64,
+    pub ns_per_hop: f64,
+    /// Of the whole process, up to and with this scenario.
+    pub peak_memory_mb: f64,
+    /// What ns-3.48 took elsewhere, if it was measured.
+    pub ns3_cpu_seconds: Option<f64>,
+    pub ns3_memory_mb: Option<f64>,
+}
+
+/// All of them.
+#[derive(Clone, Debug, Serialize)]
+pub struct SimBenchReport {
+    pub schema: &'static str,
+    pub rows: Vec<SimBenchRow>,
+    /// The dearest packet-hop of 10 to 10,000 flows over the cheapest.
+    pub hop_cost_ratio: f64,
+}
+
+/// Runs the bench.
+///
+/// # Errors
+/// When a scenario cannot be run.
+pub fn run(args: &SimBenchArgs) -> Result<SimBenchReport> {
+    // The smallest first: memory is a peak of the process.
+    let mut rows = vec![measure("section 7.4", &section_7_4(), args.runs, Some(NS3_ACTIVE))?];
+    let mut costs = Vec::new();
+    for flows in [10, 100, 1000, 10_000] {
+        let scenario = shared(flows, SHARED_SEGMENTS / flows);
+        let row = measure("shared link", &scenario, args.runs, None)?;
+        costs.push(row.ns_per_hop);
+        rows.push(row);
+    }
+    let thousand = shared(1000, 1000);
+    rows.push(measure("1000 flows of 1000 segments", &thousand, args.runs, Some(NS3_THOUSAND))?);
+    let dearest = costs.iter().copied().fold(0.0, f64::max);
+    let cheapest = costs.iter().copied().fold(f64::MAX, f64::min);
+    let hop_cost_ratio = dearest / cheapest;
+    Ok(SimBenchReport { schema: "holdfast.lab.bench.sim/1", rows, hop_cost_ratio })
+}
+
+/// 100 flows, two strings, buffers of 750 packets, 60 s.
+fn section_7_4() -> Scenario {
+    let dumbbell = Dumbbell {
+        delays_ns: ACTIVE_MS.map(|ms| ms * MS),
+        string_rates_bps: vec![100_000_000; 2],
+        buffer: QueueLimit::Packets(750),
+        ..Dumbbell::thesis()
+    };
+    Scenario { watch: Watch::default(), ..active_active(&dumbbell, Profile::NS3) }
+}
+
+/// Flows that begin within a second and share a link of 100 Mb/s.
+fn shared(flows: u32, segments: u32) -> Scenario {
+    let dumbbell = Dumbbell {
+        delays_ns: DUMBBELL_MS.map(|ms| ms * MS),
+        buffer: QueueLimit::Packets(100_000),
+        ..Dumbbell::thesis()
+    };
+    let profile = Profile { window_segments: 64, ..Profile::NS3 };
+    let mut scenario = dumbbell.scenario(flows, profile);
+    scenario.flows = (0..flows)
+        .map(|path| FlowSpec {
+            start_ns: u64::from(path) * 1000 * MS / u64::from(flows),
+            segments,
+            profile: 0,
+            path,
+            string: None,
+        })
+        .collect();
+    scenario
+}
+
+fn measure(
+    name: &str,
+    scenario: &Scenario,
+    runs: u64,
+    ns3: Option<(f64, f64)>,
+) -> Result<SimBenchRow> {
+    let mut times = Vec::new();
+    let (mut events, mut hops) = (0, 0);
+    for _ in 0..runs {
+        let begun = cpu_seconds();
+        let outcome = simulate(scenario)?;
+        times.push(cpu_seconds() - begun);
+        (events, hops) = (outcome.events, outcome.hops);
+    }
+    let cpu_seconds = super::stats::Summary::of(&times).median;
+    Ok(SimBenchRow {
+        scenario: name.to_owned(),
+        flows: scenario.flows.len(),
+        cpu_seconds,
+        events,
+        hops,
+        hops_per_cpu_second: hops as f64 / cpu_seconds,
+        ns_per_hop: cpu_seconds * 1e9 / hops as f64,
+        peak_memory_mb: peak_memory_mb(),
+        ns3_cpu_seconds: ns3.map(|it| it.0),
+        ns3_memory_mb: ns3.map(|it| it.1),
+    })
+}
+
+fn cpu_seconds() -> f64 {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
+
+/// The most this process has ever held, from the kernel's count.
+fn peak_memory_mb() -> f64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|it| it.split_whitespace().next()).and_then(|it| it.parse().ok());
+    kib.unwrap_or(0.0) * 1024.0 / 1e6
+}
+
+impl SimBenchReport {
+    /// Prints it for a reader.
+    pub fn print(&self) {
+        println!(
+            "{:<28} {:>7} {:>8} {:>10} {:>8} {:>7} {:>9} {:>7}",
+            "scenario", "flows", "CPU s", "hops", "ns/hop", "MB", "ns-3: s", "MB"
+        );
+        for row in &self.rows {
+            let other = |it: Option<f64>| it.map_or("-".to_owned(), |it| format!("{it:.1}"));
+            println!(
+                "{:<28} {:>7} {:>8.3} {:>10} {:>8.0} {:>7.1} {:>9} {:>7}",
+                row.scenario,
+                row.flows,
+                row.cpu_seconds,
+                row.hops,
+                row.ns_per_hop,
+                row.peak_memory_mb,
+                other(row.ns3_cpu_seconds),
+                other(row.ns3_memory_mb)
+            );
+        }
+        println!("dearest hop of 10 to 10,000 flows over the cheapest: {:.2}", self.hop_cost_ratio);
+        println!(
+            "ns-3: 3.48, -O3 -march=native, measured once on two cores of a Xeon; MB is the peak so far"
+        );
+    }
+}

@@ -1,0 +1,91 @@
+//! All figures on one page that needs nothing else.
+
+use super::{Finished, Verdict};
+use crate::plot::{escape, stacked};
+use clap::Args;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// Options of `lab report`.
+#[derive(Args, Clone, Debug)]
+pub struct ReportArgs {
+    /// The page.
+    #[arg(long, default_value = "holdfast-lab.html")]
+    pub output: PathBuf,
+    /// How many seeds; more than one gives 95 % confidence intervals.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub seeds: u64,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:900px;margin:2em auto;padding:0 1em;color:#222}\
+    table{border-collapse:collapse;margin:.6em 0 1.6em;width:100%}\
+    td,th{padding:.25em .6em;border-bottom:1px solid #ddd;text-align:left;vertical-align:top}\
+    td.n{text-align:right;white-space:nowrap}.agrees{color:#00704f}.differs{color:#b00020;font-weight:bold}\
+    small{color:#666}svg{max-width:100%;height:auto}h2{margin-top:2em;border-top:2px solid #eee;padding-top:1em}\
+    nav{columns:2}code{background:#f4f4f4;padding:0 .3em}";
+
+/// The page.
+#[must_use]
+pub fn page(finished: &[Finished], seeds: u64) -> String {
+    let findings = || finished.iter().flat_map(|it| &it.findings);
+    let agree = findings().filter(|it| it.verdict == Verdict::Agrees).count();
+    let mut html = format!(
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\">\
+         <title>Holdfast: HALR and PFRC, simulated</title>\n<style>{STYLE}</style>\n\
+         <h1>HALR and PFRC, simulated</h1>\n\
+         <p>Local recovery and rate control at the edge of a cluster that fails over: the figures of \
+         the thesis, simulated with the machines of <code>crates/edge</code> and the one-way TCPs of \
+         ns-2. <b>{agree} of {} numbers agree</b> with the paper; the others say why not. \
+         Version {}, {seeds} seed{}.</p>\n<nav>",
+        findings().count(),
+        env!("CARGO_PKG_VERSION"),
+        if seeds == 1 { "" } else { "s" },
+    );
+    for it in finished {
+        let differ = it.findings.iter().filter(|it| it.verdict == Verdict::Differs).count();
+        let note = if differ > 0 {
+            format!(" <span class=\"differs\">({differ})</span>")
+        } else {
+            String::new()
+        };
+        // Writing to a string cannot fail, here and below.
+        let _ = writeln!(
+            html,
+            "<a href=\"#{0}\">{0}</a> {1}{note}<br>",
+            it.figure.id,
+            escape(it.figure.title)
+        );
+    }
+    html.push_str("</nav>\n");
+    finished.iter().for_each(|it| section(&mut html, it));
+    html.push_str("</html>\n");
+    html
+}
+
+fn section(html: &mut String, it: &Finished) {
+    let (id, title) = (it.figure.id, escape(it.figure.title));
+    let _ = writeln!(html, "<h2 id=\"{id}\">{id}: {title}</h2>");
+    html.push_str(&stacked(&it.drawn.charts));
+    html.push_str("<table><tr><th><th>paper says<th>we get<th>verdict</tr>\n");
+    for finding in &it.findings {
+        let class = if finding.verdict == Verdict::Agrees { "agrees" } else { "differs" };
+        let note = match finding.note.as_str() {
+            "" => String::new(),
+            note => format!("<br><small>{}</small>", escape(note)),
+        };
+        let _ = writeln!(
+            html,
+            "<tr><td>{}{note}<td>{}<td class=\"n\">{}<td class=\"{class}\">{}</tr>",
+            escape(&finding.what),
+            escape(&finding.paper),
+            finding.ours(),
+            finding.verdict()
+        );
+    }
+    let _ =
+        writeln!(html, "</table>\n<p><small>again: <code>holdfast lab run {id}</code></small></p>");
+}

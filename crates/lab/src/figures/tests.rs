@@ -1,0 +1,41 @@
+use super::*;
+
+fn differing(id: &str) -> Vec<String> {
+    let figure = FIGURES.iter().find(|it| it.id == id).unwrap();
+    let finished = finish(*figure, 0, 1);
+    assert!(!finished.drawn.table.rows.is_empty() && !finished.drawn.charts.is_empty(), "{id}");
+    let differs = finished.findings.into_iter().filter(|it| it.verdict == Verdict::Differs);
+    differs.map(|it| format!("{id}: {}: {}, not {}", it.what, it.ours(), it.paper)).collect()
+}
+
+/// The figures that are cheap enough for every run of the tests.
+#[test]
+fn the_papers_numbers_are_met() {
+    let cheap = [
+        "fig07", "fig08", "fig09", "fig12", "fig13", "fig14", "fig18", "fig20", "fig21", "fig22",
+        "fig23", "fig24", "fig25",
+    ];
+    let differing: Vec<String> = cheap.iter().flat_map(|id| differing(id)).collect();
+    assert_eq!(differing, [] as [String; 0]);
+}
+
+#[test]
+fn names_are_unique_and_seeds_give_intervals() {
+    let mut ids: Vec<&str> = FIGURES.iter().map(|it| it.id).collect();
+    ids.dedup();
+    assert_eq!(ids.len(), FIGURES.len());
+    let finished = finish(fig12::FIGURE, 0, 3);
+    assert!(finished.findings.iter().any(|it| it.plus_minus > 0.0));
+    let page = report::page(&[finished], 3);
+    assert!(
+        page.contains("<svg") && !page.contains("http://")
+            || page.matches("http://").count()
+                == page.matches("http://www.w3.org/2000/svg").count()
+    );
+}
+
+#[test]
+fn an_empty_cell_of_a_table_is_empty() {
+    let table = Table { columns: vec!["a".into(), "b".into()], rows: vec![vec![1.5, f64::NAN]] };
+    assert_eq!(table.to_csv(), "a,b\n1.5,\n");
+}

@@ -1,0 +1,13 @@
+//! What local recovery keeps (thesis §3.4).
+
+/// One data packet and one acknowledgement per flow, bytes.
+#[must_use]
+pub fn flows_bytes(flows: u64, data_bytes: u64, ack_bytes: u64) -> u64 {
+    flows * (data_bytes + ack_bytes)
+}
+
+/// The SYNs that arrive during an outage, bytes.
+#[must_use]
+pub fn syn_bytes(connections_per_s: f64, outage_s: f64, syn_bytes: u64) -> u64 {
+    (connections_per_s * outage_s).round() as u64 * syn_bytes
+}

@@ -1,0 +1,242 @@
+//! The segments that are out: which have arrived, which are lost, which were
+//! sent again (RFC 6675 §3; the counters are those of Linux).
+
+use crate::Ns;
+use crate::net::packet::SACK_BLOCKS;
+use std::collections::VecDeque;
+
+const SACKED: u8 = 1;
+const LOST: u8 = 2;
+/// Sent again since it was lost.
+const RESENT: u8 = 4;
+/// Ever sent again: its round trip is ambiguous (Karn).
+const AMBIGUOUS: u8 = 8;
+
+#[derive(Clone, Copy, Debug)]
+struct Out {
+    sent_at: Ns,
+    flags: u8,
+}
+
+/// What an acknowledgement has delivered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Delivered {
+    /// Segments, acknowledged or reported.
+    pub count: u32,
+    /// When the last-sent of them left, and which it was.
+    pub newest: (Ns, u32),
+    /// When the last-sent of those that were sent once left.
+    pub sample_sent_at: Option<Ns>,
+}
+
+/// The segments from `snd_una` to `snd_nxt`.
+#[derive(Debug, Default)]
+pub struct Flight {
+    base: u32,
+    out: VecDeque<Out>,
+    sacked: u32,
+    lost: u32,
+    resent: u32,
+    /// Arrived behind a hole, it is not known which.
+    unnamed: u32,
+    /// No segment before this place is lost and not sent again.
+    hint: usize,
+}
+
+impl Flight {
+    /// Nothing is out; the next segment is `base`.
+    pub fn begin(&mut self, base: u32) {
+        *self = Self { base, ..Self::default() };
+    }
+
+    /// The next segment leaves.
+    pub fn push(&mut self, now: Ns) {
+        self.out.push_back(Out { sent_at: now, flags: 0 });
+    }
+
+    /// A lost segment leaves again.
+    pub fn resend(&mut self, now: Ns, seq: u32) {
+        let Some(out) = self.out.get_mut(seq.wrapping_sub(self.base) as usize) else {
+            return;
+        };
+        if out.flags & RESENT == 0 {
+            self.resent += 1;
+        }
+        out.flags |= RESENT | AMBIGUOUS;
+        out.sent_at = now;
+    }
+
+    /// Everything before `ack` has arrived.
+    pub fn ack_to(&mut self, ack: u32, delivered: &mut Delivered) {
+        while self.base < ack
+            && let Some(out) = self.out.pop_front()
+        {
+            self.base += 1;
+            self.hint = self.hint.saturating_sub(1);
+            if out.flags & SACKED != 0 {
+                self.sacked -= 1;
+            } else {
+                delivered.note(&out, self.base - 1);
+            }
+            self.lost -= u32::from(out.flags & LOST != 0);
+            self.resent -= u32::from(out.flags & RESENT != 0);
+        }
+    }
+
+    /// These have arrived too.
+    pub fn sack(&mut self, blocks: &[(u32, u32); SACK_BLOCKS], delivered: &mut Delivered) {
+        for &(first, end) in blocks {
+            for seq in first.max(self.base)..end.min(self.base + self.out.len() as u32) {
+                self.sack_one((seq - self.base) as usize, delivered);
+            }
+        }
+    }
+
+    /// A duplicate without blocks: some segment behind the first has arrived.
+    pub fn sack_any(&mut self, delivered: &mut Delivered) {
+        if self.unnamed + 1 < self.out.len() as u32 {
+            self.unnamed += 1;
+            delivered.count += 1;
+        }
+    }
+
+    /// Without blocks: `acked` segments were acknowledged; all but the first of
+    /// them are those that duplicates had been for.
+    pub fn name(&mut self, acked: u32) {
+        self.unnamed = self.unnamed.saturating_sub(acked.saturating_sub(1));
+    }
+
+    /// Duplicates without blocks that are not acknowledged yet.
+    #[must_use]
+    pub fn unnamed(&self) -> u32 {
+        self.unnamed
+    }
+
+    fn sack_one(&mut self, at: usize, delivered: &mut Delivered) {
+        let out = &mut self.out[at];
+        if out.flags & SACKED != 0 {
+            return;
+        }
+        delivered.note(out, self.base + at as u32);
+        self.lost -= u32::from(out.flags & LOST != 0);
+        self.resent -= u32::from(out.flags & RESENT != 0);
+        out.flags = (out.flags & AMBIGUOUS) | SACKED;
+        self.sacked += 1;
+    }
+
+    /// RFC 6675 §4 `IsLost`: three later segments have arrived.
+    pub fn mark_lost_by_count(&mut self, dup_acks: u32) -> u32 {
+        if self.sacked < dup_acks {
+            return 0;
+        }
+        let mut above = self.sacked;
+        let mut found = 0;
+        for at in 0..self.out.len() {
+            if self.out[at].flags & SACKED != 0 {
+                above -= 1;
+            } else if above < dup_acks {
+                break;
+            } else {
+                found += self.lose(at);
+            }
+        }
+        found
+    }
+
+    /// RFC 8985 §6.2: what left so much earlier than something that was
+    /// delivered is lost, also if it was sent again already.
+    pub fn mark_lost_by_time(&mut self, newest: (Ns, u32), patience_ns: Ns) -> u32 {
+        let mut found = 0;
+        for at in 0..self.out.len() {
+            let seq = self.base + at as u32;
+            let out = &mut self.out[at];
+            if out.flags & SACKED == 0 && (out.sent_at + patience_ns, seq) < newest {
+                if out.flags & RESENT != 0 {
+                    out.flags &= !RESENT;
+                    self.resent -= 1;
+                    self.hint = self.hint.min(at);
+                    found += 1;
+                }
+                found += self.lose(at);
+            }
+        }
+        found
+    }
+
+    /// A timeout: all that is not known to have arrived is lost.
+    pub fn mark_all_lost(&mut self) {
+        for at in 0..self.out.len() {
+            if self.out[at].flags & SACKED == 0 {
+                self.lose(at);
+            }
+            self.out[at].flags &= !RESENT;
+        }
+        (self.resent, self.unnamed, self.hint) = (0, 0, 0);
+    }
+
+    /// Nothing was lost after all.
+    pub fn unmark_lost(&mut self) {
+        self.out.iter_mut().for_each(|out| out.flags &= !(LOST | RESENT));
+        (self.lost, self.resent, self.hint) = (0, 0, 0);
+    }
+
+    fn lose(&mut self, at: usize) -> u32 {
+        let out = &mut self.out[at];
+        if out.flags & LOST != 0 {
+            return 0;
+        }
+        out.flags |= LOST;
+        self.lost += 1;
+        self.hint = self.hint.min(at);
+        1
+    }
+
+    /// Marks the first segment lost, if nothing else is known of it.
+    pub fn lose_first(&mut self) {
+        if self.out.front().is_some_and(|out| out.flags & SACKED == 0) {
+            self.lose(0);
+        }
+    }
+
+    /// The first segment that is lost and was not sent again.
+    pub fn next_lost(&mut self) -> Option<u32> {
+        if self.lost == self.resent {
+            return None;
+        }
+        while let Some(out) = self.out.get(self.hint) {
+            if out.flags & (LOST | RESENT) == LOST {
+                return Some(self.base + self.hint as u32);
+            }
+            self.hint += 1;
+        }
+        None
+    }
+
+    /// Segments on their way, as far as is known.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        (self.out.len() as u32 + self.resent).saturating_sub(self.sacked + self.lost + self.unnamed)
+    }
+
+    /// Segments that arrived behind a hole.
+    #[must_use]
+    pub fn sacked(&self) -> u32 {
+        self.sacked
+    }
+
+    /// Is the first segment lost and sent again?
+    #[must_use]
+    pub fn first_was_resent(&self) -> bool {
+        self.out.front().is_some_and(|out| out.flags & AMBIGUOUS != 0)
+    }
+}
+
+impl Delivered {
+    fn note(&mut self, out: &Out, seq: u32) {
+        self.count += 1;
+        self.newest = self.newest.max((out.sent_at, seq));
+        if out.flags & AMBIGUOUS == 0 {
+            self.sample_sent_at = self.sample_sent_at.max(Some(out.sent_at));
+        }
+    }
+}

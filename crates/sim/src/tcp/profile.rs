@@ -1,0 +1,183 @@
+//! The constants of a TCP: which one is simulated is data, not code.
+
+use crate::Ns;
+
+const MS: Ns = 1_000_000;
+const S: Ns = 1_000_000_000;
+
+/// Which machine sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stack {
+    /// The one-way agents of ns-2.34: a SYN that carries no data, cumulative
+    /// acknowledgements of whole segments, timers in coarse ticks.
+    OneWay,
+    /// A TCP after RFC 9293, 6298 and 6675.
+    TwoWay,
+}
+
+/// How the congestion window moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Congestion {
+    /// RFC 5681: a partial acknowledgement ends fast recovery.
+    Reno,
+    /// RFC 6582: a partial acknowledgement retransmits the next hole.
+    NewReno,
+    /// RFC 2018 and 6675.
+    Sack,
+    /// Brakmo and Peterson 1995: backs off when round trips get longer.
+    Vegas,
+    /// RFC 9438.
+    Cubic,
+}
+
+/// Every constant of a TCP. [`Profile::NS2`], [`Profile::NS3`] and
+/// [`Profile::MODERN`] are where a scenario starts from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Profile {
+    pub stack: Stack,
+    pub congestion: Congestion,
+    /// Payload of a segment.
+    pub mss_bytes: u32,
+    /// Headers of a segment, with options.
+    pub header_bytes: u32,
+    /// Segments that the receiver can take.
+    pub window_segments: u32,
+    pub initial_window_segments: u32,
+    /// The initial window after a SYN was lost.
+    pub syn_loss_window_segments: u32,
+    /// Before the first round trip is measured.
+    pub syn_timeout_ns: Ns,
+    /// SYNs that are repeated without doubling the time between them.
+    pub syn_linear_timeouts: u32,
+    pub rto_min_ns: Ns,
+    pub rto_max_ns: Ns,
+    /// The clock's granularity; round trips are measured in it.
+    pub tick_ns: Ns,
+    pub delack_ns: Ns,
+    /// So many unacknowledged segments are acknowledged at once.
+    pub delack_segments: u32,
+    /// Is the acknowledgement of the SYN delayed too, as ns-2's sink does?
+    pub delack_syn: bool,
+    /// Segments after the handshake that are acknowledged at once.
+    pub quick_acks: u32,
+    /// Is the last segment of what the application asked for acknowledged at
+    /// once? The papers' times of short flows (0.6 s, and 4.0 s and 9.9 s after
+    /// one and two lost SYNs) follow together from no other rule.
+    pub ack_push: bool,
+    /// Duplicate acknowledgements that mean a loss.
+    pub dup_acks: u32,
+    /// One-way only: partial acknowledgements after the first do not restart the
+    /// timer, so that many holes end in a timeout and slow start ("impatient",
+    /// RFC 6582 §4; ns-2 `newreno_changes1_`).
+    pub impatient: bool,
+    /// RFC 3042: the first duplicates let new segments out.
+    pub limited_transmit: bool,
+    /// One-way only: a SYN that is sent again adds a segment to the transfer
+    /// (ns-2 `curseq_ += 1` in `output()`).
+    pub syn_adds_segment: bool,
+    /// Two-way only: the lower bound is one of the variation, as Linux has it,
+    /// not of the whole timeout.
+    pub rto_floor_of_variation: bool,
+    /// Two-way only: a repeated timeout reduces the threshold once more, which
+    /// RFC 5681 §3.1 forbids and ns-3 does.
+    pub reduces_again: bool,
+    /// Two-way only: the window grows by what was acknowledged (RFC 3465), not
+    /// by one for each acknowledgement.
+    pub counts_segments: bool,
+    /// RFC 7323, for round trips and for undoing spurious timeouts.
+    pub timestamps: bool,
+    /// RFC 2018; without it a [`Stack::TwoWay`] counts duplicates.
+    pub sack: bool,
+    /// RFC 6937: the window in recovery follows what was delivered.
+    pub prr: bool,
+    /// RFC 8985 §6: a segment is lost when a later one was delivered.
+    pub rack: bool,
+    /// RFC 8985 §7: a probe before the timeout.
+    pub tlp: bool,
+}
+
+impl Profile {
+    /// ns-2.34's defaults, with the tick of 0.5 s and the window of 64 that the
+    /// HALR thesis must have used (its numbers follow from no other).
+    pub const NS2: Self = Self {
+        stack: Stack::OneWay,
+        congestion: Congestion::NewReno,
+        mss_bytes: 1460,
+        header_bytes: 40,
+        window_segments: 64,
+        initial_window_segments: 2,
+        syn_loss_window_segments: 1,
+        syn_timeout_ns: 3 * S,
+        syn_linear_timeouts: 0,
+        rto_min_ns: 200 * MS,
+        rto_max_ns: 60 * S,
+        tick_ns: 500 * MS,
+        delack_ns: 100 * MS,
+        delack_segments: 2,
+        delack_syn: true,
+        quick_acks: 0,
+        ack_push: true,
+        dup_acks: 3,
+        impatient: true,
+        limited_transmit: true,
+        syn_adds_segment: true,
+        rto_floor_of_variation: false,
+        reduces_again: false,
+        counts_segments: false,
+        timestamps: false,
+        sack: false,
+        prr: false,
+        rack: false,
+        tlp: false,
+    };
+
+    /// ns-3.48's TcpNewReno as the reference runs had it.
+    pub const NS3: Self = Self {
+        stack: Stack::TwoWay,
+        congestion: Congestion::NewReno,
+        window_segments: 5700,
+        initial_window_segments: 1,
+        syn_loss_window_segments: 1,
+        rto_min_ns: S,
+        tick_ns: MS,
+        delack_ns: 200 * MS,
+        delack_syn: false,
+        // "Always respond to first data packet to speed up the connection."
+        quick_acks: 1,
+        sack: true,
+        prr: true,
+        syn_adds_segment: false,
+        ack_push: false,
+        reduces_again: true,
+        ..Self::NS2
+    };
+
+    /// What Linux 6 does: initial window 10 (RFC 6928), RTO of at least 200 ms,
+    /// four SYNs a second apart before they are doubled, RACK and TLP, CUBIC.
+    pub const MODERN: Self = Self {
+        congestion: Congestion::Cubic,
+        mss_bytes: 1448,
+        header_bytes: 52,
+        window_segments: 4096,
+        initial_window_segments: 10,
+        syn_timeout_ns: S,
+        syn_linear_timeouts: 4,
+        rto_min_ns: 200 * MS,
+        rto_max_ns: 120 * S,
+        delack_ns: 40 * MS,
+        quick_acks: 16,
+        rto_floor_of_variation: true,
+        reduces_again: false,
+        counts_segments: true,
+        timestamps: true,
+        rack: true,
+        tlp: true,
+        ..Self::NS3
+    };
+
+    /// The same with another congestion control.
+    #[must_use]
+    pub fn with(self, congestion: Congestion) -> Self {
+        Self { congestion, ..self }
+    }
+}
