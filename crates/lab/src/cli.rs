@@ -3,9 +3,9 @@
 use crate::bench::{self, BenchCommand};
 use crate::chaos::{self, ChaosArgs};
 use crate::demo::{self, DemoArgs};
-use crate::plan::{self, PlanArgs};
 use crate::figures::{self, ListArgs, ReportArgs, RunArgs};
 use crate::memory::{self, MemoryArgs};
+use crate::plan::{self, PlanArgs};
 use crate::scenario::{self, MergeArgs, SimArgs};
 use crate::simulate::{self, SimulateArgs};
 use crate::{emu, load};
