@@ -6,7 +6,7 @@ use holdfast_sim::{Plan, simulate, trace_tail};
 use std::time::{Duration, Instant};
 
 /// What the rest of `make test` leaves to it.
-const BUDGET: Duration = Duration::from_secs(45);
+const BUDGET: Duration = Duration::from_secs(30);
 
 #[test]
 fn no_seed_breaks_a_law() {

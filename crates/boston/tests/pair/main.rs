@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use world::{Summary, World};
 
 /// What the rest of `make test` leaves to it.
-const BUDGET: Duration = Duration::from_secs(15);
+const BUDGET: Duration = Duration::from_secs(10);
 
 fn run(seed: u64) -> Summary {
     World::new(Profile::draw(seed)).run().unwrap_or_else(|why| {

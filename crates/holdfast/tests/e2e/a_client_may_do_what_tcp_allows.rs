@@ -25,7 +25,7 @@ fn a_while() -> Duration {
 }
 
 fn limit() -> world::Limit {
-    world::limit(Duration::from_secs(if world::is_full() { 600 } else { 90 }))
+    world::limit(Duration::from_secs(90))
 }
 
 fn redis_port() -> SocketAddr {

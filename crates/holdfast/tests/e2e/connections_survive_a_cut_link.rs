@@ -14,6 +14,6 @@ fn connections_survive_a_cut_link() {
             "--fault link-cut --workload echo --ipv6",
             "--fault link-cut --workload upload",
         ],
-        2,
+        1,
     );
 }

@@ -14,7 +14,7 @@ fn downloads_lose_no_byte() {
             "--fault kill9 --workload http-download --connections 2 --server nginx",
             "--fault link-cut --workload http-download --connections 2 --server lighttpd",
         ],
-        2,
+        1,
     );
 }
 
@@ -23,6 +23,6 @@ fn uploads_lose_no_byte() {
     let _limit = world::limit(Duration::from_secs(240));
     world::all_survive(
         &["--fault kill9 --workload upload", "--fault kill9-all --workload upload --ipv6"],
-        2,
+        1,
     );
 }

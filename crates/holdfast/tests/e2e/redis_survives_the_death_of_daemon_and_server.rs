@@ -14,6 +14,6 @@ fn redis_survives_the_death_of_daemon_and_server() {
             "--fault kill9-all --workload upload --ipv6",
             "--fault kill9-all --workload pubsub",
         ],
-        2,
+        1,
     );
 }

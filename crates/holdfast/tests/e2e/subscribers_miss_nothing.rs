@@ -9,7 +9,7 @@ fn redis_subscribers_hear_every_message_once() {
     let _limit = world::limit(Duration::from_secs(240));
     world::all_survive(
         &["--fault kill9 --workload pubsub", "--fault link-cut --workload pubsub --ipv6"],
-        2,
+        1,
     );
 }
 
@@ -18,7 +18,7 @@ fn mosquitto_delivers_every_message_once_and_in_order() {
     let _limit = world::limit(Duration::from_secs(240));
     world::all_survive(
         &["--fault kill9 --workload mqtt", "--fault kill9-all --workload mqtt --ipv6"],
-        2,
+        1,
     );
 }
 
@@ -27,6 +27,6 @@ fn idle_connections_are_still_there() {
     let _limit = world::limit(Duration::from_secs(240));
     world::all_survive(
         &["--fault kill9 --workload idle", "--fault kill9-all --workload idle-subscriber --ipv6"],
-        2,
+        1,
     );
 }

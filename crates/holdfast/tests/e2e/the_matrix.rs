@@ -39,7 +39,7 @@ const PATHS: [&str; 5] =
     ["", "--client-path wan", "--tap-loss 1%", "--primary-loss 1%", "--slow-log 5ms"];
 
 /// Takeovers of a sample.
-const SAMPLE: usize = 30;
+const SAMPLE: usize = 20;
 
 /// How long all combinations may take.
 const FULL_LIMIT: Duration = Duration::from_secs(6 * 3600);

@@ -37,6 +37,7 @@ pub fn holdfast(words: &[&str]) -> Output {
 /// cleaners then remove what it leaves.
 #[must_use]
 pub fn limit(limit: Duration) -> Limit {
+    let limit = if is_full() { limit * RUNS_FULL as u32 } else { limit };
     let (alive, gone) = channel::<()>();
     let name = std::thread::current().name().unwrap_or_default().to_owned();
     std::thread::spawn(move || {
@@ -80,12 +81,16 @@ pub fn complaint(words: &str, seed: u64) -> Option<String> {
     Some(format!("holdfast lab bench takeover {words} --runs 1 --seed {seed}   # {why}"))
 }
 
+/// Takeovers of each kind where everything is to be tried.
+const RUNS_FULL: u64 = 20;
+
 /// So many takeovers of each kind, every byte of every client checked.
 ///
 /// # Panics
 /// If any connection is lost, hangs, or gets a wrong byte.
 pub fn all_survive(kinds: &[&str], runs: u64) {
     let first = first_seed();
+    let runs = if is_full() { RUNS_FULL } else { runs };
     let complaints: Vec<String> = kinds
         .iter()
         .flat_map(|words| (first..first + runs).filter_map(|seed| complaint(words, seed)))
