@@ -235,7 +235,9 @@ impl<'a> Network<'a> {
             tap.packet(self.now, index, packet, exit.is_none());
         }
         match exit {
-            Some(exit) if link.carry(exit, number) => self.wheel.push(exit, Event::Exit(index)),
+            Some(exit) if link.carry(exit, number, &mut self.packets) => {
+                self.wheel.push(exit, Event::Exit(index));
+            }
             Some(_) => {}
             None => drop(self.packets.remove(number)),
         }
@@ -247,7 +249,7 @@ impl<'a> Network<'a> {
     #[inline]
     fn exit(&mut self, index: u32) {
         let link = &mut self.links[index as usize];
-        let (number, next) = link.release();
+        let (number, next) = link.release(&mut self.packets);
         if let Some(next) = next {
             self.wheel.push(next, Event::Exit(index));
         }

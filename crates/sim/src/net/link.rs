@@ -6,6 +6,7 @@
 //! of a link has it scheduled: a long queue costs no more than a short one.
 
 use super::loss::{Loss, LossModel};
+use super::packet::{Packet, Slab};
 use crate::{Ns, Rng};
 use std::collections::VecDeque;
 
@@ -62,8 +63,7 @@ pub(super) struct Link {
     byte_ns: u64,
     delay_ns: Ns,
     busy_until: Ns,
-    /// The packet that comes out next, and when.
-    next_exit: Ns,
+    /// The packet that comes out next.
     next: u32,
     /// How many outages have it down.
     pub(super) down: u16,
@@ -83,8 +83,9 @@ struct Rest {
     queue: QueueLimit,
     loss: Loss,
     rng: Rng,
-    /// Those that come out after the next one.
-    behind: VecDeque<(Ns, u32)>,
+    /// Those that come out after the next one: by value, so that a long queue is
+    /// memory that is written and read in its order.
+    behind: VecDeque<(Ns, Packet)>,
     /// When the transmission of each packet that waited begins, and its bytes.
     waiting: VecDeque<(Ns, u32)>,
     waiting_bytes: u64,
@@ -99,7 +100,6 @@ impl Link {
             byte_ns: if whole { BIT_S / spec.rate_bps } else { 0 },
             delay_ns: spec.delay_ns,
             busy_until: 0,
-            next_exit: 0,
             next: NONE,
             down: 0,
             more: false,
@@ -164,27 +164,29 @@ impl Link {
 
     /// Packet number `packet` is on its way; true if it is the first.
     #[inline]
-    pub(super) fn carry(&mut self, exit: Ns, packet: u32) -> bool {
+    pub(super) fn carry(&mut self, exit: Ns, packet: u32, packets: &mut Slab) -> bool {
         if self.next != NONE {
-            self.rest.behind.push_back((exit, packet));
+            self.rest.behind.push_back((exit, packets.remove(packet)));
             self.more = true;
             return false;
         }
-        (self.next_exit, self.next) = (exit, packet);
+        self.next = packet;
         true
     }
 
     /// The first packet comes out; answers it, and when the next one does.
     #[inline]
-    pub(super) fn release(&mut self) -> (u32, Option<Ns>) {
-        let packet = self.next;
+    pub(super) fn release(&mut self, packets: &mut Slab) -> (u32, Option<Ns>) {
+        let packet = std::mem::replace(&mut self.next, NONE);
         if !self.more {
-            self.next = NONE;
             return (packet, None);
         }
-        (self.next_exit, self.next) = self.rest.behind.pop_front().unwrap_or((0, NONE));
+        let after = self.rest.behind.pop_front().map(|(exit, after)| {
+            self.next = packets.insert(after);
+            exit
+        });
         self.more = !self.rest.behind.is_empty();
-        (packet, Some(self.next_exit))
+        (packet, after)
     }
 
     /// A packet has come out.

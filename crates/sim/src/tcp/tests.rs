@@ -427,7 +427,7 @@ fn modern_syns_are_linear_at_first() {
 #[test]
 fn a_modern_sender_recovers_a_window_from_head_and_tail() {
     // Ten are out, all lost; the head and the tail were resent by the edge: the
-    // hole between them is sent again at once (edge.md §5).
+    // hole between them is sent again at once, as measured with Linux.
     let sender = play(
         Profile { congestion: Congestion::NewReno, ..Profile::MODERN },
         10,
