@@ -29,3 +29,4 @@ bench: build
 	$(HOLDFAST) lab bench concurrency --json
 	$(HOLDFAST) lab bench promotion --json
 	$(HOLDFAST) lab bench simulate --json
+	$(HOLDFAST) lab bench codec --json

@@ -5,6 +5,7 @@ use crate::chaos::{self, ChaosArgs};
 use crate::demo::{self, DemoArgs};
 use crate::figures::{self, ListArgs, ReportArgs, RunArgs};
 use crate::scenario::{self, MergeArgs, SimArgs};
+use crate::plan::{self, PlanArgs};
 use crate::simulate::{self, SimulateArgs};
 use crate::{emu, load};
 use anyhow::Result;
@@ -43,7 +44,9 @@ pub enum LabCommand {
     Sim(SimArgs),
     /// Join what the shares of a sweep have written.
     Merge(MergeArgs),
-    /// Measure: takeovers, throughput, latency, concurrency.
+    /// How much redundancy TCP Boston needs for a deadline.
+    Plan(PlanArgs),
+    /// Measure: takeovers, throughput, latency, concurrency, the codec.
     #[command(subcommand)]
     Bench(BenchCommand),
     /// Random faults, alone and in pairs, until the time is over.
@@ -75,6 +78,7 @@ pub fn run(command: LabCommand) -> Result<ExitCode> {
             emu::shell::run(&emu::EmuSpec::parse(&words)?, &command)
         }
         LabCommand::Bench(command) => bench::run(command),
+        LabCommand::Plan(args) => plan::run(&args),
         LabCommand::Chaos(args) => chaos::run(&args),
         LabCommand::Simulate(args) => simulate::run(&args),
         LabCommand::List(args) => figures::list(&args),

@@ -13,6 +13,7 @@ pub mod figures;
 pub mod load;
 pub mod models;
 mod parallel;
+mod plan;
 pub mod plot;
 mod rng;
 pub mod scenario;

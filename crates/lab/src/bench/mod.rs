@@ -2,6 +2,7 @@
 //! topology in the same run and prints medians with their extremes.
 
 mod check;
+mod codec;
 mod concurrency;
 mod emulator;
 pub(crate) mod faults;
@@ -40,6 +41,8 @@ pub enum BenchCommand {
     Simulate(simulate::SimulateBenchArgs),
     /// The packet simulator: CPU seconds, packet-hops and memory, beside ns-3's.
     Sim(sim::SimBenchArgs),
+    /// The erasure codec beside other crates.
+    Codec(codec::CodecArgs),
     /// What the link emulator carries.
     Emu(emulator::EmulatorArgs),
 }
@@ -88,6 +91,11 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
         BenchCommand::Sim(args) => {
             let report = sim::run(&args)?;
             show(args.json, &report, sim::SimBenchReport::print)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        BenchCommand::Codec(args) => {
+            let report = codec::run(&args)?;
+            show(args.json, &report, codec::CodecReport::print)?;
             Ok(ExitCode::SUCCESS)
         }
         BenchCommand::Emu(args) => {

@@ -158,7 +158,8 @@ fn time(word: &str) -> Result<Duration, SpecError> {
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
 
-fn share(word: &str) -> Result<f64, SpecError> {
+/// Reads `1%`.
+pub(crate) fn share(word: &str) -> Result<f64, SpecError> {
     let wrong = || SpecError::Value { value: word.to_owned(), what: "percentage", example: "1%" };
     match split(word).ok_or_else(wrong)? {
         (number, "%") if number <= 100.0 => Ok(number / 100.0),

@@ -1,0 +1,143 @@
+//! Two ends in virtual time, over a path that loses up to 60 %, in bursts or not,
+//! reorders, duplicates, corrupts and goes dark, with either end dying and coming
+//! back: every byte exactly once and in order, or a clean error.
+//!
+//! `HOLDFAST_SEEDS=N` runs the seeds 0 to N instead of as many as fit the time. A
+//! failure prints one line; `HOLDFAST_REPLAY=seed` with the test `replay_one` runs
+//! the same run again.
+
+mod app;
+mod profile;
+mod rng;
+mod world;
+
+use app::Outcome;
+use holdfast_boston::{Config, Counters, Failure, FlowControl, Nanos, Redundancy};
+use profile::Profile;
+use std::time::{Duration, Instant};
+use world::{Summary, World};
+
+/// What the rest of `make test` leaves to it.
+const BUDGET: Duration = Duration::from_secs(15);
+
+fn run(seed: u64) -> Summary {
+    World::new(Profile::draw(seed)).run().unwrap_or_else(|why| {
+        let profile = Profile::draw(seed);
+        panic!(
+            "HOLDFAST_REPLAY={seed} cargo test -p holdfast-boston replay_one # {why}\n{profile:#?}"
+        )
+    })
+}
+
+#[test]
+fn every_byte_exactly_once_or_a_clean_error() {
+    let wanted: Option<u64> =
+        std::env::var("HOLDFAST_SEEDS").ok().map(|text| text.parse().expect("a number of seeds"));
+    let begun = Instant::now();
+    let (mut seed, mut sum) = (0, Summary::default());
+    while wanted.map_or(begun.elapsed() < BUDGET, |wanted| seed < wanted) {
+        let Summary { frames, lost, corrupted, failures, virtual_time } = run(seed);
+        sum.frames += frames;
+        sum.lost += lost;
+        sum.corrupted += corrupted;
+        sum.failures += failures;
+        sum.virtual_time = sum.virtual_time.plus(virtual_time);
+        seed += 1;
+    }
+    println!("{seed} seeds: {sum:?}");
+    assert!(sum.lost > seed && sum.corrupted > seed / 10, "the seeds exercise too little");
+    assert!(sum.failures > seed / 100, "restarts exercise too little");
+}
+
+#[test]
+fn replay_one() {
+    if let Ok(seed) = std::env::var("HOLDFAST_REPLAY") {
+        println!("{:?}", run(seed.parse().expect("a seed")));
+    }
+}
+
+/// What a client did to send 400 kB over such a path, ten times.
+fn cost(config: Config, loss: f64) -> Counters {
+    let mut sum = Counters::default();
+    for seed in 0..10 {
+        let mut world = World::new(Profile::lossy(seed, config, 400_000, loss));
+        world.run().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        let of = world.apps(0)[0].endpoint.counters();
+        sum.segments += of.segments;
+        sum.cells_needed += of.cells_needed;
+        sum.cells_sent += of.cells_sent;
+        sum.repairs += of.repairs;
+        sum.cuts += of.cuts;
+        sum.probes += of.probes;
+        sum.timeouts += of.timeouts;
+    }
+    sum
+}
+
+#[test]
+fn without_loss_nothing_is_sent_twice() {
+    for flow in [FlowControl::Tahoe, FlowControl::Reno, FlowControl::Vegas] {
+        let counters = cost(Config { flow, ..Config::default() }, 0.0);
+        assert_eq!(counters.cells_sent, counters.cells_needed, "{flow:?}");
+        let Counters { repairs, cuts, probes, timeouts, .. } = counters;
+        assert_eq!((repairs, cuts, probes, timeouts), (0, 0, 0, 0), "{flow:?}");
+    }
+}
+
+/// Boston-BP: what is lost is sent again, and hardly more; no timeout where some
+/// of a segment arrives (boston.md: the likely source of the paper's gains).
+#[test]
+fn bandwidth_preserving_repairs_cost_what_was_lost() {
+    for loss in [0.01, 0.05, 0.10, 0.20] {
+        let counters = cost(Config::default(), loss);
+        let share = counters.cells_sent as f64 / counters.cells_needed as f64;
+        let least = 1.0 / (1.0 - loss);
+        assert!((least * 0.98..least * 1.02).contains(&share), "{loss}: {share}, not {least}");
+        assert!(counters.timeouts * 100 < counters.segments, "{loss}: {counters:?}");
+    }
+}
+
+/// RFC 9265, recommendation 1: the code hides no congestion.
+#[test]
+fn losses_that_decoding_makes_good_cut_the_window_all_the_same() {
+    let spare = Redundancy::Fixed { first: 0.5, retransmit: 0.5 };
+    let counters = cost(Config { redundancy: spare, ..Config::default() }, 0.02);
+    assert!(counters.repairs * 100 < counters.segments, "{counters:?}");
+    assert!(counters.cuts > 100, "{counters:?}");
+}
+
+#[test]
+fn the_papers_redundancy_costs_its_share_and_saves_rounds() {
+    let [plain, fec] = [Redundancy::BandwidthPreserving, Redundancy::PAPER_FEC]
+        .map(|redundancy| cost(Config { redundancy, ..Config::paper_fec() }, 0.01));
+    assert!(fec.repairs * 2 < plain.repairs, "{fec:?} {plain:?}");
+    let share = fec.cells_sent as f64 / fec.cells_needed as f64;
+    assert!((1.03..1.06).contains(&share), "{share}");
+}
+
+/// A segment alone has no later cells that would tell of its last ones.
+#[test]
+fn the_end_of_a_stream_is_repaired_without_a_timeout() {
+    let (mut timeouts, mut probes) = (0, 0);
+    for seed in 0..200 {
+        let mut world = World::new(Profile::lossy(seed, Config::default(), 1000, 0.05));
+        world.run().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        let of = world.apps(0)[0].endpoint.counters();
+        timeouts += of.timeouts;
+        probes += of.probes;
+    }
+    // The probe itself is lost once in twenty times.
+    assert!(timeouts < 5 && probes > 5, "{timeouts} timeouts, {probes} probes");
+}
+
+#[test]
+fn who_died_and_came_back_is_noticed_at_its_first_word() {
+    for victim in 0..2 {
+        let mut profile = Profile::lossy(1, Config::default(), 4_000_000, 0.0);
+        profile.sides[victim].restart = Some((Nanos::from_ms(1000), Nanos::from_ms(100)));
+        let mut world = World::new(profile);
+        world.run().unwrap_or_else(|why| panic!("{why}"));
+        let survivor = world.apps(1 - victim)[0].outcome;
+        assert_eq!(survivor, Some(Outcome::Failed(Failure::Reset)));
+    }
+}

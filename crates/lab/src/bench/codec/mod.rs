@@ -1,0 +1,333 @@
+//! `holdfast lab bench codec`: time per packet to encode and to decode, beside
+//! other crates and a plain copy, turn by turn, so that whatever else the machine
+//! does hits all of them.
+
+mod peers;
+
+use super::stats::Summary;
+use crate::rng::Rng;
+use anyhow::{Result, ensure};
+use clap::Args;
+use holdfast_code::Kernel;
+use peers::{Codec, Erasure, Memcpy, Ours, Packet, Rusty, Shape, Simd};
+use serde::Serialize;
+use std::time::Instant;
+
+/// Segments take turns; with their redundant cells they stay in the second-level
+/// cache, bytes.
+const RING_BYTES: usize = 256 << 10;
+/// Patterns of erasures that are drawn, so that caches of inverses are exercised.
+const PATTERNS: usize = 4096;
+/// Cells up to this length count as small, bytes.
+const SMALL_LEN_MAX: usize = 64;
+/// All kernels for this kind of processor, whether this one has them or not.
+const KERNELS: [&str; 4] = ["gfni-avx512", "gfni-avx2", "avx2", "portable"];
+
+/// What is measured, and what is asked of the fastest kernel on a quiet core:
+/// time to encode and to decode, ns.
+const SHAPES: [(Shape, Option<[f64; 2]>); 6] = [
+    (Shape { data: 30, extra: 3, len: 48 }, Some([60.0, 120.0])),
+    (Shape { data: 30, extra: 3, len: 50 }, None),
+    (Shape { data: 188, extra: 19, len: 48 }, Some([1500.0, 3000.0])),
+    // 30 and 28 GB/s.
+    (Shape { data: 10, extra: 4, len: 1400 }, Some([14_000.0 / 30.0, 14_000.0 / 28.0])),
+    (Shape { data: 10, extra: 4, len: 16 << 10 }, None),
+    (Shape { data: 10, extra: 4, len: 64 << 10 }, None),
+];
+
+/// Options of the codec bench.
+#[derive(Args, Clone, Debug)]
+pub struct CodecArgs {
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// How often each codec has its turn.
+    #[arg(long, default_value_t = 15)]
+    pub rounds: usize,
+    /// How long a turn lasts, us; at least one packet.
+    #[arg(long, default_value_t = 1500)]
+    pub turn_us: u64,
+    /// Draws the patterns of erasures.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// One codec at one shape.
+#[derive(Clone, Debug, Serialize)]
+struct Entry {
+    codec: String,
+    is_ours: bool,
+    /// `None`: not measured, because this machine or this build does not have it.
+    times: Option<Times>,
+}
+
+/// Times per packet.
+#[derive(Clone, Debug, Serialize)]
+struct Times {
+    encode_ns: Summary,
+    decode_ns: Summary,
+    /// Bytes of the segment per time, of the medians.
+    encode_gb_per_s: f64,
+    decode_gb_per_s: f64,
+}
+
+/// All codecs at one shape; the ratios are of the medians, above 1 if ours is faster.
+#[derive(Clone, Debug, Serialize)]
+struct ShapeReport {
+    shape: String,
+    is_small: bool,
+    entries: Vec<Entry>,
+    asked_ns: Option<[f64; 2]>,
+    /// Of a copy of the segment, ns.
+    memcpy_ns: Summary,
+    /// Time of the fastest peer through ours: encode, decode.
+    to_best_peer: [f64; 2],
+    /// Time of the copy through ours: encode, decode.
+    to_memcpy: [f64; 2],
+}
+
+/// What the bench found.
+#[derive(Clone, Debug, Serialize)]
+pub struct CodecReport {
+    bench: &'static str,
+    rounds: usize,
+    /// The kernel that users get on this machine, and that ratios are about.
+    kernel: &'static str,
+    shapes: Vec<ShapeReport>,
+    not_measured: Vec<&'static str>,
+}
+
+/// Runs the bench.
+///
+/// # Errors
+/// When a codec refuses a shape or restores wrong bytes.
+pub fn run(args: &CodecArgs) -> Result<CodecReport> {
+    let progress = super::progress("codec", (SHAPES.len() * args.rounds) as u64);
+    let mut shapes = Vec::new();
+    for (shape, asked_ns) in SHAPES {
+        shapes.push(measure_shape(args, shape, asked_ns, || progress.inc(1))?);
+    }
+    progress.finish_and_clear();
+    Ok(CodecReport {
+        bench: "codec",
+        rounds: args.rounds,
+        kernel: Kernel::best().name(),
+        shapes,
+        not_measured: vec!["ISA-L", "klauspost/reedsolomon"],
+    })
+}
+
+/// A codec, its packets, and what its turns took, ns per packet.
+struct Lane {
+    name: String,
+    is_ours: bool,
+    codec: Box<dyn Codec>,
+    packets: Vec<Packet>,
+    encode_ns: Vec<f64>,
+    decode_ns: Vec<f64>,
+}
+
+fn lanes(shape: Shape) -> Result<Vec<Lane>> {
+    let lane = |name: &str, is_ours, codec: Box<dyn Codec>| Lane {
+        name: name.to_owned(),
+        is_ours,
+        codec,
+        packets: packets(shape),
+        encode_ns: Vec::new(),
+        decode_ns: Vec::new(),
+    };
+    let mut lanes = vec![lane("memcpy", false, Box::new(Memcpy(vec![0; shape.bytes()])))];
+    for kernel in Kernel::available() {
+        lanes.push(lane(kernel.name(), true, Box::new(Ours::new(shape, kernel)?)));
+    }
+    lanes.push(lane("reed-solomon-simd", false, Box::new(Simd::new(shape)?)));
+    lanes.push(lane("reed-solomon-erasure", false, Box::new(Erasure::new(shape)?)));
+    lanes.push(lane("rusty_erasure", false, Box::new(Rusty::new(shape)?)));
+    Ok(lanes)
+}
+
+fn packets(shape: Shape) -> Vec<Packet> {
+    let mut rng = Rng::new(shape.bytes() as u64);
+    let count = (RING_BYTES / shape.bytes()).max(1);
+    let packet = |_| Packet {
+        segment: (0..shape.bytes()).map(|_| rng.next_u64() as u8).collect(),
+        extra: vec![0; shape.extra * shape.len],
+    };
+    (0..count).map(packet).collect()
+}
+
+/// As many erased cells as there are redundant ones, in order; pattern after pattern.
+fn patterns(shape: Shape, seed: u64) -> Vec<u8> {
+    let mut rng = Rng::new(seed);
+    let mut patterns = Vec::new();
+    for _ in 0..PATTERNS {
+        let mut missing = Vec::new();
+        while missing.len() < shape.extra {
+            let cell = rng.below(shape.data as u64) as u8;
+            if !missing.contains(&cell) {
+                missing.push(cell);
+            }
+        }
+        missing.sort_unstable();
+        patterns.extend(missing);
+    }
+    patterns
+}
+
+fn measure_shape(
+    args: &CodecArgs,
+    shape: Shape,
+    asked_ns: Option<[f64; 2]>,
+    step: impl Fn(),
+) -> Result<ShapeReport> {
+    let mut lanes = lanes(shape)?;
+    let patterns = patterns(shape, args.seed);
+    for lane in &mut lanes {
+        lane.check(shape, &patterns[..shape.extra])?;
+    }
+    let turn_ns = args.turn_us * 1000;
+    for _ in 0..args.rounds {
+        for lane in &mut lanes {
+            lane.take_turn(turn_ns, patterns.chunks_exact(shape.extra))?;
+        }
+        step();
+    }
+    Ok(sum_up(shape, asked_ns, &lanes))
+}
+
+impl Lane {
+    /// Encodes all packets, and restores each once from nothing but the rest.
+    fn check(&mut self, shape: Shape, missing: &[u8]) -> Result<()> {
+        for packet in &mut self.packets {
+            self.codec.encode(packet)?;
+            if self.name == "memcpy" {
+                continue;
+            }
+            let original = packet.segment.clone();
+            for &cell in missing {
+                packet.segment[usize::from(cell) * shape.len..][..shape.len].fill(0);
+            }
+            self.codec.decode(packet, missing)?;
+            ensure!(packet.segment == original, "{} restores wrong bytes", self.name);
+        }
+        Ok(())
+    }
+
+    fn take_turn<'a>(
+        &mut self,
+        turn_ns: u64,
+        patterns: impl Iterator<Item = &'a [u8]> + Clone,
+    ) -> Result<()> {
+        let (codec, packets, mut i) = (&mut self.codec, &mut self.packets, 0);
+        let mut next = |count| {
+            i = if i + 1 < count { i + 1 } else { 0 };
+            i
+        };
+        self.encode_ns.push(time_per_call(turn_ns, || {
+            let i = next(packets.len());
+            codec.encode(&mut packets[i])
+        })?);
+        let mut patterns = patterns.cycle();
+        self.decode_ns.push(time_per_call(turn_ns, || {
+            let i = next(packets.len());
+            codec.decode(&mut packets[i], patterns.next().unwrap_or_default())
+        })?);
+        Ok(())
+    }
+}
+
+/// Calls until the time is over, looking at the clock ever more rarely, so that
+/// its own time does not count; ns per call.
+fn time_per_call(turn_ns: u64, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
+    let begun = Instant::now();
+    let (mut calls, mut until_look) = (0u64, 1u64);
+    loop {
+        for _ in 0..until_look {
+            call()?;
+        }
+        calls += until_look;
+        let passed = begun.elapsed().as_nanos() as u64;
+        if passed >= turn_ns {
+            return Ok(passed as f64 / calls as f64);
+        }
+        until_look = (calls / 2).max(1);
+    }
+}
+
+fn sum_up(shape: Shape, asked_ns: Option<[f64; 2]>, lanes: &[Lane]) -> ShapeReport {
+    let median =
+        |lane: &Lane| [Summary::of(&lane.encode_ns).median, Summary::of(&lane.decode_ns).median];
+    let best_kernel = Kernel::best().name();
+    let ours = lanes.iter().find(|lane| lane.name == best_kernel).map_or([0.0; 2], median);
+    let peers: Vec<[f64; 2]> =
+        lanes.iter().skip(1).filter(|lane| !lane.is_ours).map(median).collect();
+    let fastest = |side: usize| peers.iter().map(|times| times[side]).fold(f64::MAX, f64::min);
+    let copy = Summary::of(&lanes[0].encode_ns);
+    let absent = KERNELS.iter().filter(|name| !lanes.iter().any(|lane| lane.name == **name));
+    let mut entries: Vec<Entry> = lanes.iter().skip(1).map(|lane| lane.entry(shape)).collect();
+    entries.extend(absent.map(|name| Entry {
+        codec: (*name).to_owned(),
+        is_ours: true,
+        times: None,
+    }));
+    ShapeReport {
+        shape: format!("{}+{} x {} B", shape.data, shape.extra, shape.len),
+        is_small: shape.len <= SMALL_LEN_MAX,
+        entries,
+        asked_ns,
+        memcpy_ns: copy,
+        to_best_peer: [0, 1].map(|side| fastest(side) / ours[side]),
+        to_memcpy: [0, 1].map(|side| copy.median / ours[side]),
+    }
+}
+
+impl Lane {
+    fn entry(&self, shape: Shape) -> Entry {
+        let (encode_ns, decode_ns) = (Summary::of(&self.encode_ns), Summary::of(&self.decode_ns));
+        let bytes = shape.bytes() as f64;
+        let times = Times {
+            encode_gb_per_s: bytes / encode_ns.median,
+            decode_gb_per_s: bytes / decode_ns.median,
+            encode_ns,
+            decode_ns,
+        };
+        Entry { codec: self.name.clone(), is_ours: self.is_ours, times: Some(times) }
+    }
+}
+
+impl CodecReport {
+    /// A table for people.
+    pub fn print(&self) {
+        for shape in &self.shapes {
+            println!("{}, a copy takes {:.0} ns", shape.shape, shape.memcpy_ns.median);
+            for entry in &shape.entries {
+                let Some(times) = &entry.times else {
+                    println!("  {:22} not measured: this processor does not have it", entry.codec);
+                    continue;
+                };
+                println!(
+                    "  {:22} encode {}  decode {}",
+                    entry.codec,
+                    side(&times.encode_ns, times.encode_gb_per_s),
+                    side(&times.decode_ns, times.decode_gb_per_s),
+                );
+            }
+            if let Some([encode, decode]) = shape.asked_ns {
+                println!("  asked of gfni-avx512   encode {encode:.0} ns, decode {decode:.0} ns");
+            }
+            println!(
+                "  {} is {:.2} and {:.2} times as fast as the best peer, {:.2} and {:.2} as a copy",
+                self.kernel,
+                shape.to_best_peer[0],
+                shape.to_best_peer[1],
+                shape.to_memcpy[0],
+                shape.to_memcpy[1],
+            );
+        }
+        println!("not measured: {} (no Rust crate)", self.not_measured.join(", "));
+    }
+}
+
+fn side(ns: &Summary, gb_per_s: f64) -> String {
+    format!("{:9.1} ns ({:.1} to {:.1}) {gb_per_s:6.2} GB/s", ns.median, ns.min, ns.max)
+}
