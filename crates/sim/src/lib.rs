@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod app;
+pub mod atm;
 mod backup;
 mod check;
 mod client;

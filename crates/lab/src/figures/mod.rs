@@ -1,7 +1,13 @@
-//! The figures of the HALR and PFRC thesis, one file each: what is simulated,
-//! what the paper says of it, and what we get.
+//! The figures of the HALR and PFRC thesis and of TCP Boston, one file each: what is
+//! simulated, what the paper says of it, and what we get.
 
 mod active;
+mod boston;
+mod boston_fig2;
+mod boston_fig4;
+mod boston_fig5;
+mod boston_fig6;
+mod boston_sweep;
 mod context;
 mod fig07;
 mod fig08;
@@ -53,8 +59,9 @@ pub struct Figure {
     pub draw: fn(&Context) -> Drawn,
 }
 
-/// All of them, in the thesis' order; then what its text mentions beyond them.
-pub const FIGURES: [Figure; 22] = [
+/// All of them, in the thesis' order; then what its text mentions beyond them; then
+/// those of TCP Boston.
+pub const FIGURES: [Figure; 27] = [
     fig07::FIGURE,
     fig08::FIGURE,
     fig09::FIGURE,
@@ -77,7 +84,28 @@ pub const FIGURES: [Figure; 22] = [
     sweep_ratio::FIGURE,
     sweep_nodes::FIGURE,
     sweep_policy::FIGURE,
+    boston_fig2::FIGURE,
+    boston_fig4::FIGURE,
+    boston_fig5::FIGURE,
+    boston_fig6::FIGURE,
+    boston_sweep::FIGURE,
 ];
+
+/// Seeds of a figure that is a matter of chance also at seed 0, if not told otherwise.
+const SEEDS_OF_CHANCE: u64 = 10;
+
+impl Figure {
+    /// Seeds, if not told otherwise. The thesis' scenarios leave nothing to chance at
+    /// seed 0; TCP Boston's sources start at random, and its grid is too large to
+    /// repeat.
+    #[must_use]
+    pub fn seeds(&self) -> u64 {
+        match self.id {
+            "boston-fig4" | "boston-fig5" | "boston-fig6" => SEEDS_OF_CHANCE,
+            _ => 1,
+        }
+    }
+}
 
 /// A figure of one seed.
 #[derive(Clone, Debug, Default)]

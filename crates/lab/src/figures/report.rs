@@ -12,9 +12,10 @@ pub struct ReportArgs {
     /// The page.
     #[arg(long, default_value = "holdfast-lab.html")]
     pub output: PathBuf,
-    /// How many seeds; more than one gives 95 % confidence intervals.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    pub seeds: u64,
+    /// How many seeds; more than one gives 95 % confidence intervals. Without it one,
+    /// or ten where the scenario itself is a matter of chance.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub seeds: Option<u64>,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -29,21 +30,25 @@ const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:900px;margin:2em a
 
 /// The page.
 #[must_use]
-pub fn page(finished: &[Finished], seeds: u64) -> String {
+pub fn page(finished: &[Finished], seeds: Option<u64>) -> String {
     let findings = || finished.iter().flat_map(|it| &it.findings);
     let agree = findings().filter(|it| it.verdict == Verdict::Agrees).count();
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\">\
-         <title>Holdfast: HALR and PFRC, simulated</title>\n<style>{STYLE}</style>\n\
-         <h1>HALR and PFRC, simulated</h1>\n\
+         <title>Holdfast: papers, simulated</title>\n<style>{STYLE}</style>\n\
+         <h1>HALR, PFRC and TCP Boston, simulated</h1>\n\
          <p>Local recovery and rate control at the edge of a cluster that fails over: the figures of \
          the thesis, simulated with the machines of <code>crates/edge</code> and the one-way TCPs of \
-         ns-2. <b>{agree} of {} numbers agree</b> with the paper; the others say why not. \
-         Version {}, {seeds} seed{}.</p>\n<nav>",
+         ns-2; then TCP Boston's, simulated cell by cell. <b>{agree} of {} numbers agree</b> with the papers; the others say why not. \
+         Version {}, {}.</p>\n<nav>",
         findings().count(),
         env!("CARGO_PKG_VERSION"),
-        if seeds == 1 { "" } else { "s" },
+        match seeds {
+            Some(1) => "1 seed".to_owned(),
+            Some(seeds) => format!("{seeds} seeds"),
+            None => "10 seeds where a scenario is a matter of chance, else 1".to_owned(),
+        },
     );
     for it in finished {
         let differ = it.findings.iter().filter(|it| it.verdict == Verdict::Differs).count();

@@ -28,9 +28,10 @@ pub struct RunArgs {
     /// Where NAME.csv and NAME.svg go.
     #[arg(long, default_value = ".")]
     pub output: PathBuf,
-    /// How many seeds; more than one gives 95 % confidence intervals.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    pub seeds: u64,
+    /// How many seeds; more than one gives 95 % confidence intervals. Without it one,
+    /// or ten where the scenario itself is a matter of chance.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub seeds: Option<u64>,
     /// The first seed; 0 is the thesis' scenario as it stands.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -133,10 +134,10 @@ fn named(names: &[String]) -> Result<Vec<Figure>> {
     names.iter().map(find).collect()
 }
 
-fn finish_all(figures: &[Figure], seed: u64, seeds: u64) -> Vec<Finished> {
+fn finish_all(figures: &[Figure], seed: u64, seeds: Option<u64>) -> Vec<Finished> {
     let bar = progress("drawing", figures.len() as u64);
     let one = |figure: &Figure| {
-        let finished = finish(*figure, seed, seeds);
+        let finished = finish(*figure, seed, seeds.unwrap_or(figure.seeds()));
         bar.inc(1);
         finished
     };
@@ -158,7 +159,8 @@ fn write(folder: &Path, finished: &Finished) -> Result<()> {
 
 impl Finished {
     /// For machines.
-    fn report(&self, seed: u64, seeds: u64) -> FigureReport {
+    fn report(&self, seed: u64, seeds: Option<u64>) -> FigureReport {
+        let seeds = seeds.unwrap_or(self.figure.seeds());
         FigureReport {
             id: self.figure.id,
             title: self.figure.title,

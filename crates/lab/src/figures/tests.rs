@@ -26,7 +26,7 @@ fn names_are_unique_and_seeds_give_intervals() {
     assert_eq!(ids.len(), FIGURES.len());
     let finished = finish(fig12::FIGURE, 0, 3);
     assert!(finished.findings.iter().any(|it| it.plus_minus > 0.0));
-    let page = report::page(&[finished], 3);
+    let page = report::page(&[finished], Some(3));
     assert!(
         page.contains("<svg") && !page.contains("http://")
             || page.matches("http://").count()

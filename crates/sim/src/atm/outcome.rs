@@ -1,0 +1,155 @@
+//! What a run led to.
+
+use crate::Ns;
+
+/// Width of a bin of response times.
+pub const RESPONSE_BIN_NS: Ns = 10_000_000;
+/// Bins of response times; the last one holds what took longer.
+const BINS: usize = 6000;
+
+/// One connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowOutcome {
+    /// Packets that the receiver had completely.
+    pub delivered: u64,
+    /// Sum of their response times.
+    pub response_ns: u128,
+    /// Sum of squares of them, in µs.
+    response_us_squared: u128,
+    /// Packets that took longer than the deadline.
+    pub missed: u64,
+    /// Expiries of the retransmission timer.
+    pub timeouts: u64,
+    /// Reductions of the window without one.
+    pub cuts: u64,
+}
+
+/// Response times: from the departure of a packet's first byte until its last
+/// one is there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Responses {
+    pub mean_s: f64,
+    pub deviation_s: f64,
+    /// Share of packets that took longer than the deadline.
+    pub missed_share: f64,
+}
+
+impl Responses {
+    fn of<'a>(flows: impl Iterator<Item = &'a FlowOutcome> + Clone) -> Self {
+        let count = flows.clone().map(|it| it.delivered).sum::<u64>() as f64;
+        let sum: u128 = flows.clone().map(|it| it.response_ns).sum();
+        let squares: u128 = flows.clone().map(|it| it.response_us_squared).sum();
+        let missed: u64 = flows.map(|it| it.missed).sum();
+        let mean_s = sum as f64 / 1e9 / count;
+        let variance = squares as f64 / 1e12 / count - mean_s.powi(2);
+        Self { mean_s, deviation_s: variance.max(0.0).sqrt(), missed_share: missed as f64 / count }
+    }
+}
+
+/// A run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    pub flows: Vec<FlowOutcome>,
+    /// Simulated time.
+    pub duration_ns: Ns,
+    /// IP bytes of a packet.
+    pub packet_bytes: u32,
+    /// Packets that were sent, retransmissions and repairs too.
+    pub transmissions: u64,
+    /// Those after which the receiver had the packet.
+    pub usable: u64,
+    /// Cells that left the sources.
+    pub cells_sent: u64,
+    /// Those of them that repeat or repair.
+    pub cells_again: u64,
+    /// Those of them that are redundancy.
+    pub cells_redundant: u64,
+    /// Rows beyond the 256 of the code: they would have to be sent twice.
+    pub rows_beyond_code: u64,
+    /// Cells that the switches dropped.
+    pub cells_dropped: u64,
+    /// Cells that the sink got.
+    pub cells_received: u64,
+    /// Response times in bins of [`RESPONSE_BIN_NS`].
+    pub response_bins: Vec<u32>,
+}
+
+impl Outcome {
+    pub(super) fn new(sources: usize) -> Self {
+        Self {
+            flows: vec![FlowOutcome::default(); sources],
+            response_bins: vec![0; BINS],
+            ..Self::default()
+        }
+    }
+
+    /// A packet is there.
+    pub(super) fn note_delivered(&mut self, flow: usize, response_ns: Ns, deadline_ns: Ns) {
+        let it = &mut self.flows[flow];
+        it.delivered += 1;
+        it.response_ns += u128::from(response_ns);
+        it.missed += u64::from(response_ns > deadline_ns);
+        it.response_us_squared += u128::from(response_ns / 1000).pow(2);
+        self.response_bins[((response_ns / RESPONSE_BIN_NS) as usize).min(BINS - 1)] += 1;
+    }
+
+    /// Packets that the receivers had completely.
+    #[must_use]
+    pub fn delivered(&self) -> u64 {
+        self.flows.iter().map(|it| it.delivered).sum()
+    }
+
+    /// Effective throughput (TCP Boston §3.2), Mb/s.
+    #[must_use]
+    pub fn goodput_mbps(&self) -> f64 {
+        let bits = self.delivered() as f64 * f64::from(self.packet_bytes) * 8.0;
+        bits * 1000.0 / self.duration_ns.max(1) as f64
+    }
+
+    /// The response times of all packets together.
+    #[must_use]
+    pub fn all(&self) -> Responses {
+        Responses::of(self.flows.iter())
+    }
+
+    /// The mean over the connections of what each has, which is how TCP Boston
+    /// §3.2 defines the response time. One that delivered nothing has none.
+    #[must_use]
+    pub fn by_connection(&self) -> Responses {
+        let mut mean = Responses { mean_s: 0.0, deviation_s: 0.0, missed_share: 0.0 };
+        let served = || self.flows.iter().filter(|it| it.delivered > 0);
+        let count = served().count() as f64;
+        for flow in served() {
+            let it = Responses::of(std::iter::once(flow));
+            mean.mean_s += it.mean_s / count;
+            mean.deviation_s += it.deviation_s / count;
+            mean.missed_share += it.missed_share / count;
+        }
+        mean
+    }
+
+    /// Share of transmissions after which the receiver had not the packet.
+    #[must_use]
+    pub fn packet_loss(&self) -> f64 {
+        1.0 - self.usable as f64 / self.transmissions as f64
+    }
+
+    /// Share of cells that switches dropped.
+    #[must_use]
+    pub fn cell_loss(&self) -> f64 {
+        self.cells_dropped as f64 / self.cells_sent as f64
+    }
+
+    /// Expiries of retransmission timers.
+    #[must_use]
+    pub fn timeouts(&self) -> u64 {
+        self.flows.iter().map(|it| it.timeouts).sum()
+    }
+
+    /// Jain's index of the connections' goodput.
+    #[must_use]
+    pub fn fairness(&self) -> f64 {
+        let squares: f64 = self.flows.iter().map(|it| (it.delivered as f64).powi(2)).sum();
+        (self.delivered() as f64).powi(2) / squares / self.flows.len() as f64
+    }
+}

@@ -1,0 +1,182 @@
+//! The sink's end of a connection: AAL5 and an acknowledgement per packet for
+//! TCP; for Boston an AAL that delivers incomplete packets, and reports of what
+//! is pending.
+
+use super::aal5::Intact;
+use super::cell::Cell;
+use super::scenario::{Scenario, WINDOW_PACKETS_MAX};
+
+const RECORDS: usize = 2 * WINDOW_PACKETS_MAX as usize;
+/// Segments whose state one acknowledgement reports.
+const REPORTS_MAX: usize = 4;
+
+/// An acknowledgement.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ack {
+    /// All before it is there.
+    pub cumulative: u32,
+    /// A whole packet came; otherwise only a part of one did.
+    pub has_arrived: bool,
+    /// A segment is complete although cells before its last one were lost.
+    pub has_recovered: bool,
+    /// One beyond the order of the newest cell, and cells that came in all.
+    pub seen: u32,
+    pub received: u32,
+    reports: [(u32, u16); REPORTS_MAX],
+    count: u8,
+}
+
+impl Ack {
+    /// Segments and how many cells are pending (TCP Boston §2.2).
+    pub fn reports(&self) -> &[(u32, u16)] {
+        &self.reports[..usize::from(self.count)]
+    }
+}
+
+/// What a cell led to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Arrived {
+    /// The segment that became complete.
+    pub completed: Option<u32>,
+    /// The packet served its purpose, now or before.
+    pub is_usable: bool,
+    pub ack: Option<Ack>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    number: u32,
+    cells: u16,
+    /// Cells of the latest transmission, which `pdu` is.
+    latest_cells: u16,
+    pdu: u32,
+    is_done: bool,
+    /// To be reported.
+    is_dirty: bool,
+}
+
+/// No segment.
+const NONE: Segment = Segment {
+    number: u32::MAX,
+    cells: 0,
+    latest_cells: 0,
+    pdu: u32::MAX,
+    is_done: false,
+    is_dirty: false,
+};
+
+pub(super) struct Receiver {
+    m: u16,
+    is_boston: bool,
+    intact: Intact,
+    segments: Box<[Segment; RECORDS]>,
+    next: u32,
+    seen: u32,
+    received: u32,
+    dirty: Vec<u32>,
+}
+
+impl Receiver {
+    pub fn new(scenario: &Scenario) -> Self {
+        Self {
+            m: scenario.cells_per_packet(),
+            is_boston: scenario.protocol.is_boston(),
+            intact: Intact::default(),
+            segments: Box::new([NONE; RECORDS]),
+            next: 0,
+            seen: 0,
+            received: 0,
+            dirty: Vec::with_capacity(RECORDS),
+        }
+    }
+
+    #[inline]
+    pub fn handle_cell(&mut self, cell: &Cell) -> Arrived {
+        if self.is_boston { self.handle_row(cell) } else { self.handle_part(cell) }
+    }
+
+    /// TCP: only an intact packet counts.
+    fn handle_part(&mut self, cell: &Cell) -> Arrived {
+        if !self.intact.push(cell.pdu, cell.index, cell.is_end, self.m) {
+            return Arrived::default();
+        }
+        let is_known = cell.segment < self.next || self.segment(cell.segment).is_done;
+        let completed = (!is_known).then_some(cell.segment);
+        if completed.is_some() {
+            self.complete(cell);
+        }
+        let ack = Ack { cumulative: self.next, has_arrived: true, ..Ack::default() };
+        Arrived { completed, is_usable: true, ack: Some(ack) }
+    }
+
+    /// Boston: every row counts until there are m.
+    fn handle_row(&mut self, cell: &Cell) -> Arrived {
+        self.seen = cell.order + 1;
+        self.received += 1;
+        let (m, is_old) = (self.m, cell.segment < self.next);
+        let segment = self.segment(cell.segment);
+        if is_old || segment.is_done {
+            // The end of a transmission that was not needed any more. What is left
+            // of the one that completed the segment says nothing new.
+            let is_spare = segment.number == cell.segment && segment.pdu == cell.pdu;
+            let ack = (cell.is_end && !is_spare).then(|| self.ack(true, false));
+            return Arrived { completed: None, is_usable: ack.is_some(), ack };
+        }
+        if segment.pdu != cell.pdu {
+            (segment.pdu, segment.latest_cells) = (cell.pdu, 0);
+        }
+        segment.cells += 1;
+        segment.latest_cells += 1;
+        let has_recovered = segment.cells == m && segment.latest_cells <= cell.index;
+        let is_complete = segment.cells == m;
+        if !std::mem::replace(&mut segment.is_dirty, true) {
+            self.dirty.push(cell.segment);
+        }
+        if is_complete {
+            self.complete(cell);
+        }
+        let ack = (is_complete || cell.is_end).then(|| self.ack(is_complete, has_recovered));
+        Arrived { completed: is_complete.then_some(cell.segment), is_usable: is_complete, ack }
+    }
+
+    /// The record of a segment; one of long ago gives way to a new one.
+    fn segment(&mut self, number: u32) -> &mut Segment {
+        let next = self.next;
+        let segment = &mut self.segments[number as usize % RECORDS];
+        if segment.number != number && number >= next {
+            *segment = Segment { number, ..NONE };
+        }
+        segment
+    }
+
+    fn complete(&mut self, cell: &Cell) {
+        let segment = self.segment(cell.segment);
+        segment.is_done = true;
+        while self.segments[self.next as usize % RECORDS].number == self.next
+            && self.segments[self.next as usize % RECORDS].is_done
+        {
+            self.next += 1;
+        }
+    }
+
+    fn ack(&mut self, has_arrived: bool, has_recovered: bool) -> Ack {
+        let mut ack = Ack {
+            cumulative: self.next,
+            has_arrived,
+            has_recovered,
+            seen: self.seen,
+            received: self.received,
+            ..Ack::default()
+        };
+        let count = self.dirty.len().min(REPORTS_MAX);
+        for (entry, number) in ack.reports.iter_mut().zip(self.dirty.drain(..count)) {
+            let segment = &mut self.segments[number as usize % RECORDS];
+            if segment.number == number {
+                segment.is_dirty = false;
+                *entry = (number, self.m - segment.cells.min(self.m));
+                ack.count += 1;
+            }
+        }
+        ack
+    }
+}
