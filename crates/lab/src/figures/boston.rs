@@ -31,7 +31,7 @@ pub const FEC_AT_ONCE: usize = 4;
 /// Why numbers of response times differ.
 pub const STARVED: &str = "By connection, as the paper defines it. With small buffers one plain \
     Vegas connection takes the link and the others wait for timers of up to 60 s, so their few \
-    packets decide; the paper has no such starvation.";
+    packets decide; the paper reports no such starvation.";
 
 /// Runs many scenarios on all cores.
 pub fn run_all(scenarios: &[Scenario]) -> Vec<Outcome> {
