@@ -31,7 +31,7 @@ pub const FEC_AT_ONCE: usize = 4;
 /// Why numbers of response times differ.
 pub const STARVED: &str = "By connection, as the paper defines it. With small buffers one plain \
     Vegas connection takes the link and the others wait for timers of up to 60 s, so their few \
-    packets decide; the paper has no such starvation.";
+    packets decide; the paper reports no such starvation.";
 
 /// Runs many scenarios on all cores.
 pub fn run_all(scenarios: &[Scenario]) -> Vec<Outcome> {
@@ -147,16 +147,17 @@ fn numbers(it: &Outcome) -> Vec<f64> {
 /// A line over the buffers.
 pub fn curve(name: &str, values: &[f64; BUFFERS.len()]) -> Line {
     let points = BUFFERS.iter().zip(values).filter(|it| it.1.is_finite());
-    line(name, points.map(|(x, y)| (f64::from(*x), *y)).collect())
+    line(name, points.map(|(x, y)| (f64::from(*x).log2(), *y)).collect())
 }
 
 /// A chart over the buffers.
 pub fn chart(packet: usize, y_name: &str, lines: Vec<Line>) -> Chart {
     Chart {
         title: format!("{}-byte packets, 64 kB windows", PACKETS[packet].0),
-        x_name: "switch buffer, cells".to_owned(),
+        x_name: "switch buffer, log2 of cells".to_owned(),
         y_name: y_name.to_owned(),
-        x_range: (0.0, 4000.0),
+        // 64 to 4,000 cells; the legend is to the left of them.
+        x_range: (0.0, 12.0),
         lines,
         ..Chart::default()
     }

@@ -45,6 +45,8 @@ fn draw(_: &Context) -> Drawn {
         x_name: "alpha, cells added to 30".to_owned(),
         y_name: "mean round trips, log10".to_owned(),
         x_range: (0.0, ALPHA_MAX as f64),
+        // Above 1,000 is room for the legend.
+        y_range: Some((0.0, 4.5)),
         lines,
         ..Chart::default()
     };
@@ -60,7 +62,7 @@ fn alpha_min(cells: usize, rate: f64) -> f64 {
 fn checks() -> Vec<Check> {
     let value = |what, cells, alpha, rate, expected: f64| {
         let ours = equation_2(cells, alpha, rate);
-        Check::new(what, "(equation 2)", ours, (expected - 0.005, expected + 0.005))
+        Check::new(what, "(equation 2)", ours, (0.999 * expected, 1.001 * expected))
     };
     vec![
         Check::new(
@@ -85,7 +87,21 @@ fn checks() -> Vec<Check> {
         .because("1,500 bytes and AAL5's trailer fill 32 cells; then the paper's 3 is exact."),
         value("round trips at 5 %, alpha 1", CELLS, 1, 0.05, 1.864),
         value("round trips at 10 %, alpha 3", CELLS, 3, 0.10, 1.733),
-        value("round trips at 20 %, alpha 0", CELLS, 0, 0.20, 807.8)
-            .because("Values of its own formula, in binary arithmetic."),
+        value("round trips at 20 %, alpha 0", CELLS, 0, 0.20, 807.8),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One claim does not follow from its own equation; everything else does.
+    #[test]
+    fn only_the_claim_for_thirty_cells_and_ten_percent_differs() {
+        let differs = |it: &&Check| !(it.accepted.0..=it.accepted.1).contains(&it.ours);
+        let checks = checks();
+        let found: Vec<(&str, f64)> =
+            checks.iter().filter(differs).map(|it| (it.what.as_str(), it.ours)).collect();
+        assert_eq!(found, [("alpha for 3 round trips at 10 %, m = 30", 2.0)]);
+    }
 }

@@ -40,6 +40,8 @@ fn draw(context: &Context) -> Drawn {
         x_name: "response time, s (intervals of 0.1 s)".to_owned(),
         y_name: "share of packets, log10".to_owned(),
         x_range: (0.0, INTERVALS as f64 / 10.0),
+        // Above 1 is room for the legend.
+        y_range: Some((-5.0, 3.0)),
         lines: lines.collect(),
         ..Chart::default()
     };

@@ -109,7 +109,8 @@ fn draw(context: &Context) -> Drawn {
         ]);
     }
     let charts = CONTROLS.iter().enumerate().map(|(control, flow_control)| {
-        let lines = SCHEMES.iter().enumerate().map(|(scheme, (name, ..))| {
+        let drawn = SCHEMES.iter().enumerate().filter(|(_, it)| it.3 == 0);
+        let lines = drawn.map(|(scheme, (name, ..))| {
             let of = |it: &&(&Point, &Outcome)| {
                 let (point, scenario) = (it.0, &it.0.scenario);
                 (point.scheme, point.control) == (scheme, control)
