@@ -7,7 +7,7 @@ use holdfast_lab::takeover::{Outcome, TakeoverArgs, failure, one_takeover};
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
 use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed, addresses};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -18,11 +18,10 @@ pub fn binary() -> PathBuf {
     let binary = PathBuf::from(env!("CARGO_BIN_EXE_holdfast"));
     let shim = binary.with_file_name("libholdfast_shim.so");
     if !shim.is_file() {
+        let name = shim.parent().and_then(Path::file_name).filter(|name| *name != "debug");
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--locked", "-p", "holdfast-shim"]);
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
+        build.args(["build", "--locked", "-p", "holdfast-shim", "--profile"]);
+        build.arg(name.unwrap_or("dev".as_ref()));
         assert!(build.status().expect("cargo starts").success(), "the shim does not build");
     }
     binary

@@ -23,11 +23,10 @@ fn shim() -> PathBuf {
     let profile = exe.ancestors().nth(2).expect("target directory");
     let path = profile.join("libholdfast_shim.so");
     if !path.is_file() {
+        let name = profile.file_name().filter(|name| *name != "debug");
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "-p", "holdfast-shim"]);
-        if profile.ends_with("release") {
-            build.arg("--release");
-        }
+        build.args(["build", "-p", "holdfast-shim", "--profile"]);
+        build.arg(name.unwrap_or("dev".as_ref()));
         assert!(build.status().expect("cargo").success());
     }
     path
