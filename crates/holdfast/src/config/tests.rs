@@ -126,7 +126,7 @@ fn values_are_checked_where_they_stand() {
         assert!(message.contains(expected), "{to}: {message}");
         assert!(!remedy.is_empty());
         let wanted = to.lines().next_back().unwrap();
-        let section = line == "[[member]]" || to.starts_with("heartbeat") || to.ends_with("\"c\"");
+        let section = line == "[[member]]" || to.ends_with("[edge]") || to.ends_with("\"c\"");
         assert!(section || line.contains(wanted), "{to}: points at `{line}`");
     }
 }
