@@ -17,6 +17,8 @@
 #define GATE_EVENTS_BYTES (1 << 20)
 #define EDGE_FLOWS_DEFAULT 65536
 #define SYN_ACK_BYTES_MAX 128
+#define CAPTURE_BYTES_MAX 256
+#define CAPTURE_RING_BYTES (1 << 20)
 #define NO_MEMBER 0xffffffffu
 #define NO_SCALE 255
 
@@ -129,6 +131,24 @@ struct edge_flow {
 	__u8 zero[3];
 };
 
+/* Why a packet is shown to `holdfast capture`. */
+enum capture_what {
+	CAPTURE_REDIRECTED = 1,
+	CAPTURE_CLAMPED,
+	CAPTURE_RESENT,
+	CAPTURE_DROPPED,
+	CAPTURE_ANSWERED, /* an ICMP error in place of the packet */
+};
+
+struct captured {
+	__u64 at_ns; /* CLOCK_BOOTTIME */
+	__u32 ifindex;
+	__u32 what;
+	__u32 wire_bytes;
+	__u32 bytes; /* of `data` */
+	__u8 data[CAPTURE_BYTES_MAX];
+};
+
 _Static_assert(sizeof(struct service_key) == 20, "layout.rs");
 _Static_assert(sizeof(struct conn_key) == 36, "layout.rs");
 _Static_assert(sizeof(struct gate_slot) == 128, "layout.rs");
@@ -136,6 +156,7 @@ _Static_assert(sizeof(struct gate_event) == 208, "layout.rs");
 _Static_assert(sizeof(struct edge_fence) == 16, "layout.rs");
 _Static_assert(sizeof(struct edge_member) == 24, "layout.rs");
 _Static_assert(sizeof(struct edge_flow) == 40, "layout.rs");
+_Static_assert(sizeof(struct captured) == 280, "layout.rs");
 
 enum gate_counter {
 	GATE_SYNS,

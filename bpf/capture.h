@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only
+ *
+ * What `holdfast capture` shows: the beginning of every packet that a program
+ * changed, moved or dropped, and why. Off, it costs one load of a map's value.
+ * On is a moment in the future, so that a reader who dies switches it off.
+ */
+#ifndef HOLDFAST_CAPTURE_H
+#define HOLDFAST_CAPTURE_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "layout.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} capture_until SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, CAPTURE_RING_BYTES);
+} captures SEC(".maps");
+
+static __always_inline void capture(struct __sk_buff *skb, __u32 what)
+{
+	__u32 zero = 0, len = skb->len;
+	__u64 *until = bpf_map_lookup_elem(&capture_until, &zero), now;
+	struct captured *c;
+
+	if (!until || !*until)
+		return;
+	now = bpf_ktime_get_boot_ns();
+	if (now > *until)
+		return;
+	c = bpf_ringbuf_reserve(&captures, sizeof(*c), 0);
+	if (!c) /* the reader is slow: it misses packets, nobody waits */
+		return;
+	c->at_ns = now;
+	c->ifindex = skb->ifindex;
+	c->what = what;
+	c->wire_bytes = len;
+	if (len > CAPTURE_BYTES_MAX)
+		len = CAPTURE_BYTES_MAX;
+	c->bytes = len;
+	/* The bounds are for the verifier, which does not follow the two lines above. */
+	if (len == 0 || len > CAPTURE_BYTES_MAX || bpf_skb_load_bytes(skb, 0, c->data, len)) {
+		bpf_ringbuf_discard(c, BPF_RB_NO_WAKEUP);
+		return;
+	}
+	bpf_ringbuf_submit(c, 0);
+}
+
+#endif
