@@ -8,12 +8,12 @@ use crate::bench::service::{Variant, address, with_service};
 use crate::bench::takeover::{DAY_S, Outcome, PHASES, failure, second_of_day};
 use crate::load::{ConnectionReport, Fault, Group, Run, Spec, Workload};
 use crate::plot::{Chart, Line, Moment, Span, escape, stacked};
-use crate::rng::Rng;
 use crate::testbed::ours::GroupOptions;
 use crate::testbed::server::Program;
 use crate::testbed::{Plan, Role, Shape};
 use anyhow::{Context as _, Result};
 use clap::Args;
+use holdfast_sim::Rng;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -125,7 +125,7 @@ fn one(kind: FaultKind, title: &'static str, seed: u64) -> Result<Chapter> {
     let outcome = with_service(Variant::Ours, Program::Redis, &plan, &options, 0, |service| {
         let testbed = service.testbed;
         let group = service.group()?;
-        let after_us = FAULT_EARLIEST_US + Rng::new(seed).below(FAULT_SPAN_US);
+        let after_us = FAULT_EARLIEST_US + Rng::of_state(seed).below(FAULT_SPAN_US);
         let steps = fault_steps(kind, testbed, group, seed)?;
         let spec = Spec {
             address: address(false)?,

@@ -9,6 +9,7 @@ use crate::pipe::{Input, Kind, PipeId, Process, RETRY};
 use crate::primary::Primary;
 use crate::takeover::Takeover;
 use crate::world::{Event, NAMES, World};
+use holdfast_cluster::Nanos;
 use holdfast_cluster::detector::{Detector, DetectorOutput};
 use holdfast_wire::message::{FlowBounds, Message};
 use std::collections::VecDeque;
@@ -88,16 +89,8 @@ impl DetectorOutput for Beats {
     }
 }
 
-pub fn cluster(now: Ns) -> holdfast_cluster::Nanos {
-    holdfast_cluster::Nanos(now)
-}
-
-pub fn replica(now: Ns) -> holdfast_replica::Nanos {
-    holdfast_replica::Nanos(now)
-}
-
 pub fn detector(now: Ns) -> Detector {
-    Detector::new(cluster(now), cluster(HEARTBEAT))
+    Detector::new(Nanos(now), Nanos(HEARTBEAT))
 }
 
 impl Daemon {

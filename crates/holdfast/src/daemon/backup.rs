@@ -412,17 +412,16 @@ impl Follower {
         let mut declared = false;
         let mut take = |message: Message<'_>| {
             *heard_at = now;
-            let at = holdfast_cluster::Nanos(nanos.0);
             let mut beats = Beats { peer: &mut |_| {}, executed: 0, declared: &mut declared };
             if let Message::Beat { number, echo, .. } = message {
                 if armed.is_none() {
                     *armed = Some(now);
                     *detector = node.detector();
                 }
-                detector.handle_beat(at, number, echo, &mut beats);
+                detector.handle_beat(nanos, number, echo, &mut beats);
                 return;
             }
-            detector.handle_received(at, &mut beats);
+            detector.handle_received(nanos, &mut beats);
             if let Message::Refused { reason } = message {
                 refused = Some(format!("the primary goes on alone: {reason}"));
                 return;
@@ -449,7 +448,7 @@ impl Follower {
             link.send(m);
         };
         let mut beats = Beats { peer: &mut send, executed, declared: &mut declared };
-        self.detector.handle_timeout(holdfast_cluster::Nanos(node.nanos()), &mut beats);
+        self.detector.handle_timeout(Nanos(node.nanos()), &mut beats);
         declared
     }
 

@@ -11,6 +11,7 @@ use crate::poll::{Interest, Poll, Signals};
 use crate::status::{Lag, Role, State, Status};
 use crate::world;
 use anyhow::Context as _;
+use holdfast_cluster::Nanos;
 use holdfast_cluster::detector::Detector;
 use holdfast_linux::process;
 use holdfast_linux::shm::Settings;
@@ -309,7 +310,7 @@ impl<'a> Node<'a> {
     #[must_use]
     pub fn detector(&self) -> Detector {
         let period = self.config.heartbeat().as_nanos() as u64;
-        Detector::new(holdfast_cluster::Nanos(self.nanos()), holdfast_cluster::Nanos(period))
+        Detector::new(Nanos(self.nanos()), Nanos(period))
     }
 
     /// The instant of a machine's time.

@@ -6,12 +6,12 @@ use super::service::{Variant, address, program_for, with_service};
 use super::stats::{Stalls, Summary};
 use crate::emu::EmuSpec;
 use crate::load::{Action, Fault, Group as LoadGroup, Report, Run, Spec, Workload};
-use crate::rng::Rng;
 use crate::testbed::ours::{Group, GroupOptions};
 use crate::testbed::server::Program;
 use crate::testbed::{LogLink, Overheard, Plan, Role, Testbed};
 use anyhow::{Context as _, Result};
 use clap::Args;
+use holdfast_sim::Rng;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -288,7 +288,7 @@ impl TakeoverArgs {
 /// # Errors
 /// When the pair cannot be built or the load cannot begin.
 pub fn one_takeover(args: &TakeoverArgs, seed: u64) -> Result<Outcome> {
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::of_state(seed);
     let options = GroupOptions { no_commit: args.no_commit, ..GroupOptions::default() };
     let (program, plan) = (args.program(), args.plan(seed)?);
     with_service(Variant::Ours, program, &plan, &options, args.documents(), |service| {

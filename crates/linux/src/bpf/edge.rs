@@ -23,7 +23,16 @@ use std::time::{Duration, Instant};
 static OBJECT: Object = Object {
     name: "edge",
     bytes: aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/edge.bpf.o")),
-    maps: &["services", "addresses", "counters", "edge_fence", "edge_members", "edge_flows"],
+    maps: &[
+        "services",
+        "addresses",
+        "counters",
+        "capture_until",
+        "captures",
+        "edge_fence",
+        "edge_members",
+        "edge_flows",
+    ],
     counters: &EDGE_COUNTERS,
     priority: 102,
 };

@@ -16,6 +16,8 @@ pub const GATE_SLOTS_DEFAULT: u32 = 65_536;
 pub const EDGE_FLOWS_DEFAULT: u32 = 65_536;
 /// Largest SYN-ACK (from the IP header on) that an event carries, in bytes.
 pub const SYN_ACK_BYTES_MAX: usize = 128;
+/// What is shown of a captured packet, in bytes.
+pub(crate) const CAPTURE_BYTES_MAX: usize = 256;
 
 pub(crate) const NO_MEMBER: u32 = u32::MAX;
 pub(crate) const FLOW_SERVER_FIN: u32 = 1;
@@ -161,6 +163,17 @@ pub(crate) struct GateEvent {
     pub packet: [u8; SYN_ACK_BYTES_MAX],
 }
 
+#[derive(Clone, Copy, FromBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(crate) struct RawCaptured {
+    pub at_ns: u64,
+    pub ifindex: u32,
+    pub what: u32,
+    pub wire_bytes: u32,
+    pub bytes: u32,
+    pub data: [u8; CAPTURE_BYTES_MAX],
+}
+
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct RawFence {
@@ -198,6 +211,7 @@ const _: () = assert!(size_of::<ServiceKey>() == 20);
 const _: () = assert!(size_of::<RawKey>() == 36);
 const _: () = assert!(size_of::<GateSlot>() == 128);
 const _: () = assert!(size_of::<GateEvent>() == 208);
+const _: () = assert!(size_of::<RawCaptured>() == 280);
 const _: () = assert!(size_of::<RawFence>() == 16);
 const _: () = assert!(size_of::<RawMember>() == 24);
 const _: () = assert!(size_of::<RawFlow>() == 40);

@@ -8,6 +8,7 @@
 //! the mount namespace in which they were made (`ip netns exec` makes a new one).
 
 mod batch;
+mod capture;
 mod edge;
 mod error;
 mod gate;
@@ -17,6 +18,7 @@ mod net;
 mod slots;
 mod tapdrop;
 
+pub use capture::{CAPTURE_LEASE, Captured, Captures, What, boot_ns};
 pub use edge::{Edge, EdgeConfig, MemberPort};
 pub use error::BpfError;
 pub use gate::{Gate, GateConfig, SynAck};

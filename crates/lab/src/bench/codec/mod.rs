@@ -5,10 +5,10 @@
 mod peers;
 
 use super::stats::Summary;
-use crate::rng::Rng;
 use anyhow::{Result, ensure};
 use clap::Args;
 use holdfast_code::Kernel;
+use holdfast_sim::Rng;
 use peers::{Codec, Erasure, Memcpy, Ours, Packet, Rusty, Shape, Simd};
 use serde::Serialize;
 use std::time::Instant;
@@ -147,10 +147,10 @@ fn lanes(shape: Shape) -> Result<Vec<Lane>> {
 }
 
 fn packets(shape: Shape) -> Vec<Packet> {
-    let mut rng = Rng::new(shape.bytes() as u64);
+    let mut rng = Rng::of_state(shape.bytes() as u64);
     let count = (RING_BYTES / shape.bytes()).max(1);
     let packet = |_| Packet {
-        segment: (0..shape.bytes()).map(|_| rng.next_u64() as u8).collect(),
+        segment: (0..shape.bytes()).map(|_| rng.draw() as u8).collect(),
         extra: vec![0; shape.extra * shape.len],
     };
     (0..count).map(packet).collect()
@@ -158,7 +158,7 @@ fn packets(shape: Shape) -> Vec<Packet> {
 
 /// As many erased cells as there are redundant ones, in order; pattern after pattern.
 fn patterns(shape: Shape, seed: u64) -> Vec<u8> {
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::of_state(seed);
     let mut patterns = Vec::new();
     for _ in 0..PATTERNS {
         let mut missing = Vec::new();
