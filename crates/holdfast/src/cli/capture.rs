@@ -5,7 +5,7 @@ use super::{Failure, load};
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::exit;
 use anyhow::Context as _;
-use holdfast_linux::bpf::{CAPTURE_LEASE, Captured, Captures, What, boot_ns};
+use holdfast_linux::bpf::{Captured, Captures, What};
 use holdfast_linux::link;
 use holdfast_wire::pcapng::{LinkType, Record, Writer};
 use std::collections::BTreeMap;
@@ -15,6 +15,8 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const SIGNALS: u64 = 0;
+/// How often the programs are asked for more.
+const RENEW_PERIOD: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &CaptureArgs) -> Result<u8, Failure> {
     let (config, role) = load(&args.group)?;
@@ -73,7 +75,7 @@ fn follow(
             for captures in &mut *captures {
                 captures.renew().map_err(io::Error::other)?;
             }
-            renew_at = now + CAPTURE_LEASE / 3;
+            renew_at = now + RENEW_PERIOD;
         }
         let until = end.map_or(renew_at, |end| end.min(renew_at));
         let stop = poll.wait(Some(until))?.iter().any(|ready| ready.token == SIGNALS);
@@ -91,19 +93,19 @@ fn follow(
 struct Pcap {
     writer: Writer<Box<dyn Write>>,
     interfaces: BTreeMap<u32, u32>,
-    /// What to add to CLOCK_BOOTTIME for the time of day.
-    boot_at_ns: u64,
+    /// What to add to the kernel's stamps for the time of day: the first packet is
+    /// taken to have come when it is read.
+    boot_at_ns: Option<u64>,
     packets: u64,
     failed: Option<io::Error>,
 }
 
 impl Pcap {
     fn new(out: Box<dyn Write>) -> io::Result<Self> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut pcap = Self {
             writer: Writer::new(out)?,
             interfaces: BTreeMap::new(),
-            boot_at_ns: (now.as_nanos() as u64).saturating_sub(boot_ns()),
+            boot_at_ns: None,
             packets: 0,
             failed: None,
         };
@@ -133,9 +135,13 @@ impl Pcap {
                 number
             }
         };
+        let boot_at_ns = *self.boot_at_ns.get_or_insert_with(|| {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            (now.as_nanos() as u64).saturating_sub(packet.at_ns)
+        });
         self.writer.packet(&Record {
             interface,
-            at_ns: self.boot_at_ns + packet.at_ns,
+            at_ns: boot_at_ns + packet.at_ns,
             wire_bytes: packet.wire_bytes,
             bytes: packet.bytes,
             comment: comment(packet.what),

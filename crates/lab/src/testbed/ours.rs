@@ -161,6 +161,12 @@ impl<'a> Group<'a> {
         serde_json::from_slice(&done.stdout).context("status is not JSON")
     }
 
+    /// The group's file, at the same path on every host.
+    #[must_use]
+    pub fn config(&self) -> &Path {
+        &self.config
+    }
+
     /// `holdfast VERB.. --config FILE --role NAME` on a host.
     fn cli(&self, role: Role, verb: &[&str]) -> Result<Command> {
         let mut command = self.testbed.host(role).command("timeout");

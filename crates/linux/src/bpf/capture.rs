@@ -6,14 +6,13 @@ use super::layout::{CAPTURE_BYTES_MAX, RawCaptured};
 use aya::maps::{Array, Map, MapData, RingBuf};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::time::Duration;
 use zerocopy::FromBytes;
 
-/// The programs show packets for so long after each [`Captures::renew`].
-pub const CAPTURE_LEASE: Duration = Duration::from_secs(3);
+/// So many packets are shown before the next [`Captures::renew`].
+pub const CAPTURE_CREDIT: i64 = 1 << 16;
 
 const RING: &str = "captures";
-const UNTIL: &str = "capture_until";
+const CREDIT: &str = "capture_credit";
 
 /// Why a packet is shown: `enum capture_what`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +29,8 @@ pub enum What {
 /// One packet, as it was when a program showed it.
 #[derive(Clone, Copy, Debug)]
 pub struct Captured<'a> {
-    /// Of CLOCK_BOOTTIME; see [`boot_ns`].
+    /// Of the kernel's CLOCK_BOOTTIME, which a time namespace may hide: good for
+    /// distances.
     pub at_ns: u64,
     /// Where it came in.
     pub ifindex: u32,
@@ -43,7 +43,7 @@ pub struct Captured<'a> {
 
 /// What one set of programs shows. Dropping it switches the showing off.
 pub struct Captures {
-    until: Array<MapData, u64>,
+    credit: Array<MapData, i64>,
     ring: RingBuf<MapData>,
 }
 
@@ -63,24 +63,24 @@ impl Captures {
         let pinned = |name: &'static str| {
             MapData::from_pin(directory.join(name)).map_err(BpfError::map(name))
         };
-        let until = Array::try_from(Map::Array(pinned(UNTIL)?)).map_err(BpfError::map(UNTIL))?;
+        let credit = Array::try_from(Map::Array(pinned(CREDIT)?)).map_err(BpfError::map(CREDIT))?;
         let ring = RingBuf::try_from(Map::RingBuf(pinned(RING)?)).map_err(BpfError::map(RING))?;
-        let mut captures = Self { until, ring };
+        let mut captures = Self { credit, ring };
         // What an earlier reader left is old.
         while captures.ring.next().is_some() {}
         Ok(captures)
     }
 
-    /// Shows packets for another [`CAPTURE_LEASE`].
+    /// Shows another [`CAPTURE_CREDIT`] packets.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
     pub fn renew(&mut self) -> Result<(), BpfError> {
-        self.set(boot_ns() + CAPTURE_LEASE.as_nanos() as u64)
+        self.set(CAPTURE_CREDIT)
     }
 
-    fn set(&mut self, until_ns: u64) -> Result<(), BpfError> {
-        self.until.set(0, until_ns, 0).map_err(BpfError::map(UNTIL))
+    fn set(&mut self, packets: i64) -> Result<(), BpfError> {
+        self.credit.set(0, packets, 0).map_err(BpfError::map(CREDIT))
     }
 
     /// Hands over what was shown since the last call.
@@ -103,7 +103,7 @@ impl AsFd for Captures {
 
 impl Drop for Captures {
     fn drop(&mut self) {
-        // If it fails, the lease ends by itself.
+        // If it fails, the credit ends by itself.
         let _ = self.set(0);
     }
 }
@@ -119,15 +119,4 @@ impl What {
             other => Self::Other(other),
         }
     }
-}
-
-/// CLOCK_BOOTTIME now, which the programs' stamps are of.
-#[must_use]
-pub fn boot_ns() -> u64 {
-    // SAFETY: an all-zero timespec is a valid value of that plain C structure.
-    let mut now: libc::timespec = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes one timespec, which `now` is.
-    let status = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
-    // It cannot fail: the clock has existed since Linux 2.6.39.
-    if status == 0 { now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64 } else { 0 }
 }

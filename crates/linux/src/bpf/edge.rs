@@ -27,7 +27,7 @@ static OBJECT: Object = Object {
         "services",
         "addresses",
         "counters",
-        "capture_until",
+        "capture_credit",
         "captures",
         "edge_fence",
         "edge_members",

@@ -18,7 +18,7 @@ mod net;
 mod slots;
 mod tapdrop;
 
-pub use capture::{CAPTURE_LEASE, Captured, Captures, What, boot_ns};
+pub use capture::{CAPTURE_CREDIT, Captured, Captures, What};
 pub use edge::{Edge, EdgeConfig, MemberPort};
 pub use error::BpfError;
 pub use gate::{Gate, GateConfig, SynAck};
