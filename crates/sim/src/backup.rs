@@ -98,6 +98,7 @@ impl BackupOutput for Acting<'_> {
 impl World {
     pub fn follower_starts(&mut self, d: &mut Daemon) -> Phase {
         let member = d.member;
+        d.other_alone = false;
         self.start_server(member, Mode::Replay);
         let follower = Follower {
             machine: Backup::new(KEY),
@@ -156,8 +157,9 @@ impl World {
             return self.give_up(d, "the primary went on alone");
         }
         let is_long = |since: Ns| now - since > START_PATIENCE;
-        let unheard = !d.other_reached && f.armed.is_some_and(is_long);
-        let cause = cause.or(unheard.then_some(Cause::Unheard));
+        let told = if d.other_alone { Cause::Alone } else { Cause::Unheard };
+        let may = (d.other_alone || !d.other_reached) && f.armed.is_some_and(is_long);
+        let cause = cause.or(may.then_some(told));
         if let Some(cause) = cause.filter(|_| self.plan.mutation != Some(Mutation::NeverPromote)) {
             return self.takeover_begins(d, f, cause);
         }

@@ -56,6 +56,8 @@ pub struct Daemon {
     pub heard: Option<(u64, Option<usize>)>,
     /// Whether the edge hears the other member.
     pub other_reached: bool,
+    /// The other member is current and has lost this one.
+    pub other_alone: bool,
     pub edge: Link,
     pub pair: Link,
     pub phase: Phase,
@@ -114,6 +116,7 @@ impl World {
             epoch: 0,
             heard: None,
             other_reached: true,
+            other_alone: false,
             edge: Link::default(),
             pair: Link::default(),
             phase: Phase::Ask { ask_at: 0 },
@@ -259,6 +262,9 @@ impl World {
                     }
                     Ok(Message::Reach { member, yes }) if member == NAMES[1 - d.member] => {
                         d.other_reached = yes;
+                    }
+                    Ok(Message::Alone { member }) if member == NAMES[1 - d.member] => {
+                        d.other_alone = true;
                     }
                     Ok(Message::Beat { number, .. }) => {
                         let answer = Message::Beat { number, echo: number, executed: 0 };

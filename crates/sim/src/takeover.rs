@@ -25,6 +25,7 @@ pub enum Cause {
     ChannelLost,
     Silent,
     Unheard,
+    Alone,
 }
 
 /// What the edge has said.
