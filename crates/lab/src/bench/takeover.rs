@@ -178,6 +178,8 @@ pub struct Outcome {
     pub report: Report,
     /// `last_takeover` of the backup's status.
     pub takeover: Option<Value>,
+    /// The edge's events: when, by the calendar, and what.
+    pub edge_events: Vec<(String, String)>,
     /// Why the wrong member speaks in the end, if it does.
     pub wrong_end: Option<String>,
     /// Packets of the primary that clients got after it had been fenced.
@@ -336,6 +338,7 @@ impl Outcome {
         Self {
             report,
             takeover,
+            edge_events: group.events(Role::Edge),
             wrong_end: wrong_end(survivor, group),
             fenced_packets: 0,
             may_stop: survivor.is_none(),
