@@ -6,6 +6,7 @@
 
 mod error;
 mod raw;
+pub mod recover;
 #[cfg(test)]
 mod tests;
 

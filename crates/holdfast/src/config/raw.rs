@@ -150,7 +150,7 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> Group {
 }
 
 /// A number that must lie within bounds.
-fn number(
+pub(super) fn number(
     findings: &mut Findings,
     name: &str,
     written: Option<Spanned<u64>>,

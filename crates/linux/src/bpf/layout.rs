@@ -63,6 +63,16 @@ pub(crate) const EDGE_COUNTERS: [&str; 11] = [
     "odd",
 ];
 
+/// Default number of flows whose window scales an edge knows.
+pub const REGULATE_FLOWS_DEFAULT: u32 = 65_536;
+/// Most strings between a pair of edges.
+pub const STRINGS_MAX: usize = 16;
+
+pub(crate) const RECOVER_OUT: u16 = 1;
+pub(crate) const REGULATE_NEAR_FIN: u8 = 4;
+pub(crate) const REGULATE_FAR_FIN: u8 = 8;
+pub(crate) const REGULATE_RESET: u8 = 16;
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct ServiceKey {
@@ -194,6 +204,61 @@ pub(crate) struct RawFlow {
     pub zero: [u8; 3],
 }
 
+/// The head of a copied packet.
+#[derive(Clone, Copy, FromBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(crate) struct Recovered {
+    pub payload: u32,
+    pub tail_at: u32,
+    pub direction: u16,
+    pub way: u16,
+    pub headers: u16,
+    pub head_bytes: u16,
+    pub tail_bytes: u16,
+    pub tail_from: u16,
+    pub gso_size: u16,
+    pub zero: u16,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawRecoverCount {
+    pub copied: u64,
+    pub lost: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawRegulateFlow {
+    pub seen_ns: u64,
+    pub right_edge: u32,
+    pub session: u16,
+    pub interval: u16,
+    pub near_scale: u8,
+    pub far_scale: u8,
+    pub flags: u8,
+    pub zero: [u8; 5],
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawRegulateString {
+    pub bytes: u64,
+    pub flows: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawRegulateCount {
+    pub clamped: u64,
+    pub refused: u64,
+}
+
+const _: () = assert!(size_of::<Recovered>() == 24);
+const _: () = assert!(size_of::<RawRecoverCount>() == 16);
+const _: () = assert!(size_of::<RawRegulateFlow>() == 24);
+const _: () = assert!(size_of::<RawRegulateString>() == 16);
+const _: () = assert!(size_of::<RawRegulateCount>() == 16);
 const _: () = assert!(size_of::<ServiceKey>() == 20);
 const _: () = assert!(size_of::<RawKey>() == 36);
 const _: () = assert!(size_of::<GateSlot>() == 128);
@@ -213,6 +278,15 @@ unsafe impl Pod for RawFence {}
 unsafe impl Pod for RawMember {}
 // SAFETY: as above.
 unsafe impl Pod for RawFlow {}
+
+// SAFETY: as above.
+unsafe impl Pod for RawRecoverCount {}
+// SAFETY: as above.
+unsafe impl Pod for RawRegulateFlow {}
+// SAFETY: as above.
+unsafe impl Pod for RawRegulateString {}
+// SAFETY: as above.
+unsafe impl Pod for RawRegulateCount {}
 
 /// The address as the maps hold it: IPv4 mapped into IPv6.
 pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
