@@ -7,11 +7,19 @@
 //! arguments, so the same machines run at the wire and in the simulator.
 #![forbid(unsafe_code)]
 
+mod heaviest;
 mod pfrc;
+mod pool;
 mod recovery;
+mod slabs;
 
-pub use pfrc::{PfrcConfig, PfrcCounts, RateController, RightEdge};
-pub use recovery::{Direction, Passing, Recovery, RecoveryConfig, RecoveryCounts, Resend};
+pub use pfrc::{
+    Law, Measurement, PfrcConfig, PfrcCounts, RateController, RightEdge, WindowControl, clamp,
+};
+pub use recovery::{
+    Direction, Loose, Passing, Recovery, RecoveryConfig, RecoveryCounts, Resend, Shelf,
+};
+pub use slabs::{PACKET_MAX, Slabs, Slot};
 
 /// Time and durations, in nanoseconds.
 pub type Ns = u64;
