@@ -3,11 +3,14 @@
 //! ([`Recovery`], HALR), and share what is left of the bandwidth afterwards
 //! ([`RateController`], PFRC). Both have hard limits on what they remember.
 //!
+//! What a new flow's member is, where several serve, says [`maglev`].
+//!
 //! They know no clock, no socket and no packet format: time and packets are
 //! arguments, so the same machines run at the wire and in the simulator.
 #![forbid(unsafe_code)]
 
 mod heaviest;
+pub mod maglev;
 mod pfrc;
 mod pool;
 mod recovery;
