@@ -127,13 +127,14 @@ impl Recoverer {
         Ok(true)
     }
 
-    /// Ends caching and forgets everything, unless it is to go on always; `true`
-    /// if it has ended now.
+    /// Ends caching and forgets everything, unless it is to go on always or until
+    /// all is resent; `true` if it has ended now.
     ///
     /// # Errors
     /// [`RecoverError::Bpf`].
     pub fn stop(&mut self) -> Result<bool, RecoverError> {
-        if !self.active || self.config.start == Start::Always {
+        let is_resending = self.notes.cache.poll_timeout().is_some();
+        if !self.active || self.config.start == Start::Always || is_resending {
             return Ok(false);
         }
         self.active = false;
@@ -167,7 +168,7 @@ impl Recoverer {
     /// Returns how many flows that are.
     pub fn restored(&mut self, now: Instant, ways: &[Way]) -> usize {
         self.on_readable(now);
-        let before = self.notes.cache.flows();
+        let before = self.notes.cache.kept_flows();
         self.hops.extend(ways.iter().map(|way| (way.way, way.hop)));
         let is_back = |slot: &Slot| ways.iter().any(|way| way.way == slot.tag);
         let left = {
