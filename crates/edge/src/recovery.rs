@@ -12,7 +12,7 @@ use crate::heaviest::Heaviest;
 use crate::pool::NONE;
 use holdfast_wire::seq::SeqNo;
 use kick::Kick;
-use lists::{Flow, Kept, Lists, Place};
+use lists::{ENDING, Flow, Kept, Lists, Place, SACK};
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
@@ -282,8 +282,8 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         // A flow of which no SYN was seen is taken for one with SACK, as nearly
         // all are: bare duplicates would do nothing there.
         let is_new = at.segments == 0 && at.acked().is_none();
-        at.sack |= passing.sack.unwrap_or(is_new && !passing.is_syn);
-        at.is_ending |= passing.is_last;
+        at.mark(SACK, passing.sack.unwrap_or(is_new && !passing.is_syn));
+        at.mark(ENDING, passing.is_last);
         if at.acked().is_some_and(|acked| !passing.end.after(acked)) {
             return;
         }
@@ -333,14 +333,14 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         };
         let at = &mut self.lists.flows[flow];
         at.touch(now);
-        at.sack |= passing.sack.unwrap_or(false);
+        at.mark(SACK, passing.sack.unwrap_or(false));
         if at.acked().is_some_and(|acked| !ack.after(acked)) {
             return;
         }
         at.set_acked(ack);
-        let sack = at.sack;
+        let sack = at.has(SACK);
         self.free_acked(flow, ack);
-        if self.lists.flows[flow].is_ending && self.lists.flows[flow].first == NONE {
+        if self.lists.flows[flow].has(ENDING) && self.lists.flows[flow].first == NONE {
             return self.forget(key);
         }
         // Linux does not take bare duplicates for a loss once SACK is on.

@@ -58,12 +58,12 @@ impl Fixture {
     }
 
     /// The client sends a frame; what was copied of it.
-    fn into(&mut self, frame: &[u8], gso_size: u32) -> Option<Seen> {
+    fn enters(&mut self, frame: &[u8], gso_size: u32) -> Option<Seen> {
         self.lab.run(CLIENT_IN, frame, Context { ifindex: ifindex("ec"), gso_size });
         self.seen()
     }
 
-    fn out(&mut self, frame: &[u8]) -> Option<Seen> {
+    fn leaves(&mut self, frame: &[u8]) -> Option<Seen> {
         let context = Context { ifindex: ifindex("e0"), ..Context::default() };
         self.lab.run(MEMBER_IN, frame, context);
         self.seen()
@@ -118,23 +118,24 @@ fn off_copies_nothing_and_syns_only_what_concerns_them() {
     }
     let mut f = Fixture::new("syns");
     let syn = |v6: bool| request(v6).flags(SYN).options(&SYN_OPTIONS);
-    assert_eq!(f.into(&syn(false).build(), 0), None, "off");
+    assert_eq!(f.enters(&syn(false).build(), 0), None, "off");
     f.copies.set(CopyPolicy::Syns).expect("on");
     for v6 in [false, true] {
-        let seen = f.into(&syn(v6).build(), 0).expect("a copy");
+        let seen = f.enters(&syn(v6).build(), 0).expect("a copy");
         assert_eq!(whole(&seen), forwarded(&syn(v6)));
         assert!(seen.into);
     }
     let data = syn(false).payload(200);
-    assert_eq!(whole(&f.into(&data.build(), 0).expect("Fast Open")), forwarded(&data));
-    assert!(f.into(&request(false).flags(RST).build(), 0).is_some());
+    assert_eq!(whole(&f.enters(&data.build(), 0).expect("Fast Open")), forwarded(&data));
+    assert!(f.enters(&request(false).flags(RST).build(), 0).is_some());
     for frame in [request(false), request(false).payload(9), request(false).flags(FIN | ACK)] {
-        assert_eq!(f.into(&frame.build(), 0), None);
+        assert_eq!(f.enters(&frame.build(), 0), None);
     }
-    let answer = f.out(&reply().flags(SYN | ACK).options(&SYN_OPTIONS).build()).expect("SYN-ACK");
+    let answer =
+        f.leaves(&reply().flags(SYN | ACK).options(&SYN_OPTIONS).build()).expect("SYN-ACK");
     assert_eq!((answer.into, answer.headers.len(), answer.head.len()), (false, 60, 0));
-    assert!(f.out(&reply().flags(RST).build()).is_some());
-    assert_eq!(f.out(&reply().payload(9).build()), None);
+    assert!(f.leaves(&reply().flags(RST).build()).is_some());
+    assert_eq!(f.leaves(&reply().payload(9).build()), None);
     assert_eq!(f.copies.counts(), (6, 0));
 }
 
@@ -148,14 +149,14 @@ fn segments_are_copied_whole_and_of_the_answers_the_headers() {
     for v6 in [false, true] {
         for payload in [1, 30, 52, 500, 1448, 1500, 2500] {
             let frame = request(v6).options(&TIMESTAMPS).payload(payload).flags(ACK | PSH);
-            let seen = f.into(&frame.build(), 0).expect("a copy");
+            let seen = f.enters(&frame.build(), 0).expect("a copy");
             assert_eq!((whole(&seen), seen.tail.is_none()), (forwarded(&frame), true), "{payload}");
         }
     }
-    assert!(f.into(&request(false).flags(FIN | ACK).build(), 0).is_some());
-    assert_eq!(f.into(&request(false).build(), 0), None, "an acknowledgement goes the other way");
-    f.out(&reply().flags(SYN | ACK).build());
-    let seen = f.out(&reply().options(&TIMESTAMPS).payload(700).build()).expect("headers");
+    assert!(f.enters(&request(false).flags(FIN | ACK).build(), 0).is_some());
+    assert_eq!(f.enters(&request(false).build(), 0), None, "an acknowledgement goes the other way");
+    f.leaves(&reply().flags(SYN | ACK).build());
+    let seen = f.leaves(&reply().options(&TIMESTAMPS).payload(700).build()).expect("headers");
     assert_eq!((seen.headers.len(), seen.head.len(), seen.payload_bytes), (52, 0, 700));
     let headers = Headers::parse(&seen.headers).expect("headers");
     let mut ack = Vec::new();
@@ -177,7 +178,7 @@ fn of_an_offloaded_frame_the_first_and_the_last_segment_are_copied() {
         {
             let frame =
                 request(v6).options(&TIMESTAMPS).payload(payload).flags(ACK | PSH | FIN | CWR);
-            let seen = f.into(&frame.build(), segment).expect("a copy");
+            let seen = f.enters(&frame.build(), segment).expect("a copy");
             let (at, tail) = seen.tail.clone().expect("a tail");
             let bytes: Vec<u8> = (0..payload).map(|byte| byte as u8).collect();
             assert_eq!(seen.head, bytes[..segment as usize]);
@@ -196,7 +197,7 @@ fn of_an_offloaded_frame_the_first_and_the_last_segment_are_copied() {
     }
     // A frame of one segment is a packet.
     let frame = request(false).payload(1000);
-    let seen = f.into(&frame.build(), 1000).expect("a copy");
+    let seen = f.enters(&frame.build(), 1000).expect("a copy");
     assert_eq!((whole(&seen), seen.gso_bytes), (forwarded(&frame), 0));
 }
 
@@ -209,7 +210,7 @@ fn what_is_cut_short_is_not_copied() {
     f.copies.set(CopyPolicy::Segments).expect("on");
     let whole = request(false).payload(800).build();
     for length in [ETHERNET + 40, ETHERNET + 41, 500, whole.len() - 1] {
-        assert_eq!(f.into(&whole[..length], 0), None);
+        assert_eq!(f.enters(&whole[..length], 0), None);
     }
     let (_, lost) = f.copies.counts();
     assert_eq!(lost, 4);

@@ -9,7 +9,15 @@ const ROUND_TRIPS: usize = 32;
 /// whatever its flows wait for, it is no queue in front of it.
 const BUSY: f64 = 0.9;
 /// The window grows in one interval by at most this factor.
-const GROWTH_MAX: f64 = 2.0;
+const GROWTH_MAX: f64 = 1.05;
+/// Less than this share says that senders wait for what they were promised to
+/// be used up, or for the string...
+const STALLED: f64 = 0.25;
+/// ...and for so many intervals nothing is made of it.
+const STALLED_MAX: u32 = 10;
+/// A round trip is longer than the shortest one by up to this factor without a
+/// queue: measurements are noisy.
+const NOISE: f64 = 1.25;
 
 /// How the window follows what is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,6 +56,7 @@ pub struct WindowControl {
     interval_ends: Option<Ns>,
     round_trips_ns: [f64; ROUND_TRIPS],
     measured: usize,
+    stalled: u32,
 }
 
 impl WindowControl {
@@ -60,6 +69,7 @@ impl WindowControl {
             interval_ends: None,
             round_trips_ns: [f64::INFINITY; ROUND_TRIPS],
             measured: 0,
+            stalled: 0,
         }
     }
 
@@ -67,6 +77,7 @@ impl WindowControl {
     pub fn start(&mut self, now: Ns, flows: usize) {
         self.interval_ends = Some(now + self.config.interval_ns);
         self.round_trips_ns = [f64::INFINITY; ROUND_TRIPS];
+        self.stalled = 0;
         // The fair share: what eq (9) comes to rest at when no queue builds up.
         self.window_bytes = self.target_bytes() * self.round_trips() / flows.max(1) as f64;
     }
@@ -105,19 +116,24 @@ impl WindowControl {
     /// their windows, RTT = N W Δ / B. A round trip beyond the shortest of late
     /// is a queue, Q = (RTT - RTT_min) B / Δ, of which β is drained.
     fn shipped(&mut self, measured: &Measurement, beta: f64) -> f64 {
-        if measured.bytes == 0 || measured.flows == 0 {
-            // Nothing came: the string is down, or nobody has anything to send.
-            return self.window_bytes;
-        }
-        let (window, flows) = (self.window_bytes, measured.flows as f64);
+        let (window, flows) = (self.window_bytes, measured.flows.max(1) as f64);
         let (interval, came) = (self.config.interval_ns as f64, measured.bytes as f64);
         let target = self.target_bytes();
+        if came < STALLED * target && self.stalled < STALLED_MAX || measured.bytes == 0 {
+            self.stalled += 1;
+            return window;
+        }
+        self.stalled = 0;
         let round_trip = flows * window * interval / came;
-        self.round_trips_ns[self.measured % ROUND_TRIPS] = round_trip;
-        self.measured += 1;
-        let shortest = self.round_trips_ns.iter().copied().fold(f64::INFINITY, f64::min);
+        let is_busy = came >= BUSY * target;
+        if is_busy {
+            self.round_trips_ns[self.measured % ROUND_TRIPS] = round_trip;
+            self.measured += 1;
+        }
         let queue = measured.queue_bytes.unwrap_or_else(|| {
-            if came < BUSY * target { 0.0 } else { (round_trip - shortest) * came / interval }
+            let shortest = self.round_trips_ns.iter().copied().fold(f64::INFINITY, f64::min);
+            let waits = (round_trip - NOISE * shortest).max(0.0);
+            if is_busy { waits * came / interval } else { 0.0 }
         });
         let step = self.config.alpha * window * (target - came) / came - beta * queue / flows;
         (window + step).min(window * GROWTH_MAX)

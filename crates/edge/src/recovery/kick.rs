@@ -2,6 +2,7 @@
 //! acknowledgements first, then what is left of each, and again while there
 //! are tries. It needs no queue; what was acknowledged meanwhile is not sent.
 
+use super::lists::SACK;
 use super::{Direction, Recovery, Resend, Shelf};
 use crate::Ns;
 use crate::pool::NONE;
@@ -145,7 +146,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
             return Some(Item { step, kept: at.first, direction });
         }
         let step = step.max(1);
-        (at.ack != NONE && !at.sack && step <= self.config.ack_copies).then_some(Item {
+        (at.ack != NONE && !at.has(SACK) && step <= self.config.ack_copies).then_some(Item {
             step,
             kept: at.ack,
             direction: Direction::OutOfCluster,

@@ -30,33 +30,37 @@ pub(super) struct Flow {
     acked: SeqNo,
     at: u32,
     pub segments: u16,
-    is_acked: bool,
-    pub sack: bool,
-    /// The flow's last segment has passed: it ends when that is acknowledged.
-    pub is_ending: bool,
+    marks: u8,
 }
+
+/// `acked` is known.
+const ACKED: u8 = 1;
+/// The flow uses SACK.
+pub(super) const SACK: u8 = 2;
+/// The flow's last segment has passed: it ends when that is acknowledged.
+pub(super) const ENDING: u8 = 4;
 
 impl Flow {
     pub fn new(now: Ns) -> Self {
-        Self {
-            first: NONE,
-            ack: NONE,
-            acked: SeqNo(0),
-            at: units(now),
-            segments: 0,
-            is_acked: false,
-            sack: false,
-            is_ending: false,
-        }
+        Self { first: NONE, ack: NONE, acked: SeqNo(0), at: units(now), segments: 0, marks: 0 }
     }
 
     pub fn acked(&self) -> Option<SeqNo> {
-        self.is_acked.then_some(self.acked)
+        self.has(ACKED).then_some(self.acked)
     }
 
     pub fn set_acked(&mut self, ack: SeqNo) {
         self.acked = ack;
-        self.is_acked = true;
+        self.mark(ACKED, true);
+    }
+
+    pub fn has(&self, mark: u8) -> bool {
+        self.marks & mark != 0
+    }
+
+    /// Marks it, once and for all.
+    pub fn mark(&mut self, mark: u8, yes: bool) {
+        self.marks |= if yes { mark } else { 0 };
     }
 
     pub fn touch(&mut self, now: Ns) {
