@@ -1,15 +1,19 @@
-//! The configuration: one TOML file that all three hosts of a group share.
+//! The configuration: one TOML file that all hosts of a group share.
+//! [`Config`] is that of a replicated group; [`GroupFile`] is that of any kind.
 //!
 //! Nothing in it is guessed: an unknown key, a value out of range or a name
 //! that is not defined is an error with its line, its column and a remedy.
 //! `config show --effective` prints every default.
 
 mod error;
+mod kind;
 mod raw;
+pub mod spread;
 #[cfg(test)]
 mod tests;
 
 pub use error::{ConfigError, ConfigErrors};
+pub use kind::{GroupFile, Kind, choose_role, kind_of};
 
 use crate::key::GroupKey;
 use serde::Serialize;
@@ -155,14 +159,7 @@ impl Config {
     /// # Errors
     /// One error that points at `key_file`.
     pub fn key(&self) -> Result<GroupKey, ConfigErrors> {
-        GroupKey::load(&self.group.key_file).map_err(|error| {
-            ConfigErrors(vec![ConfigError {
-                path: self.path.clone(),
-                at: self.key_file_at,
-                message: format!("key_file: {error}"),
-                remedy: error.remedy(&self.group.key_file),
-            }])
-        })
+        raw::load_key(&self.group.key_file, &self.path, self.key_file_at)
     }
 
     /// The file with every default written out.

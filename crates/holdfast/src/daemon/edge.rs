@@ -389,6 +389,10 @@ impl<'a> EdgeDaemon<'a> {
         let result = match request {
             Request::Status => return serde_json::to_value(self.status()).unwrap_or_default(),
             Request::Events { since } => return self.events.answer(since),
+            Request::Show => return self.show(),
+            Request::Trace(_) | Request::Drain { .. } => {
+                return refusal("the edge of a replicated group cannot do this");
+            }
             Request::Fence => self.bpf.set_current(epoch, None),
             Request::Unfence => {
                 self.bpf.set_current(epoch, current.and_then(|name| self.links.index(&name)))
