@@ -11,6 +11,7 @@ mod raw;
 pub mod spread;
 #[cfg(test)]
 mod tests;
+pub mod transit;
 
 pub use error::{ConfigError, ConfigErrors};
 pub use kind::{GroupFile, Kind, choose_role, kind_of};

@@ -11,6 +11,7 @@ mod placement;
 pub mod primary;
 pub mod spread;
 pub mod takeover;
+pub mod transit;
 
 use crate::config::{Config, GroupFile, Role};
 use anyhow::{Context, anyhow};
@@ -27,6 +28,10 @@ pub fn run(file: &GroupFile, role: &str) -> anyhow::Result<()> {
             run_replicated(config, role).with_context(named)
         }
         GroupFile::Spread(config) => spread::run(config, role).with_context(named),
+        GroupFile::Transit(config) => {
+            let side = config.side(role).context("no such role")?;
+            transit::run(config, side).with_context(named)
+        }
     }
 }
 
