@@ -19,6 +19,10 @@
 #define SYN_ACK_BYTES_MAX 128
 #define CAPTURE_BYTES_MAX 256
 #define CAPTURE_RING_BYTES (1 << 20)
+#define RECOVER_RING_BYTES (4 << 20)
+/* The reader is woken when so much waits; else it looks when it needs to know. */
+#define RECOVER_WAKE_BYTES (RECOVER_RING_BYTES / 4)
+#define REGULATE_FLOWS_DEFAULT 65536
 #define STRINGS_MAX 8
 #define TRANSIT_SLOTS 256 /* a power of two */
 #define TRANSIT_FLOWS_DEFAULT 131072
@@ -153,6 +157,74 @@ struct captured {
 	__u8 data[CAPTURE_BYTES_MAX];
 };
 
+/* What is copied for recovery: the value of `recover_control`. */
+#define RECOVER_OFF 0
+#define RECOVER_SYNS 1
+#define RECOVER_SEGMENTS 2
+
+/* Which way a packet goes. A program may add a number of its own, such as the
+ * packet's string, above these bits. */
+#define RECOVER_INTO 0 /* into the part of the network that may fail */
+#define RECOVER_OUT 1
+#define RECOVER_WAY_SHIFT 8
+
+/* The head of a copied packet. Its bytes follow: the headers and the first
+ * segment's payload, and at `tail_from` the payload of the last segment. */
+struct recovered {
+	__u32 payload;    /* bytes of the whole frame's */
+	__u32 tail_at;    /* offset of the last segment in the payload; 0: no other */
+	__u16 direction;  /* RECOVER_INTO or RECOVER_OUT */
+	__u16 way;        /* the program's own number */
+	__u16 headers;    /* bytes of the IP and the TCP header */
+	__u16 head_bytes; /* of the first segment's payload */
+	__u16 tail_bytes;
+	__u16 tail_from; /* offset behind this structure */
+	__u16 gso_size;  /* 0: not segmented */
+	__u16 zero;
+};
+
+struct recover_count {
+	__u64 copied;
+	__u64 lost; /* no room in the ring, or longer than its longest record */
+};
+
+/* One word, so that a program sees either all of a change or none. */
+struct regulate_control {
+	__u32 window_bytes; /* 0: off */
+	__u16 interval;     /* of the controller; counts on with every one */
+	__u16 session;      /* from one switching on to the next; never 0 */
+};
+
+#define REGULATE_NEAR_SEEN 1
+#define REGULATE_FAR_SEEN 2
+#define REGULATE_NEAR_FIN 4
+#define REGULATE_FAR_FIN 8
+#define REGULATE_RESET 16
+
+/* A flow whose sender is on this side of the edge; its key has the sender as
+ * the client. */
+struct regulate_flow {
+	__u64 seen_ns;
+	__u32 right_edge; /* the furthest that the far side promised... */
+	__u16 session;    /* ...since then; an earlier one's is not known any more */
+	__u16 interval;   /* in which the sender was last counted */
+	__u8 near_scale;
+	__u8 far_scale;
+	__u8 flags;
+	__u8 zero[5];
+};
+
+/* What went into a string, counted per processor. */
+struct regulate_string {
+	__u64 bytes;
+	__u64 flows; /* times that a flow was the first time active in an interval */
+};
+
+struct regulate_count {
+	__u64 clamped;
+	__u64 refused; /* flows for which the table had no room */
+};
+
 #define STRING_V4 1 /* has a next hop for IPv4 */
 #define STRING_V6 2
 
@@ -216,6 +288,9 @@ _Static_assert(sizeof(struct edge_fence) == 16, "layout.rs");
 _Static_assert(sizeof(struct edge_member) == 24, "layout.rs");
 _Static_assert(sizeof(struct edge_flow) == 40, "layout.rs");
 _Static_assert(sizeof(struct captured) == 280, "layout.rs");
+_Static_assert(sizeof(struct recovered) == 24, "layout.rs");
+_Static_assert(sizeof(struct regulate_control) == 8, "layout.rs");
+_Static_assert(sizeof(struct regulate_flow) == 24, "layout.rs");
 _Static_assert(sizeof(struct string_row) == 28, "layout.rs");
 _Static_assert(sizeof(struct transit_table) == 500, "layout.rs");
 _Static_assert(sizeof(struct transit_key) == 40, "layout.rs");

@@ -8,6 +8,7 @@
 mod error;
 mod kind;
 mod raw;
+pub mod recover;
 pub mod spread;
 #[cfg(test)]
 mod tests;

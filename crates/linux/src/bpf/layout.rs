@@ -17,6 +17,8 @@ pub const EDGE_FLOWS_DEFAULT: u32 = 65_536;
 /// Largest SYN-ACK (from the IP header on) that an event carries, in bytes.
 pub const SYN_ACK_BYTES_MAX: usize = 128;
 
+/// Default number of flows whose window scales an edge knows.
+pub const REGULATE_FLOWS_DEFAULT: u32 = 65_536;
 /// Most strings of one transit group.
 pub const STRINGS_MAX: usize = 8;
 /// Parts into which a transit group's flows are hashed.
@@ -218,6 +220,10 @@ pub(crate) struct RawFlow {
     pub zero: [u8; 3],
 }
 
+pub(crate) const RECOVER_OUT: u16 = 1;
+pub(crate) const REGULATE_NEAR_FIN: u8 = 4;
+pub(crate) const REGULATE_FAR_FIN: u8 = 8;
+pub(crate) const REGULATE_RESET: u8 = 16;
 pub(crate) const STRING_V4: u32 = 1;
 pub(crate) const STRING_V6: u32 = 2;
 pub(crate) const TRANSIT_LEADS: u32 = 1;
@@ -227,6 +233,56 @@ pub(crate) const TRANSIT_FROM_STRING: u8 = 2;
 pub(crate) const TRANSIT_OUTSIDE_FIN: u8 = 4;
 pub(crate) const TRANSIT_STRING_FIN: u8 = 8;
 pub(crate) const TRANSIT_RESET: u8 = 16;
+
+/// The head of a copied packet.
+#[derive(Clone, Copy, FromBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(crate) struct Recovered {
+    pub payload: u32,
+    pub tail_at: u32,
+    pub direction: u16,
+    pub way: u16,
+    pub headers: u16,
+    pub head_bytes: u16,
+    pub tail_bytes: u16,
+    pub tail_from: u16,
+    pub gso_size: u16,
+    pub zero: u16,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawRecoverCount {
+    pub copied: u64,
+    pub lost: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawRegulateFlow {
+    pub seen_ns: u64,
+    pub right_edge: u32,
+    pub session: u16,
+    pub interval: u16,
+    pub near_scale: u8,
+    pub far_scale: u8,
+    pub flags: u8,
+    pub zero: [u8; 5],
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawRegulateString {
+    pub bytes: u64,
+    pub flows: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawRegulateCount {
+    pub clamped: u64,
+    pub refused: u64,
+}
 
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
@@ -283,6 +339,11 @@ const _: () = assert!(size_of::<GateEvent>() == 208);
 const _: () = assert!(size_of::<RawFence>() == 16);
 const _: () = assert!(size_of::<RawMember>() == 24);
 const _: () = assert!(size_of::<RawFlow>() == 40);
+const _: () = assert!(size_of::<Recovered>() == 24);
+const _: () = assert!(size_of::<RawRecoverCount>() == 16);
+const _: () = assert!(size_of::<RawRegulateFlow>() == 24);
+const _: () = assert!(size_of::<RawRegulateString>() == 16);
+const _: () = assert!(size_of::<RawRegulateCount>() == 16);
 const _: () = assert!(size_of::<RawString>() == 28);
 const _: () = assert!(size_of::<RawTable>() == 500);
 const _: () = assert!(size_of::<RawTransitKey>() == 40);
@@ -300,6 +361,14 @@ unsafe impl Pod for RawFence {}
 unsafe impl Pod for RawMember {}
 // SAFETY: as above.
 unsafe impl Pod for RawFlow {}
+// SAFETY: as above.
+unsafe impl Pod for RawRecoverCount {}
+// SAFETY: as above.
+unsafe impl Pod for RawRegulateFlow {}
+// SAFETY: as above.
+unsafe impl Pod for RawRegulateString {}
+// SAFETY: as above.
+unsafe impl Pod for RawRegulateCount {}
 // SAFETY: as above.
 unsafe impl Pod for RawTable {}
 // SAFETY: as above.
