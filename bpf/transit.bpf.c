@@ -10,6 +10,8 @@
 #include "capture.h"
 #include "csum.h"
 #include "maps.h"
+#include "recover.h"
+#include "regulate.h"
 #include "transit_key.h"
 
 #define AF_INET 2
@@ -220,8 +222,18 @@ static __always_inline int leads_inside(struct __sk_buff *skb, const struct pack
 	       string_at(t, fib.ifindex) != NO_STRING;
 }
 
+/* Every string is dead: the packet is lost, but the cache sees it. */
+static __always_inline int drop(struct __sk_buff *skb, const struct packet *p, enum parsed what)
+{
+	if (what == PARSED_TCP && !decrement_ttl(skb, p))
+		recover_see(skb, p, RECOVER_INTO | NO_STRING << RECOVER_WAY_SHIFT);
+	capture(skb, CAPTURE_DROPPED);
+	return steal(TRANSIT_NO_STRING_LEFT);
+}
+
 static __always_inline int send_into(struct __sk_buff *skb, const struct packet *p,
-				     const struct transit_table *t, __u32 string)
+				     enum parsed what, const struct transit_table *t,
+				     __u32 string)
 {
 	const struct string_row *row = &t->strings[string & (STRINGS_MAX - 1)];
 	struct bpf_redir_neigh hop = {};
@@ -244,6 +256,10 @@ static __always_inline int send_into(struct __sk_buff *skb, const struct packet 
 	}
 	if (decrement_ttl(skb, p))
 		return steal(TRANSIT_ODD);
+	if (what == PARSED_TCP) {
+		regulate_data(skb, p, string);
+		recover_see(skb, p, RECOVER_INTO | string << RECOVER_WAY_SHIFT);
+	}
 	count(TRANSIT_INTO);
 	count_traffic(skb, string, 0);
 	capture(skb, CAPTURE_REDIRECTED);
@@ -268,11 +284,7 @@ int transit_outside(struct __sk_buff *skb)
 		return PASS;
 	how = key_of(skb, &p, what, &key);
 	string = how == KEYED_FLOW ? string_of(t, &key, &p) : string_by_hash(t, &key, how);
-	if (string == NO_STRING) {
-		capture(skb, CAPTURE_DROPPED);
-		return steal(TRANSIT_NO_STRING_LEFT);
-	}
-	return send_into(skb, &p, t, string);
+	return string == NO_STRING ? drop(skb, &p, what) : send_into(skb, &p, what, t, string);
 }
 
 SEC("classifier")
@@ -296,11 +308,16 @@ int transit_string(struct __sk_buff *skb)
 	found = route(skb, &p, &fib, 0);
 	/* For this host, or for nobody, or back into a string. */
 	if (found < 0 || found == BPF_FIB_LKUP_RET_NOT_FWDED ||
-	    (found == BPF_FIB_LKUP_RET_SUCCESS && string_at(t, fib.ifindex) != NO_STRING))
+	    string_at(t, fib.ifindex) != NO_STRING)
 		return PASS;
 	if (key_of(skb, &p, what, &key) == KEYED_FLOW)
 		learn(t, &key, &p, string);
 	count_traffic(skb, string, 1);
+	if (what == PARSED_TCP) {
+		if (regulate_ack(skb, &p))
+			return steal(TRANSIT_ODD);
+		recover_see(skb, &p, RECOVER_OUT | string << RECOVER_WAY_SHIFT);
+	}
 	if (p.ttl <= 1 || found != BPF_FIB_LKUP_RET_SUCCESS) {
 		count(TRANSIT_SLOW_PATH);
 		return PASS;

@@ -5,6 +5,9 @@ use super::kind::check_kind;
 use super::raw::{
     self, check_address, check_interface, check_ip, check_name, explain, number, unspecified,
 };
+use super::recover::{
+    Policy, RawRecover, RawRegulate, Recover, Regulate, Start, check_recover, check_regulate,
+};
 use super::{CLIENT_INTERFACES_MAX, HEARTBEAT_MS};
 use crate::key::GroupKey;
 use holdfast_edge::strings::{Mode, STRINGS_MAX, StringsConfig};
@@ -34,6 +37,8 @@ pub struct TransitConfig {
     /// In the order of preference.
     #[serde(rename = "string")]
     pub strings: Vec<TransitString>,
+    pub recover: Recover,
+    pub regulate: Regulate,
     #[serde(skip)]
     key_file_at: Position,
     #[serde(skip)]
@@ -248,6 +253,8 @@ struct RawTransit {
     near: RawEdge,
     far: RawEdge,
     string: Vec<Spanned<RawString>>,
+    recover: Option<RawRecover>,
+    regulate: Option<RawRegulate>,
 }
 
 #[derive(Deserialize)]
@@ -295,6 +302,12 @@ fn check(findings: &mut Findings, raw: RawTransit) -> TransitConfig {
         near: check_edge(findings, raw.near),
         far: check_edge(findings, raw.far),
         strings: check_strings(findings, raw.string),
+        recover: check_recover(
+            findings,
+            raw.recover,
+            Recover::standard(Policy::HeadTail, Start::Suspicion),
+        ),
+        regulate: check_regulate(findings, raw.regulate),
         key_file_at,
         path: findings.path.to_owned(),
     }

@@ -12,6 +12,8 @@ use super::layout::{
 };
 use super::loader::{Counters, Object};
 use super::net;
+use super::recover::Copies;
+use super::regulate::Regulated;
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
 use aya::programs::TcAttachType::Ingress;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -28,6 +30,13 @@ static OBJECT: Object = Object {
         "counters",
         "capture_until",
         "captures",
+        "recover_control",
+        "recover_packets",
+        "recover_counts",
+        "regulate_control",
+        "regulate_flows",
+        "regulate_strings",
+        "regulate_counts",
         "transit_flows",
         "transit_table",
         "transit_traffic",
@@ -98,6 +107,8 @@ pub struct Transit {
     raw: RawTable,
     traffic: PerCpuArray<MapData, RawTraffic>,
     counters: Counters,
+    copies: Option<Copies>,
+    regulated: Option<Regulated>,
     string_count: usize,
     interfaces: Vec<String>,
     pin_dir: PathBuf,
@@ -126,6 +137,8 @@ impl Transit {
             raw,
             traffic: loaded.map("transit_traffic")?,
             counters: loaded.counters()?,
+            copies: Some(Copies::of(&mut loaded)?),
+            regulated: Some(Regulated::of(&mut loaded)?),
             string_count,
             interfaces: Vec::new(),
             pin_dir: config.pin_dir.clone(),
@@ -177,6 +190,18 @@ impl Transit {
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.counters.read()
+    }
+
+    /// Copies of the packets that pass, for a cache; only the first call has them.
+    #[must_use]
+    pub fn take_copies(&mut self) -> Option<Copies> {
+        self.copies.take()
+    }
+
+    /// The cap on windows; only the first call has it.
+    #[must_use]
+    pub fn take_regulated(&mut self) -> Option<Regulated> {
+        self.regulated.take()
     }
 
     /// What forgets flows that are over; it works beside this object.
