@@ -23,7 +23,10 @@
 /* The reader is woken when so much waits; else it looks when it needs to know. */
 #define RECOVER_WAKE_BYTES (RECOVER_RING_BYTES / 4)
 #define REGULATE_FLOWS_DEFAULT 65536
-#define STRINGS_MAX 16
+#define STRINGS_MAX 8
+#define TRANSIT_SLOTS 256 /* a power of two */
+#define TRANSIT_FLOWS_DEFAULT 131072
+#define NO_STRING 255u
 #define NO_MEMBER 0xffffffffu
 #define NO_SCALE 255
 
@@ -222,9 +225,61 @@ struct regulate_count {
 	__u64 refused; /* flows for which the table had no room */
 };
 
-_Static_assert(sizeof(struct recovered) == 24, "layout.rs");
-_Static_assert(sizeof(struct regulate_control) == 8, "layout.rs");
-_Static_assert(sizeof(struct regulate_flow) == 24, "layout.rs");
+#define STRING_V4 1 /* has a next hop for IPv4 */
+#define STRING_V6 2
+
+/* One string, as the edge sees it. */
+struct string_row {
+	__u32 ifindex; /* 0: no such string */
+	__u32 families;
+	__u8 next_hop4[4];
+	__u8 next_hop6[16];
+};
+
+#define TRANSIT_LEADS 1      /* the other edge follows this one's choices */
+#define TRANSIT_RETURN_ALL 2 /* moved flows go back to a string that returns */
+
+/* Which strings may be used, and which slot of the hash belongs to which. All
+ * of it is replaced in one map update: that is the fence. */
+struct transit_table {
+	__u32 epoch;
+	__u32 armed; /* 0 until the first update: a new map is closed */
+	__u32 usable; /* bit i: string i */
+	__u32 flags;
+	__u32 seed; /* of the hash; the same at both edges */
+	struct string_row strings[STRINGS_MAX];
+	__u8 slots[TRANSIT_SLOTS];
+};
+
+/* A flow without its direction: the lower end first. Ports and protocol are 0
+ * where only the pair of addresses counts. */
+struct transit_key {
+	__u8 low[16];
+	__u8 high[16];
+	__u16 low_port;
+	__u16 high_port;
+	__u32 protocol;
+};
+
+#define TRANSIT_FROM_OUTSIDE 1 /* a packet came from there */
+#define TRANSIT_FROM_STRING 2
+#define TRANSIT_OUTSIDE_FIN 4
+#define TRANSIT_STRING_FIN 8
+#define TRANSIT_RESET 16
+
+struct transit_flow {
+	__u64 seen_ns; /* CLOCK_MONOTONIC of the host, coarse, some 100 ms behind */
+	__u8 string;
+	__u8 home; /* its first string */
+	__u8 flags;
+	__u8 zero[5];
+};
+
+struct transit_traffic {
+	__u64 packets;
+	__u64 bytes;
+};
+
 _Static_assert(sizeof(struct service_key) == 20, "layout.rs");
 _Static_assert(sizeof(struct conn_key) == 36, "layout.rs");
 _Static_assert(sizeof(struct gate_slot) == 128, "layout.rs");
@@ -233,6 +288,14 @@ _Static_assert(sizeof(struct edge_fence) == 16, "layout.rs");
 _Static_assert(sizeof(struct edge_member) == 24, "layout.rs");
 _Static_assert(sizeof(struct edge_flow) == 40, "layout.rs");
 _Static_assert(sizeof(struct captured) == 280, "layout.rs");
+_Static_assert(sizeof(struct recovered) == 24, "layout.rs");
+_Static_assert(sizeof(struct regulate_control) == 8, "layout.rs");
+_Static_assert(sizeof(struct regulate_flow) == 24, "layout.rs");
+_Static_assert(sizeof(struct string_row) == 28, "layout.rs");
+_Static_assert(sizeof(struct transit_table) == 500, "layout.rs");
+_Static_assert(sizeof(struct transit_key) == 40, "layout.rs");
+_Static_assert(sizeof(struct transit_flow) == 16, "layout.rs");
+_Static_assert(sizeof(struct transit_traffic) == 16, "layout.rs");
 
 enum gate_counter {
 	GATE_SYNS,
@@ -271,6 +334,23 @@ enum edge_counter {
 	EDGE_SLOW_PATH,
 	EDGE_ODD,
 	EDGE_COUNTERS
+};
+
+enum transit_counter {
+	TRANSIT_INTO,       /* from outside into a string */
+	TRANSIT_OUT,        /* from a string to the outside */
+	TRANSIT_NEW,        /* flows that got a string here */
+	TRANSIT_LEARNED,    /* flows that the other edge had put on a string */
+	TRANSIT_FOLLOWED,   /* flows that the other edge has moved */
+	TRANSIT_MOVED,      /* flows whose string is dead */
+	TRANSIT_RETURNED,   /* flows whose first string is back */
+	TRANSIT_FULL,       /* packets of flows that find no room in the table */
+	TRANSIT_STATELESS,  /* fragments and what has no ports */
+	TRANSIT_QUOTED,     /* ICMP errors that follow the flow they quote */
+	TRANSIT_NO_STRING_LEFT,
+	TRANSIT_SLOW_PATH,
+	TRANSIT_ODD,
+	TRANSIT_COUNTERS
 };
 
 #endif

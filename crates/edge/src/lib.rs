@@ -2,6 +2,7 @@
 //! the packets that the outage would swallow and resend them when it is over
 //! ([`Recovery`], HALR), and share what is left of the bandwidth afterwards
 //! ([`RateController`], PFRC). Both have hard limits on what they remember.
+//! [`strings::Strings`] decides which of several parallel ways is used.
 //!
 //! What a new flow's member is, where several serve, says [`maglev`].
 //!
@@ -15,6 +16,7 @@ mod pfrc;
 mod pool;
 mod recovery;
 mod slabs;
+pub mod strings;
 
 pub use pfrc::{
     Law, Measurement, PfrcConfig, PfrcCounts, RateController, RightEdge, WindowControl, clamp,

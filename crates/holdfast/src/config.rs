@@ -12,6 +12,7 @@ pub mod recover;
 pub mod spread;
 #[cfg(test)]
 mod tests;
+pub mod transit;
 
 pub use error::{ConfigError, ConfigErrors};
 pub use kind::{GroupFile, Kind, choose_role, kind_of};

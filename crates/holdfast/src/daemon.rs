@@ -13,6 +13,7 @@ pub mod recover;
 pub mod regulate;
 pub mod spread;
 pub mod takeover;
+pub mod transit;
 
 use crate::config::{Config, GroupFile, Role};
 use anyhow::{Context, anyhow};
@@ -29,6 +30,10 @@ pub fn run(file: &GroupFile, role: &str) -> anyhow::Result<()> {
             run_replicated(config, role).with_context(named)
         }
         GroupFile::Spread(config) => spread::run(config, role).with_context(named),
+        GroupFile::Transit(config) => {
+            let side = config.side(role).context("no such role")?;
+            transit::run(config, side).with_context(named)
+        }
     }
 }
 

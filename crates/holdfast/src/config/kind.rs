@@ -1,7 +1,8 @@
 //! The three kinds of groups, and a file of any of them.
 
-use super::error::{ConfigError, ConfigErrors, Position};
+use super::error::ConfigErrors;
 use super::spread::SpreadConfig;
+use super::transit::TransitConfig;
 use super::{Config, read_limited};
 use crate::key::GroupKey;
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,7 @@ pub fn kind_of(text: &str) -> Kind {
 pub enum GroupFile {
     Replicated(Box<Config>),
     Spread(Box<SpreadConfig>),
+    Transit(Box<TransitConfig>),
 }
 
 impl GroupFile {
@@ -72,14 +74,7 @@ impl GroupFile {
         Ok(match kind_of(text) {
             Kind::Replicated => Self::Replicated(Box::new(Config::parse(path, text)?)),
             Kind::Spread => Self::Spread(Box::new(SpreadConfig::parse(path, text)?)),
-            Kind::Transit => {
-                return Err(ConfigErrors(vec![ConfigError {
-                    path: path.to_owned(),
-                    at: Position::default(),
-                    message: "transit groups are not built".to_owned(),
-                    remedy: "use another kind of group".to_owned(),
-                }]));
-            }
+            Kind::Transit => Self::Transit(Box::new(TransitConfig::parse(path, text)?)),
         })
     }
 
@@ -89,6 +84,7 @@ impl GroupFile {
         match self {
             Self::Replicated(_) => Kind::Replicated,
             Self::Spread(_) => Kind::Spread,
+            Self::Transit(_) => Kind::Transit,
         }
     }
 
@@ -98,6 +94,7 @@ impl GroupFile {
         match self {
             Self::Replicated(config) => &config.group.name,
             Self::Spread(config) => &config.group.name,
+            Self::Transit(config) => &config.group.name,
         }
     }
 
@@ -115,6 +112,10 @@ impl GroupFile {
                 list(config.group.addresses.iter().map(ToString::to_string).collect()),
                 config.hosts.len()
             ),
+            Self::Transit(config) => format!(
+                "keeps flows on {}",
+                list(config.strings.iter().map(|string| string.name.clone()).collect())
+            ),
         }
     }
 
@@ -124,6 +125,7 @@ impl GroupFile {
         match self {
             Self::Replicated(config) => config.effective(),
             Self::Spread(config) => config.effective(),
+            Self::Transit(config) => config.effective(),
         }
     }
 
@@ -135,6 +137,7 @@ impl GroupFile {
         match self {
             Self::Replicated(config) => config.key(),
             Self::Spread(config) => config.key(),
+            Self::Transit(config) => config.key(),
         }
     }
 
@@ -152,6 +155,7 @@ impl GroupFile {
                 role.map(|role| config.role_name(role).to_owned())
             }
             Self::Spread(config) => choose_role(&config.roles(), asked),
+            Self::Transit(config) => choose_role(&config.roles(), asked),
         }
     }
 
@@ -161,6 +165,7 @@ impl GroupFile {
         let run_dir = match self {
             Self::Replicated(config) => &config.group.run_dir,
             Self::Spread(config) => &config.group.run_dir,
+            Self::Transit(config) => &config.group.run_dir,
         };
         run_dir.join(format!("{role}.sock"))
     }
@@ -172,9 +177,9 @@ impl GroupFile {
     pub fn replicated(self) -> Result<Config, String> {
         match self {
             Self::Replicated(config) => Ok(*config),
-            Self::Spread(config) => Err(format!(
-                "`{}` is a spread group; this verb is for replicated groups",
-                config.group.name
+            Self::Spread(_) | Self::Transit(_) => Err(format!(
+                "`{}` is not a replicated group, and this verb is for replicated groups",
+                self.name()
             )),
         }
     }
