@@ -9,7 +9,7 @@ mod members;
 mod report;
 
 use super::edge_state::StateFile;
-use super::recover::{Recoverer, Way};
+use super::recover::{Exit, Recoverer, Way};
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind, Listener};
 use crate::config::{Config, Role};
@@ -349,11 +349,11 @@ impl<'a> EdgeDaemon<'a> {
     /// Plays to a member what clients said while nobody answered. It is tried for
     /// a while: the server may not listen yet.
     fn resend(&mut self, index: usize, name: &str) {
-        let hop = match self.bpf.hop(index) {
-            Ok(hop) => hop,
+        let exit = match self.bpf.hop(index) {
+            Ok(hop) => Exit::Host(hop).into(),
             Err(error) => return tracing::error!("resending to {name}: {error}"),
         };
-        let flows = self.recoverer.restored(Instant::now(), &[Way { way: 0, hop }]);
+        let flows = self.recoverer.restored(Instant::now(), &[Way { way: 0, exit }]);
         if flows > 0 {
             self.events.add("resend", format!("{flows} flows to {name}"));
         }

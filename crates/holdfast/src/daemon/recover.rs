@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// What the programs have copied is looked at this often at least, so that its
@@ -42,12 +43,18 @@ pub enum RecoverError {
 }
 
 /// Where the packets go now that were cached on their way with this number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     /// The program's number for it: the string; 0 where there is only one.
     pub way: u16,
-    /// The host that takes them now.
-    pub hop: Hop,
+    pub exit: Rc<Exit>,
+}
+
+/// How packets leave.
+pub enum Exit {
+    /// To this host, whatever the routes say.
+    Host(Hop),
+    /// By the routes that lead through an interface.
+    Routed(RawSender),
 }
 
 /// The cache of one edge and its kick-start. A component of an event loop: it
@@ -61,7 +68,7 @@ pub struct Recoverer {
     origin: Instant,
     active: bool,
     looked: Instant,
-    hops: BTreeMap<u16, Hop>,
+    exits: BTreeMap<u16, Rc<Exit>>,
     /// Packets that could not be sent again.
     failed: u64,
     bytes_max: u64,
@@ -96,7 +103,7 @@ impl Recoverer {
             origin: now,
             active: false,
             looked: now,
-            hops: BTreeMap::new(),
+            exits: BTreeMap::new(),
             failed: 0,
             bytes_max: config.memory_mb << 20,
         };
@@ -169,7 +176,7 @@ impl Recoverer {
     pub fn restored(&mut self, now: Instant, ways: &[Way]) -> usize {
         self.on_readable(now);
         let before = self.notes.cache.kept_flows();
-        self.hops.extend(ways.iter().map(|way| (way.way, way.hop)));
+        self.exits.extend(ways.iter().map(|way| (way.way, Rc::clone(&way.exit))));
         let is_back = |slot: &Slot| ways.iter().any(|way| way.way == slot.tag);
         let left = {
             let at = self.nanos(now);
@@ -201,8 +208,11 @@ impl Recoverer {
             let packet = self.notes.cache.shelf().get(resend.packet);
             let sent = match resend.direction {
                 Direction::IntoCluster => {
-                    let hop = self.hops.get(&resend.packet.tag);
-                    hop.is_some_and(|hop| self.frames.send(hop, packet).is_ok())
+                    match self.exits.get(&resend.packet.tag).map(Rc::as_ref) {
+                        Some(Exit::Host(hop)) => self.frames.send(hop, packet).is_ok(),
+                        Some(Exit::Routed(raw)) => raw.send(packet).is_ok(),
+                        None => false,
+                    }
                 }
                 Direction::OutOfCluster => self.raw.send(packet).is_ok(),
             };
