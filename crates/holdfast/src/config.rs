@@ -18,6 +18,7 @@ pub use error::{ConfigError, ConfigErrors};
 pub use kind::{GroupFile, Kind, choose_role, kind_of};
 
 use crate::key::GroupKey;
+use recover::Recover;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -48,6 +49,8 @@ pub struct Config {
     #[serde(rename = "member")]
     pub members: Vec<Member>,
     pub server: Server,
+    /// What the edge keeps for the time in which no member answers.
+    pub recover: Recover,
     #[serde(skip)]
     key_file_at: error::Position,
     #[serde(skip)]

@@ -9,6 +9,8 @@ pub mod member;
 pub mod pairing;
 mod placement;
 pub mod primary;
+pub mod recover;
+pub mod regulate;
 pub mod spread;
 pub mod takeover;
 pub mod transit;

@@ -3,6 +3,7 @@
 
 use super::error::{ConfigError, ConfigErrors, Findings, Position};
 use super::kind::check_kind;
+use super::recover::{Policy, RawRecover, Recover, Start, check_recover};
 use super::{CLIENT_INTERFACES_MAX, CONNECTIONS_MAX, HEARTBEAT_MS, RING_BYTES, SERVICES_MAX};
 use super::{Config, Edge, Group, Mac, Member, Server};
 use crate::key::GroupKey;
@@ -28,6 +29,7 @@ struct RawConfig {
     edge: RawEdge,
     member: Vec<Spanned<RawMember>>,
     server: RawServer,
+    recover: Option<RawRecover>,
 }
 
 #[derive(Deserialize)]
@@ -94,6 +96,11 @@ fn check(findings: &mut Findings, raw: RawConfig) -> Config {
         edge: check_edge(findings, raw.edge, &members, raw.group.name.get_ref(), &folder),
         group: check_group(findings, raw.group, &folder),
         server: check_server(findings, raw.server, &folder),
+        recover: check_recover(
+            findings,
+            raw.recover,
+            Recover::standard(Policy::Syn, Start::Always),
+        ),
         members,
         key_file_at,
         path: findings.path.to_owned(),
@@ -335,7 +342,10 @@ fn check_server(findings: &mut Findings, raw: RawServer, folder: &Path) -> Serve
     }
 }
 
-pub(super) fn check_address(findings: &mut Findings, spanned: &Spanned<String>) -> Option<SocketAddr> {
+pub(super) fn check_address(
+    findings: &mut Findings,
+    spanned: &Spanned<String>,
+) -> Option<SocketAddr> {
     let text = spanned.get_ref();
     let Ok(address) = text.parse::<SocketAddr>() else {
         findings.add(

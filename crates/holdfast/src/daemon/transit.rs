@@ -7,7 +7,10 @@
 pub mod beat;
 mod lines;
 mod report;
+mod resume;
 
+use super::recover::{Exit, Recoverer};
+use super::regulate::Regulator;
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::config::transit::{Return, Side, TransitConfig};
 use crate::poll::{Interest, Poll, Signals, Timers};
@@ -18,6 +21,7 @@ use holdfast_linux::bpf::{FlowSweeper, StringPort, Transit, TransitState};
 use holdfast_linux::process;
 use lines::Lines;
 use serde_json::{Value, json};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -29,8 +33,9 @@ const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
 const ADMIN: u64 = 0;
 const SIGNALS: u64 = 1;
+const RECOVER: u64 = 2;
 /// String `i` has the token `STRINGS + i`.
-const STRINGS: u64 = 2;
+const STRINGS: u64 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
@@ -49,6 +54,10 @@ struct TransitDaemon<'a> {
     lines: Lines,
     machine: Strings,
     bpf: Transit,
+    recoverer: Recoverer,
+    regulator: Regulator,
+    /// By string.
+    exits: Vec<Rc<Exit>>,
     epoch: u32,
     flows: FlowCounts,
     events: Events,
@@ -78,7 +87,8 @@ pub fn run(config: &TransitConfig, side: Side) -> Result<()> {
 impl<'a> TransitDaemon<'a> {
     fn start(config: &'a TransitConfig, side: Side) -> Result<Self> {
         let key = config.key()?;
-        let bpf = Transit::attach(&bpf_config(config, side, key.flows_seed()))?;
+        let mut bpf = Transit::attach(&bpf_config(config, side, key.flows_seed()))?;
+        let (recoverer, regulator) = resume::components(config, &mut bpf)?;
         // What an earlier life has declared dead has to be heard first.
         let known = bpf.state()?;
         let epoch = known.as_ref().map_or(0, |state| state.epoch);
@@ -89,6 +99,7 @@ impl<'a> TransitDaemon<'a> {
         for (index, socket) in lines.sockets().enumerate() {
             poll.add(socket, STRINGS + index as u64, Interest::Read)?;
         }
+        poll.add(&recoverer.fd(), RECOVER, Interest::Read)?;
         let flows = FlowCounts::default();
         sweep_in_background(bpf.sweeper()?, Arc::clone(&flows))?;
         let mut daemon = Self {
@@ -98,7 +109,10 @@ impl<'a> TransitDaemon<'a> {
             timers: Timers::new(),
             lines,
             machine: Strings::new(config.strings_config(), usable),
+            exits: resume::exits(config, side)?,
             bpf,
+            recoverer,
+            regulator,
             epoch,
             flows,
             events: Events::default(),
@@ -114,11 +128,14 @@ impl<'a> TransitDaemon<'a> {
         self.timers.set(Timer::Beat, Instant::now());
         loop {
             let judge = self.lines.deadline().map(|at| self.started + Duration::from_nanos(at.0));
-            let deadline = [self.timers.next(), judge].into_iter().flatten().min();
+            let (recover, regulate) = (self.recoverer.deadline(), self.regulator.deadline());
+            let deadline = [self.timers.next(), judge, recover, regulate];
+            let deadline = deadline.into_iter().flatten().min();
             let ready: Vec<u64> = self.poll.wait(deadline)?.iter().map(|r| r.token).collect();
             let now = Instant::now();
             self.hear(now)?;
             self.expire(now);
+            self.resume(now, ready.contains(&RECOVER))?;
             if ready.contains(&ADMIN) {
                 admin.serve(|request| self.answer(&request))?;
             }
@@ -186,11 +203,12 @@ impl<'a> TransitDaemon<'a> {
             }
             StringsEvent::Renew(string) => self.lines.renew(string, self.nanos(Instant::now())),
             StringsEvent::Table(table) => self.put_in_force(&table)?,
-            StringsEvent::Restored { .. } => {}
+            StringsEvent::Restored { strings } => self.resend(strings),
             StringsEvent::Capacity { bytes_per_s, full_bytes_per_s } => {
                 let [now, full] =
                     [bytes_per_s, full_bytes_per_s].map(|bytes| bytes * 8 / 1_000_000);
                 self.events.add("capacity", format!("{now} of {full} Mbit/s"));
+                self.regulate(bytes_per_s, full_bytes_per_s)?;
             }
         }
         Ok(())
@@ -254,6 +272,9 @@ impl<'a> TransitDaemon<'a> {
             Err(error) => refusal(&error.to_string()),
             Ok(()) => {
                 self.events.add(if close { "fenced" } else { "unfenced" }, "by hand");
+                if !close {
+                    self.resend(u32::MAX);
+                }
                 json!({ "epoch": self.epoch })
             }
         }

@@ -220,6 +220,9 @@ pub(crate) struct RawFlow {
     pub zero: [u8; 3],
 }
 
+/// The number of no string: of packets for which there was none.
+pub const NO_STRING: u16 = 255;
+
 pub(crate) const RECOVER_OUT: u16 = 1;
 pub(crate) const REGULATE_NEAR_FIN: u8 = 4;
 pub(crate) const REGULATE_FAR_FIN: u8 = 8;

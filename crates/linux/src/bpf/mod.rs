@@ -25,8 +25,8 @@ pub use edge::{Edge, EdgeConfig, MemberPort};
 pub use error::BpfError;
 pub use gate::{Gate, GateConfig, SynAck};
 pub use layout::{
-    EDGE_FLOWS_DEFAULT, GATE_SLOTS_DEFAULT, MEMBERS_MAX, REGULATE_FLOWS_DEFAULT, SERVICES_MAX,
-    STRINGS_MAX, SYN_ACK_BYTES_MAX, TRANSIT_FLOWS_DEFAULT, TRANSIT_SLOTS,
+    EDGE_FLOWS_DEFAULT, GATE_SLOTS_DEFAULT, MEMBERS_MAX, NO_STRING, REGULATE_FLOWS_DEFAULT,
+    SERVICES_MAX, STRINGS_MAX, SYN_ACK_BYTES_MAX, TRANSIT_FLOWS_DEFAULT, TRANSIT_SLOTS,
 };
 pub use recover::{Copied, Copies, CopyPolicy};
 pub use regulate::{Measured, Regulated};

@@ -49,7 +49,7 @@ impl EdgeDaemon<'_> {
             "services": self.config.group.services,
             "members": members.collect::<Vec<_>>(),
             "flows": { "count": self.bpf.all_bounds().len(), "max": EDGE_FLOWS_DEFAULT },
-            "cache": null,
+            "cache": self.recoverer.show(),
             "regulate": null,
             "counters": counters,
         })

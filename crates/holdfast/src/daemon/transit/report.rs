@@ -59,7 +59,7 @@ impl TransitDaemon<'_> {
         Peer { name: self.name(string).to_owned(), connected, note: word.to_owned() }
     }
 
-    fn flow_counts(&self) -> Vec<u64> {
+    pub(super) fn flow_counts(&self) -> Vec<u64> {
         let counts = self.flows.iter().take(self.config.strings.len());
         counts.map(|count| count.load(Ordering::Relaxed)).collect()
     }
@@ -113,8 +113,8 @@ impl TransitDaemon<'_> {
             "services": [],
             "members": members,
             "flows": { "count": flows.iter().sum::<u64>(), "max": self.config.group.flows_max },
-            "cache": null,
-            "regulate": null,
+            "cache": self.recoverer.show(),
+            "regulate": self.regulator.show(),
             "counters": self.counters(),
         })
     }
