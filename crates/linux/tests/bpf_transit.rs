@@ -32,13 +32,13 @@ fn address(text: &str) -> IpAddr {
 }
 
 impl Fixture {
-    /// Clients behind `no`, and strings 0 to 2 behind `n0` to `n2`.
+    /// Clients behind `nc`, and strings 0 to 2 behind `n0` to `n2`.
     fn new(name: &str, leads: bool, return_all: bool) -> Self {
         let lab = Lab::new(name);
         sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
-        link("no", "10.8.0.1/24", "fd08::1/64");
-        sh("ip neigh replace 10.8.0.2 lladdr 02:00:00:00:08:02 dev no nud permanent");
-        sh("ip neigh replace fd08::2 lladdr 02:00:00:00:08:02 dev no nud permanent");
+        link("nc", "10.8.0.1/24", "fd08::1/64");
+        sh("ip neigh replace 10.8.0.2 lladdr 02:00:00:00:08:02 dev nc nud permanent");
+        sh("ip neigh replace fd08::2 lladdr 02:00:00:00:08:02 dev nc nud permanent");
         for n in 0..STRINGS {
             link(&format!("n{n}"), &format!("10.11.{n}.1/24"), &format!("fd11:{n}::1/64"));
             for net in ["10.9.0.0/24", "10.7.0.0/24"] {
@@ -52,7 +52,7 @@ impl Fixture {
             next_hop6: Some(format!("fd11:{n}::2").parse().expect("address")),
         };
         let config = TransitConfig {
-            outside: vec!["no".into()],
+            outside: vec!["nc".into()],
             strings: (0..STRINGS).map(port).collect(),
             leads,
             return_all,
@@ -82,7 +82,7 @@ impl Fixture {
     }
 
     fn from_outside(&self, frame: &[u8]) -> (u32, Vec<u8>) {
-        self.lab.run(OUTSIDE, frame, Context { ifindex: ifindex("no"), ..Context::default() })
+        self.lab.run(OUTSIDE, frame, Context { ifindex: ifindex("nc"), ..Context::default() })
     }
 
     fn from_string(&self, string: usize, frame: &[u8]) -> (u32, Vec<u8>) {
@@ -391,6 +391,11 @@ fn icmp_errors_follow_the_flow_they_quote() {
     assert_eq!((f.count("quoted"), f.count("new")), (6, 2));
 }
 
+/// The kernel takes no shorter frame for a test run.
+fn shortest(frame: &[u8]) -> usize {
+    if frame[12] == 8 { 14 + 20 } else { 14 + 40 }
+}
+
 #[test]
 fn truncated_and_hostile_frames_do_no_harm() {
     if !is_root() {
@@ -407,8 +412,7 @@ fn truncated_and_hostile_frames_do_no_harm() {
     );
     let whole = [request(1).build(), udp(request(1).build()), request6(1).build(), quote, quote6];
     for frame in &whole {
-        // The kernel takes no shorter frame for a test run.
-        for len in 15..=frame.len() {
+        for len in shortest(frame)..=frame.len() {
             let verdict = f.from_outside(&frame[..len]).0;
             assert!([PASS, REDIRECT, STOLEN].contains(&verdict), "{len} bytes: {verdict}");
             let verdict = f.from_string(0, &frame[..len]).0;

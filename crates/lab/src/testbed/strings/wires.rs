@@ -16,7 +16,7 @@ pub mod interface {
     /// The client's.
     pub const CLIENT: &str = "c0";
     /// The near edge's towards the clients.
-    pub const NEAR_OUTSIDE: &str = "no";
+    pub const NEAR_OUTSIDE: &str = "nc";
     /// The far edge's towards the servers.
     pub const FAR_OUTSIDE: &str = "fo";
     /// A string's towards the near edge.
