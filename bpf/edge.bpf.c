@@ -10,6 +10,7 @@
 #include "csum.h"
 #include "maps.h"
 #include "capture.h"
+#include "recover.h"
 
 #define AF_INET 2
 #define AF_INET6 10
@@ -140,6 +141,7 @@ int edge_client(struct __sk_buff *skb)
 		return PASS;
 	if (decrement_ttl(skb, &p))
 		return steal(EDGE_ODD);
+	recover_see(skb, &p, RECOVER_INTO);
 	/* The server's kernel answers what it cannot take with an ACK (RFC 5961 §5);
 	 * a backup, which knows less, might take it for the client's. */
 	if (track_client(&p))
@@ -334,6 +336,7 @@ int edge_member(struct __sk_buff *skb)
 		return PASS;
 	if (!track(skb, &p))
 		return steal(EDGE_REFUSED_FLOWS);
+	recover_see(skb, &p, RECOVER_OUT);
 	return forward(skb, &p, speaker->l3_ifindex);
 }
 

@@ -19,6 +19,14 @@
 #define SYN_ACK_BYTES_MAX 128
 #define CAPTURE_BYTES_MAX 256
 #define CAPTURE_RING_BYTES (1 << 20)
+#define RECOVER_RING_BYTES (4 << 20)
+/* The reader is woken when so much waits; else it looks when it needs to know. */
+#define RECOVER_WAKE_BYTES (RECOVER_RING_BYTES / 4)
+#define REGULATE_FLOWS_DEFAULT 65536
+#define STRINGS_MAX 8
+#define TRANSIT_SLOTS 256 /* a power of two */
+#define TRANSIT_FLOWS_DEFAULT 131072
+#define NO_STRING 255u
 #define NO_MEMBER 0xffffffffu
 #define NO_SCALE 255
 
@@ -149,6 +157,129 @@ struct captured {
 	__u8 data[CAPTURE_BYTES_MAX];
 };
 
+/* What is copied for recovery: the value of `recover_control`. */
+#define RECOVER_OFF 0
+#define RECOVER_SYNS 1
+#define RECOVER_SEGMENTS 2
+
+/* Which way a packet goes. A program may add a number of its own, such as the
+ * packet's string, above these bits. */
+#define RECOVER_INTO 0 /* into the part of the network that may fail */
+#define RECOVER_OUT 1
+#define RECOVER_WAY_SHIFT 8
+
+/* The head of a copied packet. Its bytes follow: the headers and the first
+ * segment's payload, and at `tail_from` the payload of the last segment. */
+struct recovered {
+	__u32 payload;    /* bytes of the whole frame's */
+	__u32 tail_at;    /* offset of the last segment in the payload; 0: no other */
+	__u16 direction;  /* RECOVER_INTO or RECOVER_OUT */
+	__u16 way;        /* the program's own number */
+	__u16 headers;    /* bytes of the IP and the TCP header */
+	__u16 head_bytes; /* of the first segment's payload */
+	__u16 tail_bytes;
+	__u16 tail_from; /* offset behind this structure */
+	__u16 gso_size;  /* 0: not segmented */
+	__u16 zero;
+};
+
+struct recover_count {
+	__u64 copied;
+	__u64 lost; /* no room in the ring, or longer than its longest record */
+};
+
+/* One word, so that a program sees either all of a change or none. */
+struct regulate_control {
+	__u32 window_bytes; /* 0: off */
+	__u16 interval;     /* of the controller; counts on with every one */
+	__u16 session;      /* from one switching on to the next; never 0 */
+};
+
+#define REGULATE_NEAR_SEEN 1
+#define REGULATE_FAR_SEEN 2
+#define REGULATE_NEAR_FIN 4
+#define REGULATE_FAR_FIN 8
+#define REGULATE_RESET 16
+
+/* A flow whose sender is on this side of the edge; its key has the sender as
+ * the client. */
+struct regulate_flow {
+	__u64 seen_ns;
+	__u32 right_edge; /* the furthest that the far side promised... */
+	__u16 session;    /* ...since then; an earlier one's is not known any more */
+	__u16 interval;   /* in which the sender was last counted */
+	__u8 near_scale;
+	__u8 far_scale;
+	__u8 flags;
+	__u8 zero[5];
+};
+
+/* What went into a string, counted per processor. */
+struct regulate_string {
+	__u64 bytes;
+	__u64 flows; /* times that a flow was the first time active in an interval */
+};
+
+struct regulate_count {
+	__u64 clamped;
+	__u64 refused; /* flows for which the table had no room */
+};
+
+#define STRING_V4 1 /* has a next hop for IPv4 */
+#define STRING_V6 2
+
+/* One string, as the edge sees it. */
+struct string_row {
+	__u32 ifindex; /* 0: no such string */
+	__u32 families;
+	__u8 next_hop4[4];
+	__u8 next_hop6[16];
+};
+
+#define TRANSIT_LEADS 1      /* the other edge follows this one's choices */
+#define TRANSIT_RETURN_ALL 2 /* moved flows go back to a string that returns */
+
+/* Which strings may be used, and which slot of the hash belongs to which. All
+ * of it is replaced in one map update: that is the fence. */
+struct transit_table {
+	__u32 epoch;
+	__u32 armed; /* 0 until the first update: a new map is closed */
+	__u32 usable; /* bit i: string i */
+	__u32 flags;
+	__u32 seed; /* of the hash; the same at both edges */
+	struct string_row strings[STRINGS_MAX];
+	__u8 slots[TRANSIT_SLOTS];
+};
+
+/* A flow without its direction: the lower end first. Ports and protocol are 0
+ * where only the pair of addresses counts. */
+struct transit_key {
+	__u8 low[16];
+	__u8 high[16];
+	__u16 low_port;
+	__u16 high_port;
+	__u32 protocol;
+};
+
+#define TRANSIT_FROM_OUTSIDE 1 /* a packet came from there */
+#define TRANSIT_FROM_STRING 2
+#define TRANSIT_OUTSIDE_FIN 4
+#define TRANSIT_STRING_FIN 8
+#define TRANSIT_RESET 16
+
+struct transit_flow {
+	__u64 seen_ns; /* CLOCK_MONOTONIC of the host, coarse, some 100 ms behind */
+	__u8 string;
+	__u8 home; /* its first string */
+	__u8 flags;
+	__u8 zero[5];
+};
+
+struct transit_traffic {
+	__u64 packets;
+	__u64 bytes;
+};
+
 _Static_assert(sizeof(struct service_key) == 20, "layout.rs");
 _Static_assert(sizeof(struct conn_key) == 36, "layout.rs");
 _Static_assert(sizeof(struct gate_slot) == 128, "layout.rs");
@@ -157,6 +288,14 @@ _Static_assert(sizeof(struct edge_fence) == 16, "layout.rs");
 _Static_assert(sizeof(struct edge_member) == 24, "layout.rs");
 _Static_assert(sizeof(struct edge_flow) == 40, "layout.rs");
 _Static_assert(sizeof(struct captured) == 280, "layout.rs");
+_Static_assert(sizeof(struct recovered) == 24, "layout.rs");
+_Static_assert(sizeof(struct regulate_control) == 8, "layout.rs");
+_Static_assert(sizeof(struct regulate_flow) == 24, "layout.rs");
+_Static_assert(sizeof(struct string_row) == 28, "layout.rs");
+_Static_assert(sizeof(struct transit_table) == 500, "layout.rs");
+_Static_assert(sizeof(struct transit_key) == 40, "layout.rs");
+_Static_assert(sizeof(struct transit_flow) == 16, "layout.rs");
+_Static_assert(sizeof(struct transit_traffic) == 16, "layout.rs");
 
 enum gate_counter {
 	GATE_SYNS,
@@ -195,6 +334,23 @@ enum edge_counter {
 	EDGE_SLOW_PATH,
 	EDGE_ODD,
 	EDGE_COUNTERS
+};
+
+enum transit_counter {
+	TRANSIT_INTO,       /* from outside into a string */
+	TRANSIT_OUT,        /* from a string to the outside */
+	TRANSIT_NEW,        /* flows that got a string here */
+	TRANSIT_LEARNED,    /* flows that the other edge had put on a string */
+	TRANSIT_FOLLOWED,   /* flows that the other edge has moved */
+	TRANSIT_MOVED,      /* flows whose string is dead */
+	TRANSIT_RETURNED,   /* flows whose first string is back */
+	TRANSIT_FULL,       /* packets of flows that find no room in the table */
+	TRANSIT_STATELESS,  /* fragments and what has no ports */
+	TRANSIT_QUOTED,     /* ICMP errors that follow the flow they quote */
+	TRANSIT_NO_STRING_LEFT,
+	TRANSIT_SLOW_PATH,
+	TRANSIT_ODD,
+	TRANSIT_COUNTERS
 };
 
 #endif

@@ -2,16 +2,29 @@
 //! the packets that the outage would swallow and resend them when it is over
 //! ([`Recovery`], HALR), and share what is left of the bandwidth afterwards
 //! ([`RateController`], PFRC). Both have hard limits on what they remember.
+//! [`strings::Strings`] decides which of several parallel ways is used.
+//!
+//! What a new flow's member is, where several serve, says [`maglev`].
 //!
 //! They know no clock, no socket and no packet format: time and packets are
 //! arguments, so the same machines run at the wire and in the simulator.
 #![forbid(unsafe_code)]
 
+mod heaviest;
+pub mod maglev;
 mod pfrc;
+mod pool;
 mod recovery;
+mod slabs;
+pub mod strings;
 
-pub use pfrc::{PfrcConfig, PfrcCounts, RateController, RightEdge};
-pub use recovery::{Direction, Passing, Recovery, RecoveryConfig, RecoveryCounts, Resend};
+pub use pfrc::{
+    Law, Measurement, PfrcConfig, PfrcCounts, RateController, RightEdge, WindowControl, clamp,
+};
+pub use recovery::{
+    Direction, Loose, Passing, Recovery, RecoveryConfig, RecoveryCounts, Resend, Shelf,
+};
+pub use slabs::{PACKET_MAX, Slabs, Slot};
 
 /// Time and durations, in nanoseconds.
 pub type Ns = u64;

@@ -3,8 +3,11 @@
 //! window for all of them, every interval, and caps what their
 //! acknowledgements advertise, so that the queue need not overflow.
 
+mod control;
 #[cfg(test)]
 mod tests;
+
+pub use control::{Law, Measurement, WindowControl};
 
 use crate::Ns;
 use holdfast_wire::seq::SeqNo;
@@ -35,6 +38,8 @@ pub struct PfrcConfig {
     pub alpha: f64,
     /// Share of the capacity that is aimed at (u).
     pub utilization: f64,
+    /// How the window follows what is measured.
+    pub law: Law,
     /// The smallest window that is ever set; two segments keep ACKs coming.
     pub window_min_bytes: u32,
     /// May promises be taken back?
@@ -56,6 +61,8 @@ pub struct PfrcCounts {
 struct Flow {
     /// The furthest that was ever advertised.
     edge: Option<SeqNo>,
+    /// It has sent something in this interval.
+    is_active: bool,
 }
 
 /// The rate controller of one string. `K` names a flow.
@@ -71,8 +78,8 @@ pub struct RateController<K> {
     config: PfrcConfig,
     flows: BTreeMap<K, Flow>,
     received_bytes: u64,
-    window_bytes: f64,
-    interval_ends: Option<Ns>,
+    active: usize,
+    control: WindowControl,
     counts: PfrcCounts,
 }
 
@@ -84,37 +91,36 @@ impl<K: Ord + Copy> RateController<K> {
             config,
             flows: BTreeMap::new(),
             received_bytes: 0,
-            window_bytes: f64::INFINITY,
-            interval_ends: None,
+            active: 0,
+            control: WindowControl::new(config),
             counts: PfrcCounts::default(),
         }
     }
 
     /// A string has failed: less is left for all.
     pub fn handle_failure(&mut self, now: Ns) {
-        if self.interval_ends.is_some() {
+        if self.control.is_on() {
             return;
         }
-        self.interval_ends = Some(now + self.config.interval_ns);
-        self.received_bytes = 0;
-        // The fair share: what eq (9) comes to rest at when no queue builds up.
-        self.window_bytes = self.target_bytes() * self.round_trips() / self.active();
+        self.control.start(now, self.flows.len());
+        self.begin_interval();
     }
 
     /// The string is back: nobody is capped any more.
     pub fn handle_repair(&mut self) {
-        self.interval_ends = None;
-        self.window_bytes = f64::INFINITY;
+        self.control.stop();
     }
 
     /// A data packet passes.
     pub fn handle_data(&mut self, key: K, bytes: u32) {
         self.received_bytes += u64::from(bytes);
-        if self.flows.len() < self.config.flows_max {
-            self.flows.entry(key).or_default();
-        } else if !self.flows.contains_key(&key) {
+        if self.flows.len() >= self.config.flows_max && !self.flows.contains_key(&key) {
             self.counts.refused += 1;
+            return;
         }
+        let flow = self.flows.entry(key).or_default();
+        self.active += usize::from(!flow.is_active);
+        flow.is_active = true;
     }
 
     /// The flow has ended.
@@ -129,45 +135,46 @@ impl<K: Ord + Copy> RateController<K> {
         let Some(flow) = self.flows.get_mut(&key) else {
             return window_bytes;
         };
-        let cap = self.window_bytes.max(f64::from(self.config.window_min_bytes));
-        let mut allowed = window_bytes.min(cap as u32);
-        if self.config.right_edge == RightEdge::Keeps {
-            let promised = flow.edge.map_or(0, |edge| edge.since(ack).max(0) as u32);
-            allowed = allowed.max(promised).min(window_bytes);
-            let edge = ack.plus(u64::from(allowed));
-            flow.edge = Some(flow.edge.map_or(edge, |known| known.max(edge)));
-        }
+        let cap = self.control.window_bytes().map_or(u32::MAX, |cap| cap as u32);
+        let (allowed, edge) = match self.config.right_edge {
+            RightEdge::MayShrink => (window_bytes.min(cap), flow.edge),
+            RightEdge::Keeps => clamp(cap, flow.edge, ack, window_bytes, 0),
+        };
+        flow.edge = edge;
         self.counts.capped += u64::from(allowed < window_bytes);
         allowed
     }
 
     /// An interval has ended.
     pub fn handle_timeout(&mut self, now: Ns) {
-        let Some(ends) = self.interval_ends.filter(|ends| *ends <= now) else {
+        if self.control.poll_timeout().is_none_or(|ends| ends > now) {
             return;
+        }
+        let flows = match self.config.law {
+            Law::Printed => self.flows.len(),
+            Law::Shipped { .. } => self.active,
         };
-        self.interval_ends = Some(ends + self.config.interval_ns);
-        // thesis §6.3 eq (9): W(n+1) = W(n) + α (RTT/Δ) (u C(n) - B(n)) / N
-        let error = self.target_bytes() - self.received_bytes as f64;
-        let step = self.config.alpha * self.round_trips() * error / self.active();
-        // Eq (10) bounds what is advertised; the sum itself is bounded too, or
-        // it would wind up while nothing arrives.
-        let floor = f64::from(self.config.window_min_bytes);
-        let ceiling = self.target_bytes() * self.round_trips();
-        self.window_bytes = (self.window_bytes + step).clamp(floor.min(ceiling), ceiling);
+        let bytes = self.received_bytes;
+        self.control.handle_interval(now, Measurement { bytes, flows, queue_bytes: None });
+        self.begin_interval();
+    }
+
+    fn begin_interval(&mut self) {
         self.received_bytes = 0;
+        self.active = 0;
+        self.flows.values_mut().for_each(|flow| flow.is_active = false);
     }
 
     /// When the interval ends; `None` while it is off.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Ns> {
-        self.interval_ends
+        self.control.poll_timeout()
     }
 
     /// The window that every flow may use; `None` while it is off.
     #[must_use]
     pub fn window_bytes(&self) -> Option<f64> {
-        self.interval_ends.map(|_| self.window_bytes.max(f64::from(self.config.window_min_bytes)))
+        self.control.window_bytes()
     }
 
     /// What it did so far.
@@ -175,19 +182,30 @@ impl<K: Ord + Copy> RateController<K> {
     pub fn counts(&self) -> PfrcCounts {
         self.counts
     }
+}
 
-    /// `u C(n)`: bytes that are wanted in an interval.
-    fn target_bytes(&self) -> f64 {
-        let seconds = self.config.interval_ns as f64 / 1e9;
-        self.config.utilization * self.config.capacity_bytes_per_s as f64 * seconds
-    }
-
-    /// `RTT/Δ`.
-    fn round_trips(&self) -> f64 {
-        self.config.rtt_ns as f64 / self.config.interval_ns.max(1) as f64
-    }
-
-    fn active(&self) -> f64 {
-        self.flows.len().max(1) as f64
-    }
+/// What a window field may say instead of `field`, where the receiver shifts its
+/// windows by `scale`, and the right edge that is promised then. `edge`: what was
+/// promised so far; where that is not known nothing is changed.
+///
+/// The result is `cap_bytes >> scale`, rounded up (RFC 7323 §2.4), but never 0
+/// where it was not, never more than it was, and the edge never moves left (law
+/// L4; RFC 9293 §3.8.6). `bpf/regulate.h` does the same, from the same vectors.
+#[must_use]
+pub fn clamp(
+    cap_bytes: u32,
+    edge: Option<SeqNo>,
+    ack: SeqNo,
+    field: u32,
+    scale: u8,
+) -> (u32, Option<SeqNo>) {
+    let offered = field << scale;
+    let Some(promised) = edge else {
+        return (field, Some(ack.plus(u64::from(offered))));
+    };
+    let kept = promised.since(ack).max(0) as u32;
+    let allowed = offered.min(cap_bytes.max(1)).max(kept);
+    let field = if allowed < offered { allowed.div_ceil(1 << scale) } else { field };
+    let reaches = ack.plus(u64::from(field << scale));
+    (field, Some(promised.max(reaches)))
 }

@@ -2,12 +2,25 @@
 //! pass, the edge keeps for each flow what the outage may swallow; when the
 //! service is back it resends that, and no endpoint waits for its timer.
 
+mod kick;
+mod lists;
 #[cfg(test)]
 mod tests;
 
 use crate::Ns;
+use crate::heaviest::Heaviest;
+use crate::pool::NONE;
 use holdfast_wire::seq::SeqNo;
-use std::collections::{BTreeMap, VecDeque};
+use kick::Kick;
+use lists::{ENDING, Flow, Kept, Lists, Place, SACK};
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+
+/// How often a full cache looks for flows that it need not remember.
+const SWEEP_PERIOD_NS: Ns = 1_000_000_000;
+/// What an entry of the index takes at most: nodes of 144 bytes for 11 entries,
+/// at least 5 of which are used, and a level above them.
+const INDEX_BYTES: usize = 40;
 
 /// What is kept, and how much of it at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +44,14 @@ pub struct RecoveryConfig {
     pub pace_bytes_per_s: u64,
     /// The further segments of a flow follow its first one after this time.
     pub tail_delay_ns: Ns,
+    /// How often a packet is resent at most while nothing acknowledges it.
+    pub tries: u32,
+    /// Time from one try to the next; longer than `tail_delay_ns`.
+    pub retry_ns: Ns,
+    /// Only so many flows, those with the most bytes (thesis §3.4); 0: all.
+    pub heaviest: usize,
+    /// The time over which these bytes are counted.
+    pub window_ns: Ns,
 }
 
 impl Default for RecoveryConfig {
@@ -46,6 +67,10 @@ impl Default for RecoveryConfig {
             age_max_ns: 60_000_000_000,
             pace_bytes_per_s: 0,
             tail_delay_ns: 1_000_000,
+            tries: 1,
+            retry_ns: 20_000_000,
+            heaviest: 0,
+            window_ns: 100_000_000,
         }
     }
 }
@@ -72,10 +97,12 @@ pub struct Passing {
     pub ack: Option<SeqNo>,
     /// Opens a connection.
     pub is_syn: bool,
-    /// Ends it: FIN or RST.
+    /// Ends it at once, whatever is outstanding: RST.
     pub is_end: bool,
-    /// Does this flow use SACK?
-    pub sack: bool,
+    /// Is its last segment: FIN.
+    pub is_last: bool,
+    /// Does this flow use SACK? `None`: the packet does not tell.
+    pub sack: Option<bool>,
     /// Bytes that keeping it takes.
     pub bytes: u32,
 }
@@ -102,65 +129,90 @@ pub struct RecoveryCounts {
     pub bytes_peak: u64,
 }
 
-#[derive(Clone, Debug)]
-struct Kept<P> {
-    packet: P,
-    seq: SeqNo,
-    end: SeqNo,
-    bytes: u32,
-    at: Ns,
+/// Where packets are kept.
+pub trait Shelf {
+    /// How the machine names one.
+    type Packet: Copy;
+    /// The machine names it no more.
+    fn release(&mut self, packet: Self::Packet);
 }
 
-#[derive(Clone, Debug)]
-struct Flow<P> {
-    /// Unacknowledged, by sequence number.
-    segments: Vec<Kept<P>>,
-    ack: Option<Kept<P>>,
-    acked: Option<SeqNo>,
-    sack: bool,
+/// Packets that are their own names, and need no releasing.
+#[derive(Clone, Copy, Debug)]
+pub struct Loose<P>(PhantomData<P>);
+
+impl<P> Default for Loose<P> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<P: Copy> Shelf for Loose<P> {
+    type Packet = P;
+
+    fn release(&mut self, _: P) {}
 }
 
 /// The cache and the kick-start of one edge. `K` names a flow in one direction
-/// of its data, `P` is a packet as the caller keeps it.
+/// of its data, `S` is where the caller's packets are kept.
 ///
 /// Contract: [`Recovery::handle_packet`] sees every packet that passes, in both
 /// directions of a flow. After [`Recovery::handle_restored`] call
 /// [`Recovery::poll_resend`] until it answers `None`, and again when the time
-/// that [`Recovery::poll_timeout`] names has come.
+/// that [`Recovery::poll_timeout`] names has come. A packet that it answers
+/// with is kept until the next call.
 #[derive(Debug)]
-pub struct Recovery<K, P> {
+pub struct Recovery<K, S: Shelf> {
     config: RecoveryConfig,
+    shelf: S,
     // Ordered: there is no hash to flood, and resends have the same order in
     // every run.
-    flows: BTreeMap<K, Flow<P>>,
+    flows: BTreeMap<K, u32>,
+    /// Flows that are being resent; what passes meanwhile is kept anew.
+    leaving: BTreeMap<K, u32>,
+    lists: Lists<S::Packet>,
+    /// Flows that are released with the next call.
+    spent: Vec<u32>,
     bytes: u64,
-    resends: VecDeque<(Ns, Resend<P>, u32)>,
+    kick: Option<Kick<K>>,
     paced_until: Ns,
+    heaviest: Option<Heaviest<K>>,
+    swept: Option<Ns>,
     counts: RecoveryCounts,
 }
 
-impl<K: Ord + Copy, P: Clone> Recovery<K, P> {
+impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
     /// An empty cache.
     #[must_use]
-    pub fn new(config: RecoveryConfig) -> Self {
+    pub fn new(config: RecoveryConfig, shelf: S) -> Self {
+        let heaviest =
+            (config.heaviest > 0).then(|| Heaviest::new(config.heaviest, config.window_ns));
         Self {
             config,
+            shelf,
             flows: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            lists: Lists::new(),
+            spent: Vec::new(),
             bytes: 0,
-            resends: VecDeque::new(),
+            kick: None,
             paced_until: 0,
+            heaviest,
+            swept: None,
             counts: RecoveryCounts::default(),
         }
     }
 
-    /// A packet passes; `packet` makes the copy if it is to be kept.
+    /// A packet passes; `packet` puts a copy on the shelf if it is to be kept, or
+    /// answers that there is no room.
     pub fn handle_packet(
         &mut self,
         now: Ns,
         key: K,
         passing: &Passing,
-        packet: impl FnOnce() -> P,
+        packet: impl FnOnce(&mut S) -> Option<S::Packet>,
     ) {
+        self.release_spent();
         match passing.direction {
             Direction::IntoCluster => self.data(now, key, passing, packet),
             Direction::OutOfCluster => self.acknowledgement(now, key, passing, packet),
@@ -169,77 +221,241 @@ impl<K: Ord + Copy, P: Clone> Recovery<K, P> {
 
     /// The flow has ended, or its ports have a new owner.
     pub fn forget(&mut self, key: K) {
-        if let Some(flow) = self.flows.remove(&key) {
-            self.bytes -= flow.bytes();
+        self.release_spent();
+        for flow in [self.flows.remove(&key), self.leaving.remove(&key)].into_iter().flatten() {
+            self.release(flow);
         }
     }
 
-    fn data(&mut self, now: Ns, key: K, passing: &Passing, packet: impl FnOnce() -> P) {
-        if passing.is_syn && self.flows.get(&key).is_some_and(|flow| flow.is_other(passing)) {
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.release_spent();
+        let (flows, leaving) = (std::mem::take(&mut self.flows), std::mem::take(&mut self.leaving));
+        flows.into_values().chain(leaving.into_values()).for_each(|flow| self.release(flow));
+        self.kick = None;
+    }
+
+    fn data(
+        &mut self,
+        now: Ns,
+        key: K,
+        passing: &Passing,
+        packet: impl FnOnce(&mut S) -> Option<S::Packet>,
+    ) {
+        if passing.is_syn && self.is_other(key, passing) {
             self.forget(key);
         }
         if passing.is_end {
-            // The end itself is not protected: nothing follows it.
             return self.forget(key);
         }
         let is_empty = passing.seq == passing.end;
         if is_empty || (self.config.syn_only && !passing.is_syn) || self.config.segments_max == 0 {
             return;
         }
-        if !self.has_room(&key, passing.bytes) {
+        if !self.is_heavy(now, key, passing) {
+            return;
+        }
+        if !self.has_room(now, &key, passing.bytes) {
             self.counts.refused += 1;
             return;
         }
-        let flow = self.flows.entry(key).or_insert_with(Flow::new);
-        flow.sack |= passing.sack;
-        if flow.acked.is_some_and(|acked| !passing.end.after(acked)) {
+        let known = self.flows.get(&key).copied();
+        let flow = known.unwrap_or_else(|| self.lists.flows.put(Flow::new(now)));
+        self.flows.insert(key, flow);
+        self.keep_segment(now, flow, passing, packet);
+        // Nothing was kept, and nothing is known of it.
+        if known.is_none() && self.lists.flows[flow].is_bare() {
+            self.flows.remove(&key);
+            self.release(flow);
+        }
+    }
+
+    fn keep_segment(
+        &mut self,
+        now: Ns,
+        flow: u32,
+        passing: &Passing,
+        packet: impl FnOnce(&mut S) -> Option<S::Packet>,
+    ) {
+        let at = &mut self.lists.flows[flow];
+        at.touch(now);
+        // A flow of which no SYN was seen is taken for one with SACK, as nearly
+        // all are: bare duplicates would do nothing there.
+        let is_new = at.segments == 0 && at.acked().is_none();
+        at.mark(SACK, passing.sack.unwrap_or(is_new && !passing.is_syn));
+        at.mark(ENDING, passing.is_last);
+        if at.acked().is_some_and(|acked| !passing.end.after(acked)) {
             return;
         }
-        let Some(at) = flow.place(passing.seq, self.config.segments_max) else {
+        let segments = usize::from(at.segments);
+        let (before, index) = match self.lists.place(flow, passing.seq) {
+            // The original is resent: its timestamp tells the sender that its
+            // timer was wrong (RFC 3522).
+            Place::Known(kept) => return self.lists.kept[kept].touch(now),
+            Place::At { before, index } => (before, index),
+        };
+        let max = self.config.segments_max.min(usize::from(u16::MAX - 1));
+        if gives_way(segments + 1, max) == Some(index) {
+            return;
+        }
+        let Some(packet) = packet(&mut self.shelf) else {
+            self.counts.refused += 1;
             return;
         };
-        flow.segments.insert(at, Kept::new(now, passing, packet()));
-        if let Some(gives_way) = gives_way(flow.segments.len(), self.config.segments_max) {
-            self.bytes -= u64::from(flow.segments.remove(gives_way).bytes);
+        self.lists.insert(flow, before, Kept::new(now, passing, packet));
+        if let Some(goes) = gives_way(segments + 1, max).and_then(|at| self.lists.nth(flow, at)) {
+            self.drop_segment(flow, goes);
         }
         self.took(passing.bytes);
     }
 
-    fn acknowledgement(&mut self, now: Ns, key: K, passing: &Passing, packet: impl FnOnce() -> P) {
-        let Some(ack) = passing.ack else {
-            return;
-        };
+    fn acknowledgement(
+        &mut self,
+        now: Ns,
+        key: K,
+        passing: &Passing,
+        packet: impl FnOnce(&mut S) -> Option<S::Packet>,
+    ) {
         if passing.is_end {
             return self.forget(key);
         }
-        let wanted = self.config.ack_copies > 0 && !self.config.syn_only;
-        let room = self.has_room(&key, passing.bytes);
-        // What is acknowledged is freed, room or not.
-        let Some(flow) = self.flows.get_mut(&key) else {
+        let Some(ack) = passing.ack else {
             return;
         };
-        flow.sack |= passing.sack;
-        if flow.acked.is_some_and(|acked| !ack.after(acked)) {
+        if let Some(flow) = self.leaving.get(&key).copied() {
+            self.free_acked(flow, ack);
+        }
+        let wanted = self.config.ack_copies > 0 && !self.config.syn_only;
+        // What is acknowledged is freed, room or not.
+        let room = wanted && self.has_room(now, &key, passing.bytes);
+        let Some(flow) = self.flows.get(&key).copied() else {
+            return;
+        };
+        let at = &mut self.lists.flows[flow];
+        at.touch(now);
+        at.mark(SACK, passing.sack.unwrap_or(false));
+        if at.acked().is_some_and(|acked| !ack.after(acked)) {
             return;
         }
-        flow.acked = Some(ack);
-        let mut freed = 0;
-        flow.segments.retain(|kept| {
-            let stays = kept.end.after(ack);
-            freed += if stays { 0 } else { u64::from(kept.bytes) };
-            stays
-        });
-        freed += flow.ack.take().map_or(0, |kept| u64::from(kept.bytes));
-        self.bytes -= freed;
-        if wanted && room {
-            flow.ack = Some(Kept::new(now, passing, packet()));
+        at.set_acked(ack);
+        let sack = at.has(SACK);
+        self.free_acked(flow, ack);
+        if self.lists.flows[flow].has(ENDING) && self.lists.flows[flow].first == NONE {
+            return self.forget(key);
+        }
+        // Linux does not take bare duplicates for a loss once SACK is on.
+        if room
+            && !sack
+            && let Some(packet) = packet(&mut self.shelf)
+        {
+            let kept = Kept::new(now, passing, packet);
+            self.lists.flows[flow].ack = self.lists.kept.put(kept);
             self.took(passing.bytes);
         }
     }
 
-    fn has_room(&self, key: &K, bytes: u32) -> bool {
+    /// Drops the segments below `ack`, and the acknowledgement before it.
+    fn free_acked(&mut self, flow: u32, ack: SeqNo) {
+        let mut next = self.lists.flows[flow].first;
+        for _ in 0..self.lists.flows[flow].segments {
+            let (at, kept) = (next, &self.lists.kept[next]);
+            next = kept.next();
+            if !kept.end.after(ack) {
+                self.drop_segment(flow, at);
+            }
+        }
+        if let Some(kept) = self.lists.remove_ack(flow) {
+            self.gone(&kept);
+        }
+    }
+
+    fn drop_segment(&mut self, flow: u32, at: u32) {
+        let kept = self.lists.remove(flow, at);
+        self.gone(&kept);
+    }
+
+    fn gone(&mut self, kept: &Kept<S::Packet>) {
+        self.bytes -= u64::from(kept.bytes);
+        self.shelf.release(kept.packet);
+    }
+
+    /// Drops a flow that is in neither map any more.
+    fn release(&mut self, flow: u32) {
+        while self.lists.flows[flow].first != NONE {
+            self.drop_segment(flow, self.lists.flows[flow].first);
+        }
+        if let Some(kept) = self.lists.remove_ack(flow) {
+            self.gone(&kept);
+        }
+        self.lists.flows.take(flow);
+    }
+
+    fn release_spent(&mut self) {
+        while let Some(flow) = self.spent.pop() {
+            self.release(flow);
+        }
+    }
+
+    /// Is this SYN another connection's than what is remembered?
+    fn is_other(&self, key: K, syn: &Passing) -> bool {
+        let known = [self.flows.get(&key), self.leaving.get(&key)];
+        known.into_iter().flatten().any(|flow| {
+            let acked = self.lists.flows[*flow].acked();
+            acked.is_some_and(|acked| acked != syn.end)
+                || self.lists.segments(*flow).any(|at| self.lists.kept[at].seq != syn.seq)
+        })
+    }
+
+    fn is_heavy(&mut self, now: Ns, key: K, passing: &Passing) -> bool {
+        let Some(heaviest) = &mut self.heaviest else { return true };
+        // Not `bytes`: what keeping takes is the same for one byte and a hundred.
+        let sent = passing.end.since(passing.seq).unsigned_abs();
+        let is_new_choice = heaviest.see(now, key, sent);
+        let is_heavy = heaviest.has(key);
+        if is_new_choice {
+            let mut gone = Vec::new();
+            for key in self.flows.keys().filter(|key| !heaviest.has(**key)) {
+                gone.push(*key);
+            }
+            for flow in
+                gone.into_iter().filter_map(|key| self.flows.remove(&key)).collect::<Vec<_>>()
+            {
+                self.release(flow);
+            }
+        }
+        is_heavy
+    }
+
+    fn has_room(&mut self, now: Ns, key: &K, bytes: u32) -> bool {
+        if self.fits(key, bytes) {
+            return true;
+        }
+        let due = self.swept.is_none_or(|swept| now >= swept + SWEEP_PERIOD_NS);
+        if due {
+            self.swept = Some(now);
+            self.sweep(now);
+        }
+        due && self.fits(key, bytes)
+    }
+
+    fn fits(&self, key: &K, bytes: u32) -> bool {
         self.bytes + u64::from(bytes) <= self.config.bytes_max
-            && (self.flows.len() < self.config.flows_max || self.flows.contains_key(key))
+            && (self.flows() < self.config.flows_max || self.flows.contains_key(key))
+    }
+
+    /// Forgets flows of which nothing is kept, and those that are too old.
+    fn sweep(&mut self, now: Ns) {
+        let age = self.config.age_max_ns;
+        let lists = &self.lists;
+        let is_useless =
+            |flow: u32| lists.flows[flow].is_bare() || lists.flows[flow].is_older(now, age);
+        let gone: Vec<K> =
+            self.flows.iter().filter(|(_, flow)| is_useless(**flow)).map(|(key, _)| *key).collect();
+        for key in gone {
+            if let Some(flow) = self.flows.remove(&key) {
+                self.release(flow);
+            }
+        }
     }
 
     fn took(&mut self, bytes: u32) {
@@ -248,59 +464,13 @@ impl<K: Ord + Copy, P: Clone> Recovery<K, P> {
         self.counts.bytes_peak = self.counts.bytes_peak.max(self.bytes);
     }
 
-    /// The service is back: everything that is kept goes out again, first
-    /// segments before further ones, and is then released.
-    pub fn handle_restored(&mut self, now: Ns) {
-        let oldest = now.saturating_sub(self.config.age_max_ns);
-        let later = now + self.config.tail_delay_ns;
-        let (mut first, mut further) = (Vec::new(), Vec::new());
-        for flow in self.flows.values_mut() {
-            let fresh = flow.segments.drain(..).filter(|kept| kept.at >= oldest);
-            for (index, kept) in fresh.enumerate() {
-                let list = if index == 0 { &mut first } else { &mut further };
-                let at = if index == 0 { now } else { later };
-                let resend = Resend { packet: kept.packet, direction: Direction::IntoCluster };
-                list.push((at, resend, kept.bytes));
-            }
-            // Linux does not take bare duplicates for a loss once SACK is on.
-            let copies = if flow.sack { 0 } else { self.config.ack_copies };
-            if let Some(kept) = flow.ack.take().filter(|kept| kept.at >= oldest) {
-                let resend = Resend { packet: kept.packet, direction: Direction::OutOfCluster };
-                first.extend((0..copies).map(|_| (now, resend.clone(), kept.bytes)));
-            }
-        }
-        self.bytes = 0;
-        self.flows.clear();
-        self.resends.extend(first);
-        self.resends.extend(further);
-    }
-
-    /// The next packet to resend now.
-    pub fn poll_resend(&mut self, now: Ns) -> Option<Resend<P>> {
-        if self.poll_timeout()? > now {
-            return None;
-        }
-        let (_, resend, bytes) = self.resends.pop_front()?;
-        // No rate is no pause.
-        let takes = (u64::from(bytes) * 1_000_000_000).checked_div(self.config.pace_bytes_per_s);
-        self.paced_until = self.paced_until.max(now) + takes.unwrap_or(0);
-        self.counts.resent += 1;
-        Some(resend)
-    }
-
-    /// When the next packet is to be resent.
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Ns> {
-        self.resends.front().map(|(at, ..)| (*at).max(self.paced_until))
-    }
-
     /// What it did so far.
     #[must_use]
     pub fn counts(&self) -> RecoveryCounts {
         self.counts
     }
 
-    /// Bytes it holds.
+    /// Bytes it holds, as its caller counts them.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -309,38 +479,40 @@ impl<K: Ord + Copy, P: Clone> Recovery<K, P> {
     /// Flows it remembers.
     #[must_use]
     pub fn flows(&self) -> usize {
+        self.flows.len() + self.leaving.len()
+    }
+
+    /// Those of them that are not being resent.
+    #[must_use]
+    pub fn kept_flows(&self) -> usize {
         self.flows.len()
     }
-}
 
-impl<P> Kept<P> {
-    fn new(at: Ns, passing: &Passing, packet: P) -> Self {
-        Self { packet, seq: passing.seq, end: passing.end, bytes: passing.bytes, at }
-    }
-}
-
-impl<P> Flow<P> {
-    fn new() -> Self {
-        Self { segments: Vec::new(), ack: None, acked: None, sack: false }
+    /// What the allocator was asked for, beside the shelf: exact but for the
+    /// index, which takes at most this.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.lists.flows.memory_bytes()
+            + self.lists.kept.memory_bytes()
+            + self.flows() * INDEX_BYTES
     }
 
-    fn bytes(&self) -> u64 {
-        self.segments.iter().chain(&self.ack).map(|kept| u64::from(kept.bytes)).sum()
+    /// What keeping a packet takes beside its place on the shelf.
+    #[must_use]
+    pub fn packet_overhead_bytes() -> usize {
+        size_of::<Kept<S::Packet>>()
     }
 
-    /// Is this SYN another connection's than what is remembered?
-    fn is_other(&self, syn: &Passing) -> bool {
-        self.acked.is_some_and(|acked| acked != syn.end)
-            || self.segments.iter().any(|kept| kept.seq != syn.seq)
+    /// What remembering a flow takes, at most.
+    #[must_use]
+    pub fn flow_overhead_bytes() -> usize {
+        size_of::<Flow>() + INDEX_BYTES
     }
 
-    /// Where a segment goes among those that are kept; `None` if it is known
-    /// or would have to give way itself.
-    fn place(&self, seq: SeqNo, segments_max: usize) -> Option<usize> {
-        let at = self.segments.partition_point(|kept| seq.after(kept.seq));
-        let known = self.segments.get(at).is_some_and(|kept| kept.seq == seq);
-        let stays = gives_way(self.segments.len() + 1, segments_max) != Some(at);
-        (!known && stays).then_some(at)
+    /// Where the packets are.
+    #[must_use]
+    pub fn shelf(&self) -> &S {
+        &self.shelf
     }
 }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -21,6 +22,8 @@ pub const CLIENTS_MAX: usize = 16;
 pub const REQUEST_BYTES_MAX: usize = 4096;
 /// Events that are kept; older ones are forgotten.
 pub const EVENTS_MAX: usize = 1024;
+/// The schema of an answer to [`Request::Show`].
+pub const EDGE_SCHEMA: &str = "holdfast.edge/1";
 /// Longest answer that a verb accepts.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// How long a verb waits for a daemon.
@@ -28,7 +31,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 const LISTENER: u64 = u64::MAX;
 
 /// What can be asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
     Status,
@@ -41,6 +44,27 @@ pub enum Request {
     Fence,
     /// Undo `Fence`.
     Unfence,
+    /// What the edge serves: one object of the schema [`EDGE_SCHEMA`].
+    Show,
+    /// Where a packet would go.
+    Trace(TraceRequest),
+    /// Give the member no new connections, or (`end`) some again.
+    Drain {
+        name: String,
+        #[serde(default)]
+        end: bool,
+    },
+}
+
+/// The packet that a [`Request::Trace`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceRequest {
+    pub from: SocketAddr,
+    pub to: SocketAddr,
+    pub udp: bool,
+    pub syn: bool,
+    pub payload_bytes: u16,
 }
 
 /// Something worth remembering.

@@ -3,13 +3,14 @@
 
 pub mod args;
 mod capture;
+mod edge;
 mod failure;
 mod watch;
 
 pub use failure::Failure;
 
 use crate::check;
-use crate::config::{Config, Role};
+use crate::config::{Config, GroupFile, Role};
 use crate::key::GroupKey;
 use crate::status::{Style, exit};
 use args::{Cli, Colour, ConfigVerb, GroupArgs, KeyVerb, Verb};
@@ -56,21 +57,24 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
             say(&String::from_utf8_lossy(&script))
         }
         Verb::Man { directory } => write_man_pages(&directory),
-        Verb::Edge(verb) => watch::edge(&verb),
+        Verb::Edge(verb) => edge::run(&verb),
     }?;
     Ok(ExitCode::from(code))
 }
 
 fn run_daemon(group: &GroupArgs) -> Result<u8, Failure> {
-    let (config, role) = load(group)?;
-    crate::daemon::run(&config, role)?;
+    let (file, role) = load(group)?;
+    crate::daemon::run(&file, &role)?;
     Ok(exit::OK)
 }
 
 fn run_check(args: &args::CheckArgs) -> Result<u8, Failure> {
     let loaded = match &args.config {
         None => None,
-        Some(file) => Some(load(&GroupArgs { config: file.clone(), role: args.role.clone() })?),
+        Some(file) => {
+            let group = GroupArgs { config: file.clone(), role: args.role.clone() };
+            Some(load_replicated(&group)?)
+        }
     };
     let report = check::run(loaded.as_ref().map(|(config, role)| (config, *role)));
     let text = if args.json { serde_json::to_string(&report)? + "\n" } else { report.render() };
@@ -81,34 +85,32 @@ fn run_check(args: &args::CheckArgs) -> Result<u8, Failure> {
 fn run_config(verb: ConfigVerb) -> Result<u8, Failure> {
     match verb {
         ConfigVerb::Check { file } => {
-            let config = Config::load(&file)?;
-            config.key()?;
-            let services: Vec<String> =
-                config.group.services.iter().map(ToString::to_string).collect();
-            say(&format!(
-                "{}: group {} protects {}\n",
-                file.display(),
-                config.group.name,
-                services.join(", ")
-            ))
+            let group = GroupFile::load(&file)?;
+            group.key()?;
+            let (name, summary) = (group.name(), group.summary());
+            say(&format!("{}: group {name} {summary}\n", file.display()))
         }
         ConfigVerb::Show { file, effective } => {
-            let config = Config::load(&file)?;
-            let text = if effective { config.effective() } else { std::fs::read_to_string(file)? };
+            let group = GroupFile::load(&file)?;
+            let text = if effective { group.effective() } else { std::fs::read_to_string(file)? };
             say(&text)
         }
         ConfigVerb::Example => say(EXAMPLE),
     }
 }
 
-/// The configuration and the role that was asked for, or that this host has.
-fn load(group: &GroupArgs) -> Result<(Config, Role), Failure> {
-    let config = Config::load(&group.config)?;
-    let role = match &group.role {
-        Some(name) => config.role(name),
-        None => config.role_of_this_host(),
-    };
-    let role = role.map_err(Failure::usage)?;
+/// The group's file and the role that was asked for, or that this host has.
+fn load(group: &GroupArgs) -> Result<(GroupFile, String), Failure> {
+    let file = GroupFile::load(&group.config)?;
+    let role = file.role(group.role.as_deref()).map_err(Failure::usage)?;
+    Ok((file, role))
+}
+
+/// As [`load`], for what only replicated groups have.
+fn load_replicated(group: &GroupArgs) -> Result<(Config, Role), Failure> {
+    let (file, role) = load(group)?;
+    let config = file.replicated().map_err(Failure::usage)?;
+    let role = config.role(&role).map_err(Failure::usage)?;
     Ok((config, role))
 }
 

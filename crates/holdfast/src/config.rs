@@ -1,17 +1,24 @@
-//! The configuration: one TOML file that all three hosts of a group share.
+//! The configuration: one TOML file that all hosts of a group share.
+//! [`Config`] is that of a replicated group; [`GroupFile`] is that of any kind.
 //!
 //! Nothing in it is guessed: an unknown key, a value out of range or a name
 //! that is not defined is an error with its line, its column and a remedy.
 //! `config show --effective` prints every default.
 
 mod error;
+mod kind;
 mod raw;
+pub mod recover;
+pub mod spread;
 #[cfg(test)]
 mod tests;
+pub mod transit;
 
 pub use error::{ConfigError, ConfigErrors};
+pub use kind::{GroupFile, Kind, choose_role, kind_of};
 
 use crate::key::GroupKey;
+use recover::Recover;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,6 +49,8 @@ pub struct Config {
     #[serde(rename = "member")]
     pub members: Vec<Member>,
     pub server: Server,
+    /// What the edge keeps for the time in which no member answers.
+    pub recover: Recover,
     #[serde(skip)]
     key_file_at: error::Position,
     #[serde(skip)]
@@ -155,14 +164,7 @@ impl Config {
     /// # Errors
     /// One error that points at `key_file`.
     pub fn key(&self) -> Result<GroupKey, ConfigErrors> {
-        GroupKey::load(&self.group.key_file).map_err(|error| {
-            ConfigErrors(vec![ConfigError {
-                path: self.path.clone(),
-                at: self.key_file_at,
-                message: format!("key_file: {error}"),
-                remedy: error.remedy(&self.group.key_file),
-            }])
-        })
+        raw::load_key(&self.group.key_file, &self.path, self.key_file_at)
     }
 
     /// The file with every default written out.

@@ -1,8 +1,9 @@
 //! The group's secret: 32 random bytes in a file that only its owner can read.
 //!
-//! Three keys are derived from it (BLAKE2s keyed with the secret, one label
-//! each): one opens the encrypted channel, one keys the hashes that compare
-//! what the members read and wrote, and one those that compare their worlds.
+//! Keys are derived from it (BLAKE2s keyed with the secret, one label each): one
+//! opens the encrypted channel, one keys the hashes that compare what the members
+//! read and wrote, one those that compare their worlds; and for transit groups,
+//! one authenticates heartbeats and one keys the hash of flows.
 
 use blake2::digest::consts::U32;
 use blake2::digest::{FixedOutput, KeyInit, Update};
@@ -144,6 +145,20 @@ impl GroupKey {
         self.derive(b"holdfast world 1")
     }
 
+    /// Authenticates heartbeats through strings.
+    #[must_use]
+    pub fn strings_key(&self) -> [u8; KEY_BYTES] {
+        self.derive(b"holdfast strings 1")
+    }
+
+    /// Keys the hash that spreads flows over strings; a stranger who knew it
+    /// could put all his flows on one of them.
+    #[must_use]
+    pub fn flows_seed(&self) -> u32 {
+        let [a, b, c, d, ..] = self.derive(b"holdfast flows 1");
+        u32::from_le_bytes([a, b, c, d])
+    }
+
     fn derive(&self, label: &[u8]) -> [u8; KEY_BYTES] {
         let mut mac = blake2::Blake2sMac::<U32>::new((&self.0).into());
         mac.update(label);
@@ -186,6 +201,8 @@ mod tests {
         assert_ne!(a.hash_key()[0].to_le_bytes(), a.channel_key()[..8]);
         assert_ne!(a.world_key(), a.channel_key());
         assert_ne!(a.world_key(), b.world_key());
+        assert_ne!(a.strings_key(), b.strings_key());
+        assert_ne!(a.flows_seed(), b.flows_seed());
     }
 
     #[test]

@@ -4,6 +4,7 @@ pub mod affinity;
 pub mod bpf;
 pub mod diag;
 pub mod epoll;
+pub mod frame;
 pub mod link;
 pub mod listener;
 pub mod neighbour;

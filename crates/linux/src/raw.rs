@@ -17,6 +17,8 @@ pub enum RawError {
     Open(io::Error),
     #[error("SO_MARK: {0}; the daemon needs CAP_NET_ADMIN")]
     Mark(io::Error),
+    #[error("SO_BINDTODEVICE {interface}: {source}; is there such an interface?")]
+    Bind { interface: String, source: io::Error },
     #[error("sending a raw packet: {0}")]
     Send(io::Error),
     #[error("not an IPv4 or IPv6 packet with a whole header")]
@@ -49,6 +51,21 @@ impl RawSender {
                 sockopt::set(fd.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, &mark)
                     .map_err(RawError::Mark)?;
             }
+        }
+        Ok(sender)
+    }
+
+    /// As [`RawSender::open`]; every packet leaves through `interface`, by the
+    /// best of the routes that lead there.
+    ///
+    /// # Errors
+    /// [`RawError::Open`] and [`RawError::Bind`].
+    pub fn open_on(interface: &str) -> Result<Self, RawError> {
+        let sender = Self::open(None)?;
+        for fd in [&sender.ipv4, &sender.ipv6] {
+            let (level, name) = (libc::SOL_SOCKET, libc::SO_BINDTODEVICE);
+            sockopt::set(fd.as_fd(), level, name, interface.as_bytes())
+                .map_err(|source| RawError::Bind { interface: interface.to_owned(), source })?;
         }
         Ok(sender)
     }

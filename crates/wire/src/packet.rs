@@ -7,12 +7,14 @@
 mod build;
 mod checksum;
 mod options;
+mod segment;
 #[cfg(test)]
 mod tests;
 
 pub use build::{PAYLOAD_MAX, TcpSegment, complete_checksum};
 pub use checksum::{Sum, internet_checksum};
 pub use options::{SACK_BLOCKS_MAX, SackBlocks, TcpOptions};
+pub use segment::Headers;
 
 use crate::message::ConnKey;
 use crate::seq::SeqNo;

@@ -6,6 +6,7 @@ const CONFIG: PfrcConfig = PfrcConfig {
     rtt_ns: 100_000_000,
     alpha: 1.0,
     utilization: 0.95,
+    law: Law::Printed,
     window_min_bytes: 3000,
     right_edge: RightEdge::MayShrink,
     flows_max: 1000,
@@ -43,8 +44,10 @@ fn an_interval_moves_the_window_as_equation_9_says() {
 fn without_a_queue_it_settles_in_one_interval() {
     // The pole is 1 - α: what is offered follows the window at once.
     let mut controller = controller(CONFIG, 10);
-    controller.window_bytes *= 0.5;
-    for interval in 1..4u64 {
+    // Half of the capacity too much has come.
+    controller.handle_data(0, (1.5 * 0.95 * 3_125_000.0) as u32);
+    controller.handle_timeout(250_000_000);
+    for interval in 2..5u64 {
         let offered = controller.window_bytes().unwrap() * 10.0 * 2.5;
         controller.handle_data(0, offered as u32);
         controller.handle_timeout(interval * 250_000_000);
@@ -99,4 +102,84 @@ fn more_flows_than_it_has_room_for_are_left_alone() {
     let mut controller = controller(config, 3);
     assert_eq!(controller.counts().refused, 1);
     assert_eq!(controller.handle_ack(2, SeqNo(0), 9_000_000), 9_000_000);
+}
+
+/// Senders that use their windows in front of a queue without end, which holds
+/// twice what the string carries in an interval; their round trip in intervals.
+/// Answers what the string carries in the end, as a share, and its queue.
+fn closed_loop(config: PfrcConfig, flows: usize, round_trip: f64, intervals: u64) -> (f64, f64) {
+    let capacity = config.capacity_bytes_per_s as f64 * config.interval_ns as f64 / 1e9;
+    let mut control = WindowControl::new(config);
+    control.start(0, flows);
+    let (mut flight, mut sum, mut queue) = (capacity * (2.0 + round_trip), 0.0, 0.0);
+    for interval in 1..=intervals {
+        let leaves = (flight / round_trip).min(capacity);
+        // What was promised is not taken back: a smaller window waits for it.
+        let allowed = (control.window_bytes().unwrap() * flows as f64).max(flight - leaves);
+        let comes = leaves + allowed - flight;
+        flight = allowed;
+        if interval > intervals / 2 {
+            sum += leaves;
+            queue = f64::max(queue, flight - capacity * round_trip);
+        }
+        let measured = Measurement { bytes: comes as u64, flows, queue_bytes: None };
+        control.handle_interval(interval * config.interval_ns, measured);
+    }
+    (sum / (intervals - intervals / 2) as f64 / capacity, queue / capacity)
+}
+
+#[test]
+fn the_shipped_law_fills_the_string_whatever_the_round_trip_is() {
+    let law = Law::Shipped { beta: 0.25 };
+    let config =
+        PfrcConfig { interval_ns: 100_000_000, alpha: 0.25, utilization: 0.97, law, ..CONFIG };
+    // The longer the given round trip is than the real one, the longer it takes.
+    for (flows, round_trip, intervals) in
+        [(10, 1.0, 400), (100, 1.0, 400), (20, 0.9, 400), (100, 2.0, 400), (100, 0.5, 800)]
+    {
+        let (share, queue) = closed_loop(config, flows, round_trip, intervals);
+        assert!((0.95..0.99).contains(&share), "{flows} flows, {round_trip}: {share}");
+        assert!(queue < 0.05, "{flows} flows, {round_trip}: queue {queue}");
+    }
+}
+
+#[test]
+fn an_interval_in_which_nothing_came_says_nothing() {
+    let law = Law::Shipped { beta: 0.25 };
+    let mut control = WindowControl::new(PfrcConfig { law, ..CONFIG });
+    control.start(0, 20);
+    let before = control.window_bytes();
+    for interval in 1..40 {
+        let nothing = Measurement { bytes: 0, flows: 0, queue_bytes: None };
+        control.handle_interval(interval * CONFIG.interval_ns, nothing);
+    }
+    assert_eq!(control.window_bytes(), before);
+}
+
+#[test]
+fn only_those_who_send_share() {
+    let law = Law::Shipped { beta: 0.25 };
+    let mut controller = controller(PfrcConfig { law, ..CONFIG }, 40);
+    let before = controller.window_bytes().unwrap();
+    // 20 of 40 fill what 40 were given: their round trip is half as long.
+    (0..20).for_each(|key| controller.handle_data(key, (before * 2.5) as u32));
+    controller.handle_timeout(250_000_000);
+    assert!((controller.window_bytes().unwrap() / before - 1.05).abs() < 1e-9);
+}
+
+/// The vectors that `bpf/regulate.h` is checked with too.
+#[test]
+fn windows_are_clamped_as_the_vectors_say() {
+    let number = |text: &str| text.parse::<u32>().unwrap();
+    let rows = include_str!("../../vectors/clamp.txt").lines().filter(|it| !it.starts_with('#'));
+    for row in rows {
+        let words: Vec<&str> = row.split_whitespace().collect();
+        let [cap, edge, ack, field, scale, becomes, promised] = words[..] else {
+            panic!("{row}");
+        };
+        let edge = (edge != "-").then(|| SeqNo(number(edge)));
+        let (to, after) =
+            clamp(number(cap), edge, SeqNo(number(ack)), number(field), number(scale) as u8);
+        assert_eq!((to, after), (number(becomes), Some(SeqNo(number(promised)))), "{row}");
+    }
 }

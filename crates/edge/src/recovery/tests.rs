@@ -1,4 +1,5 @@
 use super::*;
+use crate::{Slabs, pool::NONE};
 use Direction::{IntoCluster, OutOfCluster};
 
 const MS: Ns = 1_000_000;
@@ -11,7 +12,8 @@ fn data(seq: u32) -> Passing {
         ack: None,
         is_syn: false,
         is_end: false,
-        sack: false,
+        is_last: false,
+        sack: Some(false),
         bytes: 1514,
     }
 }
@@ -27,18 +29,18 @@ fn syn(seq: u32) -> Passing {
 
 /// A cache whose packets are what was asked of it.
 struct Bench {
-    cache: Recovery<u32, Passing>,
+    cache: Recovery<u32, Loose<Passing>>,
     now: Ns,
 }
 
 impl Bench {
     fn new(config: RecoveryConfig) -> Self {
-        Self { cache: Recovery::new(config), now: 0 }
+        Self { cache: Recovery::new(config, Loose::default()), now: 0 }
     }
 
     fn pass(&mut self, key: u32, passing: Passing) {
         self.now += MS;
-        self.cache.handle_packet(self.now, key, &passing, || passing);
+        self.cache.handle_packet(self.now, key, &passing, |_| Some(passing));
     }
 
     /// What is resent, as (direction, sequence number or acknowledgement).
@@ -123,7 +125,7 @@ fn sequence_numbers_may_wrap() {
 #[test]
 fn with_sack_no_bare_duplicates_are_sent() {
     let mut bench = Bench::new(with(1));
-    bench.pass(1, Passing { sack: true, ..data(1000) });
+    bench.pass(1, Passing { sack: Some(true), ..data(1000) });
     bench.pass(1, ack(1000));
     assert_eq!(bench.kick(), [(IntoCluster, 1000)]);
 }
@@ -197,6 +199,125 @@ fn resends_are_paced() {
     assert_eq!(times, [0, MS, 2 * MS]);
 }
 
+#[test]
+fn a_syn_is_tried_again_until_it_is_answered() {
+    let config = RecoveryConfig { syn_only: true, tries: 4, retry_ns: 20 * MS, ..with(1) };
+    let mut bench = Bench::new(config);
+    bench.pass(1, syn(5));
+    bench.pass(2, syn(9));
+    assert_eq!(bench.kick(), [(IntoCluster, 5), (IntoCluster, 9)]);
+    assert_eq!(bench.drain(), []);
+    bench.now += 20 * MS;
+    assert_eq!(bench.drain(), [(IntoCluster, 5), (IntoCluster, 9)]);
+    bench.pass(1, ack(6));
+    bench.now += 20 * MS;
+    assert_eq!(bench.drain(), [(IntoCluster, 9)]);
+    bench.now += 100 * MS;
+    assert_eq!(bench.drain(), [(IntoCluster, 9)], "the last try");
+    assert_eq!(
+        (bench.cache.poll_timeout(), bench.cache.flows(), bench.cache.bytes()),
+        (None, 0, 0)
+    );
+}
+
+#[test]
+fn what_was_acknowledged_meanwhile_is_not_resent() {
+    let mut bench = Bench::new(RecoveryConfig { ack_copies: 0, ..with(2) });
+    for key in [1, 2] {
+        (1..6).for_each(|number| bench.pass(key, data(number * 1000)));
+    }
+    assert_eq!(bench.kick().len(), 2);
+    bench.pass(1, ack(6000));
+    bench.now += MS;
+    assert_eq!(bench.drain(), [(IntoCluster, 5000)]);
+    assert_eq!(bench.cache.bytes(), 0);
+}
+
+#[test]
+fn what_passes_while_others_are_resent_is_kept_anew() {
+    let mut bench = Bench::new(RecoveryConfig { ack_copies: 0, ..with(2) });
+    (1..4).for_each(|number| bench.pass(1, data(number * 1000)));
+    assert_eq!(bench.kick(), [(IntoCluster, 1000)]);
+    bench.pass(1, data(4000));
+    assert_eq!(bench.drain(), [(IntoCluster, 3000)]);
+    assert_eq!(bench.kick(), [(IntoCluster, 4000)]);
+}
+
+#[test]
+fn only_some_flows_may_be_back() {
+    let mut bench = Bench::new(RecoveryConfig { ack_copies: 0, ..with(1) });
+    bench.pass(1, data(1000));
+    bench.pass(2, data(2000));
+    bench.cache.handle_restored_for(bench.now, |packet| packet.seq == SeqNo(2000));
+    assert_eq!(bench.drain(), [(IntoCluster, 2000)]);
+    assert_eq!(bench.kick(), [(IntoCluster, 1000)]);
+}
+
+#[test]
+fn the_last_segment_is_kept_until_it_is_acknowledged() {
+    let mut bench = Bench::new(with(1));
+    let last = Passing { is_last: true, end: SeqNo(2001), ..data(1000) };
+    bench.pass(1, last);
+    assert_eq!(bench.kick(), [(IntoCluster, 1000)]);
+    bench.pass(1, last);
+    bench.pass(1, ack(2001));
+    assert_eq!((bench.cache.flows(), bench.cache.bytes()), (0, 0));
+}
+
+#[test]
+fn flows_without_packets_make_room() {
+    let mut bench = Bench::new(RecoveryConfig { flows_max: 2, ack_copies: 0, ..with(1) });
+    for key in [1, 2] {
+        bench.pass(key, data(1000));
+        bench.pass(key, ack(2000));
+    }
+    bench.pass(3, data(1000));
+    assert_eq!(bench.kick(), [(IntoCluster, 1000)]);
+    assert_eq!(bench.cache.counts().refused, 0);
+}
+
+#[test]
+fn only_the_heaviest_flows_are_kept() {
+    let config = RecoveryConfig { heaviest: 2, window_ns: 10 * MS, ack_copies: 0, ..with(1) };
+    let mut bench = Bench::new(config);
+    let long = |seq: u32| Passing { end: SeqNo(seq + 9000), ..data(seq) };
+    for round in 0..20 {
+        (0..4).for_each(|key| {
+            let seq = 1000 + round * 10_000;
+            bench.pass(key, if key >= 2 { long(seq) } else { data(seq) });
+        });
+    }
+    assert_eq!(bench.cache.flows.keys().copied().collect::<Vec<_>>(), [2, 3]);
+}
+
+/// Where little memory counts, exactly: 10,000 flows (thesis §3.4).
+#[test]
+fn ten_thousand_flows_take_little_memory() {
+    let take = |segments_max: usize, lengths: &[usize], is_syn: bool| {
+        let config = RecoveryConfig { segments_max, ack_copies: 0, ..RecoveryConfig::default() };
+        let config = RecoveryConfig { bytes_max: 1 << 30, ..config };
+        let mut cache = Recovery::new(config, Slabs::new(1 << 30));
+        for key in 0..10_000u64 {
+            for (number, len) in lengths.iter().enumerate() {
+                let seq = number as u32 * 1000;
+                let passing = if is_syn { syn(seq) } else { data(seq) };
+                cache.handle_packet(
+                    0,
+                    key.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                    &passing,
+                    |slabs| slabs.put(&vec![0; *len], 0),
+                );
+            }
+        }
+        assert_eq!(cache.flows(), 10_000);
+        cache.memory_bytes() + cache.shelf().memory_bytes()
+    };
+    assert!(take(1, &[60], true) <= 160 * 10_000, "{}", take(1, &[60], true));
+    assert!(take(1, &[80], true) <= 192 * 10_000);
+    assert!(take(1, &[1500], false) <= 16 << 20, "{}", take(1, &[1500], false));
+    assert!(take(2, &[1500, 1500], false) <= 32 << 20);
+}
+
 proptest::proptest! {
     /// Whatever passes: the limits hold, and what is resent was unacknowledged.
     #[test]
@@ -214,11 +335,17 @@ proptest::proptest! {
             });
             let cache = &bench.cache;
             proptest::prop_assert!(cache.flows.len() <= 4 && cache.bytes <= 9000);
-            proptest::prop_assert_eq!(cache.bytes, cache.flows.values().map(Flow::bytes).sum::<u64>());
+            let mut bytes = 0;
             for flow in cache.flows.values() {
-                proptest::prop_assert!(flow.segments.len() <= segments_max);
-                proptest::prop_assert!(flow.segments.windows(2).all(|it| it[1].seq.after(it[0].seq)));
+                let segments: Vec<_> =
+                    cache.lists.segments(*flow).map(|at| &cache.lists.kept[at]).collect();
+                proptest::prop_assert!(segments.len() <= segments_max);
+                proptest::prop_assert!(segments.windows(2).all(|it| it[1].seq.after(it[0].seq)));
+                bytes += segments.iter().map(|kept| u64::from(kept.bytes)).sum::<u64>();
+                let ack = cache.lists.flows[*flow].ack;
+                bytes += if ack == NONE { 0 } else { u64::from(cache.lists.kept[ack].bytes) };
             }
+            proptest::prop_assert_eq!(cache.bytes, bytes);
         }
     }
 }

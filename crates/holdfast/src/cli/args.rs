@@ -87,8 +87,8 @@ pub enum Verb {
     Completions { shell: clap_complete::Shell },
     /// Write the man pages into a directory.
     Man { directory: PathBuf },
-    /// Close and open the edge by hand; for tests.
-    #[command(subcommand, hide = true)]
+    /// Look at an edge: what it serves, and where a packet would go.
+    #[command(subcommand)]
     Edge(EdgeVerb),
 }
 
@@ -191,11 +191,68 @@ pub enum ConfigVerb {
     Example,
 }
 
-/// What the tests do to an edge.
+/// What can be asked of an edge, and done to it.
 #[derive(Debug, Subcommand)]
 pub enum EdgeVerb {
-    /// Let no member speak.
+    /// Show services, members, flows and what the edge has counted.
+    Show(EdgeShowArgs),
+    /// Where would this packet go, and how would it be rewritten?
+    ///
+    /// Asks the loaded program itself, with a packet made for the purpose, which
+    /// leaves no trace: nothing is counted, remembered or sent. For example:
+    /// holdfast edge trace '10.0.0.1:4242>10.9.0.100:80' --config FILE
+    Trace(EdgeTraceArgs),
+    /// Give a host server of a spread group no new connections.
+    ///
+    /// Those that it has stay with it until they end.
+    Drain(EdgeDrainArgs),
+    /// Let no member speak; for tests.
+    #[command(hide = true)]
     Fence(GroupArgs),
-    /// Let the current member speak again.
+    /// Let the current member speak again; for tests.
+    #[command(hide = true)]
     Unfence(GroupArgs),
+}
+
+/// Arguments of `edge show`.
+#[derive(Args, Debug)]
+pub struct EdgeShowArgs {
+    #[command(flatten)]
+    pub group: GroupArgs,
+    /// One JSON object of the schema holdfast.edge/1.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `edge trace`.
+#[derive(Args, Debug)]
+pub struct EdgeTraceArgs {
+    #[command(flatten)]
+    pub group: GroupArgs,
+    /// FROM>TO, both as address and port: '10.0.0.1:4242>10.9.0.100:80'.
+    pub flow: String,
+    /// A UDP datagram instead of a TCP segment.
+    #[arg(long, conflicts_with = "syn")]
+    pub udp: bool,
+    /// The first segment of a connection instead of a later one.
+    #[arg(long)]
+    pub syn: bool,
+    /// Its payload in bytes, for questions of the MTU.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub payload: u16,
+    /// One JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `edge drain`.
+#[derive(Args, Debug)]
+pub struct EdgeDrainArgs {
+    #[command(flatten)]
+    pub group: GroupArgs,
+    /// The host server's name.
+    pub name: String,
+    /// Give it new connections again.
+    #[arg(long)]
+    pub end: bool,
 }

@@ -19,19 +19,18 @@ const SIGNALS: u64 = 0;
 const RENEW_PERIOD: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &CaptureArgs) -> Result<u8, Failure> {
-    let (config, role) = load(&args.group)?;
+    let (file, role) = load(&args.group)?;
     // Before the first wish to end: it then finds somebody who tidies up.
     let signals = Signals::block()?;
-    let mut captures = Captures::open(&config.pin_dir(role)).map_err(anyhow::Error::from)?;
+    let mut captures = Captures::open(&file.pin_dir(&role)).map_err(anyhow::Error::from)?;
     if captures.is_empty() {
         return Err(Failure::unreachable(format!(
-            "no programs of `{}` are loaded on this host\n  remedy: start its daemon: holdfast run --config FILE",
-            config.role_name(role)
+            "no programs of `{role}` are loaded on this host\n  remedy: start its daemon: holdfast run --config FILE"
         )));
     }
-    let mut file = Pcap::new(output(&args.output)?)?;
+    let mut pcap = Pcap::new(output(&args.output)?)?;
     let end = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    let ended = follow(&mut captures, &signals, &mut file, end, args.packets);
+    let ended = follow(&mut captures, &signals, &mut pcap, end, args.packets);
     match ended {
         // Whoever reads has seen enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(exit::OK),

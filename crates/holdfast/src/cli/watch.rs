@@ -1,9 +1,8 @@
 //! The verbs that ask a running daemon.
 
-use super::args::{EdgeVerb, EventsArgs, GroupArgs, StatusArgs};
+use super::args::{EventsArgs, GroupArgs, StatusArgs};
 use super::{Failure, load, print};
 use crate::admin::{self, Event, Request};
-use crate::config::Role;
 use crate::status::{Status, Style, exit};
 use serde_json::Value;
 use std::io::ErrorKind;
@@ -86,26 +85,16 @@ pub(super) fn events(args: &EventsArgs) -> Result<u8, Failure> {
     }
 }
 
-pub(super) fn edge(verb: &EdgeVerb) -> Result<u8, Failure> {
-    let (group, request) = match verb {
-        EdgeVerb::Fence(group) => (group, Request::Fence),
-        EdgeVerb::Unfence(group) => (group, Request::Unfence),
-    };
-    let path = super::Config::load(&group.config)?.admin_socket(Role::Edge);
-    ask(&path, request)?;
-    Ok(exit::OK)
-}
-
 fn socket_of(group: &GroupArgs) -> Result<PathBuf, Failure> {
-    let (config, role) = load(group)?;
-    Ok(config.admin_socket(role))
+    let (file, role) = load(group)?;
+    Ok(file.admin_socket(&role))
 }
 
 fn fetch(path: &Path) -> Result<Status, Failure> {
     Ok(serde_json::from_value(ask(path, Request::Status)?)?)
 }
 
-fn ask(path: &Path, request: Request) -> Result<Value, Failure> {
+pub(super) fn ask(path: &Path, request: Request) -> Result<Value, Failure> {
     let answer = admin::ask(path, request).map_err(|error| match error.kind() {
         ErrorKind::PermissionDenied => Failure::from(error),
         _ => Failure::unreachable(format!(

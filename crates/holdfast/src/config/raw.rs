@@ -2,11 +2,14 @@
 //! that give each value its meaning.
 
 use super::error::{ConfigError, ConfigErrors, Findings, Position};
+use super::kind::check_kind;
+use super::recover::{Policy, RawRecover, Recover, Start, check_recover};
 use super::{CLIENT_INTERFACES_MAX, CONNECTIONS_MAX, HEARTBEAT_MS, RING_BYTES, SERVICES_MAX};
 use super::{Config, Edge, Group, Mac, Member, Server};
+use crate::key::GroupKey;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
@@ -26,11 +29,13 @@ struct RawConfig {
     edge: RawEdge,
     member: Vec<Spanned<RawMember>>,
     server: RawServer,
+    recover: Option<RawRecover>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawGroup {
+    kind: Option<Spanned<String>>,
     name: Spanned<String>,
     key_file: Spanned<PathBuf>,
     services: Spanned<Vec<Spanned<String>>>,
@@ -91,6 +96,11 @@ fn check(findings: &mut Findings, raw: RawConfig) -> Config {
         edge: check_edge(findings, raw.edge, &members, raw.group.name.get_ref(), &folder),
         group: check_group(findings, raw.group, &folder),
         server: check_server(findings, raw.server, &folder),
+        recover: check_recover(
+            findings,
+            raw.recover,
+            Recover::standard(Policy::Syn, Start::Always),
+        ),
         members,
         key_file_at,
         path: findings.path.to_owned(),
@@ -98,6 +108,7 @@ fn check(findings: &mut Findings, raw: RawConfig) -> Config {
 }
 
 fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> Group {
+    check_kind(findings, raw.kind.as_ref(), "replicated");
     check_name(findings, &raw.name);
     let mut services: Vec<SocketAddr> = Vec::new();
     for spanned in raw.services.get_ref() {
@@ -150,7 +161,7 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> Group {
 }
 
 /// A number that must lie within bounds.
-fn number(
+pub(super) fn number(
     findings: &mut Findings,
     name: &str,
     written: Option<Spanned<u64>>,
@@ -331,7 +342,10 @@ fn check_server(findings: &mut Findings, raw: RawServer, folder: &Path) -> Serve
     }
 }
 
-fn check_address(findings: &mut Findings, spanned: &Spanned<String>) -> Option<SocketAddr> {
+pub(super) fn check_address(
+    findings: &mut Findings,
+    spanned: &Spanned<String>,
+) -> Option<SocketAddr> {
     let text = spanned.get_ref();
     let Ok(address) = text.parse::<SocketAddr>() else {
         findings.add(
@@ -351,7 +365,34 @@ fn check_address(findings: &mut Findings, spanned: &Spanned<String>) -> Option<S
     Some(address)
 }
 
-fn check_name(findings: &mut Findings, name: &Spanned<String>) {
+/// The address of one host, without a port.
+pub(super) fn check_ip(findings: &mut Findings, spanned: &Spanned<String>) -> Option<IpAddr> {
+    let text = spanned.get_ref();
+    let parsed = text.parse::<IpAddr>().ok();
+    let good = parsed.filter(|ip| !ip.is_unspecified() && !ip.is_multicast());
+    if good.is_none() {
+        findings.add(
+            spanned.span(),
+            format!("\"{text}\" is not the address of one host"),
+            "write \"10.9.0.100\" or \"fd09::100\", without a port",
+        );
+    }
+    good
+}
+
+/// Reads the key in `file`, to which `at` of the configuration `path` refers.
+pub(super) fn load_key(file: &Path, path: &Path, at: Position) -> Result<GroupKey, ConfigErrors> {
+    GroupKey::load(file).map_err(|error| {
+        ConfigErrors(vec![ConfigError {
+            path: path.to_owned(),
+            at,
+            message: format!("key_file: {error}"),
+            remedy: error.remedy(file),
+        }])
+    })
+}
+
+pub(super) fn check_name(findings: &mut Findings, name: &Spanned<String>) {
     let text = name.get_ref();
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
     if text.is_empty() || text.len() > NAME_CHARS_MAX || !text.chars().all(good) {
@@ -363,7 +404,7 @@ fn check_name(findings: &mut Findings, name: &Spanned<String>) {
     }
 }
 
-fn check_interface(findings: &mut Findings, name: &Spanned<String>) {
+pub(super) fn check_interface(findings: &mut Findings, name: &Spanned<String>) {
     let text = name.get_ref();
     let bad = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
     if text.is_empty() || text.len() > INTERFACE_CHARS_MAX || text.chars().any(bad) {
@@ -376,7 +417,7 @@ fn check_interface(findings: &mut Findings, name: &Spanned<String>) {
 }
 
 /// Turns an error of the TOML reader into one of ours, with a suggestion.
-fn explain(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
+pub(super) fn explain(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
     let message = error.message();
     let span = error.span().unwrap_or(0..0);
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
@@ -396,7 +437,7 @@ fn explain(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
     ConfigError { path: path.to_owned(), at: Position::of(text, span.start), message, remedy }
 }
 
-fn suggestion(word: &str, known: &[&str]) -> Option<String> {
+pub(super) fn suggestion(word: &str, known: &[&str]) -> Option<String> {
     known
         .iter()
         .map(|candidate| (strsim::jaro_winkler(word, candidate), *candidate))
@@ -411,6 +452,8 @@ fn example(key: &str) -> String {
         "edge" => "[edge]",
         "member" => "[[member]]",
         "server" => "[server]",
+        "host" => "[[host]]",
+        "addresses" => "addresses = [\"10.9.0.100\"]",
         "name" => "name = \"a\"",
         "key_file" => "key_file = \"/etc/holdfast/demo.key\"",
         "services" => "services = [\"10.9.0.100:6379\"]",
@@ -426,6 +469,6 @@ fn example(key: &str) -> String {
     format!("add, for example: {line}")
 }
 
-fn unspecified() -> SocketAddr {
+pub(super) fn unspecified() -> SocketAddr {
     SocketAddr::from(([0, 0, 0, 0], 0))
 }

@@ -9,6 +9,7 @@ mod members;
 mod report;
 
 use super::edge_state::StateFile;
+use super::recover::{Exit, Recoverer, Way};
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind, Listener};
 use crate::config::{Config, Role};
@@ -34,8 +35,9 @@ const FLOWS_PER_MESSAGE: usize = 4096;
 const LISTENER: u64 = 0;
 const ADMIN: u64 = 1;
 const SIGNALS: u64 = 2;
+const RECOVER: u64 = 3;
 /// Member `i` has the token `MEMBERS + i`.
-const MEMBERS: u64 = 3;
+const MEMBERS: u64 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
@@ -66,6 +68,7 @@ struct EdgeDaemon<'a> {
     listener: Listener,
     timers: Timers<Timer>,
     bpf: Edge,
+    recoverer: Recoverer,
     machine: EdgeMembership,
     file: StateFile,
     links: Links,
@@ -104,6 +107,8 @@ impl<'a> EdgeDaemon<'a> {
         let machine = EdgeMembership::new(&names_by_preference(config), file.state().clone())?;
         let mut bpf = Edge::attach(&edge_config(config))?;
         agree(&mut bpf, config, &file)?;
+        let copies = bpf.take_copies().context("no copies")?;
+        let recoverer = Recoverer::new(&config.recover, copies, Instant::now())?;
         let identity = Identity {
             key: key.channel_key(),
             group: config.group.name.clone(),
@@ -119,6 +124,7 @@ impl<'a> EdgeDaemon<'a> {
             listener,
             timers: Timers::new(),
             bpf,
+            recoverer,
             machine,
             file,
             links: Links::new(config),
@@ -129,6 +135,7 @@ impl<'a> EdgeDaemon<'a> {
             last_grant: Duration::ZERO,
         };
         daemon.poll.add(&daemon.listener, LISTENER, Interest::Read)?;
+        daemon.poll.add(&daemon.recoverer.fd(), RECOVER, Interest::Read)?;
         // Whoever was lost while this daemon was away must be missed all the same.
         for index in 0..daemon.links.count() {
             daemon.machine.handle_answers(daemon.links.name(index), true);
@@ -144,7 +151,8 @@ impl<'a> EdgeDaemon<'a> {
         self.timers.set(Timer::Age, start + FLOW_AGE_PERIOD);
         loop {
             let watch = self.links.deadline().map(|at| self.started + Duration::from_nanos(at.0));
-            let deadline = [self.timers.next(), self.listener.deadline(), watch];
+            let recover = self.recoverer.deadline();
+            let deadline = [self.timers.next(), self.listener.deadline(), watch, recover];
             let deadline = deadline.into_iter().flatten().min();
             let ready: Vec<u64> = self.poll.wait(deadline)?.iter().map(|r| r.token).collect();
             let now = Instant::now();
@@ -155,6 +163,10 @@ impl<'a> EdgeDaemon<'a> {
             self.accept(now);
             self.watch(now);
             self.expire(now)?;
+            if ready.contains(&RECOVER) {
+                self.recoverer.on_readable(now);
+            }
+            self.recoverer.poll(now);
             if ready.contains(&ADMIN) {
                 admin.serve(|request| self.answer(request))?;
             }
@@ -253,9 +265,31 @@ impl<'a> EdgeDaemon<'a> {
             if self.links.watch(index, at) {
                 self.reach(index, false, now);
             }
+            self.cache_if_suspected(index, now);
             if let Err(error) = self.links.flush(index, &self.poll) {
                 self.lose(index, &error.to_string(), now);
             }
+        }
+    }
+
+    /// From the second missed heartbeat of the current member on, what clients
+    /// say may be lost; it is kept until somebody answers again (thesis §3.3).
+    fn cache_if_suspected(&mut self, index: usize, now: Instant) {
+        let name = self.links.name(index);
+        if self.machine.handle_ask().current.as_deref() != Some(name) {
+            return;
+        }
+        let result = if self.links.is_suspected(index) {
+            self.recoverer.start(now).map(|began| began.then_some("caching"))
+        } else if self.machine.answers(name) {
+            self.recoverer.stop().map(|ended| ended.then_some("no more"))
+        } else {
+            Ok(None)
+        };
+        match result {
+            Ok(None) => {}
+            Ok(Some(what)) => self.events.add("cache", format!("{name}: {what}")),
+            Err(error) => tracing::error!("caching: {error}"),
         }
     }
 
@@ -314,6 +348,20 @@ impl<'a> EdgeDaemon<'a> {
         self.tell_others(index, asked);
         let took = self.last_grant.as_micros();
         self.events.add("granted", format!("{name}, epoch {epoch}, {took} µs"));
+        self.resend(index, name);
+    }
+
+    /// Plays to a member what clients said while nobody answered. It is tried for
+    /// a while: the server may not listen yet.
+    fn resend(&mut self, index: usize, name: &str) {
+        let exit = match self.bpf.hop(index) {
+            Ok(hop) => Exit::Host(hop).into(),
+            Err(error) => return tracing::error!("resending to {name}: {error}"),
+        };
+        let flows = self.recoverer.restored(Instant::now(), &[Way { way: 0, exit }]);
+        if flows > 0 {
+            self.events.add("resend", format!("{flows} flows to {name}"));
+        }
     }
 
     /// Whoever is in step hears that the current member has lost it.
@@ -405,6 +453,10 @@ impl<'a> EdgeDaemon<'a> {
         let result = match request {
             Request::Status => return serde_json::to_value(self.status()).unwrap_or_default(),
             Request::Events { since } => return self.events.answer(since),
+            Request::Show => return self.show(),
+            Request::Trace(_) | Request::Drain { .. } => {
+                return refusal("the edge of a replicated group cannot do this");
+            }
             Request::Fence => self.bpf.set_current(epoch, None),
             Request::Unfence => {
                 self.bpf.set_current(epoch, current.and_then(|name| self.links.index(&name)))

@@ -2,7 +2,7 @@
 
 use crate::parallel;
 use crate::plot::{Line, Mark};
-use holdfast_edge::{PfrcConfig, RecoveryConfig, RightEdge};
+use holdfast_edge::{Law, PfrcConfig, RecoveryConfig, RightEdge};
 use holdfast_sim::Rng;
 use holdfast_sim::net::dumbbell::Dumbbell;
 use holdfast_sim::net::{Outcome, Scenario, run};
@@ -79,6 +79,7 @@ pub fn rate_control(capacity_bps: u64) -> PfrcConfig {
         rtt_ns: 100 * MS,
         alpha: 1.0,
         utilization: 0.95,
+        law: Law::Printed,
         window_min_bytes: 3000,
         right_edge: RightEdge::MayShrink,
         flows_max: 10_000,

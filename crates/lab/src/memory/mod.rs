@@ -10,7 +10,7 @@ pub use trace::{Headers, Trace, TraceError};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use holdfast_edge::{Direction, Passing, Recovery, RecoveryConfig};
+use holdfast_edge::{Direction, Loose, Passing, Recovery, RecoveryConfig};
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 use serde::Serialize;
@@ -64,7 +64,7 @@ pub struct MemoryReport {
 
 struct Policy {
     name: String,
-    cache: Recovery<Key, ()>,
+    cache: Recovery<Key, Loose<()>>,
     only: Option<BTreeSet<Key>>,
     share_sum: f64,
     samples: u64,
@@ -73,7 +73,7 @@ struct Policy {
 impl Policy {
     fn new(name: &str, config: RecoveryConfig) -> Self {
         let limits = RecoveryConfig { flows_max: FLOWS_MAX, bytes_max: u64::MAX >> 1, ..config };
-        let cache = Recovery::new(limits);
+        let cache = Recovery::new(limits, Loose::default());
         Self { name: name.to_owned(), cache, only: None, share_sum: 0.0, samples: 0 }
     }
 
@@ -88,11 +88,11 @@ impl Policy {
         let is_kept = |key: &Key| self.only.as_ref().is_none_or(|only| only.contains(key));
         let passing = passing(headers);
         if is_kept(&key) {
-            self.cache.handle_packet(headers.at_ns, key, &passing, || ());
+            self.cache.handle_packet(headers.at_ns, key, &passing, |_| Some(()));
         }
         if is_kept(&answered) && passing.ack.is_some() {
             let back = Passing { direction: Direction::OutOfCluster, ..passing };
-            self.cache.handle_packet(headers.at_ns, answered, &back, || ());
+            self.cache.handle_packet(headers.at_ns, answered, &back, |_| Some(()));
         }
         if self.cache.flows() > 0 {
             self.share_sum += self.cache.bytes() as f64 / self.cache.flows() as f64;
@@ -121,7 +121,8 @@ fn passing(headers: &Headers) -> Passing {
         ack: flags.has(Flags::ACK).then_some(SeqNo(headers.ack)),
         is_syn,
         is_end: flags.has(Flags::FIN) || flags.has(Flags::RST),
-        sack: false,
+        is_last: false,
+        sack: Some(false),
         bytes: headers.wire_bytes,
     }
 }

@@ -6,7 +6,7 @@ use super::file::{
     RecoveryTable,
 };
 use super::route::Graph;
-use holdfast_edge::{PfrcConfig, RecoveryConfig, RightEdge};
+use holdfast_edge::{Law, PfrcConfig, RecoveryConfig, RightEdge};
 use holdfast_sim::net::Scenario;
 use holdfast_sim::net::dumbbell::Dumbbell;
 use holdfast_sim::net::link::{LinkSpec, QueueLimit};
@@ -114,9 +114,9 @@ fn recovery(table: &RecoveryTable) -> RecoveryConfig {
         ack_copies: table.ack_copies.unwrap_or(base.ack_copies),
         flows_max: table.flows_max.unwrap_or(base.flows_max),
         bytes_max: table.bytes_max.unwrap_or(base.bytes_max),
-        age_max_ns: base.age_max_ns,
         pace_bytes_per_s: table.pace.map_or(base.pace_bytes_per_s, |it| it.0 / 8),
         tail_delay_ns: table.tail_delay.map_or(base.tail_delay_ns, |it| it.0),
+        ..base
     }
 }
 
@@ -136,6 +136,7 @@ fn rate_control(table: &RateControlTable) -> Result<PfrcConfig, FileError> {
             "0 to 1.5",
         )?,
         window_min_bytes: table.window_min_bytes.unwrap_or(3000),
+        law: Law::Printed,
         right_edge: if keeps { RightEdge::Keeps } else { RightEdge::MayShrink },
         flows_max: FLOWS_MAX,
     })

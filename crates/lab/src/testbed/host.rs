@@ -48,7 +48,7 @@ pub(super) const DISK: &str = "disk";
 
 /// A running host.
 pub struct Host {
-    role: Role,
+    name: String,
     namespace: String,
     holder: u32,
     outside: PathBuf,
@@ -57,20 +57,20 @@ pub struct Host {
 }
 
 impl Host {
-    pub(super) fn start(id: &str, base: &Path, role: Role) -> Result<Self> {
-        let outside = base.join(role.name());
+    /// Starts a host whose clock is `number` steps away from this machine's.
+    pub(super) fn start(id: &str, base: &Path, name: &str, number: u64) -> Result<Self> {
+        let outside = base.join(name);
         let inside = base.join("host");
         std::fs::create_dir_all(&outside)?;
         std::fs::create_dir_all(&inside)?;
-        let clock = (CLOCK_STEP_S * role as u64).to_string();
+        let clock = (CLOCK_STEP_S * number).to_string();
         // A disk that nothing else writes to, as a host's own would be: what this
         // machine's disk is busy with shall not show in a takeover.
         let script = format!(
             "mount -t sysfs sysfs /sys; mount -t bpf bpf /sys/fs/bpf; \
              mount --bind '{}' '{host}'; mkdir '{host}/{DISK}'; mount -t tmpfs disk '{host}/{DISK}'; \
-             hostname '{id}-{}'; ip link set lo up; echo ready; exec sleep infinity",
+             hostname '{id}-{name}'; ip link set lo up; echo ready; exec sleep infinity",
             outside.display(),
-            role.name(),
             host = inside.display(),
         );
         let mut unshare = Command::new("unshare")
@@ -85,18 +85,18 @@ impl Host {
         if let Some(stdout) = unshare.stdout.take() {
             BufReader::new(stdout).read_line(&mut line)?;
         }
-        anyhow::ensure!(line.trim() == "ready", "the {} host did not come up", role.name());
+        anyhow::ensure!(line.trim() == "ready", "the {name} host did not come up");
         let holder = wait_for("the first process of a host", START_LIMIT, || {
             children(unshare.id()).first().copied()
         })?;
-        let namespace = format!("{id}-{}", role.name());
+        let namespace = format!("{id}-{name}");
         command::output("ip", &["netns", "attach", &namespace, &holder.to_string()])?;
-        Ok(Self { role, namespace, holder, outside, inside, unshare })
+        Ok(Self { name: name.to_owned(), namespace, holder, outside, inside, unshare })
     }
 
-    /// What the host is for.
-    pub fn role(&self) -> Role {
-        self.role
+    /// The name of its directory, and the last part of its namespace's.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The name of its network namespace, for `ip -n`.

@@ -9,6 +9,7 @@ pub mod ours;
 mod overhear;
 mod reaper;
 pub mod server;
+pub mod strings;
 mod topology;
 
 pub use host::{Host, Role};
@@ -92,7 +93,7 @@ impl Testbed {
             .with_context(|| format!("cannot create {} (are you root?)", directory.display()))?;
         let reaper = Reaper::start(&id, &directory)?;
         let hosts = Role::ALL
-            .map(|role| Host::start(&id, &directory, role))
+            .map(|role| Host::start(&id, &directory, role.name(), role as u64))
             .into_iter()
             .collect::<Result<Vec<_>>>()?;
         let Ok(hosts) = <[Host; 4]>::try_from(hosts) else {
@@ -154,6 +155,6 @@ impl Testbed {
     /// # Errors
     /// When `ip` refuses.
     pub fn own_service_addresses(&self, role: Role) -> Result<()> {
-        topology::own_service_addresses(self.host(role))
+        topology::own_service_addresses(self.host(role), role)
     }
 }

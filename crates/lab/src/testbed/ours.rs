@@ -237,10 +237,7 @@ impl<'a> Group<'a> {
         let mut out = String::new();
         for (role, _) in &self.daemons {
             let path = self.testbed.host(*role).outside().join("daemon.log");
-            let text = fs::read_to_string(path).unwrap_or_default();
-            let lines: Vec<&str> = text.lines().collect();
-            let tail = &lines[lines.len().saturating_sub(LOG_TAIL_LINES)..];
-            out.push_str(&format!("--- {}\n{}\n", role.name(), tail.join("\n")));
+            out.push_str(&format!("--- {}\n{}\n", role.name(), tail(&path)));
         }
         out
     }
@@ -254,6 +251,13 @@ impl Drop for Group<'_> {
             let _ = child.wait();
         }
     }
+}
+
+/// The last lines of a log.
+pub(super) fn tail(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
 }
 
 /// The role's name on the command line.

@@ -112,7 +112,7 @@ pub(super) fn connect(hosts: &[Host; 4], plan: &Plan) -> Result<Vec<Link>> {
 }
 
 /// A veth pair, or the emulator's pair of taps when the wire has a `spec`.
-fn wire(
+pub(super) fn wire(
     links: &mut Vec<Link>,
     a: (&Host, &str),
     b: (&Host, &str),
@@ -246,8 +246,8 @@ fn shape(hosts: &[Host; 4], bits_per_second: u64) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn own_service_addresses(host: &Host) -> Result<()> {
-    let device = match host.role() {
+pub(super) fn own_service_addresses(host: &Host, role: Role) -> Result<()> {
+    let device = match role {
         Role::Backup => interface::BACKUP,
         _ => interface::PRIMARY,
     };

@@ -10,6 +10,8 @@ use super::layout::{
 };
 use super::loader::{Counters, Object};
 use super::net;
+use super::recover::Copies;
+use crate::frame::Hop;
 use aya::maps::{Array, HashMap, MapData};
 use aya::programs::TcAttachType::Ingress;
 use holdfast_wire::message::{ConnKey, FlowBounds};
@@ -32,6 +34,9 @@ static OBJECT: Object = Object {
         "edge_fence",
         "edge_members",
         "edge_flows",
+        "recover_control",
+        "recover_packets",
+        "recover_counts",
     ],
     counters: &EDGE_COUNTERS,
     priority: 102,
@@ -69,6 +74,7 @@ pub struct Edge {
     /// The same map again, for reading it in batches.
     flows_fd: MapData,
     counters: Counters,
+    copies: Option<Copies>,
     /// Flows that are over: their last stamp, and when it was first seen.
     silent: BTreeMap<RawKey, (u64, Instant)>,
     member_count: usize,
@@ -98,6 +104,7 @@ impl Edge {
             flows_fd: MapData::from_pin(OBJECT.directory(&config.pin_dir).join("edge_flows"))
                 .map_err(BpfError::map("edge_flows"))?,
             counters: loaded.counters()?,
+            copies: Some(Copies::of(&mut loaded)?),
             silent: BTreeMap::new(),
             member_count,
             interfaces: Vec::new(),
@@ -152,6 +159,25 @@ impl Edge {
         let mut row = self.members.get(&index, 0).map_err(BpfError::map("edge_members"))?;
         row.tap = u32::from(tap);
         self.members.set(index, row, 0).map_err(BpfError::map("edge_members"))
+    }
+
+    /// The copies of clients' packets, and of what tells that they have arrived;
+    /// `None` the second time.
+    pub fn take_copies(&mut self) -> Option<Copies> {
+        self.copies.take()
+    }
+
+    /// Where clients' packets leave for `member`.
+    ///
+    /// # Errors
+    /// [`BpfError::NoMember`] for an unknown member, [`BpfError::Map`] if the
+    /// kernel refuses.
+    pub fn hop(&self, member: usize) -> Result<Hop, BpfError> {
+        if member >= self.member_count {
+            return Err(BpfError::NoMember(member));
+        }
+        let row = self.members.get(&(member as u32), 0).map_err(BpfError::map("edge_members"))?;
+        Ok(Hop { ifindex: row.ifindex, from: row.port_mac, to: row.mac })
     }
 
     /// Bounds of one flow, if the edge has seen its SYN-ACK.

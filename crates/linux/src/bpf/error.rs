@@ -1,6 +1,6 @@
 //! What can go wrong when programs are loaded or maps are used, and the remedy.
 
-use super::layout::{MEMBERS_MAX, SERVICES_MAX};
+use super::layout::{MEMBERS_MAX, SERVICES_MAX, STRINGS_MAX};
 use std::io;
 use std::path::PathBuf;
 
@@ -39,6 +39,8 @@ pub enum BpfError {
     Services(usize),
     #[error("{0} members: an edge serves between 1 and {MEMBERS_MAX}")]
     Members(usize),
+    #[error("{0} strings: a transit group has between 1 and {STRINGS_MAX}")]
+    Strings(usize),
     #[error("there is no member {0} in the edge's configuration")]
     NoMember(usize),
     #[error(

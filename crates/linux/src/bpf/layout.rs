@@ -19,6 +19,15 @@ pub const SYN_ACK_BYTES_MAX: usize = 128;
 /// What is shown of a captured packet, in bytes.
 pub(crate) const CAPTURE_BYTES_MAX: usize = 256;
 
+/// Default number of flows whose window scales an edge knows.
+pub const REGULATE_FLOWS_DEFAULT: u32 = 65_536;
+/// Most strings of one transit group.
+pub const STRINGS_MAX: usize = 8;
+/// Parts into which a transit group's flows are hashed.
+pub const TRANSIT_SLOTS: usize = 256;
+/// Default number of flows that an edge of a transit group keeps on their strings.
+pub const TRANSIT_FLOWS_DEFAULT: u32 = 131_072;
+
 pub(crate) const NO_MEMBER: u32 = u32::MAX;
 pub(crate) const FLOW_SERVER_FIN: u32 = 1;
 pub(crate) const FLOW_CLIENT_FIN: u32 = 2;
@@ -61,6 +70,23 @@ pub(crate) const EDGE_COUNTERS: [&str; 11] = [
     "refused_flows",
     "untracked",
     "implausible",
+    "slow_path",
+    "odd",
+];
+
+/// Names of the counters, in the order of `enum transit_counter`.
+pub(crate) const TRANSIT_COUNTERS: [&str; 13] = [
+    "into",
+    "out",
+    "new",
+    "learned",
+    "followed",
+    "moved",
+    "returned",
+    "full",
+    "stateless",
+    "quoted",
+    "no_string",
     "slow_path",
     "odd",
 ];
@@ -207,6 +233,121 @@ pub(crate) struct RawFlow {
     pub zero: [u8; 3],
 }
 
+/// The number of no string: of packets for which there was none.
+pub const NO_STRING: u16 = 255;
+
+pub(crate) const RECOVER_OUT: u16 = 1;
+pub(crate) const REGULATE_NEAR_FIN: u8 = 4;
+pub(crate) const REGULATE_FAR_FIN: u8 = 8;
+pub(crate) const REGULATE_RESET: u8 = 16;
+pub(crate) const STRING_V4: u32 = 1;
+pub(crate) const STRING_V6: u32 = 2;
+pub(crate) const TRANSIT_LEADS: u32 = 1;
+pub(crate) const TRANSIT_RETURN_ALL: u32 = 2;
+pub(crate) const TRANSIT_FROM_OUTSIDE: u8 = 1;
+pub(crate) const TRANSIT_FROM_STRING: u8 = 2;
+pub(crate) const TRANSIT_OUTSIDE_FIN: u8 = 4;
+pub(crate) const TRANSIT_STRING_FIN: u8 = 8;
+pub(crate) const TRANSIT_RESET: u8 = 16;
+
+/// The head of a copied packet.
+#[derive(Clone, Copy, FromBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(crate) struct Recovered {
+    pub payload: u32,
+    pub tail_at: u32,
+    pub direction: u16,
+    pub way: u16,
+    pub headers: u16,
+    pub head_bytes: u16,
+    pub tail_bytes: u16,
+    pub tail_from: u16,
+    pub gso_size: u16,
+    pub zero: u16,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawRecoverCount {
+    pub copied: u64,
+    pub lost: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawRegulateFlow {
+    pub seen_ns: u64,
+    pub right_edge: u32,
+    pub session: u16,
+    pub interval: u16,
+    pub near_scale: u8,
+    pub far_scale: u8,
+    pub flags: u8,
+    pub zero: [u8; 5],
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawRegulateString {
+    pub bytes: u64,
+    pub flows: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawRegulateCount {
+    pub clamped: u64,
+    pub refused: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct RawString {
+    pub ifindex: u32,
+    pub families: u32,
+    pub next_hop4: [u8; 4],
+    pub next_hop6: [u8; 16],
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawTable {
+    pub epoch: u32,
+    pub armed: u32,
+    pub usable: u32,
+    pub flags: u32,
+    pub seed: u32,
+    pub strings: [RawString; STRINGS_MAX],
+    pub slots: [u8; TRANSIT_SLOTS],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub(crate) struct RawTransitKey {
+    pub low: [u8; 16],
+    pub high: [u8; 16],
+    pub low_port: u16,
+    pub high_port: u16,
+    pub protocol: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawTransitFlow {
+    pub seen_ns: u64,
+    pub string: u8,
+    pub home: u8,
+    pub flags: u8,
+    pub zero: [u8; 5],
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawTraffic {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
 const _: () = assert!(size_of::<ServiceKey>() == 20);
 const _: () = assert!(size_of::<RawKey>() == 36);
 const _: () = assert!(size_of::<GateSlot>() == 128);
@@ -215,6 +356,16 @@ const _: () = assert!(size_of::<RawCaptured>() == 280);
 const _: () = assert!(size_of::<RawFence>() == 16);
 const _: () = assert!(size_of::<RawMember>() == 24);
 const _: () = assert!(size_of::<RawFlow>() == 40);
+const _: () = assert!(size_of::<Recovered>() == 24);
+const _: () = assert!(size_of::<RawRecoverCount>() == 16);
+const _: () = assert!(size_of::<RawRegulateFlow>() == 24);
+const _: () = assert!(size_of::<RawRegulateString>() == 16);
+const _: () = assert!(size_of::<RawRegulateCount>() == 16);
+const _: () = assert!(size_of::<RawString>() == 28);
+const _: () = assert!(size_of::<RawTable>() == 500);
+const _: () = assert!(size_of::<RawTransitKey>() == 40);
+const _: () = assert!(size_of::<RawTransitFlow>() == 16);
+const _: () = assert!(size_of::<RawTraffic>() == 16);
 
 // SAFETY: the types below are `repr(C)`, have no padding (their sizes are
 // asserted above), and every bit pattern of their integers is valid.
@@ -227,6 +378,22 @@ unsafe impl Pod for RawFence {}
 unsafe impl Pod for RawMember {}
 // SAFETY: as above.
 unsafe impl Pod for RawFlow {}
+// SAFETY: as above.
+unsafe impl Pod for RawRecoverCount {}
+// SAFETY: as above.
+unsafe impl Pod for RawRegulateFlow {}
+// SAFETY: as above.
+unsafe impl Pod for RawRegulateString {}
+// SAFETY: as above.
+unsafe impl Pod for RawRegulateCount {}
+// SAFETY: as above.
+unsafe impl Pod for RawTable {}
+// SAFETY: as above.
+unsafe impl Pod for RawTransitKey {}
+// SAFETY: as above.
+unsafe impl Pod for RawTransitFlow {}
+// SAFETY: as above.
+unsafe impl Pod for RawTraffic {}
 
 /// The address as the maps hold it: IPv4 mapped into IPv6.
 pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {

@@ -133,6 +133,11 @@ impl Loaded {
         T::try_from(found).map_err(BpfError::map(map))
     }
 
+    /// Opens a pinned map a second time, for reading it in batches.
+    pub(crate) fn pinned(&self, map: &'static str) -> Result<MapData, BpfError> {
+        MapData::from_pin(self.directory.join(map)).map_err(BpfError::map(map))
+    }
+
     /// Takes a map out as its bare descriptor and description.
     pub(crate) fn array_data(&mut self, map: &'static str) -> Result<MapData, BpfError> {
         match self.ebpf.take_map(map) {

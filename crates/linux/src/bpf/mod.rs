@@ -1,5 +1,6 @@
 //! The eBPF programs of `bpf/` and their maps, as safe types: the primary's
-//! [`Gate`], the backup's [`TapDrop`] and the [`Edge`].
+//! [`Gate`], the backup's [`TapDrop`], the [`Edge`], and an edge of strings, the
+//! [`Transit`].
 //!
 //! Programs are attached as netlink tc filters and pinned with their maps in a
 //! BPF file system, so that they go on when the daemon is killed. Dropping one
@@ -15,15 +16,22 @@ mod gate;
 mod layout;
 mod loader;
 mod net;
+mod recover;
+mod regulate;
 mod slots;
 mod tapdrop;
+mod transit;
 
 pub use capture::{CAPTURE_CREDIT, Captured, Captures, What};
 pub use edge::{Edge, EdgeConfig, MemberPort};
 pub use error::BpfError;
 pub use gate::{Gate, GateConfig, SynAck};
 pub use layout::{
-    EDGE_FLOWS_DEFAULT, GATE_SLOTS_DEFAULT, MEMBERS_MAX, SERVICES_MAX, SYN_ACK_BYTES_MAX,
+    EDGE_FLOWS_DEFAULT, GATE_SLOTS_DEFAULT, MEMBERS_MAX, NO_STRING, REGULATE_FLOWS_DEFAULT,
+    SERVICES_MAX, STRINGS_MAX, SYN_ACK_BYTES_MAX, TRANSIT_FLOWS_DEFAULT, TRANSIT_SLOTS,
 };
+pub use recover::{Copied, Copies, CopyPolicy};
+pub use regulate::{Measured, Regulated};
 pub use slots::SlotView;
 pub use tapdrop::TapDrop;
+pub use transit::{FlowSweeper, StringPort, Traffic, Transit, TransitConfig, TransitState};

@@ -4,7 +4,7 @@
 use super::packet::{Kind, Packet};
 use super::scenario::SwitchSpec;
 use crate::Ns;
-use holdfast_edge::{Direction, Passing, RateController, Recovery};
+use holdfast_edge::{Direction, Loose, Passing, RateController, Recovery};
 use holdfast_wire::seq::SeqNo;
 
 /// Headers below IP, as the thesis counts cached packets (1514 for 1500).
@@ -17,7 +17,7 @@ pub(super) struct Switch {
     up: Vec<bool>,
     /// Flows dealt to each string, in units of its share.
     load: Vec<u64>,
-    pub(super) recovery: Option<Recovery<u32, Packet>>,
+    pub(super) recovery: Option<Recovery<u32, Loose<Packet>>>,
     pub(super) rate_control: Option<RateController<u32>>,
     /// When its machines want to be called, as far as that is scheduled.
     pub(super) armed: Option<Ns>,
@@ -28,7 +28,7 @@ impl Switch {
         Self {
             up: vec![true; spec.strings.len()],
             load: vec![0; spec.strings.len()],
-            recovery: spec.recovery.map(Recovery::new),
+            recovery: spec.recovery.map(|config| Recovery::new(config, Loose::default())),
             rate_control: spec.rate_control.map(RateController::new),
             armed: None,
             spec: spec.clone(),
@@ -75,7 +75,7 @@ impl Switch {
             }
         }
         if let Some(recovery) = &mut self.recovery {
-            recovery.handle_packet(now, packet.flow, &passing(packet, sack), || *packet);
+            recovery.handle_packet(now, packet.flow, &passing(packet, sack), |_| Some(*packet));
         }
     }
 
@@ -108,7 +108,8 @@ fn passing(packet: &Packet, sack: bool) -> Passing {
         ack: (!forward).then_some(SeqNo(packet.ack)),
         is_syn: packet.kind == Kind::Syn,
         is_end: false,
-        sack,
+        is_last: false,
+        sack: Some(sack),
         bytes: (u32::from(packet.bytes) + ETHERNET_BYTES).max(FRAME_BYTES_MIN),
     }
 }

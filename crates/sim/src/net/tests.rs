@@ -7,7 +7,7 @@ use super::outcome::Outcome;
 use super::*;
 use crate::Ns;
 use crate::tcp::{Congestion, Profile};
-use holdfast_edge::{PfrcConfig, RecoveryConfig, RightEdge};
+use holdfast_edge::{Law, PfrcConfig, RecoveryConfig, RightEdge};
 
 const MS: Ns = 1_000_000;
 const FAILS_AT: Ns = 2000 * MS;
@@ -98,6 +98,7 @@ fn shared(tcp: Congestion, buffer: u32, rate_control: bool) -> Outcome {
             rtt_ns: 100 * MS,
             alpha: 1.0,
             utilization: 0.95,
+            law: Law::Printed,
             window_min_bytes: 3000,
             right_edge: RightEdge::MayShrink,
             flows_max: 1000,

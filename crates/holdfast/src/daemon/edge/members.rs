@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::daemon::beats::Beats;
 use crate::poll::{Interest, Poll};
 use holdfast_cluster::Nanos;
-use holdfast_cluster::detector::Detector;
+use holdfast_cluster::detector::{Detector, Peer};
 use holdfast_wire::log::LOG_VERSION;
 use holdfast_wire::message::{Message, VERSION};
 use std::time::Duration;
@@ -117,6 +117,11 @@ impl Links {
             *detector = Detector::new(at, self.period);
         }
         declared
+    }
+
+    /// Whether two of its heartbeats are missing.
+    pub fn is_suspected(&self, index: usize) -> bool {
+        self.slots.get(index).is_some_and(|slot| slot.detector.peer() == Peer::Suspected)
     }
 
     /// What the member wishes, and whether its channel still lives.

@@ -1,7 +1,12 @@
 //! What the edge says of itself.
 
 use super::EdgeDaemon;
+use crate::admin::EDGE_SCHEMA;
+use crate::config::Kind;
 use crate::status::{Peer, Role, State, Status};
+use holdfast_linux::bpf::EDGE_FLOWS_DEFAULT;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 impl EdgeDaemon<'_> {
     pub(super) fn status(&self) -> Status {
@@ -19,6 +24,35 @@ impl EdgeDaemon<'_> {
         status.counters.insert("edge.last_grant_us".to_owned(), self.last_grant.as_micros() as u64);
         status.counters.insert("edge.channels_refused".to_owned(), self.listener.refused());
         status
+    }
+
+    /// The answer to `edge show`.
+    pub(super) fn show(&self) -> Value {
+        let current = self.machine.handle_ask().current.clone();
+        let members = (0..self.links.count()).map(|index| {
+            let name = self.links.name(index);
+            let state = match (current.as_deref() == Some(name), self.links.is_connected(index)) {
+                (true, true) => "current",
+                (true, false) => "current, away",
+                (false, true) if self.machine.is_ready(name) => "in step",
+                (false, true) => "out of step",
+                (false, false) => "away",
+            };
+            json!({ "name": name, "state": state })
+        });
+        let counters = self.bpf.counters();
+        let counters: BTreeMap<&str, u64> = counters.into_iter().collect();
+        json!({
+            "schema": EDGE_SCHEMA,
+            "group": self.config.group.name,
+            "kind": Kind::Replicated,
+            "services": self.config.group.services,
+            "members": members.collect::<Vec<_>>(),
+            "flows": { "count": self.bpf.all_bounds().len(), "max": EDGE_FLOWS_DEFAULT },
+            "cache": self.recoverer.show(),
+            "regulate": null,
+            "counters": counters,
+        })
     }
 
     fn judge(&self) -> (State, String, String) {

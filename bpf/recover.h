@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only
+ *
+ * Copies of the packets that an outage may swallow, for the cache in user
+ * space (HALR, thesis §3.2): of what goes into the cluster the SYNs or every
+ * segment, of what comes out the headers that say what has arrived. Off, it
+ * costs one load of a map's value.
+ */
+#ifndef HOLDFAST_RECOVER_H
+#define HOLDFAST_RECOVER_H
+
+#include "maps.h"
+#include "parse.h"
+
+/* Records have few fixed sizes, which spares a second copy: headers only (IPv6
+ * and all TCP options fit), one segment of an Ethernet frame, the first and the
+ * last segment of a longer one, and the same for large MTUs. */
+#define RECOVER_SMALL 104
+#define RECOVER_SEGMENT 1536
+#define RECOVER_PAIR 3072
+#define RECOVER_JUMBO 18432
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} recover_control SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, RECOVER_RING_BYTES);
+} recover_packets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct recover_count);
+} recover_counts SEC(".maps");
+
+static __always_inline void recover_counted(int copied)
+{
+	__u32 zero = 0;
+	struct recover_count *c = bpf_map_lookup_elem(&recover_counts, &zero);
+
+	if (c && copied)
+		c->copied += 1;
+	else if (c)
+		c->lost += 1;
+}
+
+/* Fills a record whose data has `room` bytes, a constant, and hands it over.
+ * The comparisons with `room` are for the verifier: the caller chose it. */
+static __always_inline void recover_fill(struct __sk_buff *skb, struct recovered *to,
+					 const struct recovered *r, __u32 room, __u32 wake)
+{
+	__u32 first = (__u32)r->headers + r->head_bytes, tail = r->tail_bytes;
+	__u32 half = tail ? room / 2 : room;
+	__u8 *data = (__u8 *)(to + 1);
+
+	*to = *r;
+	to->tail_from = half;
+	if (first == 0 || first > half || bpf_skb_load_bytes(skb, ETH_HLEN, data, first))
+		goto discard;
+	if (tail) {
+		__u32 at = ETH_HLEN + r->headers + r->tail_at;
+
+		if (tail > room / 2 || bpf_skb_load_bytes(skb, at, data + room / 2, tail))
+			goto discard;
+	}
+	recover_counted(1);
+	bpf_ringbuf_submit(to, wake);
+	return;
+discard:
+	recover_counted(0);
+	bpf_ringbuf_discard(to, BPF_RB_NO_WAKEUP);
+}
+
+#define RECOVER_COPY(skb, r, room, wake)                                                      \
+	do {                                                                                  \
+		struct recovered *to =                                                        \
+			bpf_ringbuf_reserve(&recover_packets, sizeof(*to) + (room), 0);       \
+		if (to)                                                                       \
+			recover_fill(skb, to, r, room, wake);                                 \
+		else                                                                          \
+			recover_counted(0);                                                   \
+	} while (0)
+
+/* A global function, so that the verifier proves it once. */
+__attribute__((noinline)) int recover_copy(struct __sk_buff *skb, struct recovered *r)
+{
+	__u32 first, wake;
+
+	if (!r)
+		return 1;
+	first = (__u32)r->headers + r->head_bytes;
+	/* A wake-up for every packet would cost more than all the rest. */
+	wake = bpf_ringbuf_query(&recover_packets, BPF_RB_AVAIL_DATA) >= RECOVER_WAKE_BYTES ?
+		       BPF_RB_FORCE_WAKEUP :
+		       BPF_RB_NO_WAKEUP;
+	if (!r->tail_bytes && first <= RECOVER_SMALL)
+		RECOVER_COPY(skb, r, RECOVER_SMALL, wake);
+	else if (!r->tail_bytes && first <= RECOVER_SEGMENT)
+		RECOVER_COPY(skb, r, RECOVER_SEGMENT, wake);
+	else if (r->tail_bytes && first <= RECOVER_PAIR / 2)
+		RECOVER_COPY(skb, r, RECOVER_PAIR, wake);
+	else if (first <= RECOVER_JUMBO / 2)
+		RECOVER_COPY(skb, r, RECOVER_JUMBO, wake);
+	else
+		recover_counted(0);
+	return 0;
+}
+
+/* Is anything in it for the cache? */
+static __always_inline int recover_wants(const struct packet *p, __u32 into, __u32 what)
+{
+	if (p->flags & (TCP_SYN | TCP_RST))
+		return 1;
+	if (what < RECOVER_SEGMENTS)
+		return 0;
+	return into ? p->payload || (p->flags & TCP_FIN) : p->flags & TCP_ACK;
+}
+
+/* Shows the cache a packet as it leaves the edge: after every change to it. */
+static __always_inline void recover_see(struct __sk_buff *skb, const struct packet *p,
+					__u32 direction)
+{
+	__u32 zero = 0, into = (direction & 0xff) == RECOVER_INTO, what, segment;
+	__u32 *control = bpf_map_lookup_elem(&recover_control, &zero);
+	struct recovered r = {};
+
+	what = control ? *(volatile __u32 *)control : RECOVER_OFF;
+	if (what == RECOVER_OFF || !recover_wants(p, into, what))
+		return;
+	r.direction = direction & 0xff;
+	r.way = direction >> RECOVER_WAY_SHIFT;
+	r.headers = p->l4 - ETH_HLEN + p->tcp_header;
+	r.payload = p->payload;
+	segment = skb->gso_size;
+	if (into && segment && segment < p->payload) {
+		/* Of many segments the first is waited for, and the last tells the
+		 * receiver of the hole between them (SACK). */
+		r.gso_size = segment;
+		r.head_bytes = segment;
+		r.tail_at = (p->payload - 1) / segment * segment;
+		r.tail_bytes = p->payload - r.tail_at;
+	} else if (into) {
+		r.head_bytes = p->payload > RECOVER_JUMBO ? RECOVER_JUMBO : p->payload;
+	}
+	recover_copy(skb, &r);
+}
+
+#endif

@@ -1,0 +1,170 @@
+//! One window for all flows, from what the string carries and what has come.
+
+use super::PfrcConfig;
+use crate::Ns;
+
+/// Intervals over which the shortest round trip is taken.
+const ROUND_TRIPS: usize = 32;
+/// A string that carries less than this share of what is aimed at is not full:
+/// whatever its flows wait for, it is no queue in front of it.
+const BUSY: f64 = 0.9;
+/// The window grows in one interval by at most this factor.
+const GROWTH_MAX: f64 = 1.05;
+/// Less than this share says that senders wait for what they were promised to
+/// be used up, or for the string...
+const STALLED: f64 = 0.25;
+/// ...and for so many intervals nothing is made of it.
+const STALLED_MAX: u32 = 10;
+/// A round trip is longer than the shortest one by up to this factor without a
+/// queue: measurements are noisy.
+const NOISE: f64 = 1.25;
+
+/// How the window follows what is measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Law {
+    /// Equations (9) and (10) of the thesis §6.3.
+    Printed,
+    /// The same, with the round trip as it is measured, a term that drains a
+    /// standing queue, and no step from an interval in which nothing came.
+    Shipped {
+        /// Weight of the queue (β): the share of it that is drained per interval.
+        beta: f64,
+    },
+}
+
+/// What one interval has shown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measurement {
+    /// B(n): bytes that came for the string.
+    pub bytes: u64,
+    /// N: flows.
+    pub flows: usize,
+    /// What waits in front of the string, where that is known.
+    pub queue_bytes: Option<f64>,
+}
+
+/// The controller without the flows: [`super::RateController`] in the
+/// simulator, and an eBPF program on the wire, count and cap for it.
+///
+/// Contract: [`WindowControl::start`] switches it on; when the time of
+/// [`WindowControl::poll_timeout`] has come [`WindowControl::handle_interval`]
+/// takes what was measured since the last one.
+#[derive(Clone, Debug)]
+pub struct WindowControl {
+    config: PfrcConfig,
+    window_bytes: f64,
+    interval_ends: Option<Ns>,
+    round_trips_ns: [f64; ROUND_TRIPS],
+    measured: usize,
+    stalled: u32,
+}
+
+impl WindowControl {
+    /// A controller that is off.
+    #[must_use]
+    pub fn new(config: PfrcConfig) -> Self {
+        Self {
+            config,
+            window_bytes: f64::INFINITY,
+            interval_ends: None,
+            round_trips_ns: [f64::INFINITY; ROUND_TRIPS],
+            measured: 0,
+            stalled: 0,
+        }
+    }
+
+    /// Less is left, for so many flows.
+    pub fn start(&mut self, now: Ns, flows: usize) {
+        self.interval_ends = Some(now + self.config.interval_ns);
+        self.round_trips_ns = [f64::INFINITY; ROUND_TRIPS];
+        self.stalled = 0;
+        // The fair share: what eq (9) comes to rest at when no queue builds up.
+        self.window_bytes = self.target_bytes() * self.round_trips() / flows.max(1) as f64;
+    }
+
+    /// Nobody is capped any more.
+    pub fn stop(&mut self) {
+        self.interval_ends = None;
+        self.window_bytes = f64::INFINITY;
+    }
+
+    /// An interval has ended.
+    pub fn handle_interval(&mut self, now: Ns, measured: Measurement) {
+        let Some(ends) = self.interval_ends.filter(|ends| *ends <= now) else {
+            return;
+        };
+        self.interval_ends = Some(ends + self.config.interval_ns);
+        let next = match self.config.law {
+            Law::Printed => self.printed(&measured),
+            Law::Shipped { beta } => self.shipped(&measured, beta),
+        };
+        // Eq (10) bounds what is advertised; the sum itself is bounded too, or
+        // it would wind up while nothing arrives.
+        let floor = f64::from(self.config.window_min_bytes);
+        let ceiling = self.target_bytes() * self.round_trips();
+        self.window_bytes = next.clamp(floor.min(ceiling), ceiling);
+    }
+
+    /// thesis §6.3 eq (9): W(n+1) = W(n) + α (RTT/Δ) (u C(n) - B(n)) / N
+    fn printed(&self, measured: &Measurement) -> f64 {
+        let error = self.target_bytes() - measured.bytes as f64;
+        let flows = measured.flows.max(1) as f64;
+        self.window_bytes + self.config.alpha * self.round_trips() * error / flows
+    }
+
+    /// Eq (9) with the round trip that Little's law gives for flows that use
+    /// their windows, RTT = N W Δ / B. A round trip beyond the shortest of late
+    /// is a queue, Q = (RTT - RTT_min) B / Δ, of which β is drained.
+    fn shipped(&mut self, measured: &Measurement, beta: f64) -> f64 {
+        let (window, flows) = (self.window_bytes, measured.flows.max(1) as f64);
+        let (interval, came) = (self.config.interval_ns as f64, measured.bytes as f64);
+        let target = self.target_bytes();
+        if came < STALLED * target && self.stalled < STALLED_MAX || measured.bytes == 0 {
+            self.stalled += 1;
+            return window;
+        }
+        self.stalled = 0;
+        let round_trip = flows * window * interval / came;
+        let is_busy = came >= BUSY * target;
+        if is_busy {
+            self.round_trips_ns[self.measured % ROUND_TRIPS] = round_trip;
+            self.measured += 1;
+        }
+        let queue = measured.queue_bytes.unwrap_or_else(|| {
+            let shortest = self.round_trips_ns.iter().copied().fold(f64::INFINITY, f64::min);
+            let waits = (round_trip - NOISE * shortest).max(0.0);
+            if is_busy { waits * came / interval } else { 0.0 }
+        });
+        let step = self.config.alpha * window * (target - came) / came - beta * queue / flows;
+        (window + step).min(window * GROWTH_MAX)
+    }
+
+    /// When the interval ends; `None` while it is off.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Ns> {
+        self.interval_ends
+    }
+
+    /// Is anybody capped?
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.interval_ends.is_some()
+    }
+
+    /// The window that every flow may use; `None` while it is off.
+    #[must_use]
+    pub fn window_bytes(&self) -> Option<f64> {
+        self.interval_ends.map(|_| self.window_bytes.max(f64::from(self.config.window_min_bytes)))
+    }
+
+    /// `u C(n)`: bytes that are wanted in an interval.
+    fn target_bytes(&self) -> f64 {
+        let seconds = self.config.interval_ns as f64 / 1e9;
+        self.config.utilization * self.config.capacity_bytes_per_s as f64 * seconds
+    }
+
+    /// `RTT/Δ`.
+    fn round_trips(&self) -> f64 {
+        self.config.rtt_ns as f64 / self.config.interval_ns.max(1) as f64
+    }
+}

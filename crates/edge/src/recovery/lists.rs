@@ -1,0 +1,205 @@
+//! What is kept of each flow: its segments as a ring through one pool, in the
+//! order of their sequence numbers, so that a flow without packets takes twenty
+//! bytes and one with a SYN fifty, and the packet.
+
+use crate::Ns;
+use crate::pool::{NONE, Pool};
+use crate::recovery::Passing;
+use holdfast_wire::seq::SeqNo;
+
+/// Times are kept in units of 2^20 ns, about 1 ms.
+const UNIT_BITS: u32 = 20;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept<P> {
+    pub packet: P,
+    pub seq: SeqNo,
+    pub end: SeqNo,
+    pub bytes: u32,
+    at: u32,
+    prev: u32,
+    next: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flow {
+    /// The lowest segment, or NONE.
+    pub first: u32,
+    /// The latest acknowledgement, or NONE.
+    pub ack: u32,
+    acked: SeqNo,
+    at: u32,
+    pub segments: u16,
+    marks: u8,
+}
+
+/// `acked` is known.
+const ACKED: u8 = 1;
+/// The flow uses SACK.
+pub(super) const SACK: u8 = 2;
+/// The flow's last segment has passed: it ends when that is acknowledged.
+pub(super) const ENDING: u8 = 4;
+
+impl Flow {
+    pub fn new(now: Ns) -> Self {
+        Self { first: NONE, ack: NONE, acked: SeqNo(0), at: units(now), segments: 0, marks: 0 }
+    }
+
+    pub fn acked(&self) -> Option<SeqNo> {
+        self.has(ACKED).then_some(self.acked)
+    }
+
+    pub fn set_acked(&mut self, ack: SeqNo) {
+        self.acked = ack;
+        self.mark(ACKED, true);
+    }
+
+    pub fn has(&self, mark: u8) -> bool {
+        self.marks & mark != 0
+    }
+
+    /// Marks it, once and for all.
+    pub fn mark(&mut self, mark: u8, yes: bool) {
+        self.marks |= if yes { mark } else { 0 };
+    }
+
+    pub fn touch(&mut self, now: Ns) {
+        self.at = units(now);
+    }
+
+    pub fn is_older(&self, now: Ns, age: Ns) -> bool {
+        is_older(self.at, now, age)
+    }
+
+    pub fn is_bare(&self) -> bool {
+        self.first == NONE && self.ack == NONE
+    }
+}
+
+fn units(now: Ns) -> u32 {
+    (now >> UNIT_BITS) as u32
+}
+
+fn is_older(at: u32, now: Ns, age: Ns) -> bool {
+    u64::from(units(now).wrapping_sub(at)) << UNIT_BITS > age
+}
+
+impl<P> Kept<P> {
+    pub fn new(now: Ns, passing: &Passing, packet: P) -> Self {
+        let Passing { seq, end, bytes, .. } = *passing;
+        Self { packet, seq, end, bytes, at: units(now), prev: NONE, next: NONE }
+    }
+
+    pub fn is_older(&self, now: Ns, age: Ns) -> bool {
+        is_older(self.at, now, age)
+    }
+
+    pub fn touch(&mut self, now: Ns) {
+        self.at = units(now);
+    }
+
+    /// The next segment of its flow; behind the last one, the first.
+    pub fn next(&self) -> u32 {
+        self.next
+    }
+}
+
+/// The flows and everything that is kept of them.
+#[derive(Debug)]
+pub(super) struct Lists<P> {
+    pub flows: Pool<Flow>,
+    pub kept: Pool<Kept<P>>,
+}
+
+/// Where a segment goes among those that are kept.
+pub(super) enum Place {
+    /// It is known: the number of the one that is kept.
+    Known(u32),
+    /// Before this one (or NONE: behind all), as so many-th.
+    At { before: u32, index: usize },
+}
+
+impl<P: Copy> Lists<P> {
+    pub fn new() -> Self {
+        Self { flows: Pool::new(), kept: Pool::new() }
+    }
+
+    /// The numbers of a flow's segments, from the lowest on.
+    pub fn segments(&self, flow: u32) -> impl Iterator<Item = u32> + '_ {
+        let flow = self.flows[flow];
+        let mut next = flow.first;
+        (0..flow.segments).map(move |_| {
+            let at = next;
+            next = self.kept[at].next;
+            at
+        })
+    }
+
+    /// Searches from the end: data mostly comes in order.
+    pub fn place(&self, flow: u32, seq: SeqNo) -> Place {
+        let flow = self.flows[flow];
+        let (mut before, mut index) = (NONE, usize::from(flow.segments));
+        while index > 0 {
+            let at = self.kept[if before == NONE { flow.first } else { before }].prev;
+            let kept = &self.kept[at];
+            if kept.seq == seq {
+                return Place::Known(at);
+            }
+            if seq.after(kept.seq) {
+                break;
+            }
+            before = at;
+            index -= 1;
+        }
+        Place::At { before, index }
+    }
+
+    /// The segment at a place in the order.
+    pub fn nth(&self, flow: u32, index: usize) -> Option<u32> {
+        self.segments(flow).nth(index)
+    }
+
+    pub fn insert(&mut self, flow: u32, before: u32, kept: Kept<P>) {
+        let first = self.flows[flow].first;
+        let at = self.kept.put(kept);
+        if first == NONE {
+            self.kept[at].prev = at;
+            self.kept[at].next = at;
+        } else {
+            let next = if before == NONE { first } else { before };
+            let prev = self.kept[next].prev;
+            self.kept[at].prev = prev;
+            self.kept[at].next = next;
+            self.kept[prev].next = at;
+            self.kept[next].prev = at;
+        }
+        let flow = &mut self.flows[flow];
+        if before == first {
+            flow.first = at;
+        }
+        flow.segments += 1;
+    }
+
+    /// Takes a segment out of its flow.
+    pub fn remove(&mut self, flow: u32, at: u32) -> Kept<P> {
+        let kept = self.kept.take(at);
+        let flow = &mut self.flows[flow];
+        flow.segments -= 1;
+        if flow.segments == 0 {
+            flow.first = NONE;
+            return kept;
+        }
+        if flow.first == at {
+            flow.first = kept.next;
+        }
+        self.kept[kept.prev].next = kept.next;
+        self.kept[kept.next].prev = kept.prev;
+        kept
+    }
+
+    /// Takes the acknowledgement out of its flow.
+    pub fn remove_ack(&mut self, flow: u32) -> Option<Kept<P>> {
+        let ack = std::mem::replace(&mut self.flows[flow].ack, NONE);
+        (ack != NONE).then(|| self.kept.take(ack))
+    }
+}

@@ -1,0 +1,341 @@
+//! Strings: parallel chains of middleboxes between a pair of edges (thesis
+//! §2.1). This machine decides at one edge which of them may be used and which
+//! part of the flows belongs to which, from what the edge hears through each
+//! string and from what the other edge says it does not hear.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+/// Most strings of one group.
+pub const STRINGS_MAX: usize = 8;
+/// Parts into which flows are hashed.
+pub const SLOTS: usize = 256;
+/// A string that was declared dead is used again after so many heartbeats in a
+/// row: one that flaps stays out.
+pub const RETURN_BEATS: u32 = 5;
+
+/// How strings share the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The first string that is alive does all of it.
+    ActiveBackup,
+    /// All do, in proportion to their capacities.
+    ActiveActive,
+}
+
+/// What the strings of a group are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StringsConfig {
+    pub mode: Mode,
+    /// Of each string, in the order of preference; at most [`STRINGS_MAX`].
+    pub capacities_bytes_per_s: Vec<u64>,
+}
+
+/// Where flows go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Bit `i`: string `i` may be used.
+    pub usable: u32,
+    /// The string of each part of the flows.
+    pub slots: [u8; SLOTS],
+}
+
+/// What has to be done, or is worth telling.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StringsEvent {
+    /// Two heartbeats are missing on a string: what passes may be lost.
+    Suspected(usize),
+    /// A string that was suspected is heard again; nothing was done to it.
+    Trusted(usize),
+    /// A string is out, because it is silent here or, `by_peer`, at the other edge.
+    Declared { string: usize, by_peer: bool },
+    /// A string may be used again.
+    Returned(usize),
+    /// Nothing is heard on any string. The other edge's daemon may be dead, so
+    /// the table stays as it is.
+    AllSilent,
+    /// Judge the silence of this string anew, from now on: it was nobody's fault.
+    Renew(usize),
+    /// This is the table now: put it in force.
+    Table(Table),
+    /// What was sent into these strings (a mask) may be lost, and there is a way
+    /// again for what is sent now.
+    Restored { strings: u32 },
+    /// The strings in use carry so much; undisturbed they carry `full`.
+    Capacity { bytes_per_s: u64, full_bytes_per_s: u64 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hearing {
+    Heard,
+    Suspected,
+    /// Silent, then this many heartbeats.
+    Silent(u32),
+}
+
+/// See the module.
+///
+/// Contract: tell it every verdict of a detector per string and every fresh
+/// heartbeat; after each call drain [`Strings::poll_event`] until it answers
+/// `None`, and do what it says in that order.
+#[derive(Debug)]
+pub struct Strings {
+    config: StringsConfig,
+    hearing: Vec<Hearing>,
+    /// Declared dead here.
+    lost: u32,
+    /// Declared dead at the other edge.
+    peer_lost: u32,
+    /// In force.
+    usable: u32,
+    all_silent: bool,
+    capacity: u64,
+    events: VecDeque<StringsEvent>,
+}
+
+impl Strings {
+    /// A machine that takes every string for alive but those outside of `usable`,
+    /// which an earlier life has declared dead.
+    #[must_use]
+    pub fn new(config: StringsConfig, usable: u32) -> Self {
+        let count = config.capacities_bytes_per_s.len().min(STRINGS_MAX);
+        let lost = all(count) & !usable;
+        let hearing = (0..count).map(|string| {
+            if lost >> string & 1 == 0 { Hearing::Heard } else { Hearing::Silent(0) }
+        });
+        let mut strings = Self {
+            hearing: hearing.collect(),
+            config,
+            lost,
+            peer_lost: 0,
+            usable: all(count) & !lost,
+            all_silent: false,
+            capacity: 0,
+            events: VecDeque::new(),
+        };
+        strings.capacity = strings.full();
+        strings.events.push_back(StringsEvent::Table(strings.table()));
+        strings.note_capacity();
+        strings
+    }
+
+    /// Two heartbeats are missing.
+    pub fn handle_suspected(&mut self, string: usize) {
+        if self.hearing[string] == Hearing::Heard {
+            self.hearing[string] = Hearing::Suspected;
+            self.events.push_back(StringsEvent::Suspected(string));
+        }
+    }
+
+    /// Three heartbeats are missing.
+    pub fn handle_silent(&mut self, string: usize) {
+        self.hearing[string] = Hearing::Silent(0);
+        self.judge();
+        let silent = |hearing: &Hearing| matches!(hearing, Hearing::Silent(_));
+        if !self.all_silent && self.hearing.iter().all(silent) {
+            self.all_silent = true;
+            self.events.push_back(StringsEvent::AllSilent);
+        }
+    }
+
+    /// A fresh heartbeat came through `string`. It says which strings the other
+    /// edge has declared dead.
+    pub fn handle_beat(&mut self, string: usize, peer_lost: u32) {
+        self.peer_lost = peer_lost & all(self.hearing.len());
+        match self.hearing[string] {
+            Hearing::Heard => {}
+            Hearing::Suspected => {
+                self.hearing[string] = Hearing::Heard;
+                self.events.push_back(StringsEvent::Trusted(string));
+            }
+            Hearing::Silent(beats) if self.is_lost(string) && beats + 1 < RETURN_BEATS => {
+                self.hearing[string] = Hearing::Silent(beats + 1);
+            }
+            Hearing::Silent(_) => {
+                self.hearing[string] = Hearing::Heard;
+                self.lost &= !(1 << string);
+            }
+        }
+        self.end_silence();
+        self.judge();
+    }
+
+    /// After the first heartbeat that ends a silence on all strings the others
+    /// follow; whoever does not is judged from now on.
+    fn end_silence(&mut self) {
+        if !std::mem::take(&mut self.all_silent) {
+            return;
+        }
+        for string in 0..self.hearing.len() {
+            if self.hearing[string] == Hearing::Silent(0) && !self.is_lost(string) {
+                self.hearing[string] = Hearing::Heard;
+                self.events.push_back(StringsEvent::Renew(string));
+            }
+        }
+        self.events.push_back(StringsEvent::Restored { strings: all(self.hearing.len()) });
+    }
+
+    /// A string is dead if it is silent while another is heard: silence on all
+    /// says nothing about any.
+    fn judge(&mut self) {
+        if self.hearing.contains(&Hearing::Heard) {
+            for (string, hearing) in self.hearing.iter().enumerate() {
+                if *hearing == Hearing::Silent(0) {
+                    self.lost |= 1 << string;
+                }
+            }
+        }
+        let usable = all(self.hearing.len()) & !self.lost & !self.peer_lost;
+        let (gone, back) = (self.usable & !usable, usable & !self.usable);
+        if usable == self.usable {
+            return;
+        }
+        for string in bits(gone) {
+            let by_peer = !self.is_lost(string);
+            self.events.push_back(StringsEvent::Declared { string, by_peer });
+        }
+        for string in bits(back) {
+            self.events.push_back(StringsEvent::Returned(string));
+        }
+        let was_closed = self.usable == 0;
+        self.usable = usable;
+        self.events.push_back(StringsEvent::Table(self.table()));
+        if usable != 0 && (gone != 0 || was_closed) {
+            let strings = if was_closed { all(self.hearing.len()) } else { gone };
+            self.events.push_back(StringsEvent::Restored { strings });
+        }
+        self.note_capacity();
+    }
+
+    fn note_capacity(&mut self) {
+        let now = self.table_capacity(self.usable);
+        if now != self.capacity {
+            self.capacity = now;
+            let full_bytes_per_s = self.full();
+            self.events.push_back(StringsEvent::Capacity { bytes_per_s: now, full_bytes_per_s });
+        }
+    }
+
+    /// What has to be done next.
+    pub fn poll_event(&mut self) -> Option<StringsEvent> {
+        self.events.pop_front()
+    }
+
+    /// The strings declared dead here, as the other edge must be told.
+    #[must_use]
+    pub fn lost(&self) -> u32 {
+        self.lost
+    }
+
+    /// The strings that may be used.
+    #[must_use]
+    pub fn usable(&self) -> u32 {
+        self.usable
+    }
+
+    /// Whether nothing is heard on any string.
+    #[must_use]
+    pub fn is_all_silent(&self) -> bool {
+        self.all_silent
+    }
+
+    /// Whether packets that pass now may be lost: some string is not heard, and
+    /// nothing is done about it yet; or there is no string left.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        let doubtful = |(string, hearing): (usize, &Hearing)| {
+            *hearing != Hearing::Heard && self.usable >> string & 1 == 1
+        };
+        self.usable == 0 || self.hearing.iter().enumerate().any(doubtful)
+    }
+
+    /// How a string is, in a word.
+    #[must_use]
+    pub fn word(&self, string: usize) -> &'static str {
+        match self.hearing[string] {
+            _ if self.is_lost(string) => "dead",
+            _ if self.peer_lost >> string & 1 == 1 => "unheard",
+            Hearing::Heard => "alive",
+            Hearing::Suspected => "suspected",
+            Hearing::Silent(_) => "silent",
+        }
+    }
+
+    /// Where flows go now.
+    #[must_use]
+    pub fn table(&self) -> Table {
+        let weights = &self.config.capacities_bytes_per_s;
+        let count = self.hearing.len();
+        let slots = match self.config.mode {
+            Mode::ActiveBackup => [self.usable.trailing_zeros() as u8; SLOTS],
+            Mode::ActiveActive => share(&weights[..count], self.usable),
+        };
+        Table { usable: self.usable, slots }
+    }
+
+    fn is_lost(&self, string: usize) -> bool {
+        self.lost >> string & 1 == 1
+    }
+
+    fn full(&self) -> u64 {
+        self.table_capacity(all(self.hearing.len()))
+    }
+
+    fn table_capacity(&self, usable: u32) -> u64 {
+        let mut in_use = bits(usable).map(|string| self.config.capacities_bytes_per_s[string]);
+        match self.config.mode {
+            Mode::ActiveBackup => in_use.next().unwrap_or(0),
+            Mode::ActiveActive => in_use.fold(0, u64::saturating_add),
+        }
+    }
+}
+
+/// Every part to a string, in proportion to the weights. A part whose string is
+/// not usable goes to one that is, again in proportion; no other part moves.
+fn share(weights: &[u64], usable: u32) -> [u8; SLOTS] {
+    let everything = all(weights.len());
+    let mut first = Turns::new(weights, everything);
+    let mut instead = Turns::new(weights, if usable == 0 { everything } else { usable });
+    std::array::from_fn(|_| {
+        let string = first.next();
+        if usable >> string & 1 == 1 { string as u8 } else { instead.next() as u8 }
+    })
+}
+
+/// Turns in proportion to weights, spread as evenly as can be.
+struct Turns<'a> {
+    weights: &'a [u64],
+    among: u32,
+    credit: [i128; STRINGS_MAX],
+}
+
+impl<'a> Turns<'a> {
+    fn new(weights: &'a [u64], among: u32) -> Self {
+        Self { weights, among, credit: [0; STRINGS_MAX] }
+    }
+
+    fn next(&mut self) -> usize {
+        let mut total = 0;
+        let mut best = self.among.trailing_zeros() as usize;
+        for string in bits(self.among) {
+            let weight = i128::from(self.weights[string]);
+            total += weight;
+            self.credit[string] += weight;
+            if self.credit[string] > self.credit[best] {
+                best = string;
+            }
+        }
+        self.credit[best] -= total;
+        best
+    }
+}
+
+fn all(count: usize) -> u32 {
+    (1 << count) - 1
+}
+
+fn bits(mask: u32) -> impl Iterator<Item = usize> {
+    (0..STRINGS_MAX).filter(move |bit| mask >> bit & 1 == 1)
+}

@@ -1,0 +1,166 @@
+//! The verbs that ask an edge: what it serves, and where a packet would go.
+
+use super::args::{EdgeDrainArgs, EdgeShowArgs, EdgeTraceArgs, EdgeVerb, GroupArgs};
+use super::watch::ask;
+use super::{Failure, print};
+use crate::admin::{Request, TraceRequest};
+use crate::config::GroupFile;
+use crate::status::exit;
+use serde_json::Value;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+pub(super) fn run(verb: &EdgeVerb) -> Result<u8, Failure> {
+    match verb {
+        EdgeVerb::Show(args) => show(args),
+        EdgeVerb::Trace(args) => trace(args),
+        EdgeVerb::Drain(args) => drain(args),
+        EdgeVerb::Fence(group) => by_hand(group, Request::Fence),
+        EdgeVerb::Unfence(group) => by_hand(group, Request::Unfence),
+    }
+}
+
+fn by_hand(group: &GroupArgs, request: Request) -> Result<u8, Failure> {
+    ask(&socket(group)?, request)?;
+    Ok(exit::OK)
+}
+
+fn show(args: &EdgeShowArgs) -> Result<u8, Failure> {
+    let answer = ask(&socket(&args.group)?, Request::Show)?;
+    print(&if args.json { answer.to_string() + "\n" } else { render_show(&answer) })?;
+    Ok(exit::OK)
+}
+
+fn trace(args: &EdgeTraceArgs) -> Result<u8, Failure> {
+    let (from, to) = parse_flow(&args.flow).map_err(Failure::usage)?;
+    let request =
+        TraceRequest { from, to, udp: args.udp, syn: args.syn, payload_bytes: args.payload };
+    let answer = ask(&socket(&args.group)?, Request::Trace(request))?;
+    print(&if args.json { answer.to_string() + "\n" } else { render_trace(&answer) })?;
+    Ok(exit::OK)
+}
+
+fn drain(args: &EdgeDrainArgs) -> Result<u8, Failure> {
+    let request = Request::Drain { name: args.name.clone(), end: args.end };
+    ask(&socket(&args.group)?, request)?;
+    Ok(exit::OK)
+}
+
+/// The edge's socket, whatever role this host has; transit groups have two
+/// edges, of which `--role` names one.
+fn socket(group: &GroupArgs) -> Result<PathBuf, Failure> {
+    let file = GroupFile::load(&group.config)?;
+    Ok(file.admin_socket(group.role.as_deref().unwrap_or("edge")))
+}
+
+fn parse_flow(text: &str) -> Result<(SocketAddr, SocketAddr), String> {
+    let remedy =
+        || format!("\"{text}\" is not a flow; write it like '10.0.0.1:4242>10.9.0.100:80'");
+    let (from, to) = text.split_once('>').ok_or_else(remedy)?;
+    let address = |part: &str| part.trim().parse::<SocketAddr>().map_err(|_| remedy());
+    let (from, to) = (address(from)?, address(to)?);
+    if from.is_ipv4() == to.is_ipv4() { Ok((from, to)) } else { Err(remedy()) }
+}
+
+/// A value as a person reads it.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+fn render_show(answer: &Value) -> String {
+    let mut text = String::new();
+    let list = |key: &str| answer[key].as_array().cloned().unwrap_or_default();
+    let _ = writeln!(text, "{} ({})", plain(&answer["group"]), plain(&answer["kind"]));
+    for service in list("services") {
+        let name = service.get("address").unwrap_or(&service);
+        let members = service["members"].as_array().map(|members| {
+            let names: Vec<String> = members.iter().map(plain).collect();
+            if names.is_empty() { "nobody".to_owned() } else { names.join(", ") }
+        });
+        let _ = writeln!(
+            text,
+            "  service {}{}",
+            plain(name),
+            members.map_or(String::new(), |members| format!(" -> {members}"))
+        );
+    }
+    for member in list("members") {
+        let _ = write!(text, "  member {}:", plain(&member["name"]));
+        for (key, value) in member.as_object().into_iter().flatten() {
+            if key != "name" && !value.is_null() {
+                let _ = write!(text, " {key} {}", plain(value));
+            }
+        }
+        text.push('\n');
+    }
+    for section in ["flows", "cache", "regulate", "counters"] {
+        let Some(fields) = answer[section].as_object() else { continue };
+        let shown: Vec<String> = fields
+            .iter()
+            .filter(|(_, value)| section != "counters" || value.as_u64() != Some(0))
+            .map(|(key, value)| format!("{key} {}", plain(value)))
+            .collect();
+        if !shown.is_empty() {
+            let _ = writeln!(text, "  {section}: {}", shown.join(", "));
+        }
+    }
+    text
+}
+
+fn render_trace(answer: &Value) -> String {
+    let mut text = format!("{}\n", plain(&answer["verdict"]));
+    for (key, value) in answer.as_object().into_iter().flatten() {
+        if key == "verdict" || value.is_null() {
+            continue;
+        }
+        match value.as_array() {
+            Some(lines) => {
+                for line in lines {
+                    let _ = writeln!(text, "  {key}: {}", plain(line));
+                }
+            }
+            None => {
+                let _ = writeln!(text, "  {key}: {}", plain(value));
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_flow_has_two_ends_of_one_family() {
+        let (from, to) = parse_flow("10.0.0.1:4242 > 10.9.0.100:80").unwrap();
+        assert_eq!((from.port(), to.to_string().as_str()), (4242, "10.9.0.100:80"));
+        assert!(parse_flow("[fd00::1]:1>[fd00::2]:2").is_ok());
+        for bad in ["", "10.0.0.1:1", "10.0.0.1>10.0.0.2:1", "10.0.0.1:1>[fd00::2]:2"] {
+            assert!(parse_flow(bad).unwrap_err().contains("is not a flow"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_an_edge_says_is_readable() {
+        let shown = render_show(&json!({
+            "group": "web", "kind": "spread",
+            "services": [{"address": "10.9.0.100:80", "members": ["a", "b"]}],
+            "members": [{"name": "a", "state": "up", "weight": 100, "flows": 3}],
+            "flows": {"count": 3, "max": 16}, "cache": null, "regulate": null,
+            "counters": {"redirected": 7, "answered": 0},
+        }));
+        assert!(shown.contains("service 10.9.0.100:80 -> a, b"), "{shown}");
+        assert!(shown.contains("member a: flows 3 state up weight 100"), "{shown}");
+        assert!(shown.contains("counters: redirected 7\n"), "{shown}");
+        let traced =
+            render_trace(&json!({"verdict": "redirected", "member": "a", "rewritten": ["x"]}));
+        assert_eq!(traced, "redirected\n  member: a\n  rewritten: x\n");
+    }
+}

@@ -1,0 +1,206 @@
+//! The tables `[recover]` and `[regulate]`, which groups of every kind may
+//! have: what the edge keeps for an outage, and how it shares what is left of
+//! the bandwidth afterwards.
+
+use super::error::Findings;
+use super::raw::number;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use toml::Spanned;
+
+/// Bounds of `memory_mb`.
+const MEMORY_MB: std::ops::RangeInclusive<u64> = 1..=4096;
+/// Bounds of `flows_max`.
+const FLOWS_MAX: std::ops::RangeInclusive<u64> = 16..=1 << 20;
+/// Flows that a cache of SYNs remembers by default: a second of new connections.
+const FLOWS_DEFAULT: u64 = 10_000;
+/// A head and a tail of 1500 bytes for each of them.
+const MEMORY_MB_DEFAULT: u64 = 32;
+
+/// What of the packets that pass is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Policy {
+    #[serde(rename = "off")]
+    Off,
+    /// SYNs.
+    #[serde(rename = "syn")]
+    Syn,
+    /// Of every flow the lowest segment that is not acknowledged.
+    #[serde(rename = "head")]
+    Head,
+    /// And the highest.
+    #[serde(rename = "head+tail")]
+    HeadTail,
+    /// As many as there is room for.
+    #[serde(rename = "all")]
+    All,
+}
+
+/// Since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Start {
+    /// Since heartbeats are missing.
+    Suspicion,
+    Always,
+}
+
+/// The table `[recover]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Recover {
+    pub policy: Policy,
+    pub start: Start,
+    /// Only so many flows, those with the most bytes; 0: all.
+    pub heaviest: usize,
+    /// Flows that are remembered at most.
+    pub flows_max: usize,
+    /// Memory of the cache at most, MiB.
+    pub memory_mb: u64,
+    /// What is older is not resent, s.
+    pub age_s: u64,
+    /// Resends are spaced to this rate, Mbit/s; 0: at once.
+    pub pace_mbit: u64,
+}
+
+/// The table `[regulate]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Regulate {
+    pub enabled: bool,
+    /// How long one measurement takes, ms.
+    pub interval_ms: u64,
+    /// The flows' round trip, ms.
+    pub rtt_ms: u64,
+    /// Share of the capacity that is aimed at, %.
+    pub utilization_percent: u64,
+    /// The smallest window that is ever set, bytes.
+    pub window_min_bytes: u64,
+}
+
+/// `[recover]` as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRecover {
+    policy: Option<Policy>,
+    start: Option<Start>,
+    heaviest: Option<Spanned<u64>>,
+    flows_max: Option<Spanned<u64>>,
+    memory_mb: Option<Spanned<u64>>,
+    age_s: Option<Spanned<u64>>,
+    pace_mbit: Option<Spanned<u64>>,
+}
+
+/// `[regulate]` as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRegulate {
+    enabled: Option<bool>,
+    interval_ms: Option<Spanned<u64>>,
+    rtt_ms: Option<Spanned<u64>>,
+    utilization_percent: Option<Spanned<u64>>,
+    window_min_bytes: Option<Spanned<u64>>,
+}
+
+impl Recover {
+    /// What a group without the table has, if it keeps this by default.
+    #[must_use]
+    pub fn standard(policy: Policy, start: Start) -> Self {
+        Self {
+            policy,
+            start,
+            heaviest: 0,
+            flows_max: FLOWS_DEFAULT as usize,
+            memory_mb: MEMORY_MB_DEFAULT,
+            age_s: 60,
+            pace_mbit: 1000,
+        }
+    }
+}
+
+impl Regulate {
+    /// What a group without the table has.
+    #[must_use]
+    pub fn standard() -> Self {
+        Self {
+            enabled: true,
+            interval_ms: 100,
+            rtt_ms: 100,
+            utilization_percent: 97,
+            window_min_bytes: 3000,
+        }
+    }
+
+    /// `interval_ms` as a duration.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        Duration::from_millis(self.interval_ms)
+    }
+}
+
+/// Checks `[recover]`; `standard` has this kind of group's defaults.
+pub(super) fn check_recover(
+    findings: &mut Findings,
+    raw: Option<RawRecover>,
+    standard: Recover,
+) -> Recover {
+    let Some(raw) = raw else { return standard };
+    let heaviest = standard.heaviest as u64;
+    let flows = standard.flows_max as u64;
+    Recover {
+        policy: raw.policy.unwrap_or(standard.policy),
+        start: raw.start.unwrap_or(standard.start),
+        heaviest: number(findings, "heaviest", raw.heaviest, heaviest, 0..=10_000, "flows")
+            as usize,
+        flows_max: number(findings, "flows_max", raw.flows_max, flows, FLOWS_MAX, "flows") as usize,
+        memory_mb: number(
+            findings,
+            "memory_mb",
+            raw.memory_mb,
+            standard.memory_mb,
+            MEMORY_MB,
+            "MiB",
+        ),
+        age_s: number(findings, "age_s", raw.age_s, standard.age_s, 1..=600, "seconds"),
+        pace_mbit: number(
+            findings,
+            "pace_mbit",
+            raw.pace_mbit,
+            standard.pace_mbit,
+            0..=1_000_000,
+            "Mbit/s",
+        ),
+    }
+}
+
+/// Checks `[regulate]`.
+pub(super) fn check_regulate(findings: &mut Findings, raw: Option<RawRegulate>) -> Regulate {
+    let standard = Regulate::standard();
+    let Some(raw) = raw else { return standard };
+    let mut checked = |name, written, default, bounds, unit| {
+        number(findings, name, written, default, bounds, unit)
+    };
+    Regulate {
+        enabled: raw.enabled.unwrap_or(standard.enabled),
+        interval_ms: checked(
+            "interval_ms",
+            raw.interval_ms,
+            standard.interval_ms,
+            10..=10_000,
+            "ms",
+        ),
+        rtt_ms: checked("rtt_ms", raw.rtt_ms, standard.rtt_ms, 1..=10_000, "ms"),
+        utilization_percent: checked(
+            "utilization_percent",
+            raw.utilization_percent,
+            standard.utilization_percent,
+            10..=100,
+            "%",
+        ),
+        window_min_bytes: checked(
+            "window_min_bytes",
+            raw.window_min_bytes,
+            standard.window_min_bytes,
+            1..=1 << 20,
+            "bytes",
+        ),
+    }
+}

@@ -1,0 +1,506 @@
+//! The file of a spread group: one service address, many host servers.
+
+use super::error::{ConfigError, ConfigErrors, Findings, Position};
+use super::kind::check_kind;
+use super::raw::{
+    self, check_interface, check_ip, check_name, explain, number, suggestion, unspecified,
+};
+use super::{CLIENT_INTERFACES_MAX, HEARTBEAT_MS};
+use crate::key::GroupKey;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+use toml::Spanned;
+
+/// Service addresses of one group.
+pub const ADDRESSES_MAX: usize = 16;
+/// Host servers of one group.
+pub const HOSTS_MAX: usize = 250;
+/// Services that one host server names in the file.
+pub const NAMED_SERVICES_MAX: usize = 16;
+/// Bounds of a host server's `weight`.
+pub const WEIGHT: RangeInclusive<u64> = 1..=1000;
+/// Bounds of `flows_max`.
+pub const FLOWS_MAX: RangeInclusive<u64> = 16..=16_000_000;
+/// Bounds of `mtu`: what IPv6 needs at least, and what IP can say at most.
+pub const MTU: RangeInclusive<u64> = 1280..=65_535;
+
+const WEIGHT_DEFAULT: u64 = 100;
+const FLOWS_MAX_DEFAULT: u64 = 262_144;
+const HEARTBEAT_MS_DEFAULT: u64 = 100;
+const OUTER4_DEFAULT: &str = "172.16.0.0/16";
+const OUTER6_DEFAULT: &str = "fd68:6f6c:6466::/64";
+
+/// A checked configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SpreadConfig {
+    pub group: SpreadGroup,
+    pub edge: SpreadEdge,
+    /// In the order of the file.
+    #[serde(rename = "host")]
+    pub hosts: Vec<SpreadHost>,
+    #[serde(skip)]
+    key_file_at: Position,
+    #[serde(skip)]
+    path: PathBuf,
+}
+
+/// What edge and host servers have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SpreadGroup {
+    pub kind: super::Kind,
+    /// Names the group in paths and messages.
+    pub name: String,
+    pub key_file: PathBuf,
+    /// Addresses that clients use; their ports are announced by the host servers.
+    pub addresses: Vec<IpAddr>,
+    /// Holds the admin sockets and the pins.
+    pub run_dir: PathBuf,
+    /// Three missed heartbeats take a host server out.
+    pub heartbeat_ms: u64,
+    /// TCP connections that are kept where they are. One more is not taken.
+    pub flows_max: u32,
+}
+
+/// The edge's part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SpreadEdge {
+    /// Where the host servers reach the edge's daemon.
+    pub listen: SocketAddr,
+    /// Interfaces that face the clients.
+    pub clients: Vec<String>,
+    /// Outer source addresses of encapsulated packets: one per flow, so that the
+    /// host servers' network cards spread them over their processors.
+    pub outer4: Prefix,
+    pub outer6: Prefix,
+    /// Of the path to the host servers; without it, that of the interface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u16>,
+}
+
+/// One host server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SpreadHost {
+    pub name: String,
+    /// Where packets for IPv4 services are sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<Ipv4Addr>,
+    /// Where packets for IPv6 services are sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tunnel6: Option<Ipv6Addr>,
+    /// Its interface towards the edge.
+    pub interface: String,
+    pub method: Method,
+    /// Its share of new connections, compared with the others'.
+    pub weight: u32,
+    /// What it serves. Without it: whatever its processes bind of the group's
+    /// addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub services: Option<Vec<Service>>,
+}
+
+/// How a packet reaches a host server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Method {
+    /// Encapsulated (RFC 2003, RFC 2473).
+    #[serde(rename = "ip-in-ip")]
+    IpInIp,
+    /// As it is, to the host server's hardware address: for one network segment.
+    #[serde(rename = "layer-2")]
+    Layer2,
+}
+
+/// An address, a port and a protocol: `10.9.0.100:80` or `10.9.0.100:53/udp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(into = "String")]
+pub struct Service {
+    pub address: SocketAddr,
+    pub udp: bool,
+}
+
+/// A range of addresses: `172.16.0.0/16`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
+pub struct Prefix {
+    pub address: IpAddr,
+    pub bits: u8,
+}
+
+impl SpreadConfig {
+    /// Checks `text` as if it had been read from `path`.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, each with its place and a remedy.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
+        let raw: RawSpread =
+            toml::from_str(text).map_err(|e| ConfigErrors(vec![explain(path, text, &e)]))?;
+        let mut findings = Findings { path, text, found: Vec::new() };
+        let config = check(&mut findings, raw);
+        let mut found: Vec<ConfigError> = findings.found;
+        found.sort_by_key(|e| (e.at.line, e.at.column));
+        if found.is_empty() { Ok(config) } else { Err(ConfigErrors(found)) }
+    }
+
+    /// Reads the group's key, which must be readable by its owner only.
+    ///
+    /// # Errors
+    /// One error that points at `key_file`.
+    pub fn key(&self) -> Result<GroupKey, ConfigErrors> {
+        raw::load_key(&self.group.key_file, &self.path, self.key_file_at)
+    }
+
+    /// The file with every default written out.
+    #[must_use]
+    pub fn effective(&self) -> String {
+        toml::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// Names of the roles, each with addresses by which its host is known.
+    #[must_use]
+    pub fn roles(&self) -> Vec<(String, Vec<IpAddr>)> {
+        let edge = ("edge".to_owned(), vec![self.edge.listen.ip()]);
+        let hosts = self.hosts.iter().map(|host| (host.name.clone(), host.tunnels()));
+        std::iter::once(edge).chain(hosts).collect()
+    }
+
+    /// The host server called `name`.
+    #[must_use]
+    pub fn host(&self, name: &str) -> Option<&SpreadHost> {
+        self.hosts.iter().find(|host| host.name == name)
+    }
+
+    /// `heartbeat_ms` as a duration.
+    #[must_use]
+    pub fn heartbeat(&self) -> Duration {
+        Duration::from_millis(self.group.heartbeat_ms)
+    }
+
+    /// Where the daemon with this role pins its eBPF programs and maps.
+    #[must_use]
+    pub fn pin_dir(&self, role: &str) -> PathBuf {
+        self.group.run_dir.join(format!("bpf-{role}"))
+    }
+}
+
+impl SpreadHost {
+    /// Its addresses.
+    #[must_use]
+    pub fn tunnels(&self) -> Vec<IpAddr> {
+        let v4 = self.tunnel.map(IpAddr::V4);
+        v4.into_iter().chain(self.tunnel6.map(IpAddr::V6)).collect()
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.address, if self.udp { "/udp" } else { "" })
+    }
+}
+
+impl From<Service> for String {
+    fn from(service: Service) -> Self {
+        service.to_string()
+    }
+}
+
+impl FromStr for Service {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (address, udp) = match text.split_once('/') {
+            None | Some((_, "tcp")) => (text.split('/').next().unwrap_or_default(), false),
+            Some((address, "udp")) => (address, true),
+            Some(_) => return Err(()),
+        };
+        let address: SocketAddr = address.parse().map_err(|_| ())?;
+        if address.port() == 0 { Err(()) } else { Ok(Self { address, udp }) }
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
+}
+
+impl From<Prefix> for String {
+    fn from(prefix: Prefix) -> Self {
+        prefix.to_string()
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (address, bits) = text.split_once('/').ok_or(())?;
+        let address: IpAddr = address.parse().map_err(|_| ())?;
+        let bits: u8 = bits.parse().map_err(|_| ())?;
+        if bits <= if address.is_ipv4() { 32 } else { 128 } {
+            Ok(Self { address, bits })
+        } else {
+            Err(())
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSpread {
+    group: RawGroup,
+    edge: RawEdge,
+    host: Vec<Spanned<RawHost>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawGroup {
+    kind: Option<Spanned<String>>,
+    name: Spanned<String>,
+    key_file: Spanned<PathBuf>,
+    addresses: Spanned<Vec<Spanned<String>>>,
+    run_dir: Option<PathBuf>,
+    heartbeat_ms: Option<Spanned<u64>>,
+    flows_max: Option<Spanned<u64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawEdge {
+    listen: Spanned<String>,
+    clients: Spanned<Vec<Spanned<String>>>,
+    outer4: Option<Spanned<String>>,
+    outer6: Option<Spanned<String>>,
+    mtu: Option<Spanned<u64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawHost {
+    name: Spanned<String>,
+    tunnel: Option<Spanned<String>>,
+    tunnel6: Option<Spanned<String>>,
+    interface: Spanned<String>,
+    method: Option<Method>,
+    weight: Option<Spanned<u64>>,
+    services: Option<Vec<Spanned<String>>>,
+}
+
+fn check(findings: &mut Findings, raw: RawSpread) -> SpreadConfig {
+    let folder = findings.path.parent().unwrap_or(Path::new("")).to_owned();
+    let key_file_at = Position::of(findings.text, raw.group.key_file.span().start);
+    let group = check_group(findings, raw.group, &folder);
+    SpreadConfig {
+        edge: check_edge(findings, raw.edge),
+        hosts: check_hosts(findings, raw.host, &group.addresses),
+        group,
+        key_file_at,
+        path: findings.path.to_owned(),
+    }
+}
+
+fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> SpreadGroup {
+    check_kind(findings, raw.kind.as_ref(), "spread");
+    check_name(findings, &raw.name);
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for spanned in raw.addresses.get_ref() {
+        let Some(address) = check_ip(findings, spanned) else { continue };
+        if addresses.contains(&address) {
+            let message = format!("address {address} is listed twice");
+            findings.add(spanned.span(), message, "remove one of the two");
+        }
+        addresses.push(address);
+    }
+    if addresses.is_empty() || addresses.len() > ADDRESSES_MAX {
+        let message = format!("addresses has {} entries", addresses.len());
+        let remedy = format!("name the 1 to {ADDRESSES_MAX} addresses that clients use");
+        findings.add(raw.addresses.span(), message, remedy);
+    }
+    let heartbeat_ms = number(
+        findings,
+        "heartbeat_ms",
+        raw.heartbeat_ms,
+        HEARTBEAT_MS_DEFAULT,
+        HEARTBEAT_MS,
+        "milliseconds",
+    );
+    let flows_max =
+        number(findings, "flows_max", raw.flows_max, FLOWS_MAX_DEFAULT, FLOWS_MAX, "connections");
+    let name = raw.name.into_inner();
+    SpreadGroup {
+        kind: super::Kind::Spread,
+        key_file: folder.join(raw.key_file.into_inner()),
+        addresses,
+        run_dir: raw
+            .run_dir
+            .map_or_else(|| Path::new("/run/holdfast").join(&name), |dir| folder.join(dir)),
+        heartbeat_ms,
+        flows_max: flows_max as u32,
+        name,
+    }
+}
+
+fn check_edge(findings: &mut Findings, raw: RawEdge) -> SpreadEdge {
+    let listen = raw::check_address(findings, &raw.listen);
+    for spanned in raw.clients.get_ref() {
+        check_interface(findings, spanned);
+    }
+    let count = raw.clients.get_ref().len();
+    if count == 0 || count > CLIENT_INTERFACES_MAX {
+        findings.add(
+            raw.clients.span(),
+            format!("clients lists {count} interfaces"),
+            format!("name the 1 to {CLIENT_INTERFACES_MAX} interfaces through which clients reach the edge"),
+        );
+    }
+    let mtu = raw.mtu.map(|mtu| number(findings, "mtu", Some(mtu), 1500, MTU, "bytes") as u16);
+    SpreadEdge {
+        listen: listen.unwrap_or_else(unspecified),
+        clients: raw.clients.into_inner().into_iter().map(Spanned::into_inner).collect(),
+        outer4: check_outer(findings, "outer4", raw.outer4, OUTER4_DEFAULT),
+        outer6: check_outer(findings, "outer6", raw.outer6, OUTER6_DEFAULT),
+        mtu,
+    }
+}
+
+/// The default is a valid prefix of the same family.
+fn check_outer(
+    findings: &mut Findings,
+    name: &str,
+    written: Option<Spanned<String>>,
+    default: &str,
+) -> Prefix {
+    let fallback = Prefix { address: IpAddr::V4(Ipv4Addr::UNSPECIFIED), bits: 32 };
+    let default: Prefix = default.parse().unwrap_or(fallback);
+    let Some(written) = written else { return default };
+    let parsed = written.get_ref().parse::<Prefix>();
+    match parsed.ok().filter(|p| p.address.is_ipv4() == default.address.is_ipv4()) {
+        Some(prefix) => prefix,
+        None => {
+            findings.add(
+                written.span(),
+                format!("{name} = \"{}\" is not a range of such addresses", written.get_ref()),
+                format!("write it like the default, \"{default}\""),
+            );
+            default
+        }
+    }
+}
+
+fn check_hosts(
+    findings: &mut Findings,
+    raw: Vec<Spanned<RawHost>>,
+    addresses: &[IpAddr],
+) -> Vec<SpreadHost> {
+    if raw.is_empty() || raw.len() > HOSTS_MAX {
+        let at = raw.get(HOSTS_MAX).or(raw.first()).map_or(0..0, Spanned::span);
+        let message = format!("the group has {} host servers", raw.len());
+        findings.add(at, message, format!("1 to {HOSTS_MAX} [[host]] sections"));
+    }
+    let mut hosts: Vec<SpreadHost> = Vec::new();
+    for spanned in raw {
+        let span = spanned.span();
+        let host = check_host(findings, spanned.into_inner(), &span, addresses);
+        for other in &hosts {
+            let shared = host.tunnels().iter().any(|t| other.tunnels().contains(t));
+            let same = [("name", other.name == host.name), ("tunnel address", shared)];
+            for (what, _) in same.into_iter().filter(|(_, same)| *same) {
+                findings.add(
+                    span.clone(),
+                    format!("hosts `{}` and `{}` have the same {what}", other.name, host.name),
+                    "every [[host]] is a machine of its own",
+                );
+            }
+        }
+        hosts.push(host);
+    }
+    hosts
+}
+
+fn check_host(
+    findings: &mut Findings,
+    raw: RawHost,
+    span: &std::ops::Range<usize>,
+    addresses: &[IpAddr],
+) -> SpreadHost {
+    check_name(findings, &raw.name);
+    if raw.name.get_ref() == "edge" {
+        let remedy = "that is the edge's role; choose another name";
+        findings.add(raw.name.span(), "a host cannot be called `edge`", remedy);
+    }
+    check_interface(findings, &raw.interface);
+    let tunnel = raw.tunnel.and_then(|text| match check_ip(findings, &text)? {
+        IpAddr::V4(v4) => Some(v4),
+        IpAddr::V6(_) => {
+            findings.add(text.span(), "tunnel is an IPv6 address", "write it as tunnel6");
+            None
+        }
+    });
+    let tunnel6 = raw.tunnel6.and_then(|text| match check_ip(findings, &text)? {
+        IpAddr::V6(v6) => Some(v6),
+        IpAddr::V4(_) => {
+            findings.add(text.span(), "tunnel6 is an IPv4 address", "write it as tunnel");
+            None
+        }
+    });
+    for (family, there) in [("tunnel", tunnel.is_some()), ("tunnel6", tunnel6.is_some())] {
+        let needed = addresses.iter().any(|a| a.is_ipv4() == (family == "tunnel"));
+        if needed && !there {
+            findings.add(
+                span.clone(),
+                format!("host `{}` has no {family}", raw.name.get_ref()),
+                "the group has addresses of that family: name this host's own address of it",
+            );
+        }
+    }
+    SpreadHost {
+        weight: number(findings, "weight", raw.weight, WEIGHT_DEFAULT, WEIGHT, "shares") as u32,
+        services: raw.services.map(|list| check_services(findings, &list, addresses)),
+        name: raw.name.into_inner(),
+        tunnel,
+        tunnel6,
+        interface: raw.interface.into_inner(),
+        method: raw.method.unwrap_or(Method::IpInIp),
+    }
+}
+
+fn check_services(
+    findings: &mut Findings,
+    raw: &[Spanned<String>],
+    addresses: &[IpAddr],
+) -> Vec<Service> {
+    let mut services = Vec::new();
+    for written in raw {
+        let text = written.get_ref();
+        let Ok(service) = text.parse::<Service>() else {
+            findings.add(
+                written.span(),
+                format!("\"{text}\" is not a service"),
+                "write \"10.9.0.100:80\" for TCP, \"10.9.0.100:53/udp\" for UDP",
+            );
+            continue;
+        };
+        if !addresses.contains(&service.address.ip()) {
+            let names: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let ip = service.address.ip().to_string();
+            findings.add(
+                written.span(),
+                format!("{ip} is not an address of the group"),
+                suggestion(&ip, &names).unwrap_or_else(|| format!("one of: {}", names.join(", "))),
+            );
+        }
+        services.push(service);
+    }
+    if services.len() > NAMED_SERVICES_MAX
+        && let Some(first) = raw.first()
+    {
+        let message = format!("services has {} entries", services.len());
+        findings.add(first.span(), message, format!("at most {NAMED_SERVICES_MAX}"));
+    }
+    services
+}

@@ -1,0 +1,507 @@
+//! The file of a transit group: strings of middleboxes between a pair of edges.
+
+use super::error::{ConfigError, ConfigErrors, Findings, Position};
+use super::kind::check_kind;
+use super::raw::{
+    self, check_address, check_interface, check_ip, check_name, explain, number, unspecified,
+};
+use super::recover::{
+    Policy, RawRecover, RawRegulate, Recover, Regulate, Start, check_recover, check_regulate,
+};
+use super::{CLIENT_INTERFACES_MAX, HEARTBEAT_MS};
+use crate::key::GroupKey;
+use holdfast_edge::strings::{Mode, STRINGS_MAX, StringsConfig};
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toml::Spanned;
+
+/// Bounds of `flows_max`.
+pub const FLOWS_MAX: RangeInclusive<u64> = 16..=16_000_000;
+/// Bounds of a string's `capacity`, bits per second.
+pub const CAPACITY: RangeInclusive<u64> = 8_000..=100_000_000_000_000;
+
+const HEARTBEAT_MS_DEFAULT: u64 = 20;
+const FLOWS_MAX_DEFAULT: u64 = holdfast_linux::bpf::TRANSIT_FLOWS_DEFAULT as u64;
+
+/// A checked configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TransitConfig {
+    pub group: TransitGroup,
+    /// On the clients' side: the other edge follows its choices.
+    pub near: TransitEdge,
+    /// On the servers' side.
+    pub far: TransitEdge,
+    /// In the order of preference.
+    #[serde(rename = "string")]
+    pub strings: Vec<TransitString>,
+    pub recover: Recover,
+    pub regulate: Regulate,
+    #[serde(skip)]
+    key_file_at: Position,
+    #[serde(skip)]
+    path: PathBuf,
+}
+
+/// What both edges have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TransitGroup {
+    pub kind: super::Kind,
+    /// Names the group in paths and messages.
+    pub name: String,
+    pub key_file: PathBuf,
+    /// Holds the admin socket and the pins.
+    pub run_dir: PathBuf,
+    /// Three missed heartbeats declare a string dead.
+    pub heartbeat_ms: u64,
+    pub mode: Sharing,
+    #[serde(rename = "return")]
+    pub returns: Return,
+    /// Flows that are kept on their strings. What comes beyond goes by its hash.
+    pub flows_max: u32,
+}
+
+/// How strings share the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Sharing {
+    #[serde(rename = "active/backup")]
+    ActiveBackup,
+    #[serde(rename = "active/active")]
+    ActiveActive,
+}
+
+/// What a string gets that was dead and returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Return {
+    /// New flows; those that were moved stay where they are.
+    New,
+    /// Also the flows that it had.
+    All,
+}
+
+/// One edge.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TransitEdge {
+    /// Interfaces that do not lead to a string.
+    pub outside: Vec<String>,
+}
+
+/// One string.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TransitString {
+    pub name: String,
+    /// Bits per second, such as `100mbit`.
+    #[serde(serialize_with = "write_rate")]
+    pub capacity: u64,
+    pub near: StringEnd,
+    pub far: StringEnd,
+}
+
+/// Where a string begins, at one of the edges.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StringEnd {
+    /// The edge's interface towards the string, and towards nothing else.
+    pub interface: String,
+    /// Addresses of the string's first host: one of each family that is used.
+    pub next_hop: Vec<IpAddr>,
+    /// The edge's own address on this string, for the heartbeats. The routes
+    /// between the two ends' addresses must lead through the string.
+    pub address: SocketAddr,
+}
+
+/// Which of the two edges a daemon is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Near,
+    Far,
+}
+
+impl Side {
+    /// Its role's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Near => "near",
+            Self::Far => "far",
+        }
+    }
+
+    /// The other edge.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Near => Self::Far,
+            Self::Far => Self::Near,
+        }
+    }
+}
+
+impl TransitConfig {
+    /// Checks `text` as if it had been read from `path`.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, each with its place and a remedy.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
+        let raw: RawTransit =
+            toml::from_str(text).map_err(|e| ConfigErrors(vec![explain(path, text, &e)]))?;
+        let mut findings = Findings { path, text, found: Vec::new() };
+        let config = check(&mut findings, raw);
+        let mut found: Vec<ConfigError> = findings.found;
+        found.sort_by_key(|e| (e.at.line, e.at.column));
+        if found.is_empty() { Ok(config) } else { Err(ConfigErrors(found)) }
+    }
+
+    /// Reads the group's key, which must be readable by its owner only.
+    ///
+    /// # Errors
+    /// One error that points at `key_file`.
+    pub fn key(&self) -> Result<GroupKey, ConfigErrors> {
+        raw::load_key(&self.group.key_file, &self.path, self.key_file_at)
+    }
+
+    /// The file with every default written out.
+    #[must_use]
+    pub fn effective(&self) -> String {
+        toml::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// Names of the roles, each with addresses by which its host is known.
+    #[must_use]
+    pub fn roles(&self) -> Vec<(String, Vec<IpAddr>)> {
+        let addresses = |side| self.strings.iter().map(move |s| s.end(side).address.ip()).collect();
+        [Side::Near, Side::Far].map(|side| (side.name().to_owned(), addresses(side))).into()
+    }
+
+    /// The side that a role's name means.
+    #[must_use]
+    pub fn side(&self, role: &str) -> Option<Side> {
+        [Side::Near, Side::Far].into_iter().find(|side| side.name() == role)
+    }
+
+    /// One of the edges.
+    #[must_use]
+    pub fn edge(&self, side: Side) -> &TransitEdge {
+        match side {
+            Side::Near => &self.near,
+            Side::Far => &self.far,
+        }
+    }
+
+    /// `heartbeat_ms` as a duration.
+    #[must_use]
+    pub fn heartbeat(&self) -> Duration {
+        Duration::from_millis(self.group.heartbeat_ms)
+    }
+
+    /// Where the daemon on this side pins its eBPF programs and maps.
+    #[must_use]
+    pub fn pin_dir(&self, side: Side) -> PathBuf {
+        self.group.run_dir.join(format!("bpf-{}", side.name()))
+    }
+
+    /// The strings as the machine that chooses knows them.
+    #[must_use]
+    pub fn strings_config(&self) -> StringsConfig {
+        StringsConfig {
+            mode: match self.group.mode {
+                Sharing::ActiveBackup => Mode::ActiveBackup,
+                Sharing::ActiveActive => Mode::ActiveActive,
+            },
+            capacities_bytes_per_s: self.strings.iter().map(|s| s.capacity / 8).collect(),
+        }
+    }
+}
+
+impl TransitString {
+    /// One of its ends.
+    #[must_use]
+    pub fn end(&self, side: Side) -> &StringEnd {
+        match side {
+            Side::Near => &self.near,
+            Side::Far => &self.far,
+        }
+    }
+}
+
+impl StringEnd {
+    /// The string's first host, for IPv4.
+    #[must_use]
+    pub fn next_hop4(&self) -> Option<Ipv4Addr> {
+        self.next_hop.iter().find_map(|hop| match hop {
+            IpAddr::V4(v4) => Some(*v4),
+            IpAddr::V6(_) => None,
+        })
+    }
+
+    /// The string's first host, for IPv6.
+    #[must_use]
+    pub fn next_hop6(&self) -> Option<Ipv6Addr> {
+        self.next_hop.iter().find_map(|hop| match hop {
+            IpAddr::V6(v6) => Some(*v6),
+            IpAddr::V4(_) => None,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTransit {
+    group: RawGroup,
+    near: RawEdge,
+    far: RawEdge,
+    string: Vec<Spanned<RawString>>,
+    recover: Option<RawRecover>,
+    regulate: Option<RawRegulate>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawGroup {
+    kind: Option<Spanned<String>>,
+    name: Spanned<String>,
+    key_file: Spanned<PathBuf>,
+    run_dir: Option<PathBuf>,
+    heartbeat_ms: Option<Spanned<u64>>,
+    mode: Option<Sharing>,
+    #[serde(rename = "return")]
+    returns: Option<Return>,
+    flows_max: Option<Spanned<u64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawEdge {
+    outside: Spanned<Vec<Spanned<String>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawString {
+    name: Spanned<String>,
+    capacity: Spanned<String>,
+    near: RawEnd,
+    far: RawEnd,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawEnd {
+    interface: Spanned<String>,
+    next_hop: Spanned<Vec<Spanned<String>>>,
+    address: Spanned<String>,
+}
+
+fn check(findings: &mut Findings, raw: RawTransit) -> TransitConfig {
+    let folder = findings.path.parent().unwrap_or(Path::new("")).to_owned();
+    let key_file_at = Position::of(findings.text, raw.group.key_file.span().start);
+    TransitConfig {
+        group: check_group(findings, raw.group, &folder),
+        near: check_edge(findings, raw.near),
+        far: check_edge(findings, raw.far),
+        strings: check_strings(findings, raw.string),
+        recover: check_recover(
+            findings,
+            raw.recover,
+            Recover::standard(Policy::HeadTail, Start::Suspicion),
+        ),
+        regulate: check_regulate(findings, raw.regulate),
+        key_file_at,
+        path: findings.path.to_owned(),
+    }
+}
+
+fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> TransitGroup {
+    check_kind(findings, raw.kind.as_ref(), "transit");
+    check_name(findings, &raw.name);
+    let heartbeat_ms = number(
+        findings,
+        "heartbeat_ms",
+        raw.heartbeat_ms,
+        HEARTBEAT_MS_DEFAULT,
+        HEARTBEAT_MS,
+        "milliseconds",
+    );
+    let flows_max =
+        number(findings, "flows_max", raw.flows_max, FLOWS_MAX_DEFAULT, FLOWS_MAX, "flows");
+    let name = raw.name.into_inner();
+    TransitGroup {
+        kind: super::Kind::Transit,
+        key_file: folder.join(raw.key_file.into_inner()),
+        run_dir: raw
+            .run_dir
+            .map_or_else(|| Path::new("/run/holdfast").join(&name), |dir| folder.join(dir)),
+        heartbeat_ms,
+        mode: raw.mode.unwrap_or(Sharing::ActiveBackup),
+        returns: raw.returns.unwrap_or(Return::New),
+        flows_max: flows_max as u32,
+        name,
+    }
+}
+
+fn check_edge(findings: &mut Findings, raw: RawEdge) -> TransitEdge {
+    for spanned in raw.outside.get_ref() {
+        check_interface(findings, spanned);
+    }
+    let count = raw.outside.get_ref().len();
+    if count == 0 || count > CLIENT_INTERFACES_MAX {
+        findings.add(
+            raw.outside.span(),
+            format!("outside lists {count} interfaces"),
+            format!(
+                "name the 1 to {CLIENT_INTERFACES_MAX} interfaces that lead away from the strings"
+            ),
+        );
+    }
+    TransitEdge { outside: raw.outside.into_inner().into_iter().map(Spanned::into_inner).collect() }
+}
+
+fn check_strings(findings: &mut Findings, raw: Vec<Spanned<RawString>>) -> Vec<TransitString> {
+    if raw.len() < 2 || raw.len() > STRINGS_MAX {
+        let at = raw.get(STRINGS_MAX).or(raw.first()).map_or(0..0, Spanned::span);
+        let message = format!("the group has {} strings", raw.len());
+        findings.add(at, message, format!("2 to {STRINGS_MAX} [[string]] sections"));
+    }
+    let mut strings: Vec<TransitString> = Vec::new();
+    for spanned in raw {
+        let span = spanned.span();
+        let string = check_string(findings, spanned.into_inner());
+        for other in &strings {
+            let same = [
+                ("name", other.name == string.name),
+                ("near.interface", other.near.interface == string.near.interface),
+                ("far.interface", other.far.interface == string.far.interface),
+                ("near.address", other.near.address == string.near.address),
+                ("far.address", other.far.address == string.far.address),
+            ];
+            for (what, _) in same.into_iter().filter(|(_, same)| *same) {
+                findings.add(
+                    span.clone(),
+                    format!("strings `{}` and `{}` have the same {what}", other.name, string.name),
+                    "an edge knows a string by its interface, and hears it at its address",
+                );
+            }
+        }
+        strings.push(string);
+    }
+    strings
+}
+
+fn check_string(findings: &mut Findings, raw: RawString) -> TransitString {
+    check_name(findings, &raw.name);
+    let capacity = rate(raw.capacity.get_ref()).filter(|rate| CAPACITY.contains(rate));
+    if capacity.is_none() {
+        findings.add(
+            raw.capacity.span(),
+            format!("capacity = \"{}\" is not a rate", raw.capacity.get_ref()),
+            "write \"100mbit\", \"2.5gbit\" or the like: from 8kbit to 100tbit",
+        );
+    }
+    let name = raw.name.get_ref().clone();
+    TransitString {
+        capacity: capacity.unwrap_or(*CAPACITY.start()),
+        near: check_end(findings, raw.near, &name),
+        far: check_end(findings, raw.far, &name),
+        name,
+    }
+}
+
+fn check_end(findings: &mut Findings, raw: RawEnd, string: &str) -> StringEnd {
+    check_interface(findings, &raw.interface);
+    let mut next_hop: Vec<IpAddr> = Vec::new();
+    for spanned in raw.next_hop.get_ref() {
+        let Some(hop) = check_ip(findings, spanned) else { continue };
+        if next_hop.iter().any(|other| other.is_ipv4() == hop.is_ipv4()) {
+            findings.add(
+                spanned.span(),
+                format!("string `{string}` has two next hops of one family"),
+                "name one address of each family",
+            );
+        }
+        next_hop.push(hop);
+    }
+    if raw.next_hop.get_ref().is_empty() {
+        findings.add(
+            raw.next_hop.span(),
+            "next_hop is empty",
+            "name the addresses of the string's first host as this edge sees it",
+        );
+    }
+    StringEnd {
+        address: check_address(findings, &raw.address).unwrap_or_else(unspecified),
+        interface: raw.interface.into_inner(),
+        next_hop,
+    }
+}
+
+/// Units of a rate, the largest last.
+const UNITS: [(&str, f64); 5] =
+    [("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9), ("tbit", 1e12)];
+
+/// Reads `100mbit`.
+fn rate(text: &str) -> Option<u64> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let (number, unit) = text.split_at(end);
+    let (_, factor) = UNITS.into_iter().find(|(name, _)| *name == unit)?;
+    let number: f64 = number.parse().ok()?;
+    Some((number * factor) as u64)
+}
+
+fn write_rate<S: serde::Serializer>(rate: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    let whole = |(_, factor): &&(&str, f64)| rate % *factor as u64 == 0;
+    let (unit, factor) = UNITS.iter().rev().find(whole).unwrap_or(&UNITS[0]);
+    serializer.serialize_str(&format!("{}{unit}", rate / *factor as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../../../../docs/example-transit.toml");
+
+    fn parse(text: &str) -> Result<TransitConfig, ConfigErrors> {
+        TransitConfig::parse(Path::new("/etc/holdfast/transit.toml"), text)
+    }
+
+    #[test]
+    fn the_example_is_understood_and_its_effective_form_means_the_same() {
+        let config = parse(EXAMPLE).unwrap();
+        assert_eq!(config.strings.len(), 2);
+        assert_eq!(config.strings[0].capacity, 1_000_000_000);
+        assert_eq!(config.group.heartbeat_ms, 20);
+        assert_eq!(config.side("far"), Some(Side::Far));
+        let again = parse(&config.effective()).unwrap();
+        assert_eq!(again.effective(), config.effective());
+    }
+
+    #[test]
+    fn mistakes_are_explained() {
+        for (from, to, message) in [
+            ("\"1gbit\"", "\"1gb\"", "capacity = \"1gb\" is not a rate"),
+            ("\"1gbit\"", "\"1bit\"", "capacity = \"1bit\" is not a rate"),
+            ("name = \"b\"", "name = \"a\"", "strings `a` and `b` have the same name"),
+            ("\"eth2\"", "\"eth1\"", "have the same near.interface"),
+            ("outside = [\"eth0\"]", "outside = []", "outside lists 0 interfaces"),
+            ("\"fd11:1::2\"", "\"10.11.1.3\"", "two next hops of one family"),
+            ("kind = \"transit\"", "kind = \"spread\"", "no kind of group"),
+        ] {
+            assert!(EXAMPLE.contains(from), "{from}");
+            let errors = parse(&EXAMPLE.replacen(from, to, 1)).expect_err(to).to_string();
+            assert!(errors.contains(message), "{errors}");
+        }
+        let one = EXAMPLE.rsplit_once("[[string]]").unwrap().0;
+        assert!(parse(one).unwrap_err().to_string().contains("the group has 1 strings"));
+    }
+
+    #[test]
+    fn rates_have_units() {
+        for (text, bits) in [("8000bit", 8000), ("2.5gbit", 2_500_000_000), ("10kbit", 10_000)] {
+            assert_eq!(rate(text), Some(bits));
+        }
+        for text in ["", "100", "mbit", "1.2.3mbit", "-1mbit", "1 mbit", "1MBIT"] {
+            assert_eq!(rate(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! Local recovery (HALR) at any edge: the packets that its programs copy go
+//! into the cache of `crates/edge`, and what an outage has swallowed goes out
+//! again when the service is back.
+
+use crate::config::recover::{Policy, Recover, Start};
+use holdfast_edge::{Direction, Passing, Recovery, RecoveryConfig, Slabs, Slot};
+use holdfast_linux::bpf::{BpfError, Copied, Copies, CopyPolicy};
+use holdfast_linux::frame::{FrameError, FrameSender, Hop};
+use holdfast_linux::raw::{RawError, RawSender};
+use holdfast_wire::packet::{Flags, Headers};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// What the programs have copied is looked at this often at least, so that its
+/// age is known.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+/// Packets resent in one turn of the daemon's loop.
+const RESENDS_PER_TURN: usize = 256;
+/// Segments of a flow under the policy `all`: a window of 400 KB.
+const ALL_SEGMENTS: usize = 256;
+/// A SYN is tried so often: the new server may need some time until it listens.
+const SYN_TRIES: u32 = 8;
+/// Time between two tries.
+const SYN_RETRY: Duration = Duration::from_millis(12);
+/// Packets of at least this size fill the cache.
+const PACKET_BYTES_MIN: u64 = 64;
+
+/// Why there is no recovery.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error(transparent)]
+    Raw(#[from] RawError),
+    #[error("no random number for the flows' names: {0}")]
+    Random(getrandom::Error),
+}
+
+/// Where the packets go now that were cached on their way with this number.
+pub struct Way {
+    /// The program's number for it: the string; 0 where there is only one.
+    pub way: u16,
+    pub exit: Rc<Exit>,
+}
+
+/// How packets leave.
+pub enum Exit {
+    /// To this host, whatever the routes say.
+    Host(Hop),
+    /// By the routes that lead through an interface.
+    Routed(RawSender),
+}
+
+/// The cache of one edge and its kick-start. A component of an event loop: it
+/// is readable at [`Recoverer::fd`], and due at [`Recoverer::deadline`].
+pub struct Recoverer {
+    copies: Copies,
+    notes: Notes,
+    frames: FrameSender,
+    raw: RawSender,
+    config: Recover,
+    origin: Instant,
+    active: bool,
+    looked: Instant,
+    exits: BTreeMap<u16, Rc<Exit>>,
+    /// Packets that could not be sent again.
+    failed: u64,
+    bytes_max: u64,
+}
+
+/// The cache, and what it takes to fill it.
+struct Notes {
+    cache: Recovery<u64, Slabs>,
+    /// Flows are told apart by a keyed hash, so that nobody can make two of them
+    /// look alike.
+    secret: [u8; 16],
+    scratch: Vec<u8>,
+}
+
+impl Recoverer {
+    /// The cache over the copies of a loaded program. It copies at once if the
+    /// configuration says `always`.
+    ///
+    /// # Errors
+    /// [`RecoverError`].
+    pub fn new(config: &Recover, copies: Copies, now: Instant) -> Result<Self, RecoverError> {
+        let mut secret = [0; 16];
+        getrandom::fill(&mut secret).map_err(RecoverError::Random)?;
+        let (machine, slabs_bytes) = machine(config);
+        let cache = Recovery::new(machine, Slabs::new(slabs_bytes));
+        let mut this = Self {
+            copies,
+            notes: Notes { cache, secret, scratch: Vec::new() },
+            frames: FrameSender::open()?,
+            raw: RawSender::open(None)?,
+            config: *config,
+            origin: now,
+            active: false,
+            looked: now,
+            exits: BTreeMap::new(),
+            failed: 0,
+            bytes_max: config.memory_mb << 20,
+        };
+        // A daemon that died may have left it on; its copies are of no use.
+        this.copies.set(CopyPolicy::Off)?;
+        this.copies.drain(|_| {});
+        if config.start == Start::Always {
+            this.begin(now)?;
+        }
+        Ok(this)
+    }
+
+    /// Readable when much was copied.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.copies.fd()
+    }
+
+    /// Starts caching; `true` if it does so from now on.
+    ///
+    /// # Errors
+    /// [`RecoverError::Bpf`].
+    pub fn start(&mut self, now: Instant) -> Result<bool, RecoverError> {
+        if self.active || self.config.policy == Policy::Off {
+            return Ok(false);
+        }
+        self.begin(now)?;
+        Ok(true)
+    }
+
+    /// Ends caching and forgets everything, unless it is to go on always or until
+    /// all is resent; `true` if it has ended now.
+    ///
+    /// # Errors
+    /// [`RecoverError::Bpf`].
+    pub fn stop(&mut self) -> Result<bool, RecoverError> {
+        let is_resending = self.notes.cache.poll_timeout().is_some();
+        if !self.active || self.config.start == Start::Always || is_resending {
+            return Ok(false);
+        }
+        self.active = false;
+        self.copies.set(CopyPolicy::Off)?;
+        self.copies.drain(|_| {});
+        self.notes.cache.clear();
+        Ok(true)
+    }
+
+    fn begin(&mut self, now: Instant) -> Result<(), RecoverError> {
+        let policy = match self.config.policy {
+            Policy::Off => return Ok(()),
+            Policy::Syn => CopyPolicy::Syns,
+            Policy::Head | Policy::HeadTail | Policy::All => CopyPolicy::Segments,
+        };
+        self.active = true;
+        self.looked = now;
+        Ok(self.copies.set(policy)?)
+    }
+
+    /// Takes what was copied.
+    pub fn on_readable(&mut self, now: Instant) {
+        self.looked = now;
+        let at = self.nanos(now);
+        let Self { copies, notes, .. } = self;
+        copies.drain(|copied| notes.take(at, &copied));
+    }
+
+    /// The service is back behind these ways: what was cached on them goes out
+    /// again with [`Recoverer::poll`], of which the first call is made here.
+    /// Returns how many flows that are.
+    pub fn restored(&mut self, now: Instant, ways: &[Way]) -> usize {
+        self.on_readable(now);
+        let before = self.notes.cache.kept_flows();
+        self.exits.extend(ways.iter().map(|way| (way.way, Rc::clone(&way.exit))));
+        let is_back = |slot: &Slot| ways.iter().any(|way| way.way == slot.tag);
+        let left = {
+            let at = self.nanos(now);
+            self.notes.cache.handle_restored_for(at, is_back);
+            self.notes.cache.kept_flows()
+        };
+        self.poll(now);
+        before - left
+    }
+
+    /// When [`Recoverer::poll`] is due.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        let resend = self.notes.cache.poll_timeout();
+        let resend = resend.map(|at| self.origin + Duration::from_nanos(at));
+        let look = self.active.then(|| self.looked + LOOK_PERIOD);
+        resend.into_iter().chain(look).min()
+    }
+
+    /// Does what is due; returns how many packets were resent.
+    pub fn poll(&mut self, now: Instant) -> usize {
+        // What came since may have been acknowledged, and need not be sent again.
+        if self.active && (now >= self.looked + LOOK_PERIOD || self.deadline() <= Some(now)) {
+            self.on_readable(now);
+        }
+        let at = self.nanos(now);
+        for count in 0..RESENDS_PER_TURN {
+            let Some(resend) = self.notes.cache.poll_resend(at) else { return count };
+            let packet = self.notes.cache.shelf().get(resend.packet);
+            let sent = match resend.direction {
+                Direction::IntoCluster => {
+                    match self.exits.get(&resend.packet.tag).map(Rc::as_ref) {
+                        Some(Exit::Host(hop)) => self.frames.send(hop, packet).is_ok(),
+                        Some(Exit::Routed(raw)) => raw.send(packet).is_ok(),
+                        None => false,
+                    }
+                }
+                Direction::OutOfCluster => self.raw.send(packet).is_ok(),
+            };
+            self.failed += u64::from(!sent);
+        }
+        RESENDS_PER_TURN
+    }
+
+    /// The part `cache` of `holdfast edge show`.
+    #[must_use]
+    pub fn show(&self) -> Value {
+        let cache = &self.notes.cache;
+        let (counts, (copied, lost)) = (cache.counts(), self.copies.counts());
+        json!({
+            "policy": self.config.policy,
+            "active": self.active,
+            "flows": cache.flows(),
+            "bytes": cache.memory_bytes() + cache.shelf().memory_bytes(),
+            "bytes_max": self.bytes_max,
+            "copied": copied,
+            "kept": counts.kept,
+            "resent": counts.resent,
+            "refused": counts.refused,
+            "lost": lost,
+            "failed": self.failed,
+        })
+    }
+
+    fn nanos(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.origin).as_nanos() as u64
+    }
+}
+
+/// The machine's settings, and what its packets may take together.
+fn machine(config: &Recover) -> (RecoveryConfig, u64) {
+    let (segments_max, ack_copies) = match config.policy {
+        Policy::Off | Policy::Syn => (1, 0),
+        Policy::Head => (1, 3),
+        Policy::HeadTail => (2, 3),
+        Policy::All => (ALL_SEGMENTS, 3),
+    };
+    let syn_only = config.policy == Policy::Syn;
+    let memory = config.memory_mb << 20;
+    let per_flow = Recovery::<u64, Slabs>::flow_overhead_bytes() as u64;
+    let per_packet = Recovery::<u64, Slabs>::packet_overhead_bytes() as u64;
+    // So many flows that half of the memory is left for their packets.
+    let flows = (config.flows_max as u64).min(memory / 2 / per_flow);
+    let left = memory - flows * per_flow;
+    let packets = flows * (segments_max as u64 + u64::from(ack_copies > 0));
+    let packets = packets.min(left / (PACKET_BYTES_MIN + per_packet));
+    let machine = RecoveryConfig {
+        segments_max,
+        syn_only,
+        ack_copies,
+        flows_max: flows as usize,
+        bytes_max: left,
+        age_max_ns: config.age_s * 1_000_000_000,
+        pace_bytes_per_s: config.pace_mbit * 1_000_000 / 8,
+        tries: if syn_only { SYN_TRIES } else { 1 },
+        retry_ns: SYN_RETRY.as_nanos() as u64,
+        heaviest: config.heaviest,
+        ..RecoveryConfig::default()
+    };
+    (machine, left - packets * per_packet)
+}
+
+impl Notes {
+    fn take(&mut self, now: u64, copied: &Copied<'_>) {
+        let Ok(headers) = Headers::parse(copied.headers) else { return };
+        let key = self.key(&headers, copied.into);
+        if !copied.into {
+            let passing = passing(&headers, copied, 0, copied.payload_bytes);
+            let Self { cache, scratch, .. } = self;
+            return cache.handle_packet(now, key, &passing, |slabs| {
+                headers.bare_ack(copied.payload_bytes, scratch).ok()?;
+                slabs.put(scratch, copied.way)
+            });
+        }
+        self.segment(now, key, copied, &headers, (0, copied.head));
+        if let Some(tail) = copied.tail {
+            self.segment(now, key, copied, &headers, tail);
+        }
+    }
+
+    /// Takes one segment of a packet.
+    fn segment(
+        &mut self,
+        now: u64,
+        key: u64,
+        copied: &Copied<'_>,
+        headers: &Headers<'_>,
+        (at, payload): (u32, &[u8]),
+    ) {
+        let passing = passing(headers, copied, at, payload.len() as u32);
+        let Self { cache, scratch, .. } = self;
+        cache.handle_packet(now, key, &passing, |slabs| {
+            let whole = (copied.payload_bytes, copied.gso_bytes);
+            headers.cut(at, payload, whole, scratch).ok()?;
+            slabs.put(scratch, copied.way)
+        });
+    }
+
+    /// The flow's name: that of its data's direction.
+    fn key(&self, headers: &Headers<'_>, into: bool) -> u64 {
+        let from = (headers.source, headers.source_port);
+        let to = (headers.destination, headers.destination_port);
+        let mut hasher = DefaultHasher::new();
+        self.secret.hash(&mut hasher);
+        if into { (from, to) } else { (to, from) }.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// A packet, or a segment of it, as the machine sees it.
+fn passing(headers: &Headers<'_>, copied: &Copied<'_>, at: u32, bytes: u32) -> Passing {
+    let flags = headers.flags;
+    let is_last_segment = at + bytes == copied.payload_bytes;
+    let is_last = flags.has(Flags::FIN) && is_last_segment;
+    let length = bytes + u32::from(flags.has(Flags::SYN)) + u32::from(is_last);
+    let seq = headers.seq.plus(u64::from(at));
+    let permitted = headers.options.sack_permitted;
+    let packet = copied.headers.len() + if copied.into { bytes as usize } else { 0 };
+    let place = Slabs::footprint(packet).unwrap_or(packet);
+    Passing {
+        direction: if copied.into { Direction::IntoCluster } else { Direction::OutOfCluster },
+        seq,
+        end: seq.plus(u64::from(length)),
+        ack: flags.has(Flags::ACK).then_some(headers.ack),
+        is_syn: flags.has(Flags::SYN),
+        is_end: flags.has(Flags::RST),
+        is_last,
+        // A SYN only offers it; its answer says whether it is used (RFC 2018 §2).
+        sack: match (flags.has(Flags::SYN), flags.has(Flags::SYN | Flags::ACK)) {
+            (_, true) => Some(permitted),
+            (true, _) if !permitted => Some(false),
+            _ => None,
+        },
+        bytes: (place + Recovery::<u64, Slabs>::packet_overhead_bytes()) as u32,
+    }
+}

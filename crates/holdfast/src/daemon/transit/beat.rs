@@ -1,0 +1,283 @@
+//! Heartbeats through strings: datagrams of one size, authenticated with the
+//! group's key. A machine without sockets: it makes them, and says which of
+//! those that arrive are fresh.
+//!
+//! Every life of a daemon has a random session number and counts what it sends.
+//! A datagram is fresh if its number is higher than any before on this string in
+//! the other edge's session; and a session is believed only after it has echoed
+//! a number of ours that no session has echoed before, so that what was recorded
+//! in an earlier life of either edge proves nothing.
+
+use crate::config::transit::Side;
+use blake2::digest::consts::U16;
+use blake2::digest::{FixedOutput, KeyInit, Update};
+use holdfast_edge::strings::STRINGS_MAX;
+
+/// Size of every heartbeat.
+pub const BEAT_BYTES: usize = BODY_BYTES + TAG_BYTES;
+const BODY_BYTES: usize = 40;
+const TAG_BYTES: usize = 16;
+/// Name and version of the format.
+const MAGIC: [u8; 5] = *b"HFSB\x01";
+
+/// Why a datagram does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reject {
+    /// It was not made with the group's key, for this edge and this string.
+    Forged,
+    /// It was, but it has been here before or is of an older life.
+    Replayed,
+    /// A session that has not proven yet to be of now.
+    Unproven,
+}
+
+/// What a heartbeat says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Beat {
+    side: Side,
+    string: u8,
+    lost: u8,
+    session: u64,
+    number: u64,
+    echo: Echo,
+}
+
+/// The last datagram that was received on a string.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Echo {
+    session: u64,
+    number: u64,
+}
+
+/// See the module.
+pub struct Beats {
+    key: [u8; 32],
+    side: Side,
+    session: u64,
+    number: u64,
+    /// The session that is believed; 0: none.
+    peer: u64,
+    /// Highest number of ours that was ever echoed.
+    proven: u64,
+    /// The number with which the other edge has last said what it lost.
+    lost_number: u64,
+    peer_lost: u8,
+    strings: [Heard; STRINGS_MAX],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Heard {
+    echo: Echo,
+    /// Highest number in the believed session.
+    number: u64,
+}
+
+impl Beats {
+    /// The heartbeats of one life. `session` is random and not 0.
+    #[must_use]
+    pub fn new(key: [u8; 32], side: Side, session: u64) -> Self {
+        Self {
+            key,
+            side,
+            session,
+            number: 0,
+            peer: 0,
+            proven: 0,
+            lost_number: 0,
+            peer_lost: 0,
+            strings: [Heard::default(); STRINGS_MAX],
+        }
+    }
+
+    /// The next heartbeat for `string`; `lost` are the strings that this edge has
+    /// declared dead.
+    pub fn send(&mut self, string: usize, lost: u32) -> [u8; BEAT_BYTES] {
+        self.number += 1;
+        let beat = Beat {
+            side: self.side,
+            string: string as u8,
+            lost: lost as u8,
+            session: self.session,
+            number: self.number,
+            echo: self.strings[string].echo,
+        };
+        beat.encode(&self.key)
+    }
+
+    /// Takes a datagram that came through `string`; answers the strings that the
+    /// other edge has declared dead, as it last said.
+    ///
+    /// # Errors
+    /// [`Reject`], and nothing has changed but what is echoed.
+    pub fn receive(&mut self, string: usize, datagram: &[u8]) -> Result<u32, Reject> {
+        let beat = Beat::decode(datagram, &self.key).ok_or(Reject::Forged)?;
+        if beat.side != self.side.other() || usize::from(beat.string) != string {
+            return Err(Reject::Forged);
+        }
+        let proof = if beat.echo.session == self.session { beat.echo.number } else { 0 };
+        let heard = &mut self.strings[string];
+        if beat.session != self.peer {
+            heard.echo = Echo { session: beat.session, number: beat.number };
+            if proof <= self.proven {
+                return Err(Reject::Unproven);
+            }
+            self.peer = beat.session;
+            self.lost_number = 0;
+            self.strings.iter_mut().for_each(|heard| heard.number = 0);
+        } else if beat.number <= heard.number {
+            return Err(Reject::Replayed);
+        }
+        // Nobody can have heard what was not sent yet.
+        self.proven = self.proven.max(proof.min(self.number));
+        let heard = &mut self.strings[string];
+        heard.number = beat.number;
+        heard.echo = Echo { session: beat.session, number: beat.number };
+        if beat.number > self.lost_number {
+            self.lost_number = beat.number;
+            self.peer_lost = beat.lost;
+        }
+        Ok(u32::from(self.peer_lost))
+    }
+}
+
+impl Beat {
+    fn encode(&self, key: &[u8; 32]) -> [u8; BEAT_BYTES] {
+        let mut bytes = [0; BEAT_BYTES];
+        let mut at = 0;
+        let mut put = |part: &[u8]| {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        };
+        put(&MAGIC);
+        put(&[self.side as u8, self.string, self.lost]);
+        for word in [self.session, self.number, self.echo.session, self.echo.number] {
+            put(&word.to_le_bytes());
+        }
+        let tag = tag(key, &bytes[..BODY_BYTES]);
+        bytes[BODY_BYTES..].copy_from_slice(&tag);
+        bytes
+    }
+
+    fn decode(bytes: &[u8], key: &[u8; 32]) -> Option<Self> {
+        let bytes: &[u8; BEAT_BYTES] = bytes.try_into().ok()?;
+        let (body, claimed) = bytes.split_at(BODY_BYTES);
+        // All bytes are compared, so that the time tells nothing.
+        let differ = tag(key, body).iter().zip(claimed).fold(0, |all, (a, b)| all | (a ^ b));
+        if differ != 0 || !body.starts_with(&MAGIC) {
+            return None;
+        }
+        let word = |index: usize| {
+            let at = 8 + 8 * index;
+            body.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes)
+        };
+        Some(Self {
+            side: if body[5] == Side::Near as u8 { Side::Near } else { Side::Far },
+            string: body[6],
+            lost: body[7],
+            session: word(0)?,
+            number: word(1)?,
+            echo: Echo { session: word(2)?, number: word(3)? },
+        })
+    }
+}
+
+fn tag(key: &[u8; 32], body: &[u8]) -> [u8; TAG_BYTES] {
+    let mut mac = blake2::Blake2sMac::<U16>::new(key.into());
+    mac.update(body);
+    mac.finalize_fixed().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const KEY: [u8; 32] = [7; 32];
+
+    fn edges() -> (Beats, Beats) {
+        (Beats::new(KEY, Side::Near, 11), Beats::new(KEY, Side::Far, 22))
+    }
+
+    /// Both have heard each other on every one of `strings`.
+    fn acquainted(strings: usize) -> (Beats, Beats) {
+        let (mut near, mut far) = edges();
+        for _ in 0..2 {
+            for string in 0..strings {
+                let _first = far.receive(string, &near.send(string, 0));
+                let _first = near.receive(string, &far.send(string, 0));
+            }
+        }
+        (near, far)
+    }
+
+    #[test]
+    fn two_edges_believe_each_other_after_one_exchange() {
+        let (mut near, mut far) = edges();
+        assert_eq!(far.receive(0, &near.send(0, 0)), Err(Reject::Unproven));
+        assert_eq!(near.receive(0, &far.send(0, 0)), Ok(0));
+        assert_eq!(far.receive(0, &near.send(0, 2)), Ok(2));
+    }
+
+    #[test]
+    fn a_datagram_counts_once_for_its_string_and_its_edge() {
+        let (mut near, mut far) = acquainted(2);
+        let beat = near.send(0, 0);
+        assert_eq!(far.receive(1, &beat), Err(Reject::Forged));
+        assert_eq!(near.receive(0, &beat), Err(Reject::Forged));
+        assert_eq!(far.receive(0, &beat), Ok(0));
+        assert_eq!(far.receive(0, &beat), Err(Reject::Replayed));
+        let older = near.send(0, 0);
+        assert_eq!(far.receive(0, &near.send(0, 0)), Ok(0));
+        assert_eq!(far.receive(0, &older), Err(Reject::Replayed));
+        let mut stranger = Beats::new([8; 32], Side::Near, 11);
+        assert_eq!(far.receive(0, &stranger.send(0, 0)), Err(Reject::Forged));
+    }
+
+    #[test]
+    fn the_latest_word_on_lost_strings_counts() {
+        let (mut near, mut far) = acquainted(2);
+        let early = near.send(0, 0b01);
+        assert_eq!(far.receive(1, &near.send(1, 0b10)), Ok(0b10));
+        assert_eq!(far.receive(0, &early), Ok(0b10), "it was on its way for longer");
+    }
+
+    #[test]
+    fn another_life_is_believed_and_the_old_one_is_not() {
+        let (mut near, mut far) = acquainted(1);
+        let recorded = far.send(0, 0xff);
+        let mut reborn = Beats::new(KEY, Side::Far, 33);
+        assert_eq!(near.receive(0, &reborn.send(0, 0)), Err(Reject::Unproven));
+        assert_eq!(reborn.receive(0, &near.send(0, 0)), Ok(0));
+        assert_eq!(near.receive(0, &reborn.send(0, 0)), Ok(0));
+        assert_eq!(near.receive(0, &recorded), Err(Reject::Unproven));
+        // What is echoed now is the recorded session; the next true one repairs it.
+        assert_eq!(near.receive(0, &reborn.send(0, 0)), Ok(0));
+        assert_eq!(reborn.receive(0, &near.send(0, 0)), Ok(0));
+        // And one of our own earlier lives.
+        let mut newborn = Beats::new(KEY, Side::Near, 44);
+        for beat in [recorded, reborn.send(0, 0)] {
+            assert_eq!(newborn.receive(0, &beat), Err(Reject::Unproven));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bit_may_change(index in 0..BEAT_BYTES * 8) {
+            let (mut near, mut far) = acquainted(1);
+            let mut beat = near.send(0, 0);
+            beat[index / 8] ^= 1 << (index % 8);
+            prop_assert_eq!(far.receive(0, &beat), Err(Reject::Forged));
+        }
+
+        #[test]
+        fn garbage_changes_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let (mut near, mut far) = acquainted(1);
+            prop_assert_eq!(far.receive(0, &bytes), Err(Reject::Forged));
+            let whole = near.send(0, 0);
+            for len in 0..BEAT_BYTES {
+                prop_assert_eq!(far.receive(0, &whole[..len]), Err(Reject::Forged));
+            }
+            prop_assert_eq!(far.receive(0, &whole), Ok(0));
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The sockets, one per string, and what each of them makes the edge believe.
+
+use super::beat::{BEAT_BYTES, Beats, Reject};
+use crate::config::transit::{Side, StringEnd, TransitConfig};
+use anyhow::{Context, Result};
+use holdfast_cluster::Nanos;
+use holdfast_cluster::detector::{Detector, DetectorOutput, Peer};
+use holdfast_edge::strings::Strings;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::net::{SocketAddr, UdpSocket};
+
+/// Datagrams taken from one string before the others have their turn: whoever
+/// floods a string delays no other, and not for long.
+const DATAGRAMS_PER_TURN: usize = 64;
+/// Class selector 6, network control (RFC 4594 §3.1).
+const TRAFFIC_CLASS: u32 = 0xc0;
+
+/// Datagrams that did not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rejected {
+    pub forged: u64,
+    pub replayed: u64,
+    pub unproven: u64,
+}
+
+struct Line {
+    socket: UdpSocket,
+    peer: SocketAddr,
+    detector: Detector,
+}
+
+/// See the module.
+pub(super) struct Lines {
+    lines: Vec<Line>,
+    beats: Beats,
+    period: Nanos,
+    rejected: Rejected,
+}
+
+/// Heartbeats have a timer of their own, because dead strings get them too.
+#[derive(Default)]
+struct Verdict {
+    suspected: bool,
+    declared: bool,
+}
+
+impl DetectorOutput for Verdict {
+    fn beat(&mut self, _: u64, _: u64) {}
+    fn suspected(&mut self) {
+        self.suspected = true;
+    }
+    // The machine learns of it from the heartbeat itself.
+    fn trusted(&mut self) {}
+    fn declared(&mut self) {
+        self.declared = true;
+    }
+}
+
+impl Lines {
+    pub(super) fn open(config: &TransitConfig, side: Side, key: [u8; 32]) -> Result<Self> {
+        let period = Nanos::from_ms(config.group.heartbeat_ms);
+        let line = |string: &crate::config::transit::TransitString| -> Result<Line> {
+            let end = string.end(side);
+            let socket = socket(end).with_context(|| {
+                format!(
+                    "cannot send heartbeats from {} through {}: the address must be this host's",
+                    end.address, end.interface
+                )
+            })?;
+            let peer = string.end(side.other()).address;
+            Ok(Line { socket, peer, detector: Detector::new(Nanos(0), period) })
+        };
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(std::io::Error::other)?;
+        let session = u64::from_le_bytes(random).max(1);
+        Ok(Self {
+            lines: config.strings.iter().map(line).collect::<Result<_>>()?,
+            beats: Beats::new(key, side, session),
+            period,
+            rejected: Rejected::default(),
+        })
+    }
+
+    pub(super) fn sockets(&self) -> impl Iterator<Item = &UdpSocket> {
+        self.lines.iter().map(|line| &line.socket)
+    }
+
+    pub(super) fn rejected(&self) -> Rejected {
+        self.rejected
+    }
+
+    /// One heartbeat through every string. What cannot be sent is as good as lost.
+    pub(super) fn send(&mut self, lost: u32) {
+        for (string, line) in self.lines.iter().enumerate() {
+            let beat = self.beats.send(string, lost);
+            let _lost = line.socket.send_to(&beat, line.peer);
+        }
+    }
+
+    /// Takes what has come through the strings.
+    pub(super) fn receive(&mut self, now: Nanos, machine: &mut Strings) {
+        for (string, line) in self.lines.iter_mut().enumerate() {
+            // One byte more, so that a longer datagram is not taken for a whole one.
+            let mut bytes = [0; BEAT_BYTES + 1];
+            for _ in 0..DATAGRAMS_PER_TURN {
+                let Ok((len, from)) = line.socket.recv_from(&mut bytes) else { break };
+                if from != line.peer {
+                    self.rejected.forged += 1;
+                    continue;
+                }
+                match self.beats.receive(string, &bytes[..len]) {
+                    Ok(peer_lost) => {
+                        if line.detector.peer() == Peer::Dead {
+                            line.detector = Detector::new(now, self.period);
+                        }
+                        line.detector.handle_received(now, &mut Verdict::default());
+                        machine.handle_beat(string, peer_lost);
+                    }
+                    Err(Reject::Forged) => self.rejected.forged += 1,
+                    Err(Reject::Replayed) => self.rejected.replayed += 1,
+                    Err(Reject::Unproven) => self.rejected.unproven += 1,
+                }
+            }
+        }
+    }
+
+    /// Tells the machine who is silent.
+    pub(super) fn judge(&mut self, now: Nanos, machine: &mut Strings) {
+        for (string, line) in self.lines.iter_mut().enumerate() {
+            if line.detector.next_deadline().is_none_or(|due| due > now) {
+                continue;
+            }
+            let mut verdict = Verdict::default();
+            line.detector.handle_timeout(now, &mut verdict);
+            if verdict.suspected {
+                machine.handle_suspected(string);
+            }
+            if verdict.declared {
+                machine.handle_silent(string);
+            }
+        }
+    }
+
+    /// When [`Lines::judge`] is due.
+    pub(super) fn deadline(&self) -> Option<Nanos> {
+        self.lines.iter().filter_map(|line| line.detector.next_deadline()).min()
+    }
+
+    /// Judges a string anew.
+    pub(super) fn renew(&mut self, string: usize, now: Nanos) {
+        if let Some(line) = self.lines.get_mut(string) {
+            line.detector = Detector::new(now, self.period);
+        }
+    }
+}
+
+/// A socket that sends and receives through this string and no other way.
+fn socket(end: &StringEnd) -> std::io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(end.address), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    socket.bind_device(Some(end.interface.as_bytes()))?;
+    socket.bind(&end.address.into())?;
+    match end.address {
+        SocketAddr::V4(_) => socket.set_tos_v4(TRAFFIC_CLASS)?,
+        SocketAddr::V6(_) => socket.set_tclass_v6(TRAFFIC_CLASS)?,
+    }
+    Ok(socket.into())
+}

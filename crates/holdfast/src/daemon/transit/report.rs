@@ -1,0 +1,121 @@
+//! What an edge of a transit group says of itself.
+
+use super::TransitDaemon;
+use crate::admin::EDGE_SCHEMA;
+use crate::config::Kind;
+use crate::status::{Peer, Role, State, Status};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+impl TransitDaemon<'_> {
+    pub(super) fn status(&self) -> Status {
+        let mut status = Status::new(&self.config.group.name, self.side.name());
+        status.role = Role::Edge;
+        status.epoch = u64::from(self.epoch);
+        (status.state, status.reason, status.remedy) = self.judge();
+        status.connections = self.flow_counts().iter().sum();
+        status.peers = (0..self.config.strings.len()).map(|string| self.peer(string)).collect();
+        status.counters = self.counters();
+        status
+    }
+
+    fn judge(&self) -> (State, String, String) {
+        let says =
+            |state, reason: &str, remedy: &str| (state, reason.to_owned(), remedy.to_owned());
+        if self.closed_by_hand {
+            return says(
+                State::Fenced,
+                "the edge was closed by hand",
+                "holdfast edge unfence --config FILE --role ROLE",
+            );
+        }
+        let other = self.side.other().name();
+        if self.machine.is_all_silent() {
+            return says(
+                State::Waiting,
+                &format!("nothing is heard from the {other} edge; flows stay where they are"),
+                &format!("start holdfast on the {other} edge, or look at the strings"),
+            );
+        }
+        let dead: Vec<&str> = (0..self.config.strings.len())
+            .filter(|string| self.machine.usable() >> string & 1 == 0)
+            .map(|string| self.name(string))
+            .collect();
+        match self.machine.usable().count_ones() {
+            0 => says(State::Waiting, "no string is left", "look at the strings"),
+            1 => says(
+                State::Unprotected,
+                &format!("only one string is left; dead: {}", dead.join(", ")),
+                "repair the dead strings",
+            ),
+            _ => says(State::Protected, "", ""),
+        }
+    }
+
+    fn peer(&self, string: usize) -> Peer {
+        let word = self.machine.word(string);
+        let connected = matches!(word, "alive" | "suspected");
+        Peer { name: self.name(string).to_owned(), connected, note: word.to_owned() }
+    }
+
+    pub(super) fn flow_counts(&self) -> Vec<u64> {
+        let counts = self.flows.iter().take(self.config.strings.len());
+        counts.map(|count| count.load(Ordering::Relaxed)).collect()
+    }
+
+    fn counters(&self) -> BTreeMap<String, u64> {
+        let counted = self.bpf.counters().into_iter();
+        let mut counters: BTreeMap<String, u64> =
+            counted.map(|(name, count)| (format!("transit.{name}"), count)).collect();
+        let rejected = self.lines.rejected();
+        for (name, count) in [
+            ("forged", rejected.forged),
+            ("replayed", rejected.replayed),
+            ("unproven", rejected.unproven),
+        ] {
+            counters.insert(format!("beats.{name}"), count);
+        }
+        counters
+    }
+
+    /// One object of the schema [`EDGE_SCHEMA`].
+    pub(super) fn show(&self) -> Value {
+        let flows = self.flow_counts();
+        let traffic = self.bpf.traffic();
+        let slots = self.machine.table().slots;
+        let members: Vec<Value> = self
+            .config
+            .strings
+            .iter()
+            .enumerate()
+            .map(|(string, it)| {
+                let (into, out) = traffic.get(string).copied().unwrap_or_default();
+                let parts = slots.iter().filter(|slot| usize::from(**slot) == string).count();
+                let usable = self.machine.usable() >> string & 1 == 1;
+                json!({
+                    "name": it.name,
+                    "state": self.machine.word(string),
+                    "weight": if usable { parts } else { 0 },
+                    "flows": flows.get(string),
+                    "capacity_bit_per_s": it.capacity,
+                    "packets_into": into.packets,
+                    "packets_out": out.packets,
+                    "bytes_into": into.bytes,
+                    "bytes_out": out.bytes,
+                })
+            })
+            .collect();
+        json!({
+            "schema": EDGE_SCHEMA,
+            "group": self.config.group.name,
+            "kind": Kind::Transit,
+            "services": [],
+            "members": members,
+            "flows": { "count": flows.iter().sum::<u64>(), "max": self.config.group.flows_max },
+            "cache": self.recoverer.show(),
+            "regulate": self.regulator.show(),
+            "counters": self.counters(),
+        })
+    }
+}

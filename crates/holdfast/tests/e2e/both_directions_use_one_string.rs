@@ -1,0 +1,42 @@
+//! Flows share the strings in proportion, and what a flow's server answers comes
+//! back through the string by which it was asked.
+
+use crate::{transit, world};
+use holdfast_lab::load::{Group, Workload};
+use holdfast_lab::testbed::server::Program;
+use holdfast_lab::testbed::strings::{Edge, Strings};
+use std::time::Duration;
+
+/// Packets of a string: from near to far, counted at both, and back.
+fn packets(strings: &Strings, string: usize) -> [u64; 4] {
+    let (near, far) =
+        (transit::member(strings, Edge::Near, string), transit::member(strings, Edge::Far, string));
+    let read = |value: &serde_json::Value| value.as_u64().expect("a number");
+    [&near["packets_into"], &far["packets_out"], &far["packets_into"], &near["packets_out"]]
+        .map(read)
+}
+
+#[test]
+fn in_active_active() {
+    let _limit = world::limit(Duration::from_secs(60));
+    let plan = transit::plan(&[100, 50, 50], "mode = \"active/active\"");
+    transit::with_strings(&plan, |strings| {
+        let mut spec = world::counting(1000, 0, None);
+        spec.groups = vec![Group::usual(Workload::Incr, 64, Program::Redis.port())];
+        transit::finish(strings, transit::start(strings, &spec));
+        let [near, far] = Edge::BOTH;
+        let new = transit::count(strings, near, "transit.new");
+        assert!(new >= 64);
+        // Every flow was put on its string by one edge and learned by the other.
+        assert_eq!(transit::count(strings, far, "transit.learned"), new);
+        for (edge, name) in [(far, "new"), (far, "followed"), (near, "learned"), (near, "followed")]
+        {
+            assert_eq!(transit::count(strings, edge, &format!("transit.{name}")), 0, "{name}");
+        }
+        for string in 0..3 {
+            let [there, arrived, back, returned] = packets(strings, string);
+            assert!(there > 0 && back > 0, "string {string} carries nothing");
+            assert_eq!((there, back), (arrived, returned), "string {string}");
+        }
+    });
+}

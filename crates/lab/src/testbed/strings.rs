@@ -1,0 +1,438 @@
+//! A client, a pair of edges with strings of routers between them, and a
+//! server, as network namespaces: where transit groups run. Every string is a
+//! host of its own that forwards, and that can be made to swallow what it
+//! should forward, in both directions or in one, without anybody being told.
+
+mod wires;
+
+pub use wires::{address, interface};
+
+use super::host::Host;
+use super::reaper::Reaper;
+use super::{BASE, ours};
+use crate::command::{self, descendants_running, wait_for};
+use crate::emu::{self, EmuSpec};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the daemons may take until both hear each other on every string.
+const READY_LIMIT: Duration = Duration::from_secs(15);
+
+/// How often status is asked while waiting.
+const STATUS_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A daemon that does not answer within this many seconds has not answered.
+const ANSWER_LIMIT_S: &str = "5";
+
+/// Priority of the rule that makes a string swallow everything.
+const CUT_PRIORITY: u32 = 1;
+
+/// Which of the two edges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edge {
+    /// On the clients' side.
+    Near,
+    /// On the servers' side.
+    Far,
+}
+
+impl Edge {
+    /// Both, the clients' first.
+    pub const BOTH: [Edge; 2] = [Edge::Near, Edge::Far];
+
+    /// Its role in the config file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Edge::Near => "near",
+            Edge::Far => "far",
+        }
+    }
+}
+
+/// What a cut string swallows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// Everything.
+    Both,
+    /// What comes from this edge.
+    From(Edge),
+}
+
+/// One string.
+#[derive(Clone, Copy, Debug)]
+pub struct StringPlan {
+    /// Its capacity in the config file, and the rate of a token bucket at its
+    /// exits if it is `limited`, bits per second.
+    pub bits_per_second: u64,
+    /// Whether the rate is enforced.
+    pub limited: bool,
+    /// Packets that wait at each exit before others are dropped.
+    pub queue_packets: u32,
+}
+
+impl Default for StringPlan {
+    fn default() -> Self {
+        Self { bits_per_second: 100_000_000, limited: false, queue_packets: 750 }
+    }
+}
+
+/// What a testbed with strings is to look like.
+#[derive(Clone, Debug)]
+pub struct StringsPlan {
+    /// At least one.
+    pub strings: Vec<StringPlan>,
+    /// Emulated trouble between client and near edge.
+    pub client_path: Option<EmuSpec>,
+    /// Whether client and server hand whole segments to their interfaces, as
+    /// they do where nothing is offloaded.
+    pub single_segments: bool,
+    /// Settings of `[group]` beyond names and files, as lines of TOML.
+    pub group: String,
+    /// Tables after the strings, such as `[recover]`, as TOML.
+    pub tables: String,
+}
+
+impl Default for StringsPlan {
+    fn default() -> Self {
+        Self {
+            strings: vec![StringPlan::default(); 2],
+            client_path: None,
+            single_segments: false,
+            group: String::new(),
+            tables: String::new(),
+        }
+    }
+}
+
+/// The running hosts, and the edges' daemons once they are started.
+pub struct Strings {
+    daemons: Vec<(Edge, Child)>,
+    client: Host,
+    near: Host,
+    far: Host,
+    server: Host,
+    strings: Vec<Host>,
+    plan: StringsPlan,
+    _links: Vec<emu::Link>,
+    // Last, so that it sees the others gone.
+    _reaper: Reaper,
+}
+
+impl Strings {
+    /// Builds the hosts and the links between them.
+    ///
+    /// # Errors
+    /// When the kernel or a tool refuses a step, in most cases for want of
+    /// root; whatever was built until then is removed.
+    pub fn build(plan: &StringsPlan) -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let id = format!("hfs-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let directory = Path::new(BASE).join(&id);
+        fs::create_dir_all(&directory)
+            .with_context(|| format!("cannot create {} (are you root?)", directory.display()))?;
+        let reaper = Reaper::start(&id, &directory)?;
+        let mut number = 0;
+        let mut host = |name: &str| {
+            number += 1;
+            Host::start(&id, &directory, name, number)
+        };
+        let (client, near, far, server) =
+            (host("client")?, host("near")?, host("far")?, host("server")?);
+        let strings = (1..=plan.strings.len()).map(|n| host(&format!("string{n}")));
+        let strings = strings.collect::<Result<Vec<_>>>()?;
+        let links = wires::connect([&client, &near, &far, &server], &strings, plan)?;
+        Ok(Self {
+            daemons: Vec::new(),
+            client,
+            near,
+            far,
+            server,
+            strings,
+            plan: plan.clone(),
+            _links: links,
+            _reaper: reaper,
+        })
+    }
+
+    /// Where the load runs.
+    pub fn client(&self) -> &Host {
+        &self.client
+    }
+
+    /// The host with the service addresses of [`super::addresses`].
+    pub fn server(&self) -> &Host {
+        &self.server
+    }
+
+    /// One of the edges.
+    pub fn edge(&self, edge: Edge) -> &Host {
+        match edge {
+            Edge::Near => &self.near,
+            Edge::Far => &self.far,
+        }
+    }
+
+    /// The host that is string `index`, counted from 0.
+    pub fn string(&self, index: usize) -> &Host {
+        &self.strings[index]
+    }
+
+    /// From now on the string swallows what it should forward.
+    ///
+    /// # Errors
+    /// When `ip` refuses.
+    pub fn cut(&self, index: usize, what: Cut) -> Result<()> {
+        self.rule(index, "add", what)
+    }
+
+    /// Ends a [`Strings::cut`] of the same kind.
+    ///
+    /// # Errors
+    /// When it was not cut.
+    pub fn restore(&self, index: usize, what: Cut) -> Result<()> {
+        self.rule(index, "del", what)
+    }
+
+    /// Cuts every string, one right after the other.
+    ///
+    /// # Errors
+    /// When `ip` refuses.
+    pub fn cut_all(&self) -> Result<()> {
+        (0..self.strings.len()).try_for_each(|index| self.cut(index, Cut::Both))
+    }
+
+    /// Ends [`Strings::cut_all`].
+    ///
+    /// # Errors
+    /// When they were not cut.
+    pub fn restore_all(&self) -> Result<()> {
+        (0..self.strings.len()).try_for_each(|index| self.restore(index, Cut::Both))
+    }
+
+    /// A blackhole in the policy of routing: it is silent, it takes forwarded
+    /// packets of one family at a time, and leaves the links up.
+    fn rule(&self, index: usize, verb: &str, what: Cut) -> Result<()> {
+        let from = match what {
+            Cut::Both => String::new(),
+            Cut::From(Edge::Near) => format!("iif {} ", interface::STRING_NEAR),
+            Cut::From(Edge::Far) => format!("iif {} ", interface::STRING_FAR),
+        };
+        let namespace = self.string(index).namespace();
+        for family in ["-4", "-6"] {
+            command::shell(&format!(
+                "ip -n {namespace} {family} rule {verb} prio {CUT_PRIORITY} {from}blackhole"
+            ))?;
+        }
+        Ok(())
+    }
+
+    /// Starts both edges' daemons and waits until they hear each other on every
+    /// string.
+    ///
+    /// # Errors
+    /// When a daemon ends or does not come so far; the error carries the tails
+    /// of their logs.
+    pub fn start_daemons(&mut self) -> Result<()> {
+        let key = command::output(&crate::own_binary()?.display().to_string(), &["key", "gen"])?;
+        let text = self.config_text();
+        for edge in Edge::BOTH {
+            let outside = self.edge(edge).outside();
+            fs::create_dir_all(outside.join("run"))?;
+            fs::write(outside.join("holdfast.toml"), &text)?;
+            fs::write(outside.join("group.key"), &key)?;
+            fs::set_permissions(outside.join("group.key"), fs::Permissions::from_mode(0o600))?;
+            self.start_daemon(edge)?;
+        }
+        self.wait_ready().with_context(|| self.log_tails())
+    }
+
+    /// Starts one daemon; the config must have been written by
+    /// [`Strings::start_daemons`].
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_daemon(&mut self, edge: Edge) -> Result<()> {
+        let host = self.edge(edge);
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(host.outside().join("daemon.log"))?;
+        let child = host
+            .command(crate::own_binary()?)
+            .args(["run", "--config", &self.config_path(edge), "--role", edge.name()])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("cannot start a daemon")?;
+        self.daemons.retain(|daemon| daemon.0 != edge);
+        self.daemons.push((edge, child));
+        Ok(())
+    }
+
+    /// `kill -9` of a daemon; its programs stay.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn kill_daemon(&mut self, edge: Edge) -> Result<()> {
+        let pid = self.daemon_pid(edge)?;
+        command::output("kill", &["-9", &pid.to_string()])?;
+        let daemon = self.daemons.iter_mut().find(|daemon| daemon.0 == edge);
+        let child = &mut daemon.context("no daemon on this host")?.1;
+        wait_for("the end of a daemon", READY_LIMIT, || child.try_wait().ok().flatten()).map(drop)
+    }
+
+    /// The pid of a daemon as seen from outside.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn daemon_pid(&self, edge: Edge) -> Result<u32> {
+        let found = self.daemons.iter().find(|daemon| daemon.0 == edge);
+        let child = &found.context("no daemon on this host")?.1;
+        let found = descendants_running(child.id(), &crate::own_binary()?);
+        found.last().copied().context("the daemon does not run")
+    }
+
+    /// Waits until both daemons say that every string is alive.
+    ///
+    /// # Errors
+    /// When a daemon ends, or the time is over.
+    pub fn wait_ready(&mut self) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            for (edge, child) in &mut self.daemons {
+                let ended = child.try_wait()?;
+                ensure!(ended.is_none(), "the {} daemon ended: {ended:?}", edge.name());
+            }
+            let shown = Edge::BOTH.map(|edge| self.show(edge).unwrap_or_default());
+            if shown.iter().all(all_alive) {
+                return Ok(());
+            }
+            ensure!(start.elapsed() < READY_LIMIT, "the strings do not come up: {shown:?}");
+            std::thread::sleep(STATUS_INTERVAL);
+        }
+    }
+
+    /// What `holdfast edge show --json` says on an edge.
+    ///
+    /// # Errors
+    /// When the daemon does not answer or its answer is not JSON.
+    pub fn show(&self, edge: Edge) -> Result<Value> {
+        let text = self.ask(edge, &["edge", "show", "--json"])?;
+        serde_json::from_str(&text).context("the answer is not JSON")
+    }
+
+    /// One of an edge's counters.
+    ///
+    /// # Errors
+    /// As [`Strings::show`], or when there is no such counter.
+    pub fn counter(&self, edge: Edge, name: &str) -> Result<u64> {
+        let shown = self.show(edge)?;
+        let value = shown["counters"][name].as_u64();
+        value.with_context(|| format!("no counter {name}: {}", shown["counters"]))
+    }
+
+    /// What `holdfast events --json` says on an edge.
+    ///
+    /// # Errors
+    /// When the daemon does not answer or its answer is not JSON.
+    pub fn events(&self, edge: Edge) -> Result<Vec<Value>> {
+        let text = self.ask(edge, &["events", "--json"])?;
+        text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+    }
+
+    /// Output of `holdfast VERB.. --config FILE --role NAME` on an edge.
+    fn ask(&self, edge: Edge, verb: &[&str]) -> Result<String> {
+        let mut command: Command = self.edge(edge).command("timeout");
+        command
+            .arg(ANSWER_LIMIT_S)
+            .arg(crate::own_binary()?)
+            .args(verb)
+            .args(["--config", &self.config_path(edge), "--role", edge.name()])
+            .stdin(Stdio::null());
+        let done = command.output()?;
+        ensure!(
+            done.status.success(),
+            "{verb:?} on {}: {}",
+            edge.name(),
+            String::from_utf8_lossy(&done.stderr).trim()
+        );
+        Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+    }
+
+    fn config_path(&self, edge: Edge) -> String {
+        self.edge(edge).inside().join("holdfast.toml").display().to_string()
+    }
+
+    /// The group's file, the same on both edges.
+    fn config_text(&self) -> String {
+        let inside = self.near.inside();
+        let path = |file: &str| -> PathBuf { inside.join(file) };
+        let mut out = format!(
+            "[group]\nname = \"transit\"\nkind = \"transit\"\nkey_file = \"{}\"\n\
+             run_dir = \"{}\"\n{}\n[near]\noutside = [\"{}\"]\n\n[far]\noutside = [\"{}\"]\n",
+            path("group.key").display(),
+            path("run").display(),
+            self.plan.group,
+            interface::NEAR_OUTSIDE,
+            interface::FAR_OUTSIDE,
+        );
+        for (index, string) in self.plan.strings.iter().enumerate() {
+            let n = index + 1;
+            // Writing to a string cannot fail.
+            let _ = write!(
+                out,
+                "\n[[string]]\nname = \"s{n}\"\ncapacity = \"{}bit\"\nnear = {}\nfar = {}\n",
+                string.bits_per_second,
+                end(Edge::Near, n),
+                end(Edge::Far, n),
+            );
+        }
+        out + "\n" + &self.plan.tables
+    }
+
+    /// The last lines of every daemon's log.
+    pub fn log_tails(&self) -> String {
+        let tail = |edge: &Edge| {
+            let path = self.edge(*edge).outside().join("daemon.log");
+            format!("--- {}\n{}\n", edge.name(), ours::tail(&path))
+        };
+        Edge::BOTH.iter().map(tail).collect()
+    }
+}
+
+impl Drop for Strings {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.daemons {
+            // nsenter; the daemon itself ends with its host.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A string's end at an edge, as an inline table.
+fn end(edge: Edge, n: usize) -> String {
+    let net = wires::network(edge, n);
+    format!(
+        "{{ interface = \"{}\", next_hop = [\"{}\", \"{}\"], address = \"{}:{}\" }}",
+        net.edge_interface,
+        net.v4(wires::STRING_END),
+        net.v6(wires::STRING_END),
+        net.v4(wires::EDGE_END),
+        wires::HEARTBEAT_PORT,
+    )
+}
+
+/// Whether an edge's answer says that it hears and is heard on every string.
+fn all_alive(shown: &Value) -> bool {
+    let members = shown["members"].as_array().map_or(&[][..], Vec::as_slice);
+    !members.is_empty() && members.iter().all(|member| member["state"] == "alive")
+}

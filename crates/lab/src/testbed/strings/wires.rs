@@ -1,0 +1,245 @@
+//! The wires of a testbed with strings: client 10.8.0.2 - 10.8.0.1 near edge,
+//! string n 10.11.n.0/24 towards the near edge and 10.12.n.0/24 towards the far
+//! one, far edge 10.9.0.1 - 10.9.0.2 server, the same in IPv6. An edge is .1
+//! and a string .2. Neighbours are static, so no measurement contains an
+//! address resolution.
+
+use super::{Edge, StringPlan, StringsPlan};
+use crate::command;
+use crate::emu::Link;
+use crate::testbed::host::Host;
+use crate::testbed::topology::{addresses, wire};
+use anyhow::Result;
+
+/// Names of the interfaces.
+pub mod interface {
+    /// The client's.
+    pub const CLIENT: &str = "c0";
+    /// The near edge's towards the clients.
+    pub const NEAR_OUTSIDE: &str = "nc";
+    /// The far edge's towards the servers.
+    pub const FAR_OUTSIDE: &str = "fo";
+    /// A string's towards the near edge.
+    pub const STRING_NEAR: &str = "sn";
+    /// A string's towards the far edge.
+    pub const STRING_FAR: &str = "sf";
+    /// The server's.
+    pub const SERVER: &str = "s0";
+}
+
+/// Addresses of the hosts at the ends.
+pub mod address {
+    /// The client.
+    pub const CLIENT: &str = "10.8.0.2";
+    /// The server's own, beside those of the service.
+    pub const SERVER: &str = "10.9.0.2";
+}
+
+/// Where the edges listen for each other's heartbeats.
+pub(super) const HEARTBEAT_PORT: u16 = 7710;
+
+/// The edge's place in the network between it and a string.
+pub(super) const EDGE_END: u8 = 1;
+
+/// The string's place there.
+pub(super) const STRING_END: u8 = 2;
+
+/// Longer than any burst of GSO frames a sender may hand over at once, so the
+/// bucket limits the rate and does not split frames.
+const TBF_BURST_BYTES: u64 = 64 * 1024;
+
+/// The network between an edge and string `n`, counted from 1.
+pub(super) struct Network {
+    edge: Edge,
+    n: usize,
+    /// The edge's interface.
+    pub edge_interface: String,
+    /// The string's.
+    pub string_interface: &'static str,
+}
+
+pub(super) fn network(edge: Edge, n: usize) -> Network {
+    let (letter, string_interface) = match edge {
+        Edge::Near => ('n', interface::STRING_NEAR),
+        Edge::Far => ('f', interface::STRING_FAR),
+    };
+    Network { edge, n, edge_interface: format!("{letter}{n}"), string_interface }
+}
+
+impl Network {
+    pub(super) fn v4(&self, end: u8) -> String {
+        format!("10.{}.{}.{end}", self.second(), self.n)
+    }
+
+    pub(super) fn v6(&self, end: u8) -> String {
+        format!("fd{}:{}::{end}", self.second(), self.n)
+    }
+
+    fn second(&self) -> u8 {
+        match self.edge {
+            Edge::Near => 11,
+            Edge::Far => 12,
+        }
+    }
+
+    fn mac(&self, end: u8) -> String {
+        format!("02:68:66:{}:{:02}:{end:02}", self.second(), self.n)
+    }
+
+    /// Lines for `ip -batch` that set one end up, with the other as neighbour.
+    fn configure(&self, device: &str, own: u8, other: u8) -> String {
+        format!(
+            "link set {device} address {mac} up\n\
+             addr add {v4}/24 dev {device}\n\
+             addr add {v6}/64 dev {device} nodad\n\
+             neigh replace {other4} lladdr {other_mac} dev {device} nud permanent\n\
+             neigh replace {other6} lladdr {other_mac} dev {device} nud permanent\n",
+            mac = self.mac(own),
+            v4 = self.v4(own),
+            v6 = self.v6(own),
+            other4 = self.v4(other),
+            other6 = self.v6(other),
+            other_mac = self.mac(other),
+        )
+    }
+}
+
+/// One of the two networks outside: `host` is .2, the edge .1.
+struct Outside {
+    v4: &'static str,
+    v6: &'static str,
+    mac: &'static str,
+}
+
+const CLIENTS: Outside = Outside { v4: "10.8.0", v6: "fd08::", mac: "02:68:66:08:00" };
+const SERVERS: Outside = Outside { v4: "10.9.0", v6: "fd09::", mac: "02:68:66:09:00" };
+
+impl Outside {
+    fn configure(&self, device: &str, own: u8, other: u8) -> String {
+        let Self { v4, v6, mac } = self;
+        format!(
+            "link set {device} address {mac}:{own:02} up\n\
+             addr add {v4}.{own}/24 dev {device}\n\
+             addr add {v6}{own}/64 dev {device} nodad\n\
+             neigh replace {v4}.{other} lladdr {mac}:{other:02} dev {device} nud permanent\n\
+             neigh replace {v6}{other} lladdr {mac}:{other:02} dev {device} nud permanent\n",
+        )
+    }
+
+    /// Lines that send what is meant for this network to a gateway.
+    fn route(&self, net: &Network, gateway: u8, metric: usize) -> String {
+        format!(
+            "route add {}.0/24 via {} metric {metric}\nroute add {}/64 via {} metric {metric}\n",
+            self.v4,
+            net.v4(gateway),
+            self.v6,
+            net.v6(gateway),
+        )
+    }
+}
+
+/// Connects client, near edge, far edge and server through the strings.
+pub(super) fn connect(
+    [client, near, far, server]: [&Host; 4],
+    strings: &[Host],
+    plan: &StringsPlan,
+) -> Result<Vec<Link>> {
+    for host in [client, near, far, server].into_iter().chain(strings) {
+        host.sysctl(&[
+            "net.ipv4.conf.all.rp_filter=0",
+            "net.ipv4.conf.default.rp_filter=0",
+            "net.ipv6.conf.all.accept_dad=0",
+            "net.ipv6.conf.default.accept_dad=0",
+            "net.ipv6.conf.default.router_solicitations=0",
+        ])?;
+    }
+    for router in [near, far].into_iter().chain(strings) {
+        router.sysctl(&["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])?;
+    }
+    let mut links = Vec::new();
+    let (c, s) = ((client, interface::CLIENT), (server, interface::SERVER));
+    wire(&mut links, c, (near, interface::NEAR_OUTSIDE), plan.client_path.as_ref())?;
+    wire(&mut links, s, (far, interface::FAR_OUTSIDE), None)?;
+    outside(c, (near, interface::NEAR_OUTSIDE), &CLIENTS)?;
+    outside(s, (far, interface::FAR_OUTSIDE), &SERVERS)?;
+    server.ip(&format!(
+        "addr add {}/32 dev {device}\naddr add {}/128 dev {device} nodad\n",
+        addresses::SERVICE_V4,
+        addresses::SERVICE_V6,
+        device = interface::SERVER,
+    ))?;
+    far.ip(&format!(
+        "neigh replace {} lladdr {mac}:02 dev {device} nud permanent\n\
+         neigh replace {} lladdr {mac}:02 dev {device} nud permanent\n",
+        addresses::SERVICE_V4,
+        addresses::SERVICE_V6,
+        mac = SERVERS.mac,
+        device = interface::FAR_OUTSIDE,
+    ))?;
+    for (index, (host, string)) in strings.iter().zip(&plan.strings).enumerate() {
+        connect_string(&mut links, (near, far), host, index + 1)?;
+        if string.limited {
+            limit(host, string)?;
+        }
+    }
+    if plan.single_segments {
+        for (host, device) in [c, s] {
+            host.ip(&format!("link set {device} gso_max_segs 1\n"))?;
+        }
+    }
+    Ok(links)
+}
+
+/// A host outside and the edge that is its gateway.
+fn outside(host: (&Host, &str), edge: (&Host, &str), net: &Outside) -> Result<()> {
+    host.0.ip(&net.configure(host.1, 2, 1))?;
+    host.0.ip(&format!("route add default via {}.1\nroute add ::/0 via {}1\n", net.v4, net.v6))?;
+    edge.0.ip(&net.configure(edge.1, 1, 2))
+}
+
+/// String `n` between the edges. Each edge has a route through every string,
+/// the first one preferred, so that it can forward without any daemon.
+fn connect_string(
+    links: &mut Vec<Link>,
+    (near, far): (&Host, &Host),
+    string: &Host,
+    n: usize,
+) -> Result<()> {
+    let ends = [(Edge::Near, near, &CLIENTS, &SERVERS), (Edge::Far, far, &SERVERS, &CLIENTS)];
+    for (edge, host, _, _) in ends {
+        let net = network(edge, n);
+        wire(links, (host, &net.edge_interface), (string, net.string_interface), None)?;
+        host.ip(&net.configure(&net.edge_interface, EDGE_END, STRING_END))?;
+        string.ip(&net.configure(net.string_interface, STRING_END, EDGE_END))?;
+    }
+    for (edge, host, own, beyond) in ends {
+        let net = network(edge, n);
+        let other = network(if edge == Edge::Near { Edge::Far } else { Edge::Near }, n);
+        string.ip(&own.route(&net, EDGE_END, 1))?;
+        host.ip(&beyond.route(&net, STRING_END, n))?;
+        // The other edge's address on this string, for the heartbeats.
+        host.ip(&format!(
+            "route add {}/32 via {}\nroute add {}/128 via {}\n",
+            other.v4(EDGE_END),
+            net.v4(STRING_END),
+            other.v6(EDGE_END),
+            net.v6(STRING_END),
+        ))?;
+    }
+    Ok(())
+}
+
+/// A token bucket with a queue of packets at both exits of a string.
+fn limit(host: &Host, string: &StringPlan) -> Result<()> {
+    for device in [interface::STRING_NEAR, interface::STRING_FAR] {
+        command::shell(&format!(
+            "tc -n {ns} qdisc add dev {device} root handle 1: \
+             tbf rate {rate}bit burst {TBF_BURST_BYTES}b limit 1000000000b\n\
+             tc -n {ns} qdisc add dev {device} parent 1:1 handle 10: pfifo limit {queue}",
+            ns = host.namespace(),
+            rate = string.bits_per_second,
+            queue = string.queue_packets,
+        ))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! The copies that `bpf/recover.h` makes, for any object that includes it.
+
+use super::error::BpfError;
+use super::layout::{RECOVER_OUT, RawRecoverCount, Recovered};
+use super::loader::Loaded;
+use aya::maps::{Array, MapData, PerCpuArray, RingBuf};
+use std::os::fd::{AsFd, BorrowedFd};
+use zerocopy::FromBytes;
+
+/// The maps that `recover.h` adds to an object.
+pub(crate) const RECOVER_MAPS: [&str; 3] = ["recover_control", "recover_packets", "recover_counts"];
+
+/// What is to be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyPolicy {
+    /// Nothing; it costs the load of a word per packet.
+    Off,
+    /// SYNs, and what says that they have arrived.
+    Syns,
+    /// Every segment, and every acknowledgement's headers.
+    Segments,
+}
+
+/// One copied packet: its headers, and of its payload the first segment and, if
+/// it is longer than that, the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copied<'a> {
+    /// It goes into the part of the network that may fail; else out of it.
+    pub into: bool,
+    /// The program's own number, such as that of the string.
+    pub way: u16,
+    /// The IP and the TCP header.
+    pub headers: &'a [u8],
+    /// Payload bytes of the whole packet.
+    pub payload_bytes: u32,
+    /// The payload of the first segment. Less than the whole where only headers
+    /// were copied.
+    pub head: &'a [u8],
+    /// The payload of the last segment and where it begins in the whole.
+    pub tail: Option<(u32, &'a [u8])>,
+    /// Payload of one segment, if this frame has several.
+    pub gso_bytes: u16,
+}
+
+/// The maps of one loaded object.
+pub struct Copies {
+    control: Array<MapData, u32>,
+    packets: RingBuf<MapData>,
+    counts: PerCpuArray<MapData, RawRecoverCount>,
+}
+
+impl Copies {
+    pub(crate) fn of(loaded: &mut Loaded) -> Result<Self, BpfError> {
+        let [control, packets, counts] = RECOVER_MAPS;
+        Ok(Self {
+            control: loaded.map(control)?,
+            packets: loaded.map(packets)?,
+            counts: loaded.map(counts)?,
+        })
+    }
+
+    /// What is copied from now on.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses.
+    pub fn set(&mut self, policy: CopyPolicy) -> Result<(), BpfError> {
+        let value = match policy {
+            CopyPolicy::Off => 0,
+            CopyPolicy::Syns => 1,
+            CopyPolicy::Segments => 2,
+        };
+        self.control.set(0, value, 0).map_err(BpfError::map("recover_control"))
+    }
+
+    /// Readable when much waits. What waits does not have to be read before, but
+    /// nothing is known of it.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.packets.as_fd()
+    }
+
+    /// Hands over every packet that was copied since the last call, in order.
+    pub fn drain(&mut self, mut take: impl FnMut(Copied<'_>)) -> usize {
+        let mut count = 0;
+        while let Some(record) = self.packets.next() {
+            count += 1;
+            if let Some(copied) = copied(&record) {
+                take(copied);
+            }
+        }
+        count
+    }
+
+    /// Packets that were copied, and that found no room in the ring.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        let values = self.counts.get(&0, 0);
+        values.map_or((0, 0), |values| {
+            values.iter().fold((0, 0), |sum, it| (sum.0 + it.copied, sum.1 + it.lost))
+        })
+    }
+}
+
+fn copied(record: &[u8]) -> Option<Copied<'_>> {
+    let (head, data) = Recovered::read_from_prefix(record).ok()?;
+    let headers = usize::from(head.headers);
+    let part = |from: usize, bytes: u16| data.get(from..from + usize::from(bytes));
+    let tail = match head.tail_bytes {
+        0 => None,
+        bytes => Some((head.tail_at, part(usize::from(head.tail_from), bytes)?)),
+    };
+    Some(Copied {
+        into: head.direction != RECOVER_OUT,
+        way: head.way,
+        headers: data.get(..headers)?,
+        payload_bytes: head.payload,
+        head: part(headers, head.head_bytes)?,
+        tail,
+        gso_bytes: head.gso_size,
+    })
+}

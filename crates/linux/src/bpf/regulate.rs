@@ -1,0 +1,154 @@
+//! The window cap of `bpf/regulate.h` and what it measures, for any object that
+//! includes it.
+
+use super::batch;
+use super::error::BpfError;
+use super::layout::{
+    REGULATE_FAR_FIN, REGULATE_NEAR_FIN, REGULATE_RESET, RawKey, RawRegulateCount, RawRegulateFlow,
+    RawRegulateString, STRINGS_MAX,
+};
+use super::loader::Loaded;
+use aya::maps::{Array, HashMap, MapData, PerCpuArray};
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// The maps that `regulate.h` adds to an object.
+pub(crate) const REGULATE_MAPS: [&str; 4] =
+    ["regulate_control", "regulate_flows", "regulate_strings", "regulate_counts"];
+
+/// What went into a string since the maps were made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// On the wire.
+    pub bytes: u64,
+    /// Counts a flow once in every interval in which it sent something.
+    pub flows: u64,
+}
+
+/// The maps of one loaded object.
+pub struct Regulated {
+    control: Array<MapData, u64>,
+    flows: HashMap<MapData, RawKey, RawRegulateFlow>,
+    /// The same map again, for reading it in batches.
+    flows_fd: MapData,
+    strings: PerCpuArray<MapData, RawRegulateString>,
+    counts: PerCpuArray<MapData, RawRegulateCount>,
+    session: u16,
+    interval: u16,
+    /// Flows' last stamps, and when they were first seen.
+    silent: BTreeMap<RawKey, (u64, Instant)>,
+}
+
+impl Regulated {
+    pub(crate) fn of(loaded: &mut Loaded) -> Result<Self, BpfError> {
+        let [control, flows, strings, counts] = REGULATE_MAPS;
+        let mut this = Self {
+            control: loaded.map(control)?,
+            flows_fd: loaded.pinned(flows)?,
+            flows: loaded.map(flows)?,
+            strings: loaded.map(strings)?,
+            counts: loaded.map(counts)?,
+            session: 0,
+            interval: 0,
+            silent: BTreeMap::new(),
+        };
+        // A daemon that died while it was on has left its cap behind, with its number.
+        let left = this.control.get(&0, 0).map_err(BpfError::map("regulate_control"))?;
+        let [.., a, b] = left.to_ne_bytes();
+        this.session = u16::from_ne_bytes([a, b]);
+        this.stop()?;
+        Ok(this)
+    }
+
+    /// Caps every window at `window_bytes` from now on.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses.
+    pub fn start(&mut self, window_bytes: u32) -> Result<(), BpfError> {
+        self.session = self.session.checked_add(1).unwrap_or(1);
+        self.set_window(window_bytes)
+    }
+
+    /// The next interval begins, with this cap.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses.
+    pub fn set_window(&mut self, window_bytes: u32) -> Result<(), BpfError> {
+        self.interval = self.interval.wrapping_add(1);
+        self.write(window_bytes.max(1))
+    }
+
+    /// Caps nothing any more.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses.
+    pub fn stop(&mut self) -> Result<(), BpfError> {
+        self.write(0)
+    }
+
+    fn write(&mut self, window_bytes: u32) -> Result<(), BpfError> {
+        // `struct regulate_control` as one word, which a program reads at once.
+        let mut word = [0; 8];
+        word[..4].copy_from_slice(&window_bytes.to_ne_bytes());
+        word[4..6].copy_from_slice(&self.interval.to_ne_bytes());
+        word[6..].copy_from_slice(&self.session.to_ne_bytes());
+        let word = u64::from_ne_bytes(word);
+        self.control.set(0, word, 0).map_err(BpfError::map("regulate_control"))
+    }
+
+    /// What has gone into a string; only counted while it is on.
+    #[must_use]
+    pub fn measured(&self, string: usize) -> Measured {
+        let index = u32::try_from(string.min(STRINGS_MAX)).unwrap_or(0);
+        let values = self.strings.get(&index, 0);
+        values.map_or_else(
+            |_| Measured::default(),
+            |values| {
+                values.iter().fold(Measured::default(), |sum, it| Measured {
+                    bytes: sum.bytes + it.bytes,
+                    flows: sum.flows + it.flows,
+                })
+            },
+        )
+    }
+
+    /// Acknowledgements that were changed, and flows that found no room and are
+    /// left alone.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        let values = self.counts.get(&0, 0);
+        values.map_or((0, 0), |values| {
+            values.iter().fold((0, 0), |sum, it| (sum.0 + it.clamped, sum.1 + it.refused))
+        })
+    }
+
+    /// Forgets flows that have ended, or were silent for longer than `older_than`;
+    /// one that goes on after that is left alone. Returns how many.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses.
+    pub fn age(&mut self, now: Instant, older_than: Duration) -> Result<usize, BpfError> {
+        let flows: Vec<(RawKey, RawRegulateFlow)> =
+            batch::entries(self.flows_fd.fd().as_fd()).unwrap_or_default();
+        let mut silent = BTreeMap::new();
+        let mut dead = Vec::new();
+        for (key, flow) in flows {
+            const CLOSED: u8 = REGULATE_NEAR_FIN | REGULATE_FAR_FIN;
+            let known = self.silent.get(&key).filter(|(stamp, _)| *stamp == flow.seen_ns);
+            let since = known.map_or(now, |(_, since)| *since);
+            let over = flow.flags & CLOSED == CLOSED || flow.flags & REGULATE_RESET != 0;
+            if over || now.saturating_duration_since(since) > older_than {
+                dead.push(key);
+            } else {
+                silent.insert(key, (flow.seen_ns, since));
+            }
+        }
+        self.silent = silent;
+        for key in &dead {
+            // One that is gone already is as good.
+            let _gone = self.flows.remove(key);
+        }
+        Ok(dead.len())
+    }
+}

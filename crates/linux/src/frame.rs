@@ -1,0 +1,73 @@
+//! Sending whole packets to a neighbour of one's choice, whatever the routing
+//! table says: what was cached for a service is resent to the host that serves
+//! it now.
+
+use crate::sockopt::{self, Address};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERNET: usize = 14;
+
+/// Why a frame did not leave.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    #[error("opening a packet socket: {0}; the daemon needs CAP_NET_RAW")]
+    Open(io::Error),
+    #[error("sending a frame: {0}")]
+    Send(io::Error),
+    #[error("not an IPv4 or IPv6 packet")]
+    NoPacket,
+}
+
+/// The next host on a way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// Number of the interface that leads there.
+    pub ifindex: u32,
+    /// Source of the frames.
+    pub from: [u8; 6],
+    /// Their destination.
+    pub to: [u8; 6],
+}
+
+/// A packet socket that receives nothing, opened before it is needed.
+#[derive(Debug)]
+pub struct FrameSender {
+    fd: OwnedFd,
+    frame: Vec<u8>,
+}
+
+impl FrameSender {
+    /// Opens it in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// [`FrameError::Open`].
+    pub fn open() -> Result<Self, FrameError> {
+        // Protocol 0 receives nothing.
+        let fd = sockopt::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(FrameError::Open)?;
+        Ok(Self { fd, frame: Vec::with_capacity(ETHERNET + 9216) })
+    }
+
+    /// Sends one packet, IP header first, whose checksums are complete.
+    ///
+    /// # Errors
+    /// [`FrameError::NoPacket`], or [`FrameError::Send`]: `EMSGSIZE` beyond the
+    /// link's MTU, `EAGAIN` or `ENOBUFS` when its queue is full.
+    pub fn send(&mut self, hop: &Hop, l3: &[u8]) -> Result<(), FrameError> {
+        let protocol = match l3.first().map(|byte| byte >> 4) {
+            Some(4) => ETHERTYPE_IPV4,
+            Some(6) => ETHERTYPE_IPV6,
+            _ => return Err(FrameError::NoPacket),
+        };
+        self.frame.clear();
+        self.frame.extend(hop.to);
+        self.frame.extend(hop.from);
+        self.frame.extend(protocol.to_be_bytes());
+        self.frame.extend(l3);
+        let to = Address::link(hop.ifindex, protocol, Some(hop.to));
+        sockopt::send_to(self.fd.as_fd(), &self.frame, &to).map_err(FrameError::Send)?;
+        Ok(())
+    }
+}

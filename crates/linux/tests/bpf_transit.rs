@@ -1,0 +1,447 @@
+//! An edge of a transit group, frame by frame: which string a packet takes,
+//! which one its flow is moved to, and what is left to the plain route.
+
+mod bpf_common;
+
+use bpf_common::{ACK, Context, Frame, Lab, PASS, REDIRECT, STOLEN, SYN};
+use bpf_common::{counter, ifindex, is_root, sh, sums_are_right};
+use holdfast_linux::bpf::{STRINGS_MAX, StringPort, TRANSIT_SLOTS};
+use holdfast_linux::bpf::{Transit, TransitConfig, TransitState};
+use std::net::IpAddr;
+
+const OUTSIDE: &str = "transit/transit_outside";
+const STRING: &str = "transit/transit_string";
+const CLIENT4: &str = "10.8.0.2";
+const SERVER4: &str = "10.9.0.100";
+const CLIENT6: &str = "fd08::2";
+const SERVER6: &str = "fd09::100";
+const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 8, 2];
+/// What [`Frame`] sends to.
+const OWN_MAC: &str = "02:00:00:00:00:01";
+const STRINGS: usize = 3;
+
+struct Fixture {
+    transit: Transit,
+    config: TransitConfig,
+    epoch: u32,
+    lab: Lab,
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().expect("address")
+}
+
+impl Fixture {
+    /// Clients behind `nc`, and strings 0 to 2 behind `n0` to `n2`.
+    fn new(name: &str, leads: bool, return_all: bool) -> Self {
+        let lab = Lab::new(name);
+        sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
+        link("nc", "10.8.0.1/24", "fd08::1/64");
+        sh("ip neigh replace 10.8.0.2 lladdr 02:00:00:00:08:02 dev nc nud permanent");
+        sh("ip neigh replace fd08::2 lladdr 02:00:00:00:08:02 dev nc nud permanent");
+        for n in 0..STRINGS {
+            link(&format!("n{n}"), &format!("10.11.{n}.1/24"), &format!("fd11:{n}::1/64"));
+            for net in ["10.9.0.0/24", "10.7.0.0/24"] {
+                sh(&format!("ip route add {net} via 10.11.{n}.2 metric {}", n + 1));
+            }
+            sh(&format!("ip route add fd09::/64 via fd11:{n}::2 metric {}", n + 1));
+        }
+        let port = |n: usize| StringPort {
+            interface: format!("n{n}"),
+            next_hop4: Some([10, 11, n as u8, 2].into()),
+            next_hop6: Some(format!("fd11:{n}::2").parse().expect("address")),
+        };
+        let config = TransitConfig {
+            outside: vec!["nc".into()],
+            strings: (0..STRINGS).map(port).collect(),
+            leads,
+            return_all,
+            seed: 7,
+            pin_dir: lab.pin_dir.clone(),
+            flows_max: 16,
+        };
+        let transit = Transit::attach(&config).unwrap_or_else(|error| panic!("{error}"));
+        Self { transit, config, epoch: 0, lab }
+    }
+
+    /// Only these strings may be used, all parts to the first of them.
+    fn use_strings(&mut self, usable: u32) {
+        self.use_slots(usable, [usable.trailing_zeros() as u8; TRANSIT_SLOTS]);
+    }
+
+    /// Strings 0 and 1 in turns.
+    fn use_both(&mut self) {
+        self.use_slots(0b11, std::array::from_fn(|slot| slot as u8 % 2));
+    }
+
+    fn use_slots(&mut self, usable: u32, slots: [u8; TRANSIT_SLOTS]) {
+        self.epoch += 1;
+        let state = TransitState { epoch: self.epoch, usable, slots };
+        self.transit.set_state(&state).expect("table");
+        assert_eq!(self.transit.state().expect("table"), Some(state));
+    }
+
+    fn from_outside(&self, frame: &[u8]) -> (u32, Vec<u8>) {
+        self.lab.run(OUTSIDE, frame, Context { ifindex: ifindex("nc"), ..Context::default() })
+    }
+
+    fn from_string(&self, string: usize, frame: &[u8]) -> (u32, Vec<u8>) {
+        let ifindex = ifindex(&format!("n{string}"));
+        self.lab.run(STRING, frame, Context { ifindex, ..Context::default() })
+    }
+
+    /// The string into which a frame from outside goes.
+    fn string_of(&self, frame: &[u8]) -> usize {
+        let before = self.transit.traffic();
+        let (verdict, out) = self.from_outside(frame);
+        assert_eq!(verdict, REDIRECT);
+        assert_eq!(out[..14], frame[..14], "the kernel addresses the frame");
+        let after = self.transit.traffic();
+        let went = |n: &usize| after[*n].0.packets > before[*n].0.packets;
+        let taken: Vec<usize> = (0..STRINGS).filter(went).collect();
+        assert_eq!(taken.len(), 1, "one string");
+        taken[0]
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        counter(&self.transit.counters(), name)
+    }
+}
+
+fn link(name: &str, v4: &str, v6: &str) {
+    sh(&format!("ip link add {name} address {OWN_MAC} type veth peer name p{name}"));
+    sh(&format!("ip link set {name} up"));
+    sh(&format!("ip link set p{name} up"));
+    sh(&format!("ip addr add {v4} dev {name}"));
+    sh(&format!("ip addr add {v6} dev {name} nodad"));
+}
+
+fn request(port: u16) -> Frame {
+    Frame::new((address(CLIENT4), port), (address(SERVER4), 80)).seq(1).payload(20)
+}
+
+fn reply(port: u16) -> Frame {
+    Frame::new((address(SERVER4), 80), (address(CLIENT4), port)).seq(1).payload(20)
+}
+
+fn request6(port: u16) -> Frame {
+    Frame::new((address(CLIENT6), port), (address(SERVER6), 80)).seq(1).payload(20)
+}
+
+fn udp(mut frame: Vec<u8>) -> Vec<u8> {
+    frame[23] = 17;
+    frame
+}
+
+/// An ICMP error from `source` to `target` that quotes so many bytes of a frame.
+fn icmp_error(source: &str, target: &str, quoted: &[u8], bytes: usize) -> Vec<u8> {
+    let frame = Frame::new((address(source), 0), (address(target), 0));
+    let v6 = address(source).is_ipv6();
+    let mut error = frame.payload(8 + bytes).build();
+    let l4 = if v6 { 54 } else { 34 };
+    error.truncate(l4);
+    // "Too big" and "fragmentation needed".
+    error.extend(if v6 { [2, 0, 0, 0, 0, 0, 5, 0] } else { [3, 4, 0, 0, 0, 0, 5, 0] });
+    error.extend(&quoted[14..14 + bytes]);
+    error[if v6 { 20 } else { 23 }] = if v6 { 58 } else { 1 };
+    error
+}
+
+#[test]
+fn flows_keep_their_string_and_differ() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("keep", true, false);
+    assert_eq!(f.transit.state().expect("table"), None);
+    assert_eq!(f.from_outside(&request(1).build()).0, STOLEN, "a new table is closed");
+    f.use_both();
+    let strings: Vec<usize> =
+        (1..=8).map(|port| f.string_of(&request(port).flags(SYN).build())).collect();
+    assert!(strings.contains(&0) && strings.contains(&1), "{strings:?}");
+    for round in 0..3 {
+        for port in 1..=8 {
+            let here = f.string_of(&request(port).seq(round).build());
+            assert_eq!(here, strings[usize::from(port) - 1], "port {port}");
+        }
+    }
+    assert_eq!((f.count("new"), f.count("into"), f.count("no_string")), (8, 32, 1));
+    for (frame, name) in [
+        (udp(request(1).build()), "UDP"),
+        (request6(1).build(), "IPv6"),
+        (request(9).build(), "TCP"),
+    ] {
+        let string = f.string_of(&frame);
+        assert_eq!(f.string_of(&frame), string, "{name}");
+    }
+    assert_eq!(f.count("new"), 11);
+    let per_string = f.transit.sweeper().expect("flows").sweep();
+    assert_eq!(per_string.iter().sum::<u64>(), 11);
+    assert_eq!(per_string.len(), STRINGS_MAX);
+}
+
+#[test]
+fn hops_and_sums_are_right_in_both_directions() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("hops", true, false);
+    f.use_strings(0b001);
+    for frame in [request(1), request6(1)] {
+        let (verdict, out) = f.from_outside(&frame.build());
+        assert_eq!(verdict, REDIRECT);
+        assert_eq!(out, frame.clone().ttl(frame.ttl - 1).build());
+        assert!(sums_are_right(&out));
+    }
+    let reply6 = Frame::new((address(SERVER6), 80), (address(CLIENT6), 1)).payload(9);
+    for frame in [reply(1), reply6] {
+        let (verdict, out) = f.from_string(0, &frame.build());
+        assert_eq!(verdict, REDIRECT);
+        let mut expected = frame.clone().ttl(frame.ttl - 1).build();
+        expected[..6].copy_from_slice(&CLIENT_MAC);
+        expected[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+        assert_eq!(out, expected);
+    }
+    assert_eq!((f.count("into"), f.count("out")), (2, 2));
+}
+
+#[test]
+fn what_is_not_for_the_strings_takes_the_plain_route() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("plain", true, false);
+    f.use_strings(0b001);
+    let to = |target: &str| Frame::new((address(CLIENT4), 1), (address(target), 80));
+    let mut other_host = request(1).build();
+    other_host[5] = 9;
+    let mut arp = request(1).build();
+    arp[12..14].copy_from_slice(&[0x08, 0x06]);
+    for (name, frame) in [
+        ("for this edge", to("10.8.0.1").build()),
+        ("for this edge, on a string", to("10.11.0.1").build()),
+        ("among clients", to("10.8.0.7").build()),
+        ("for nobody", to("192.0.2.1").build()),
+        ("the last hop", request(1).ttl(1).build()),
+        ("longer than the string takes", request(1).payload(1600).build()),
+        ("for another host", other_host),
+        ("ARP", arp),
+    ] {
+        assert_eq!(f.from_outside(&frame), (PASS, frame.clone()), "{name}");
+    }
+    let from = |target: &str| Frame::new((address(SERVER4), 80), (address(target), 1));
+    for (name, frame) in [
+        ("a heartbeat", udp(from("10.11.0.1").build())),
+        ("back into a string", from("10.7.0.1").build()),
+        ("the last hop", reply(1).ttl(1).build()),
+        ("a client that is not known yet", from("10.8.0.7").build()),
+    ] {
+        assert_eq!(f.from_string(0, &frame), (PASS, frame.clone()), "{name}");
+    }
+    assert_eq!(f.count("into"), 0);
+    // It came through the string all the same: its flow is known.
+    assert_eq!((f.count("learned"), f.count("slow_path")), (2, 2));
+}
+
+#[test]
+fn only_the_flows_of_a_dead_string_move() {
+    if !is_root() {
+        return;
+    }
+    for (name, return_all) in [("move", false), ("moveall", true)] {
+        let mut f = Fixture::new(name, true, return_all);
+        f.use_both();
+        let ports = 1..=8;
+        let before: Vec<usize> =
+            ports.clone().map(|port| f.string_of(&request(port).build())).collect();
+        f.use_strings(0b010);
+        for port in ports.clone() {
+            assert_eq!(f.string_of(&request(port).build()), 1);
+        }
+        let moved = before.iter().filter(|string| **string == 0).count() as u64;
+        assert!(moved > 0);
+        assert_eq!((f.count("moved"), f.count("new")), (moved, 8));
+        f.use_both();
+        let after: Vec<usize> = ports.map(|port| f.string_of(&request(port).build())).collect();
+        if return_all {
+            assert_eq!(after, before);
+        } else {
+            assert_eq!(after, [1; 8]);
+        }
+        assert_eq!(f.count("returned"), if return_all { moved } else { 0 });
+        f.use_strings(0);
+        assert_eq!(f.from_outside(&request(1).build()).0, STOLEN);
+        assert_eq!(f.count("no_string"), 1);
+        f.transit.detach().expect("detach");
+    }
+}
+
+#[test]
+fn one_edge_leads_and_the_other_follows() {
+    if !is_root() {
+        return;
+    }
+    for leads in [true, false] {
+        let mut f = Fixture::new(if leads { "lead" } else { "follow" }, leads, false);
+        f.use_slots(0b111, [0; TRANSIT_SLOTS]);
+        // The other edge has put a flow on string 1.
+        assert_eq!(f.from_string(1, &reply(1).flags(SYN).build()).0, REDIRECT);
+        assert_eq!(f.string_of(&request(1).flags(SYN | ACK).build()), 1);
+        // It moves it to string 2.
+        f.from_string(2, &reply(1).build());
+        assert_eq!(f.string_of(&request(1).build()), if leads { 1 } else { 2 });
+        assert_eq!(f.count("followed"), u64::from(!leads));
+        // Whoever leads follows, too, when its own string is dead.
+        f.use_slots(0b100, [2; TRANSIT_SLOTS]);
+        f.from_string(2, &reply(1).build());
+        assert_eq!(f.string_of(&request(1).build()), 2);
+        assert_eq!((f.count("followed"), f.count("moved")), (1, 0));
+        // What a dead string still delivers moves nothing, and starts nothing.
+        f.from_string(0, &reply(1).build());
+        f.from_string(0, &reply(2).build());
+        assert_eq!(f.string_of(&request(1).build()), 2);
+        assert_eq!((f.count("learned"), f.count("new")), (1, 0));
+        f.transit.detach().expect("detach");
+    }
+}
+
+#[test]
+fn a_full_table_keeps_the_old_flows_and_hashes_the_new() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("full", true, false);
+    f.use_both();
+    let old: Vec<usize> = (1..=16).map(|port| f.string_of(&request(port).build())).collect();
+    // Both directions of what finds no room, as the two edges see them.
+    let there = |port| Frame::new((address("10.7.0.1"), port), (address(SERVER4), 80)).build();
+    let back = |port| Frame::new((address(SERVER4), 80), (address("10.7.0.1"), port)).build();
+    let new: Vec<usize> = (100..120).map(|port| f.string_of(&there(port))).collect();
+    assert!(new.contains(&0) && new.contains(&1), "{new:?}");
+    for (port, string) in (100..120).zip(&new) {
+        assert_eq!((f.string_of(&there(port)), f.string_of(&back(port))), (*string, *string));
+    }
+    assert_eq!((f.count("new"), f.count("full")), (16, 60));
+    for (port, string) in (1..=16).zip(old) {
+        assert_eq!(f.string_of(&request(port).build()), string);
+    }
+    // They, too, leave a dead string.
+    f.use_strings(0b010);
+    assert!((100..120).all(|port| f.string_of(&there(port)) == 1));
+}
+
+#[test]
+fn fragments_and_what_has_no_ports_go_by_their_addresses() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("stateless", true, false);
+    f.use_slots(0b111, std::array::from_fn(|slot| slot as u8 % 3));
+    let pair = |port: u16, back: bool| {
+        let (a, b) = ((address("10.7.0.1"), port), (address(SERVER4), 80));
+        if back { Frame::new(b, a) } else { Frame::new(a, b) }
+    };
+    let fragment = |back| {
+        let mut first = pair(1, back).payload(64).build();
+        first[20] = 0x20;
+        let mut second = pair(77, back).payload(64).build();
+        (second[20], second[21]) = (0, 8);
+        let (mut udp_first, mut udp_second) = (first.clone(), second.clone());
+        (udp_first[23], udp_second[23]) = (17, 17);
+        [first, second, udp_first, udp_second]
+    };
+    let mut echo = pair(1, false).build();
+    echo[23] = 1;
+    echo[34] = 8;
+    let mut gre = pair(1, true).build();
+    gre[23] = 47;
+    let mut frames = vec![echo, gre];
+    frames.extend(fragment(false));
+    frames.extend(fragment(true));
+    let strings: Vec<usize> = frames.iter().map(|frame| f.string_of(frame)).collect();
+    assert_eq!(strings, vec![strings[0]; frames.len()]);
+    assert_eq!((f.count("stateless"), f.count("new")), (frames.len() as u64, 0));
+}
+
+#[test]
+fn icmp_errors_follow_the_flow_they_quote() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("icmp", true, false);
+    f.use_slots(0b001, [0; TRANSIT_SLOTS]);
+    let sent4 = reply(1).build();
+    let sent6 = Frame::new((address(SERVER6), 80), (address(CLIENT6), 1)).payload(9).build();
+    f.string_of(&request(1).build());
+    f.string_of(&request6(1).build());
+    // The flows stay on string 0, and what has no flow goes to 1 from now on.
+    f.use_slots(0b011, [1; TRANSIT_SLOTS]);
+    // From the client's own host, or from a router on the way to it.
+    for source in [CLIENT4, "10.8.0.9"] {
+        for bytes in [28, 40] {
+            assert_eq!(f.string_of(&icmp_error(source, SERVER4, &sent4, bytes)), 0, "{bytes}");
+        }
+        assert_eq!(f.string_of(&icmp_error(source, SERVER4, &sent4, 22)), 1, "a short quote");
+        assert_eq!(f.string_of(&icmp_error(source, SERVER4, &reply(2).build(), 28)), 1, "no flow");
+    }
+    for source in [CLIENT6, "fd08::9"] {
+        assert_eq!(f.string_of(&icmp_error(source, SERVER6, &sent6, 48)), 0);
+        assert_eq!(f.string_of(&icmp_error(source, SERVER6, &sent6, 43)), 1, "a short quote");
+    }
+    assert_eq!((f.count("quoted"), f.count("new")), (6, 2));
+}
+
+/// The kernel takes no shorter frame for a test run.
+fn shortest(frame: &[u8]) -> usize {
+    if frame[12] == 8 { 14 + 20 } else { 14 + 40 }
+}
+
+#[test]
+fn truncated_and_hostile_frames_do_no_harm() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("hostile", true, false);
+    f.use_both();
+    let quote = icmp_error(CLIENT4, SERVER4, &reply(1).build(), 40);
+    let quote6 = icmp_error(
+        CLIENT6,
+        SERVER6,
+        &Frame::new((address(SERVER6), 80), (address(CLIENT6), 1)).build(),
+        60,
+    );
+    let whole = [request(1).build(), udp(request(1).build()), request6(1).build(), quote, quote6];
+    for frame in &whole {
+        for len in shortest(frame)..=frame.len() {
+            let verdict = f.from_outside(&frame[..len]).0;
+            assert!([PASS, REDIRECT, STOLEN].contains(&verdict), "{len} bytes: {verdict}");
+            let verdict = f.from_string(0, &frame[..len]).0;
+            assert!([PASS, REDIRECT, STOLEN].contains(&verdict), "{len} bytes: {verdict}");
+        }
+        for at in 14..frame.len() {
+            let mut changed = frame.clone();
+            changed[at] ^= 0xff;
+            f.from_outside(&changed);
+            f.from_string(1, &changed);
+        }
+    }
+    assert_eq!(f.string_of(&request(1).build()), f.string_of(&request(1).build()));
+}
+
+#[test]
+fn table_and_flows_survive_the_daemon() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("survive", true, false);
+    f.use_strings(0b001);
+    assert_eq!(f.string_of(&request(1).build()), 0);
+    f.use_slots(0b011, [1; TRANSIT_SLOTS]);
+    let state = f.transit.state().expect("table");
+    f.transit = Transit::attach(&f.config).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(f.transit.state().expect("table"), state);
+    assert_eq!(f.string_of(&request(1).build()), 0);
+    assert_eq!(f.string_of(&request(2).build()), 1);
+    let other = TransitConfig { flows_max: 32, ..f.config.clone() };
+    assert!(Transit::attach(&other).is_err(), "maps of another size");
+}
