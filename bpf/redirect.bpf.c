@@ -208,8 +208,11 @@ static __always_inline int to_host(struct __sk_buff *skb, struct handling *h, st
 	struct spread_way *way;
 	__u32 room;
 
-	if (!host)
-		return drop(skb, h, SPREAD_NOBODY);
+	/* Nobody serves it at the moment: what is new goes to the origin. */
+	if (!host) {
+		note(h, SPREAD_NOBODY);
+		return PASS;
+	}
 	way = k->v6 ? &host->v6 : &host->v4;
 	if (!way->ifindex)
 		return drop(skb, h, SPREAD_NO_WAY);

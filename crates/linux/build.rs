@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
-const PROGRAMS: [&str; 3] = ["gate", "tapdrop", "edge"];
+const PROGRAMS: [&str; 5] = ["gate", "tapdrop", "edge", "redirect", "host"];
 const REMEDY: &str = "install the compiler and the headers: apt-get install clang libbpf-dev";
 
 fn main() {

@@ -1,5 +1,6 @@
 //! The eBPF programs of `bpf/` and their maps, as safe types: the primary's
-//! [`Gate`], the backup's [`TapDrop`] and the [`Edge`].
+//! [`Gate`], the backup's [`TapDrop`] and the [`Edge`]; a spread group's
+//! [`Redirect`] and [`HostEnd`].
 //!
 //! Programs are attached as netlink tc filters and pinned with their maps in a
 //! BPF file system, so that they go on when the daemon is killed. Dropping one
@@ -11,17 +12,24 @@ mod batch;
 mod edge;
 mod error;
 mod gate;
+mod host;
 mod layout;
 mod loader;
 mod net;
+mod redirect;
 mod slots;
 mod tapdrop;
+mod trace;
 
 pub use edge::{Edge, EdgeConfig, MemberPort};
 pub use error::BpfError;
 pub use gate::{Gate, GateConfig, SynAck};
+pub use host::{HostEnd, HostEndConfig};
 pub use layout::{
-    EDGE_FLOWS_DEFAULT, GATE_SLOTS_DEFAULT, MEMBERS_MAX, SERVICES_MAX, SYN_ACK_BYTES_MAX,
+    EDGE_FLOWS_DEFAULT, GATE_SLOTS_DEFAULT, MAGLEV_ENTRIES, MEMBERS_MAX, SERVICES_MAX,
+    SPREAD_FLOWS_DEFAULT, SPREAD_HOSTS_MAX, SPREAD_SERVICES_MAX, SYN_ACK_BYTES_MAX,
 };
+pub use redirect::{Flows, Host, HostState, Redirect, RedirectConfig, ServiceKey, Way};
 pub use slots::SlotView;
 pub use tapdrop::TapDrop;
+pub use trace::{How, Question, Traced, Verdict};
