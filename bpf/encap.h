@@ -25,6 +25,15 @@ struct outer6 {
 	__u8 inner[INNER6_BYTES];
 };
 
+static __always_inline int same_address(const void *a, const void *b)
+{
+	__u64 x[2], y[2];
+
+	__builtin_memcpy(x, a, 16);
+	__builtin_memcpy(y, b, 16);
+	return x[0] == y[0] && x[1] == y[1];
+}
+
 /* The complement of the sum of an IPv4 header without options, whose own
  * checksum field is zero (RFC 1071). */
 static __always_inline __u16 ipv4_checksum(const struct iphdr *ip)

@@ -70,7 +70,7 @@ static __always_inline int decapsulate4(struct __sk_buff *skb, const struct host
 	    outer.protocol != IPPROTO_IPIP)
 		return NOT_OURS;
 	map_ipv4(target, outer.daddr);
-	if (__builtin_memcmp(target, c->tunnel4, 16))
+	if (!same_address(target, c->tunnel4))
 		return NOT_OURS;
 	map_ipv4(source, outer.saddr);
 	if (!in_prefix(source, c->outer4, c->outer4_bits))
@@ -99,7 +99,7 @@ static __always_inline int decapsulate6(struct __sk_buff *skb, const struct host
 	int tos, before;
 
 	if (bpf_skb_load_bytes(skb, ETH_HLEN, &outer, sizeof(outer)) ||
-	    outer.nexthdr != IPPROTO_IPV6 || __builtin_memcmp(&outer.daddr, c->tunnel6, 16))
+	    outer.nexthdr != IPPROTO_IPV6 || !same_address(&outer.daddr, c->tunnel6))
 		return NOT_OURS;
 	if (!in_prefix((__u8 *)&outer.saddr, c->outer6, c->outer6_bits))
 		return steal(HOST_STRANGERS);

@@ -304,7 +304,7 @@ static __always_inline int place_icmp(struct __sk_buff *skb, struct handling *h,
 	    bpf_skb_load_bytes(skb, at, ports, 4))
 		return 0;
 	/* Who sends an error to one address about another's packet has made it up. */
-	if (__builtin_memcmp(key.server, k->key.server, 16))
+	if (!same_address(key.server, k->key.server))
 		return 0;
 	key.server_port = bpf_ntohs(ports[0]);
 	key.client_port = bpf_ntohs(ports[1]);

@@ -119,9 +119,10 @@ static __always_inline __u64 flow_hash(const struct spread_config *config,
 static __always_inline __u8 by_table(const struct handling *h)
 {
 	struct spread_table *table = bpf_map_lookup_elem(&spread_tables, &h->table);
-	__u32 entry = (h->hash >> 8) % MAGLEV_ENTRIES;
+	/* The hash as a fraction of the entries; below MAGLEV_ENTRIES by itself. */
+	__u64 entry = (h->hash >> 32) * MAGLEV_ENTRIES >> 32;
 
-	return table && entry < MAGLEV_ENTRIES ? table->hosts[entry] : NOBODY;
+	return table ? table->hosts[entry] : NOBODY;
 }
 
 static __always_inline struct spread_host *host_at(__u8 index)
