@@ -9,6 +9,7 @@ pub mod ours;
 mod overhear;
 mod reaper;
 pub mod server;
+pub mod spread;
 mod topology;
 
 pub use host::{Host, Role};
