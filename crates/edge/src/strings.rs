@@ -59,7 +59,7 @@ pub enum StringsEvent {
     /// Judge the silence of this string anew, from now on: it was nobody's fault.
     Renew(usize),
     /// This is the table now: put it in force.
-    Table(Table),
+    Table(Box<Table>),
     /// What was sent into these strings (a mask) may be lost, and there is a way
     /// again for what is sent now.
     Restored { strings: u32 },
@@ -116,7 +116,7 @@ impl Strings {
             events: VecDeque::new(),
         };
         strings.capacity = strings.full();
-        strings.events.push_back(StringsEvent::Table(strings.table()));
+        strings.events.push_back(StringsEvent::Table(Box::new(strings.table())));
         strings.note_capacity();
         strings
     }
@@ -201,7 +201,7 @@ impl Strings {
         }
         let was_closed = self.usable == 0;
         self.usable = usable;
-        self.events.push_back(StringsEvent::Table(self.table()));
+        self.events.push_back(StringsEvent::Table(Box::new(self.table())));
         if usable != 0 && (gone != 0 || was_closed) {
             let strings = if was_closed { all(self.hearing.len()) } else { gone };
             self.events.push_back(StringsEvent::Restored { strings });

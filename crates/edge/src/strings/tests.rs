@@ -39,7 +39,7 @@ fn a_dead_string_is_replaced_in_order() {
         events,
         [
             StringsEvent::Declared { string: 0, by_peer: false },
-            StringsEvent::Table(table),
+            StringsEvent::Table(Box::new(table)),
             StringsEvent::Restored { strings: 0b01 },
             StringsEvent::Capacity { bytes_per_s: 50 * MBIT, full_bytes_per_s: 100 * MBIT },
         ]
@@ -64,7 +64,10 @@ fn a_string_returns_after_some_heartbeats_in_a_row() {
     strings.handle_beat(0, 0);
     let table = strings.table();
     assert_eq!(parts(&table)[0], SLOTS);
-    assert_eq!(drain(&mut strings), [StringsEvent::Returned(0), StringsEvent::Table(table)]);
+    assert_eq!(
+        drain(&mut strings),
+        [StringsEvent::Returned(0), StringsEvent::Table(Box::new(table))]
+    );
 }
 
 #[test]
@@ -165,7 +168,7 @@ proptest! {
             }
             for event in drain(&mut strings) {
                 if let StringsEvent::Table(table) = event {
-                    in_force = table;
+                    in_force = *table;
                 }
             }
             prop_assert_eq!(&in_force, &strings.table());

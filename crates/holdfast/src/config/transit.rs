@@ -450,7 +450,7 @@ fn rate(text: &str) -> Option<u64> {
 }
 
 fn write_rate<S: serde::Serializer>(rate: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-    let whole = |(_, factor): &&(&str, f64)| rate % *factor as u64 == 0;
+    let whole = |(_, factor): &&(&str, f64)| rate.is_multiple_of(*factor as u64);
     let (unit, factor) = UNITS.iter().rev().find(whole).unwrap_or(&UNITS[0]);
     serializer.serialize_str(&format!("{}{unit}", rate / *factor as u64))
 }

@@ -13,6 +13,7 @@ mod connections_survive_a_cut_link;
 mod downloads_and_uploads_lose_no_byte;
 mod flows_leave_a_dead_string;
 mod heartbeats_come_as_configured;
+mod hostile_heartbeats_change_nothing;
 mod hostile_packets_change_nothing;
 mod members_fail_in_every_way;
 mod members_of_different_worlds_refuse_to_pair;
