@@ -481,7 +481,7 @@ mod tests {
         for (from, to, message) in [
             ("\"1gbit\"", "\"1gb\"", "capacity = \"1gb\" is not a rate"),
             ("\"1gbit\"", "\"1bit\"", "capacity = \"1bit\" is not a rate"),
-            ("name = \"b\"", "name = \"a\"", "strings `a` and `b` have the same name"),
+            ("name = \"b\"", "name = \"a\"", "have the same name"),
             ("\"eth2\"", "\"eth1\"", "have the same near.interface"),
             ("outside = [\"eth0\"]", "outside = []", "outside lists 0 interfaces"),
             ("\"fd11:1::2\"", "\"10.11.1.3\"", "two next hops of one family"),
