@@ -8,6 +8,7 @@ mod emulator;
 pub(crate) mod faults;
 mod latency;
 mod promotion;
+mod recover;
 pub(crate) mod service;
 mod sim;
 pub(crate) mod stats;
@@ -43,6 +44,8 @@ pub enum BenchCommand {
     Codec(codec::CodecArgs),
     /// The packet simulator: CPU seconds, packet-hops and memory, beside ns-3's.
     Sim(sim::SimBenchArgs),
+    /// An outage between two edges, with local recovery and without.
+    Recover(recover::RecoverArgs),
     /// What the link emulator carries.
     Emu(emulator::EmulatorArgs),
 }
@@ -96,6 +99,11 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
         BenchCommand::Sim(args) => {
             let report = sim::run(&args)?;
             show(args.json, &report, sim::SimBenchReport::print)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        BenchCommand::Recover(args) => {
+            let report = recover::run(&args)?;
+            show(args.json, &report, recover::RecoverReport::print)?;
             Ok(ExitCode::SUCCESS)
         }
         BenchCommand::Emu(args) => {

@@ -1,0 +1,302 @@
+//! Connections of one kind across one outage: how long after its end does each
+//! of them make progress?
+
+use anyhow::{Context as _, Result, anyhow};
+use holdfast_linux::netns;
+use socket2::{Domain, SockRef, Socket, Type};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Connections that are opened during an outage, spread over it.
+const CONNECTS: u32 = 25;
+/// Connections that ask.
+const ASKERS: usize = 20;
+/// Time between two requests of one of them.
+const ASK_INTERVAL: Duration = Duration::from_millis(100);
+const REQUEST_BYTES: usize = 64;
+const REPLY_BYTES: usize = 1024;
+/// Connections that send as much as they can.
+const SENDERS: usize = 4;
+/// From the last connection's beginning to the outage.
+const SETTLE: Duration = Duration::from_millis(800);
+/// Nobody is waited for longer after an outage.
+const STALL_MAX: Duration = Duration::from_secs(12);
+const POLL: Duration = Duration::from_millis(2);
+const PIECE_BYTES: usize = 64 << 10;
+
+/// What the connections do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// They are opened during the outage.
+    Connect,
+    /// 64 bytes ask for a kilobyte, each 100 ms.
+    Request,
+    /// They send as much as they can, with CUBIC.
+    Cubic,
+    /// The same with BBR.
+    Bbr,
+}
+
+/// The two hosts.
+#[derive(Clone, Debug)]
+pub struct Ends {
+    pub client: String,
+    pub server: String,
+    pub address: SocketAddr,
+}
+
+/// What connections have in common; times in ns since `origin`.
+struct Shared {
+    origin: Instant,
+    stop: AtomicBool,
+    /// The end of the outage, or 0.
+    end: AtomicU64,
+    stalls: Mutex<Vec<u64>>,
+}
+
+impl Shared {
+    fn now(&self) -> u64 {
+        self.origin.elapsed().as_nanos() as u64
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Something came at `at`. True if it was the first since the end.
+    fn progress(&self, at: u64) -> bool {
+        let end = self.end.load(Ordering::Acquire);
+        if end == 0 || at < end {
+            return false;
+        }
+        if let Ok(mut stalls) = self.stalls.lock() {
+            stalls.push(at - end);
+        }
+        true
+    }
+}
+
+/// One outage under one kind of load: `cut` begins it, `mend` ends it and says
+/// when. Answers the stalls beyond its end, in seconds; a connection that did
+/// not come back counts as the longest wait.
+///
+/// # Errors
+/// When a connection cannot be made at all, or `cut` or `mend` fail.
+pub fn stalls(
+    ends: &Ends,
+    kind: Kind,
+    outage: Duration,
+    cut: impl FnOnce() -> Result<()>,
+    mend: impl FnOnce() -> Result<Instant>,
+) -> Result<Vec<f64>> {
+    let shared = Arc::new(Shared {
+        origin: Instant::now(),
+        stop: AtomicBool::new(false),
+        end: AtomicU64::new(0),
+        stalls: Mutex::new(Vec::new()),
+    });
+    let server = serve(ends, kind, &shared)?;
+    let mut clients = Vec::new();
+    if kind != Kind::Connect {
+        let count = if kind == Kind::Request { ASKERS } else { SENDERS };
+        for number in 0..count {
+            clients.push(client(ends, kind, number, &shared)?);
+        }
+        thread::sleep(SETTLE);
+    }
+    cut()?;
+    let began = Instant::now();
+    if kind == Kind::Connect {
+        for number in 0..CONNECTS {
+            let at = began + outage * number / CONNECTS;
+            thread::sleep(at.saturating_duration_since(Instant::now()));
+            clients.push(connector(ends, &shared));
+        }
+    }
+    thread::sleep((began + outage).saturating_duration_since(Instant::now()));
+    let end = mend()?;
+    let end_ns = (end - shared.origin).as_nanos() as u64;
+    shared.end.store(end_ns, Ordering::Release);
+    let expected = clients.len();
+    let count = || shared.stalls.lock().map_or(0, |stalls| stalls.len());
+    while count() < expected && end.elapsed() < STALL_MAX {
+        thread::sleep(POLL);
+    }
+    shared.stop.store(true, Ordering::Relaxed);
+    for thread in clients.into_iter().chain([server]) {
+        thread.join().map_err(|_| anyhow!("a connection's thread has failed"))?;
+    }
+    let mut stalls: Vec<f64> = match shared.stalls.lock() {
+        Ok(stalls) => stalls.iter().take(expected).map(|ns| *ns as f64 / 1e9).collect(),
+        Err(_) => Vec::new(),
+    };
+    stalls.resize(expected, STALL_MAX.as_secs_f64());
+    Ok(stalls)
+}
+
+fn on_host(namespace: &str, work: impl FnOnce() -> Result<()> + Send + 'static) -> JoinHandle<()> {
+    let path = Path::new("/run/netns").join(namespace);
+    thread::spawn(move || {
+        let result = netns::enter(&path).map_err(anyhow::Error::from).and_then(|()| work());
+        if let Err(error) = result {
+            eprintln!("{error:#}");
+        }
+    })
+}
+
+/// Accepts until it is over, and serves each connection.
+fn serve(ends: &Ends, kind: Kind, shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let (address, shared) = (ends.address, Arc::clone(shared));
+    let thread = on_host(&ends.server, move || {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(1024)?;
+        let listener: TcpListener = socket.into();
+        listener.set_nonblocking(true)?;
+        ready.send(()).context("nobody waits")?;
+        let mut threads = Vec::new();
+        while !shared.is_over() {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    let shared = Arc::clone(&shared);
+                    stream.set_nonblocking(false)?;
+                    threads.push(thread::spawn(move || serve_one(kind, &stream, &shared)));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(POLL),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        for thread in threads {
+            thread.join().map_err(|_| anyhow!("a server's thread has failed"))?;
+        }
+        Ok(())
+    });
+    is_ready.recv().context("the server does not start")?;
+    Ok(thread)
+}
+
+/// A connection's end is no error: its client has stopped.
+fn serve_one(kind: Kind, mut stream: &TcpStream, shared: &Shared) {
+    let mut piece = vec![0; PIECE_BYTES];
+    // So that it looks whether it is over.
+    if stream.set_read_timeout(Some(Duration::from_millis(50))).is_err() {
+        return;
+    }
+    let mut counted = !matches!(kind, Kind::Cubic | Kind::Bbr);
+    let mut asked = 0;
+    while !shared.is_over() {
+        let count = match stream.read(&mut piece) {
+            Ok(0) => return,
+            Ok(count) => count,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                continue;
+            }
+            Err(_) => return,
+        };
+        if !counted {
+            counted = shared.progress(shared.now());
+        }
+        asked += count;
+        while kind == Kind::Request && asked >= REQUEST_BYTES {
+            asked -= REQUEST_BYTES;
+            if stream.write_all(&piece[..REPLY_BYTES]).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn connector(ends: &Ends, shared: &Arc<Shared>) -> JoinHandle<()> {
+    let (address, shared) = (ends.address, Arc::clone(shared));
+    on_host(&ends.client, move || {
+        let stream = TcpStream::connect_timeout(&address, STALL_MAX * 2);
+        let at = shared.now();
+        if stream.is_ok() {
+            // Before its end is noted, a connection can have come as early as that.
+            while !shared.progress(at) && !shared.is_over() {
+                thread::sleep(POLL);
+                if shared.end.load(Ordering::Acquire) > at {
+                    shared.progress(shared.end.load(Ordering::Acquire));
+                    break;
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A connection that asks or sends until it is over.
+fn client(ends: &Ends, kind: Kind, number: usize, shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let (address, shared) = (ends.address, Arc::clone(shared));
+    let thread = on_host(&ends.client, move || {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        match kind {
+            Kind::Cubic => socket.set_tcp_congestion(b"cubic")?,
+            Kind::Bbr => socket.set_tcp_congestion(b"bbr")?,
+            Kind::Connect | Kind::Request => {}
+        }
+        socket.connect(&address.into())?;
+        let mut stream: TcpStream = socket.into();
+        ready.send(()).context("nobody waits")?;
+        if kind != Kind::Request {
+            return send(&mut stream, &shared);
+        }
+        thread::sleep(ASK_INTERVAL * number as u32 / ASKERS as u32);
+        ask(&mut stream, &shared)
+    });
+    is_ready.recv().context("no connection before the outage")?;
+    Ok(thread)
+}
+
+fn send(stream: &mut TcpStream, shared: &Shared) -> Result<()> {
+    stream.set_write_timeout(Some(Duration::from_millis(50)))?;
+    let piece = vec![7; PIECE_BYTES];
+    while !shared.is_over() {
+        match stream.write(&piece) {
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    // What is queued must not delay the next outage.
+    SockRef::from(&*stream).set_linger(Some(Duration::ZERO))?;
+    Ok(())
+}
+
+fn ask(stream: &mut TcpStream, shared: &Shared) -> Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(Duration::from_millis(50)))?;
+    let mut reply = [0; REPLY_BYTES];
+    let mut counted = false;
+    while !shared.is_over() {
+        let sent = shared.now();
+        stream.write_all(&[7; REQUEST_BYTES])?;
+        let mut have = 0;
+        while have < REPLY_BYTES && !shared.is_over() {
+            match stream.read(&mut reply[have..]) {
+                Ok(0) => return Err(anyhow!("the server has closed")),
+                Ok(count) => have += count,
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let end = shared.end.load(Ordering::Acquire);
+        // Only a request that was outstanding then has stalled.
+        if !counted && (end == 0 || sent < end) && have == REPLY_BYTES {
+            counted = shared.progress(shared.now());
+        }
+        let next = Duration::from_nanos(sent) + ASK_INTERVAL;
+        thread::sleep(next.saturating_sub(shared.origin.elapsed()));
+    }
+    Ok(())
+}

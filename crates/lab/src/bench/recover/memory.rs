@@ -1,0 +1,94 @@
+//! What 10,000 flows take in the cache (thesis §3.4: 15.78 MB), with the machine
+//! and the shelf that the edge has.
+
+use holdfast_edge::{Direction, Passing, Recovery, RecoveryConfig, Slabs};
+use holdfast_wire::seq::SeqNo;
+use serde::Serialize;
+
+const FLOWS: u64 = 10_000;
+/// A SYN of IPv4 as Linux sends it, from the IP header on.
+const SYN_BYTES: usize = 60;
+const SEGMENT_BYTES: usize = 1500;
+
+/// Bytes: as counted by the cache itself (its index at the most that it can
+/// take), and by which this process has grown.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Taken {
+    pub counted_bytes: usize,
+    pub resident_bytes: u64,
+}
+
+/// What the policies take.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Memory {
+    pub flows: u64,
+    pub syn: Taken,
+    pub head: Taken,
+    pub head_tail: Taken,
+}
+
+/// Fills a cache under each policy.
+pub fn measure() -> Memory {
+    Memory {
+        flows: FLOWS,
+        syn: fill(&[SYN_BYTES]),
+        head: fill(&[SEGMENT_BYTES]),
+        head_tail: fill(&[SEGMENT_BYTES, SEGMENT_BYTES]),
+    }
+}
+
+fn fill(packets: &[usize]) -> Taken {
+    let config = RecoveryConfig {
+        segments_max: packets.len(),
+        bytes_max: u64::MAX >> 1,
+        ..RecoveryConfig::default()
+    };
+    let before = resident_bytes();
+    let mut cache = Recovery::new(config, Slabs::new(1 << 30));
+    let packet = [7; SEGMENT_BYTES];
+    for flow in 0..FLOWS {
+        for (number, bytes) in packets.iter().enumerate() {
+            let seq = SeqNo(number as u32 * 10_000);
+            let passing = Passing {
+                direction: Direction::IntoCluster,
+                seq,
+                end: seq.plus(*bytes as u64),
+                ack: None,
+                is_syn: false,
+                is_end: false,
+                is_last: false,
+                sack: None,
+                bytes: *bytes as u32,
+            };
+            // As a keyed hash spreads them.
+            let key = flow.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            cache.handle_packet(0, key, &passing, |slabs| slabs.put(&packet[..*bytes], 0));
+        }
+    }
+    let counted_bytes = cache.memory_bytes() + cache.shelf().memory_bytes();
+    Taken { counted_bytes, resident_bytes: resident_bytes().saturating_sub(before) }
+}
+
+/// Resident memory of this process; 0 if it cannot be read.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+impl Memory {
+    /// A few lines for people.
+    pub fn print(&self) {
+        for (name, taken) in [("SYN", self.syn), ("head", self.head), ("head+tail", self.head_tail)]
+        {
+            println!(
+                "{} flows, {name}: {:.2} MB counted, {:.2} MB resident, {:.0} bytes per flow",
+                self.flows,
+                taken.counted_bytes as f64 / 1e6,
+                taken.resident_bytes as f64 / 1e6,
+                taken.counted_bytes as f64 / self.flows as f64
+            );
+        }
+    }
+}
