@@ -5,6 +5,7 @@ mod bpf_common;
 
 use bpf_common::{ACK, Context, Frame, Lab, PASS, REDIRECT, STOLEN, SYN};
 use bpf_common::{counter, ifindex, is_root, sh, sums_are_right};
+use holdfast_linux::bpf::{How, Question, Verdict};
 use holdfast_linux::bpf::{STRINGS_MAX, StringPort, TRANSIT_SLOTS};
 use holdfast_linux::bpf::{Transit, TransitConfig, TransitState};
 use std::net::IpAddr;
@@ -426,6 +427,38 @@ fn truncated_and_hostile_frames_do_no_harm() {
         }
     }
     assert_eq!(f.string_of(&request(1).build()), f.string_of(&request(1).build()));
+}
+
+#[test]
+fn a_question_is_answered_and_leaves_no_trace() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("trace", true, false);
+    f.use_strings(0b010);
+    let question = |port| Question {
+        from: (address(CLIENT4), port).into(),
+        to: (address(SERVER4), 80).into(),
+        udp: false,
+        syn: true,
+        payload_bytes: 0,
+    };
+    f.string_of(&request(1).build());
+    f.use_slots(0b111, [2; TRANSIT_SLOTS]);
+    let before = (f.transit.counters(), f.transit.traffic());
+    let ask = |question: &Question| f.transit.trace(question).expect("an answer");
+    for (port, how, member) in [(1, How::Flow, 1), (2, How::New, 2)] {
+        let answer = ask(&question(port));
+        assert_eq!((answer.verdict, answer.how), (Verdict::Redirected, how));
+        assert_eq!(answer.member, Some(member));
+    }
+    let long = Question { payload_bytes: 1600, ..question(1) };
+    assert_eq!(ask(&long).verdict, Verdict::Plain);
+    let elsewhere = Question { to: (address("10.8.0.9"), 80).into(), ..question(1) };
+    assert_eq!(ask(&elsewhere).verdict, Verdict::Plain);
+    assert_eq!((f.transit.counters(), f.transit.traffic()), before);
+    f.use_strings(0);
+    assert_eq!(f.transit.trace(&question(1)).expect("an answer").verdict, Verdict::Dropped);
 }
 
 #[test]
