@@ -118,6 +118,27 @@ fn silence_on_all_strings_kills_none() {
 }
 
 #[test]
+fn a_string_is_not_dead_for_one_heartbeat_that_another_is_ahead() {
+    let mut strings = machine(Mode::ActiveActive, &[MBIT, MBIT]);
+    for string in [1, 0] {
+        strings.handle_beat(string, 0);
+    }
+    // The other edge's daemon dies in the middle of its round.
+    strings.handle_silent(1);
+    assert_eq!(drain(&mut strings), []);
+    strings.handle_suspected(0);
+    strings.handle_silent(0);
+    assert_eq!(drain(&mut strings), [StringsEvent::Suspected(0), StringsEvent::AllSilent]);
+    // Here it has not: string 1 alone is silent.
+    let mut strings = machine(Mode::ActiveActive, &[MBIT, MBIT]);
+    for string in [1, 0, 0] {
+        strings.handle_beat(string, 0);
+    }
+    strings.handle_silent(1);
+    assert_eq!(strings.usable(), 0b01);
+}
+
+#[test]
 fn the_last_string_is_not_given_up_for_a_silent_daemon() {
     let mut strings = machine(Mode::ActiveBackup, &[MBIT, MBIT]);
     strings.handle_silent(0);

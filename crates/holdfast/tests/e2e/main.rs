@@ -6,6 +6,7 @@ mod a_client_may_do_what_tcp_allows;
 mod a_hung_replica_is_given_up;
 mod a_lone_request_survives_kill_9;
 mod a_peer_without_the_key_learns_nothing;
+mod an_outage_has_a_timeline;
 mod both_directions_use_one_string;
 mod client;
 mod closing_connections_end_cleanly;
