@@ -234,12 +234,14 @@ impl<'a> TransitDaemon<'a> {
         Ok(())
     }
 
-    /// What carries flows, for people.
+    /// Where new flows go, for people.
     fn in_use(&self) -> String {
-        match self.machine.usable() {
-            0 => "no string is left".to_owned(),
-            usable => format!("flows go by {}", self.names(usable)),
+        let Table { usable, slots } = self.machine.table();
+        if usable == 0 {
+            return "no string is left".to_owned();
         }
+        let used = slots.iter().fold(0, |mask, slot| mask | 1 << slot);
+        format!("flows go by {}", self.names(used))
     }
 
     fn name(&self, string: usize) -> &str {
