@@ -157,7 +157,7 @@ enum capture_what {
 };
 
 struct captured {
-	__u64 at_ns; /* CLOCK_BOOTTIME */
+	__u64 at_ns; /* CLOCK_BOOTTIME of the kernel, whatever a time namespace says */
 	__u32 ifindex;
 	__u32 what;
 	__u32 wire_bytes;

@@ -8,7 +8,7 @@ use crate::seq::SeqNo;
 use serde::{Deserialize, Serialize};
 
 /// Version of the conversation; another version is refused in [`Message::Hello`].
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Largest encoded message: several channel records carry a longer one.
 pub const MESSAGE_MAX: usize = 4 << 20;
 /// Parts that a world in [`Message::Hello`] may have; more is malformed.
@@ -190,6 +190,11 @@ pub enum Message<'a> {
     Reach {
         member: &'a str,
         yes: bool,
+    },
+    /// The current member asked to run on alone and was refused, because who reads
+    /// this is in step and answers: it takes over, or both would wait.
+    Alone {
+        member: &'a str,
     },
     /// The backup is in step with the primary in this epoch (or no longer is).
     InStep {

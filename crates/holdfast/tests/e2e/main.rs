@@ -20,6 +20,7 @@ mod hostile_packets_change_nothing;
 mod members_fail_in_every_way;
 mod members_of_different_worlds_refuse_to_pair;
 mod nonsense_in_the_config_is_explained;
+mod packets_can_be_watched;
 mod redis_survives_the_death_of_daemon_and_server;
 mod spread_world;
 mod status_counts_the_lag;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 static OBJECT: Object = Object {
     name: "host",
     bytes: aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/host.bpf.o")),
-    maps: &["addresses", "counters", "capture_until", "captures", "host_config"],
+    maps: &["addresses", "counters", "capture_credit", "captures", "host_config"],
     counters: &HOST_COUNTERS,
     priority: 104,
 };

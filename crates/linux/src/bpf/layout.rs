@@ -16,6 +16,8 @@ pub const GATE_SLOTS_DEFAULT: u32 = 65_536;
 pub const EDGE_FLOWS_DEFAULT: u32 = 65_536;
 /// Largest SYN-ACK (from the IP header on) that an event carries, in bytes.
 pub const SYN_ACK_BYTES_MAX: usize = 128;
+/// What is shown of a captured packet, in bytes.
+pub(crate) const CAPTURE_BYTES_MAX: usize = 256;
 
 /// Default number of flows whose window scales an edge knows.
 pub const REGULATE_FLOWS_DEFAULT: u32 = 65_536;
@@ -221,6 +223,17 @@ pub(crate) struct GateEvent {
     pub packet: [u8; SYN_ACK_BYTES_MAX],
 }
 
+#[derive(Clone, Copy, FromBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(crate) struct RawCaptured {
+    pub at_ns: u64,
+    pub ifindex: u32,
+    pub what: u32,
+    pub wire_bytes: u32,
+    pub bytes: u32,
+    pub data: [u8; CAPTURE_BYTES_MAX],
+}
+
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct RawFence {
@@ -284,61 +297,6 @@ pub(crate) struct Recovered {
     pub tail_bytes: u16,
     pub tail_from: u16,
     pub gso_size: u16,
-    pub zero: u16,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(C)]
-pub(crate) struct SpreadServiceKey {
-    pub address: [u8; 16],
-    pub port: u16,
-    pub protocol: u16,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct SpreadService {
-    pub table: u32,
-    pub zero: u32,
-}
-
-pub(crate) type SpreadTable = [u8; MAGLEV_ENTRIES];
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub(crate) struct SpreadWay {
-    pub address: [u8; 16],
-    pub next_hop: [u8; 16],
-    pub ifindex: u32,
-    pub mtu: u32,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub(crate) struct SpreadHost {
-    pub v4: SpreadWay,
-    pub v6: SpreadWay,
-    pub state: u32,
-    pub layer2: u32,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct SpreadConfig {
-    pub seed: u64,
-    pub outer4: [u8; 4],
-    pub outer4_mask: [u8; 4],
-    pub outer6: [u8; 16],
-    pub outer6_mask: [u8; 4],
-    pub tick: u32,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct SpreadFlow {
-    pub tick: u32,
-    pub host: u8,
-    pub flags: u8,
     pub zero: u16,
 }
 
@@ -424,6 +382,61 @@ pub(crate) struct RawTraffic {
     pub bytes: u64,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub(crate) struct SpreadServiceKey {
+    pub address: [u8; 16],
+    pub port: u16,
+    pub protocol: u16,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct SpreadService {
+    pub table: u32,
+    pub zero: u32,
+}
+
+pub(crate) type SpreadTable = [u8; MAGLEV_ENTRIES];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct SpreadWay {
+    pub address: [u8; 16],
+    pub next_hop: [u8; 16],
+    pub ifindex: u32,
+    pub mtu: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct SpreadHost {
+    pub v4: SpreadWay,
+    pub v6: SpreadWay,
+    pub state: u32,
+    pub layer2: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct SpreadConfig {
+    pub seed: u64,
+    pub outer4: [u8; 4],
+    pub outer4_mask: [u8; 4],
+    pub outer6: [u8; 16],
+    pub outer6_mask: [u8; 4],
+    pub tick: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct SpreadFlow {
+    pub tick: u32,
+    pub host: u8,
+    pub flags: u8,
+    pub zero: u16,
+}
+
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct HostConfig {
@@ -441,6 +454,7 @@ const _: () = assert!(size_of::<ServiceKey>() == 20);
 const _: () = assert!(size_of::<RawKey>() == 36);
 const _: () = assert!(size_of::<GateSlot>() == 128);
 const _: () = assert!(size_of::<GateEvent>() == 208);
+const _: () = assert!(size_of::<RawCaptured>() == 280);
 const _: () = assert!(size_of::<RawFence>() == 16);
 const _: () = assert!(size_of::<RawMember>() == 24);
 const _: () = assert!(size_of::<RawFlow>() == 40);

@@ -1,6 +1,6 @@
 //! The eBPF programs of `bpf/` and their maps, as safe types: the primary's
 //! [`Gate`], the backup's [`TapDrop`] and the [`Edge`]; a spread group's
-//! [`Redirect`] and [`HostEnd`]; a transit group's [`Transit`].
+//! [`Redirect`] and [`HostEnd`]; and an edge of strings, the [`Transit`].
 //!
 //! Programs are attached as netlink tc filters and pinned with their maps in a
 //! BPF file system, so that they go on when the daemon is killed. Dropping one
@@ -9,6 +9,7 @@
 //! the mount namespace in which they were made (`ip netns exec` makes a new one).
 
 mod batch;
+mod capture;
 mod edge;
 mod error;
 mod gate;
@@ -24,6 +25,7 @@ mod tapdrop;
 mod trace;
 mod transit;
 
+pub use capture::{CAPTURE_CREDIT, Captured, Captures, What};
 pub use edge::{Edge, EdgeConfig, MemberPort};
 pub use error::BpfError;
 pub use gate::{Gate, GateConfig, SynAck};

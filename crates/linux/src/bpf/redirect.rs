@@ -24,7 +24,7 @@ static OBJECT: Object = Object {
     bytes: aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/redirect.bpf.o")),
     maps: &[
         "counters",
-        "capture_until",
+        "capture_credit",
         "captures",
         "spread_config",
         "spread_services",

@@ -29,7 +29,7 @@ static OBJECT: Object = Object {
         "services",
         "addresses",
         "counters",
-        "capture_until",
+        "capture_credit",
         "captures",
         "recover_control",
         "recover_packets",
