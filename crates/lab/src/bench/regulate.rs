@@ -57,6 +57,11 @@ pub struct RegulateArgs {
     /// The flows' round trip, ms.
     #[arg(long, default_value_t = 100)]
     pub round_trip_ms: u64,
+    /// Receive buffer of each connection at the server, bytes. What was promised
+    /// before the failure is not taken back: the larger the windows were, the
+    /// longer it takes until the cap is felt. 0: as large as the kernel wants.
+    #[arg(long, default_value_t = 131_072)]
+    pub receive_buffer: u64,
     /// Congestion controls of the client.
     #[arg(long, value_delimiter = ',', default_value = "cubic,bbr")]
     pub congestion: Vec<String>,
@@ -154,6 +159,8 @@ fn side(runs: Vec<Run>) -> Side {
 
 /// What the flows have in common.
 struct Flows {
+    /// All are connected.
+    go: AtomicBool,
     stop: AtomicBool,
     accepted: AtomicUsize,
     received: Vec<AtomicU64>,
@@ -178,7 +185,12 @@ fn one(args: &RegulateArgs, congestion: &str, is_on: bool) -> Result<Run> {
         ..StringsPlan::default()
     })?;
     testbed.start_daemons()?;
+    if args.receive_buffer > 0 {
+        let buffer = format!("net.ipv4.tcp_rmem=4096 {0} {0}", args.receive_buffer);
+        testbed.server().sysctl(&[&buffer])?;
+    }
     let flows = Arc::new(Flows {
+        go: AtomicBool::new(false),
         stop: AtomicBool::new(false),
         accepted: AtomicUsize::new(0),
         received: (0..args.flows).map(|_| AtomicU64::new(0)).collect(),
@@ -187,6 +199,7 @@ fn one(args: &RegulateArgs, congestion: &str, is_on: bool) -> Result<Run> {
     for _ in 0..args.flows {
         threads.push(send(&testbed, congestion, &flows)?);
     }
+    flows.go.store(true, Ordering::Relaxed);
     thread::sleep(WARM_UP);
     testbed.cut(FAILS, Cut::Both)?;
     thread::sleep(AFTER);
@@ -319,6 +332,9 @@ fn send(testbed: &Strings, congestion: &str, flows: &Arc<Flows>) -> Result<JoinH
         socket.connect(&address.into())?;
         let mut stream: TcpStream = socket.into();
         ready.send(()).context("nobody waits")?;
+        while !flows.go.load(Ordering::Relaxed) && !flows.stop.load(Ordering::Relaxed) {
+            thread::sleep(LOOK / 10);
+        }
         stream.set_write_timeout(Some(LOOK))?;
         let piece = vec![7; PIECE_BYTES];
         while !flows.stop.load(Ordering::Relaxed) {
