@@ -167,23 +167,28 @@ impl Strings {
                 self.lost &= !(1 << string);
             }
         }
-        self.end_silence();
+        // One that was declared dead and is not used yet ends no silence.
+        let ends = self.all_silent && !self.is_lost(string);
+        if ends {
+            self.end_silence();
+        }
         self.judge();
+        if ends {
+            let strings = all(self.hearing.len());
+            self.events.push_back(StringsEvent::Restored { strings });
+        }
     }
 
     /// After the first heartbeat that ends a silence on all strings the others
     /// follow; whoever does not is judged from now on.
     fn end_silence(&mut self) {
-        if !std::mem::take(&mut self.all_silent) {
-            return;
-        }
+        self.all_silent = false;
         for string in 0..self.hearing.len() {
             if self.hearing[string] == Hearing::Silent(0) && !self.is_lost(string) {
                 self.hearing[string] = Hearing::Heard;
                 self.events.push_back(StringsEvent::Renew(string));
             }
         }
-        self.events.push_back(StringsEvent::Restored { strings: all(self.hearing.len()) });
     }
 
     /// A string is dead if it is silent while another is heard: silence on all
