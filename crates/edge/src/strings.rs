@@ -148,8 +148,8 @@ impl Strings {
     }
 
     /// A fresh heartbeat came through `string`. It says which strings the other
-    /// edge has declared dead.
-    pub fn handle_beat(&mut self, string: usize, peer_lost: u32) {
+    /// edge has declared dead; `missed` says that others before it never came.
+    pub fn handle_beat(&mut self, string: usize, peer_lost: u32, missed: bool) {
         self.peer_lost = peer_lost & all(self.hearing.len());
         self.ahead.iter_mut().for_each(|row| row[string] = row[string].saturating_add(1));
         self.ahead[string] = [0; STRINGS_MAX];
@@ -158,6 +158,10 @@ impl Strings {
             Hearing::Suspected => {
                 self.hearing[string] = Hearing::Heard;
                 self.events.push_back(StringsEvent::Trusted(string));
+                // An outage too short to be declared has swallowed packets, too.
+                if missed {
+                    self.events.push_back(StringsEvent::Restored { strings: 1 << string });
+                }
             }
             Hearing::Silent(beats) if self.is_lost(string) && beats + 1 < RETURN_BEATS => {
                 self.hearing[string] = Hearing::Silent(beats + 1);
