@@ -39,7 +39,7 @@ fn a_dead_string_is_replaced_in_order() {
         events,
         [
             StringsEvent::Declared { string: 0, by_peer: false },
-            StringsEvent::Table(table),
+            StringsEvent::Table(Box::new(table)),
             StringsEvent::Restored { strings: 0b01 },
             StringsEvent::Capacity { bytes_per_s: 50 * MBIT, full_bytes_per_s: 100 * MBIT },
         ]
@@ -54,37 +54,40 @@ fn a_string_returns_after_some_heartbeats_in_a_row() {
     strings.handle_silent(0);
     drain(&mut strings);
     for _ in 1..RETURN_BEATS {
-        strings.handle_beat(0, 0);
+        strings.handle_beat(0, 0, false);
     }
     strings.handle_silent(0);
     for _ in 1..RETURN_BEATS {
-        strings.handle_beat(0, 0);
+        strings.handle_beat(0, 0, false);
     }
     assert_eq!(drain(&mut strings), []);
-    strings.handle_beat(0, 0);
+    strings.handle_beat(0, 0, false);
     let table = strings.table();
     assert_eq!(parts(&table)[0], SLOTS);
-    assert_eq!(drain(&mut strings), [StringsEvent::Returned(0), StringsEvent::Table(table)]);
+    assert_eq!(
+        drain(&mut strings),
+        [StringsEvent::Returned(0), StringsEvent::Table(Box::new(table))]
+    );
 }
 
 #[test]
 fn what_the_other_edge_does_not_hear_is_dead_here_too() {
     let mut strings = machine(Mode::ActiveActive, &[MBIT, MBIT, MBIT]);
-    strings.handle_beat(2, 0b010);
+    strings.handle_beat(2, 0b010, false);
     let events = drain(&mut strings);
     assert_eq!(events[0], StringsEvent::Declared { string: 1, by_peer: true });
     assert_eq!((strings.usable(), strings.lost()), (0b101, 0));
     assert_eq!(strings.word(1), "unheard");
-    strings.handle_beat(0, 0);
+    strings.handle_beat(0, 0, false);
     assert_eq!(drain(&mut strings)[0], StringsEvent::Returned(1));
     // One direction of one string, the other direction of the other: none is whole.
     let mut strings = machine(Mode::ActiveActive, &[MBIT, MBIT]);
     strings.handle_silent(0);
-    strings.handle_beat(1, 0b10);
+    strings.handle_beat(1, 0b10, false);
     assert_eq!(strings.usable(), 0);
     assert!(strings.is_in_doubt());
     drain(&mut strings);
-    strings.handle_beat(1, 0);
+    strings.handle_beat(1, 0, false);
     let events = drain(&mut strings);
     assert!(events.contains(&StringsEvent::Restored { strings: 0b11 }), "{events:?}");
 }
@@ -102,7 +105,7 @@ fn silence_on_all_strings_kills_none() {
     assert_eq!(drain(&mut strings), [StringsEvent::AllSilent]);
     assert_eq!(strings.usable(), 0b11);
     assert!(strings.is_in_doubt());
-    strings.handle_beat(1, 0);
+    strings.handle_beat(1, 0, false);
     assert_eq!(
         drain(&mut strings),
         [StringsEvent::Renew(0), StringsEvent::Restored { strings: 0b11 }]
@@ -112,6 +115,39 @@ fn silence_on_all_strings_kills_none() {
     strings.handle_suspected(0);
     strings.handle_silent(0);
     assert_eq!(strings.usable(), 0b10);
+}
+
+#[test]
+fn a_short_outage_is_over_without_a_verdict() {
+    for missed in [false, true] {
+        let mut strings = machine(Mode::ActiveBackup, &[MBIT, MBIT]);
+        strings.handle_suspected(0);
+        strings.handle_beat(0, 0, missed);
+        let restored = StringsEvent::Restored { strings: 0b01 };
+        // A heartbeat that was merely late says that nothing was lost.
+        assert_eq!(drain(&mut strings).contains(&restored), missed);
+    }
+}
+
+#[test]
+fn a_string_is_not_dead_for_one_heartbeat_that_another_is_ahead() {
+    let mut strings = machine(Mode::ActiveActive, &[MBIT, MBIT]);
+    for string in [1, 0] {
+        strings.handle_beat(string, 0, false);
+    }
+    // The other edge's daemon dies in the middle of its round.
+    strings.handle_silent(1);
+    assert_eq!(drain(&mut strings), []);
+    strings.handle_suspected(0);
+    strings.handle_silent(0);
+    assert_eq!(drain(&mut strings), [StringsEvent::Suspected(0), StringsEvent::AllSilent]);
+    // Here it has not: string 1 alone is silent.
+    let mut strings = machine(Mode::ActiveActive, &[MBIT, MBIT]);
+    for string in [1, 0, 0] {
+        strings.handle_beat(string, 0, false);
+    }
+    strings.handle_silent(1);
+    assert_eq!(strings.usable(), 0b01);
 }
 
 #[test]
@@ -127,8 +163,8 @@ fn the_last_string_is_not_given_up_for_a_silent_daemon() {
     let mut strings = Strings::new(config, 0b10);
     assert_eq!((strings.usable(), strings.lost()), (0b10, 0b01));
     for _ in 0..RETURN_BEATS {
-        strings.handle_beat(0, 0);
-        strings.handle_beat(1, 0);
+        strings.handle_beat(0, 0, false);
+        strings.handle_beat(1, 0, false);
     }
     assert_eq!(strings.usable(), 0b11);
 }
@@ -161,11 +197,11 @@ proptest! {
             match what {
                 0 => strings.handle_suspected(string),
                 1 => strings.handle_silent(string),
-                _ => strings.handle_beat(string, if mask < 200 { 0 } else { mask }),
+                _ => strings.handle_beat(string, if mask < 200 { 0 } else { mask }, mask % 2 == 1),
             }
             for event in drain(&mut strings) {
                 if let StringsEvent::Table(table) = event {
-                    in_force = table;
+                    in_force = *table;
                 }
             }
             prop_assert_eq!(&in_force, &strings.table());

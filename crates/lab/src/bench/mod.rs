@@ -9,6 +9,7 @@ pub(crate) mod faults;
 mod latency;
 mod promotion;
 mod recover;
+mod regulate;
 pub(crate) mod service;
 mod sim;
 pub(crate) mod stats;
@@ -46,6 +47,8 @@ pub enum BenchCommand {
     Sim(sim::SimBenchArgs),
     /// An outage between two edges, with local recovery and without.
     Recover(recover::RecoverArgs),
+    /// A string fails under many flows, with rate control and without.
+    Regulate(regulate::RegulateArgs),
     /// What the link emulator carries.
     Emu(emulator::EmulatorArgs),
 }
@@ -104,6 +107,11 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
         BenchCommand::Recover(args) => {
             let report = recover::run(&args)?;
             show(args.json, &report, recover::RecoverReport::print)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        BenchCommand::Regulate(args) => {
+            let report = regulate::run(&args)?;
+            show(args.json, &report, regulate::RegulateReport::print)?;
             Ok(ExitCode::SUCCESS)
         }
         BenchCommand::Emu(args) => {

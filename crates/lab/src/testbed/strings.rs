@@ -189,7 +189,7 @@ impl Strings {
     /// # Errors
     /// When `ip` refuses.
     pub fn cut(&self, index: usize, what: Cut) -> Result<()> {
-        self.rule(index, "add", what)
+        self.rule(&[index], "add", what)
     }
 
     /// Ends a [`Strings::cut`] of the same kind.
@@ -197,15 +197,15 @@ impl Strings {
     /// # Errors
     /// When it was not cut.
     pub fn restore(&self, index: usize, what: Cut) -> Result<()> {
-        self.rule(index, "del", what)
+        self.rule(&[index], "del", what)
     }
 
-    /// Cuts every string, one right after the other.
+    /// Cuts every string, as far as can be at the same time.
     ///
     /// # Errors
     /// When `ip` refuses.
     pub fn cut_all(&self) -> Result<()> {
-        (0..self.strings.len()).try_for_each(|index| self.cut(index, Cut::Both))
+        self.rule(&self.all(), "add", Cut::Both)
     }
 
     /// Ends [`Strings::cut_all`].
@@ -213,24 +213,32 @@ impl Strings {
     /// # Errors
     /// When they were not cut.
     pub fn restore_all(&self) -> Result<()> {
-        (0..self.strings.len()).try_for_each(|index| self.restore(index, Cut::Both))
+        self.rule(&self.all(), "del", Cut::Both)
+    }
+
+    fn all(&self) -> Vec<usize> {
+        (0..self.strings.len()).collect()
     }
 
     /// A blackhole in the policy of routing: it is silent, it takes forwarded
     /// packets of one family at a time, and leaves the links up.
-    fn rule(&self, index: usize, verb: &str, what: Cut) -> Result<()> {
+    fn rule(&self, strings: &[usize], verb: &str, what: Cut) -> Result<()> {
         let from = match what {
             Cut::Both => String::new(),
             Cut::From(Edge::Near) => format!("iif {} ", interface::STRING_NEAR),
             Cut::From(Edge::Far) => format!("iif {} ", interface::STRING_FAR),
         };
-        let namespace = self.string(index).namespace();
+        let mut script = "started=\n".to_owned();
         for family in ["-4", "-6"] {
-            command::shell(&format!(
-                "ip -n {namespace} {family} rule {verb} prio {CUT_PRIORITY} {from}blackhole"
-            ))?;
+            for index in strings {
+                let namespace = self.string(*index).namespace();
+                script += &format!(
+                    "ip -n {namespace} {family} rule {verb} prio {CUT_PRIORITY} {from}blackhole &\n\
+                     started=\"$started $!\"\n"
+                );
+            }
         }
-        Ok(())
+        command::shell(&(script + "for one in $started; do wait $one; done")).map(drop)
     }
 
     /// Starts both edges' daemons and waits until they hear each other on every
@@ -326,6 +334,15 @@ impl Strings {
     /// When the daemon does not answer or its answer is not JSON.
     pub fn show(&self, edge: Edge) -> Result<Value> {
         let text = self.ask(edge, &["edge", "show", "--json"])?;
+        serde_json::from_str(&text).context("the answer is not JSON")
+    }
+
+    /// What `holdfast edge trace --json FLOW` says on an edge.
+    ///
+    /// # Errors
+    /// As [`Strings::show`].
+    pub fn trace(&self, edge: Edge, flow: &str) -> Result<Value> {
+        let text = self.ask(edge, &["edge", "trace", "--json", flow])?;
         serde_json::from_str(&text).context("the answer is not JSON")
     }
 

@@ -222,7 +222,7 @@ impl Redirect {
             .ok_or(BpfError::SpreadServices(used.len()))?;
         // Not the one that was left a moment ago: a packet may still read it.
         self.next_table = (spare + 1) % SPREAD_TABLES;
-        self.tables.set(spare, &*table, 0).map_err(BpfError::map("spread_tables"))?;
+        self.tables.set(spare, *table, 0).map_err(BpfError::map("spread_tables"))?;
         let row = SpreadService { table: spare, zero: 0 };
         self.services
             .insert(raw_service(service), row, 0)

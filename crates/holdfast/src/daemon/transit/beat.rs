@@ -31,6 +31,16 @@ pub enum Reject {
     Unproven,
 }
 
+/// What a fresh heartbeat means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fresh {
+    /// The strings that the other edge has declared dead, as it last said.
+    pub peer_lost: u32,
+    /// How much further its number is than that of the one before on this string;
+    /// 0 if there was none.
+    pub step: u64,
+}
+
 /// What a heartbeat says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Beat {
@@ -104,12 +114,11 @@ impl Beats {
         beat.encode(&self.key)
     }
 
-    /// Takes a datagram that came through `string`; answers the strings that the
-    /// other edge has declared dead, as it last said.
+    /// Takes a datagram that came through `string`.
     ///
     /// # Errors
     /// [`Reject`], and nothing has changed but what is echoed.
-    pub fn receive(&mut self, string: usize, datagram: &[u8]) -> Result<u32, Reject> {
+    pub fn receive(&mut self, string: usize, datagram: &[u8]) -> Result<Fresh, Reject> {
         let beat = Beat::decode(datagram, &self.key).ok_or(Reject::Forged)?;
         if beat.side != self.side.other() || usize::from(beat.string) != string {
             return Err(Reject::Forged);
@@ -130,13 +139,14 @@ impl Beats {
         // Nobody can have heard what was not sent yet.
         self.proven = self.proven.max(proof.min(self.number));
         let heard = &mut self.strings[string];
+        let step = if heard.number == 0 { 0 } else { beat.number - heard.number };
         heard.number = beat.number;
         heard.echo = Echo { session: beat.session, number: beat.number };
         if beat.number > self.lost_number {
             self.lost_number = beat.number;
             self.peer_lost = beat.lost;
         }
-        Ok(u32::from(self.peer_lost))
+        Ok(Fresh { peer_lost: u32::from(self.peer_lost), step })
     }
 }
 
@@ -194,6 +204,16 @@ mod tests {
 
     const KEY: [u8; 32] = [7; 32];
 
+    trait LostBy {
+        fn lost_by(&mut self, string: usize, datagram: &[u8]) -> Result<u32, Reject>;
+    }
+
+    impl LostBy for Beats {
+        fn lost_by(&mut self, string: usize, datagram: &[u8]) -> Result<u32, Reject> {
+            self.receive(string, datagram).map(|fresh| fresh.peer_lost)
+        }
+    }
+
     fn edges() -> (Beats, Beats) {
         (Beats::new(KEY, Side::Near, 11), Beats::new(KEY, Side::Far, 22))
     }
@@ -203,8 +223,8 @@ mod tests {
         let (mut near, mut far) = edges();
         for _ in 0..2 {
             for string in 0..strings {
-                let _first = far.receive(string, &near.send(string, 0));
-                let _first = near.receive(string, &far.send(string, 0));
+                let _first = far.lost_by(string, &near.send(string, 0));
+                let _first = near.lost_by(string, &far.send(string, 0));
             }
         }
         (near, far)
@@ -213,32 +233,42 @@ mod tests {
     #[test]
     fn two_edges_believe_each_other_after_one_exchange() {
         let (mut near, mut far) = edges();
-        assert_eq!(far.receive(0, &near.send(0, 0)), Err(Reject::Unproven));
-        assert_eq!(near.receive(0, &far.send(0, 0)), Ok(0));
-        assert_eq!(far.receive(0, &near.send(0, 2)), Ok(2));
+        assert_eq!(far.lost_by(0, &near.send(0, 0)), Err(Reject::Unproven));
+        assert_eq!(near.lost_by(0, &far.send(0, 0)), Ok(0));
+        assert_eq!(far.lost_by(0, &near.send(0, 2)), Ok(2));
     }
 
     #[test]
     fn a_datagram_counts_once_for_its_string_and_its_edge() {
         let (mut near, mut far) = acquainted(2);
         let beat = near.send(0, 0);
-        assert_eq!(far.receive(1, &beat), Err(Reject::Forged));
-        assert_eq!(near.receive(0, &beat), Err(Reject::Forged));
-        assert_eq!(far.receive(0, &beat), Ok(0));
-        assert_eq!(far.receive(0, &beat), Err(Reject::Replayed));
+        assert_eq!(far.lost_by(1, &beat), Err(Reject::Forged));
+        assert_eq!(near.lost_by(0, &beat), Err(Reject::Forged));
+        assert_eq!(far.lost_by(0, &beat), Ok(0));
+        assert_eq!(far.lost_by(0, &beat), Err(Reject::Replayed));
         let older = near.send(0, 0);
-        assert_eq!(far.receive(0, &near.send(0, 0)), Ok(0));
-        assert_eq!(far.receive(0, &older), Err(Reject::Replayed));
+        assert_eq!(far.lost_by(0, &near.send(0, 0)), Ok(0));
+        assert_eq!(far.lost_by(0, &older), Err(Reject::Replayed));
         let mut stranger = Beats::new([8; 32], Side::Near, 11);
-        assert_eq!(far.receive(0, &stranger.send(0, 0)), Err(Reject::Forged));
+        assert_eq!(far.lost_by(0, &stranger.send(0, 0)), Err(Reject::Forged));
+    }
+
+    #[test]
+    fn missing_numbers_are_noticed() {
+        let (mut near, mut far) = acquainted(1);
+        let step =
+            |far: &mut Beats, beat: [u8; BEAT_BYTES]| far.receive(0, &beat).expect("fresh").step;
+        assert_eq!(step(&mut far, near.send(0, 0)), 1);
+        let _lost = near.send(0, 0);
+        assert_eq!(step(&mut far, near.send(0, 0)), 2);
     }
 
     #[test]
     fn the_latest_word_on_lost_strings_counts() {
         let (mut near, mut far) = acquainted(2);
         let early = near.send(0, 0b01);
-        assert_eq!(far.receive(1, &near.send(1, 0b10)), Ok(0b10));
-        assert_eq!(far.receive(0, &early), Ok(0b10), "it was on its way for longer");
+        assert_eq!(far.lost_by(1, &near.send(1, 0b10)), Ok(0b10));
+        assert_eq!(far.lost_by(0, &early), Ok(0b10), "it was on its way for longer");
     }
 
     #[test]
@@ -246,17 +276,17 @@ mod tests {
         let (mut near, mut far) = acquainted(1);
         let recorded = far.send(0, 0xff);
         let mut reborn = Beats::new(KEY, Side::Far, 33);
-        assert_eq!(near.receive(0, &reborn.send(0, 0)), Err(Reject::Unproven));
-        assert_eq!(reborn.receive(0, &near.send(0, 0)), Ok(0));
-        assert_eq!(near.receive(0, &reborn.send(0, 0)), Ok(0));
-        assert_eq!(near.receive(0, &recorded), Err(Reject::Unproven));
+        assert_eq!(near.lost_by(0, &reborn.send(0, 0)), Err(Reject::Unproven));
+        assert_eq!(reborn.lost_by(0, &near.send(0, 0)), Ok(0));
+        assert_eq!(near.lost_by(0, &reborn.send(0, 0)), Ok(0));
+        assert_eq!(near.lost_by(0, &recorded), Err(Reject::Unproven));
         // What is echoed now is the recorded session; the next true one repairs it.
-        assert_eq!(near.receive(0, &reborn.send(0, 0)), Ok(0));
-        assert_eq!(reborn.receive(0, &near.send(0, 0)), Ok(0));
+        assert_eq!(near.lost_by(0, &reborn.send(0, 0)), Ok(0));
+        assert_eq!(reborn.lost_by(0, &near.send(0, 0)), Ok(0));
         // And one of our own earlier lives.
         let mut newborn = Beats::new(KEY, Side::Near, 44);
         for beat in [recorded, reborn.send(0, 0)] {
-            assert_eq!(newborn.receive(0, &beat), Err(Reject::Unproven));
+            assert_eq!(newborn.lost_by(0, &beat), Err(Reject::Unproven));
         }
     }
 
@@ -266,18 +296,18 @@ mod tests {
             let (mut near, mut far) = acquainted(1);
             let mut beat = near.send(0, 0);
             beat[index / 8] ^= 1 << (index % 8);
-            prop_assert_eq!(far.receive(0, &beat), Err(Reject::Forged));
+            prop_assert_eq!(far.lost_by(0, &beat), Err(Reject::Forged));
         }
 
         #[test]
         fn garbage_changes_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let (mut near, mut far) = acquainted(1);
-            prop_assert_eq!(far.receive(0, &bytes), Err(Reject::Forged));
+            prop_assert_eq!(far.lost_by(0, &bytes), Err(Reject::Forged));
             let whole = near.send(0, 0);
             for len in 0..BEAT_BYTES {
-                prop_assert_eq!(far.receive(0, &whole[..len]), Err(Reject::Forged));
+                prop_assert_eq!(far.lost_by(0, &whole[..len]), Err(Reject::Forged));
             }
-            prop_assert_eq!(far.receive(0, &whole), Ok(0));
+            prop_assert_eq!(far.lost_by(0, &whole), Ok(0));
         }
     }
 }

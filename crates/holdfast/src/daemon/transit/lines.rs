@@ -1,6 +1,6 @@
 //! The sockets, one per string, and what each of them makes the edge believe.
 
-use super::beat::{BEAT_BYTES, Beats, Reject};
+use super::beat::{BEAT_BYTES, Beats, Fresh, Reject};
 use crate::config::transit::{Side, StringEnd, TransitConfig};
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
@@ -99,6 +99,8 @@ impl Lines {
 
     /// Takes what has come through the strings.
     pub(super) fn receive(&mut self, now: Nanos, machine: &mut Strings) {
+        // The other edge counts on with every string.
+        let round = self.lines.len() as u64;
         for (string, line) in self.lines.iter_mut().enumerate() {
             // One byte more, so that a longer datagram is not taken for a whole one.
             let mut bytes = [0; BEAT_BYTES + 1];
@@ -109,12 +111,12 @@ impl Lines {
                     continue;
                 }
                 match self.beats.receive(string, &bytes[..len]) {
-                    Ok(peer_lost) => {
+                    Ok(Fresh { peer_lost, step }) => {
                         if line.detector.peer() == Peer::Dead {
                             line.detector = Detector::new(now, self.period);
                         }
                         line.detector.handle_received(now, &mut Verdict::default());
-                        machine.handle_beat(string, peer_lost);
+                        machine.handle_beat(string, peer_lost, step > round);
                     }
                     Err(Reject::Forged) => self.rejected.forged += 1,
                     Err(Reject::Replayed) => self.rejected.replayed += 1,

@@ -69,21 +69,58 @@ impl Shared {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Something came at `at`. True if it was the first since the end.
-    fn progress(&self, at: u64) -> bool {
-        let end = self.end.load(Ordering::Acquire);
-        if end == 0 || at < end {
-            return false;
-        }
+    fn end(&self) -> Option<u64> {
+        Some(self.end.load(Ordering::Acquire)).filter(|end| *end != 0)
+    }
+
+    fn stalled(&self, ns: u64) {
         if let Ok(mut stalls) = self.stalls.lock() {
-            stalls.push(at - end);
+            stalls.push(ns);
         }
-        true
     }
 }
 
-/// One outage under one kind of load: `cut` begins it, `mend` ends it and says
-/// when. Answers the stalls beyond its end, in seconds; a connection that did
+/// The moments at which something came, until the end of the outage is known
+/// and the first one behind it has been found. Those long before are forgotten.
+#[derive(Default)]
+struct Moments {
+    came: Vec<(u64, u64)>,
+    is_found: bool,
+}
+
+impl Moments {
+    /// More than there can be while an outage's end is being noted.
+    const KEPT: usize = 64;
+
+    /// Something came at `came` for which was asked at `asked`.
+    fn note(&mut self, shared: &Shared, asked: u64, came: u64) {
+        if self.is_found {
+            return;
+        }
+        if self.came.len() == Self::KEPT {
+            self.came.remove(0);
+        }
+        self.came.push((asked, came));
+        self.look(shared);
+    }
+
+    /// Is the end known now?
+    fn look(&mut self, shared: &Shared) {
+        let Some(end) = shared.end().filter(|_| !self.is_found) else { return };
+        let first = self.came.iter().find(|(asked, came)| *asked < end && *came >= end);
+        if let Some((_, came)) = first {
+            shared.stalled(came - end);
+            self.is_found = true;
+        } else if self.came.iter().any(|(asked, _)| *asked >= end) {
+            // Nothing was outstanding when the outage ended: it came just then.
+            shared.stalled(0);
+            self.is_found = true;
+        }
+    }
+}
+
+/// One outage under one kind of load: `cut` begins it, `mend` ends it and calls
+/// its argument with the moment. Answers the stalls beyond its end, in seconds; a connection that did
 /// not come back counts as the longest wait.
 ///
 /// # Errors
@@ -93,7 +130,7 @@ pub fn stalls(
     kind: Kind,
     outage: Duration,
     cut: impl FnOnce() -> Result<()>,
-    mend: impl FnOnce() -> Result<Instant>,
+    mend: impl FnOnce(&dyn Fn(Instant)) -> Result<()>,
 ) -> Result<Vec<f64>> {
     let shared = Arc::new(Shared {
         origin: Instant::now(),
@@ -120,9 +157,11 @@ pub fn stalls(
         }
     }
     thread::sleep((began + outage).saturating_duration_since(Instant::now()));
-    let end = mend()?;
-    let end_ns = (end - shared.origin).as_nanos() as u64;
-    shared.end.store(end_ns, Ordering::Release);
+    mend(&|end| {
+        let end_ns = (end - shared.origin).as_nanos() as u64;
+        shared.end.store(end_ns, Ordering::Release);
+    })?;
+    let end = Instant::now();
     let expected = clients.len();
     let count = || shared.stalls.lock().map_or(0, |stalls| stalls.len());
     while count() < expected && end.elapsed() < STALL_MAX {
@@ -140,7 +179,11 @@ pub fn stalls(
     Ok(stalls)
 }
 
-fn on_host(namespace: &str, work: impl FnOnce() -> Result<()> + Send + 'static) -> JoinHandle<()> {
+/// Runs `work` in a network namespace of `ip netns`; says what went wrong.
+pub fn on_host(
+    namespace: &str,
+    work: impl FnOnce() -> Result<()> + Send + 'static,
+) -> JoinHandle<()> {
     let path = Path::new("/run/netns").join(namespace);
     thread::spawn(move || {
         let result = netns::enter(&path).map_err(anyhow::Error::from).and_then(|()| work());
@@ -190,9 +233,11 @@ fn serve_one(kind: Kind, mut stream: &TcpStream, shared: &Shared) {
     if stream.set_read_timeout(Some(Duration::from_millis(50))).is_err() {
         return;
     }
-    let mut counted = !matches!(kind, Kind::Cubic | Kind::Bbr);
+    let is_bulk = matches!(kind, Kind::Cubic | Kind::Bbr);
+    let mut moments = Moments::default();
     let mut asked = 0;
     while !shared.is_over() {
+        moments.look(shared);
         let count = match stream.read(&mut piece) {
             Ok(0) => return,
             Ok(count) => count,
@@ -201,8 +246,8 @@ fn serve_one(kind: Kind, mut stream: &TcpStream, shared: &Shared) {
             }
             Err(_) => return,
         };
-        if !counted {
-            counted = shared.progress(shared.now());
+        if is_bulk {
+            moments.note(shared, 0, shared.now());
         }
         asked += count;
         while kind == Kind::Request && asked >= REQUEST_BYTES {
@@ -219,15 +264,13 @@ fn connector(ends: &Ends, shared: &Arc<Shared>) -> JoinHandle<()> {
     on_host(&ends.client, move || {
         let stream = TcpStream::connect_timeout(&address, STALL_MAX * 2);
         let at = shared.now();
-        if stream.is_ok() {
-            // Before its end is noted, a connection can have come as early as that.
-            while !shared.progress(at) && !shared.is_over() {
-                thread::sleep(POLL);
-                if shared.end.load(Ordering::Acquire) > at {
-                    shared.progress(shared.end.load(Ordering::Acquire));
-                    break;
-                }
+        while stream.is_ok() && !shared.is_over() {
+            if let Some(end) = shared.end() {
+                // One that was opened before the end is noted has not stalled.
+                shared.stalled(at.saturating_sub(end));
+                break;
             }
+            thread::sleep(POLL);
         }
         Ok(())
     })
@@ -276,7 +319,7 @@ fn ask(stream: &mut TcpStream, shared: &Shared) -> Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_millis(50)))?;
     let mut reply = [0; REPLY_BYTES];
-    let mut counted = false;
+    let mut moments = Moments::default();
     while !shared.is_over() {
         let sent = shared.now();
         stream.write_all(&[7; REQUEST_BYTES])?;
@@ -290,10 +333,9 @@ fn ask(stream: &mut TcpStream, shared: &Shared) -> Result<()> {
                 Err(error) => return Err(error.into()),
             }
         }
-        let end = shared.end.load(Ordering::Acquire);
-        // Only a request that was outstanding then has stalled.
-        if !counted && (end == 0 || sent < end) && have == REPLY_BYTES {
-            counted = shared.progress(shared.now());
+        // Only a request that was outstanding at the end has stalled.
+        if have == REPLY_BYTES {
+            moments.note(shared, sent, shared.now());
         }
         let next = Duration::from_nanos(sent) + ASK_INTERVAL;
         thread::sleep(next.saturating_sub(shared.origin.elapsed()));

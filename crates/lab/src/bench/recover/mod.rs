@@ -5,6 +5,7 @@ mod load;
 mod memory;
 
 pub use load::Kind;
+pub(super) use load::on_host;
 
 use super::stats::Summary;
 use crate::command;
@@ -24,6 +25,9 @@ const BITS_PER_SECOND: u64 = 100_000_000;
 /// The edges notice the end of an outage this late at most.
 const HEARTBEAT_MS: u64 = 5;
 const PORT: u16 = 7000;
+/// Both fail and come back: the outage is as long as it is meant to be, and no
+/// detector has a part in it.
+const STRINGS: usize = 2;
 /// After an outage everybody has settled.
 const PAUSE: Duration = Duration::from_millis(300);
 
@@ -139,7 +143,7 @@ fn testbed(round_trip_ms: u64, recover: &str) -> Result<Strings> {
     let string =
         StringPlan { bits_per_second: BITS_PER_SECOND, limited: true, ..StringPlan::default() };
     let mut testbed = Strings::build(&StringsPlan {
-        strings: vec![string],
+        strings: vec![string; STRINGS],
         client_path,
         group: format!("heartbeat_ms = {HEARTBEAT_MS}"),
         tables: format!("[recover]\n{recover}\n"),
@@ -156,11 +160,23 @@ fn outage(testbed: &Strings, kind: Kind, outage_s: f64) -> Result<Vec<f64>> {
         server: testbed.server().namespace().to_owned(),
         address,
     };
-    let string = testbed.string(0).namespace();
-    let rule =
-        |verb| command::output("ip", &["-n", string, "-4", "rule", verb, "prio", "1", "blackhole"]);
-    let cut = || rule("add").map(drop);
-    let mend = || rule("del").map(|_| Instant::now());
+    let rule = |string: usize, verb| {
+        let namespace = testbed.string(string).namespace();
+        command::output("ip", &["-n", namespace, "-4", "rule", verb, "prio", "1", "blackhole"])
+    };
+    // At once, or the second one would be taken for the first one's relief.
+    let cut = || {
+        std::thread::scope(|scope| {
+            let all = [0, 1].map(|string| scope.spawn(move || rule(string, "add").map(drop)));
+            all.into_iter().try_for_each(|one| one.join().unwrap_or(Ok(())))
+        })
+    };
+    // The flows' string is the first one: with it there is a way again.
+    let mend = |ended: &dyn Fn(Instant)| {
+        rule(0, "del")?;
+        ended(Instant::now());
+        (1..STRINGS).try_for_each(|string| rule(string, "del").map(drop))
+    };
     let found = stalls(&ends, kind, Duration::from_secs_f64(outage_s), cut, mend)
         .with_context(|| testbed.log_tails())?;
     std::thread::sleep(PAUSE);

@@ -1,0 +1,380 @@
+//! `holdfast lab bench regulate`: one of two strings fails under many bulk
+//! flows, with rate control and without, in turns. Do those that are left share
+//! fairly, and does the queue in front of them stay short?
+
+use super::recover::on_host;
+use super::stats::Summary;
+use crate::command;
+use crate::emu::EmuSpec;
+use crate::testbed::addresses;
+use crate::testbed::strings::{Cut, Edge, StringPlan, Strings, StringsPlan, interface};
+use anyhow::{Context as _, Result, anyhow};
+use clap::Args;
+use serde::Serialize;
+use socket2::{Domain, SockRef, Socket, Type};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+const PORT: u16 = 7000;
+/// From the first flow's beginning to the failure.
+const WARM_UP: Duration = Duration::from_secs(5);
+/// From the failure to the measurement.
+const AFTER: Duration = Duration::from_secs(1);
+const SAMPLE: Duration = Duration::from_millis(200);
+const PIECE_BYTES: usize = 32 << 10;
+/// A stopped flow looks this often whether it is over.
+const LOOK: Duration = Duration::from_millis(100);
+/// The failing string; the other one is left.
+const FAILS: usize = 1;
+const LEFT: usize = 0;
+
+/// Options of the regulate bench.
+#[derive(Args, Clone, Debug, Serialize)]
+pub struct RegulateArgs {
+    /// Print one JSON object.
+    #[arg(long)]
+    #[serde(skip)]
+    pub json: bool,
+    /// Failures for each congestion control, with rate control and without.
+    #[arg(long, default_value_t = 5)]
+    pub pairs: usize,
+    /// Flows from the client to the server.
+    #[arg(long, default_value_t = 100)]
+    pub flows: usize,
+    /// How long is measured, s.
+    #[arg(long, default_value_t = 20)]
+    pub seconds: u64,
+    /// Of each string, Mbit/s.
+    #[arg(long, default_value_t = 100)]
+    pub mbit: u64,
+    /// Of each string's queue.
+    #[arg(long, default_value_t = 750)]
+    pub queue_packets: u32,
+    /// The flows' round trip, ms.
+    #[arg(long, default_value_t = 100)]
+    pub round_trip_ms: u64,
+    /// Receive buffer of each connection at the server, bytes. What was promised
+    /// before the failure is not taken back: the larger the windows were, the
+    /// longer it takes until the cap is felt. 0: as large as the kernel wants.
+    #[arg(long, default_value_t = 131_072)]
+    pub receive_buffer: u64,
+    /// Congestion controls of the client.
+    #[arg(long, value_delimiter = ',', default_value = "cubic,bbr")]
+    pub congestion: Vec<String>,
+}
+
+/// One failure.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Run {
+    /// Jain's index of what the flows got.
+    pub jain: f64,
+    /// At the bottleneck, packets.
+    pub drops: u64,
+    pub queue_packets_max: u64,
+    /// Of the string that is left.
+    pub utilization: f64,
+    pub goodput_mbit: f64,
+    /// Flows that got nothing at all.
+    pub starved: usize,
+}
+
+/// All failures of one congestion control on one side.
+#[derive(Clone, Debug, Serialize)]
+pub struct Side {
+    pub jain: Summary,
+    pub drops: Summary,
+    pub queue_packets_max: Summary,
+    pub utilization: Summary,
+    pub goodput_mbit: Summary,
+    pub runs: Vec<Run>,
+}
+
+/// One congestion control.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    pub congestion: String,
+    pub alone: Side,
+    pub regulated: Side,
+    /// Goodput with rate control to that without, of each pair.
+    pub goodput_ratio: Summary,
+}
+
+/// What the bench found.
+#[derive(Clone, Debug, Serialize)]
+pub struct RegulateReport {
+    bench: &'static str,
+    options: RegulateArgs,
+    pub rows: Vec<Row>,
+}
+
+/// Runs the bench.
+///
+/// # Errors
+/// When a testbed cannot be built or a flow cannot begin.
+pub fn run(args: &RegulateArgs) -> Result<RegulateReport> {
+    let progress = super::progress("regulate", (args.pairs * args.congestion.len()) as u64);
+    let mut rows = Vec::new();
+    for congestion in &args.congestion {
+        let (mut alone, mut regulated) = (Vec::new(), Vec::new());
+        for number in 0..args.pairs {
+            // Whoever is first would always be so.
+            for second in [false, true] {
+                let is_on = second != (number % 2 == 1);
+                let run = one(args, congestion, is_on)?;
+                if is_on { &mut regulated } else { &mut alone }.push(run);
+            }
+            progress.inc(1);
+        }
+        let ratios: Vec<f64> = alone
+            .iter()
+            .zip(&regulated)
+            .map(|(alone, on)| on.goodput_mbit / alone.goodput_mbit.max(f64::MIN_POSITIVE))
+            .collect();
+        rows.push(Row {
+            congestion: congestion.clone(),
+            alone: side(alone),
+            regulated: side(regulated),
+            goodput_ratio: Summary::of(&ratios),
+        });
+    }
+    progress.finish_and_clear();
+    Ok(RegulateReport { bench: "regulate", options: args.clone(), rows })
+}
+
+fn side(runs: Vec<Run>) -> Side {
+    let of = |pick: fn(&Run) -> f64| Summary::of(&runs.iter().map(pick).collect::<Vec<_>>());
+    Side {
+        jain: of(|run| run.jain),
+        drops: of(|run| run.drops as f64),
+        queue_packets_max: of(|run| run.queue_packets_max as f64),
+        utilization: of(|run| run.utilization),
+        goodput_mbit: of(|run| run.goodput_mbit),
+        runs,
+    }
+}
+
+/// What the flows have in common.
+struct Flows {
+    /// All are connected.
+    go: AtomicBool,
+    stop: AtomicBool,
+    accepted: AtomicUsize,
+    received: Vec<AtomicU64>,
+}
+
+/// One failure on fresh hosts.
+fn one(args: &RegulateArgs, congestion: &str, is_on: bool) -> Result<Run> {
+    let string = StringPlan {
+        bits_per_second: args.mbit * 1_000_000,
+        limited: true,
+        queue_packets: args.queue_packets,
+    };
+    let delay = format!("{}us", args.round_trip_ms * 500);
+    let mut testbed = Strings::build(&StringsPlan {
+        strings: vec![string; 2],
+        client_path: Some(EmuSpec::parse(&["delay", &delay]).context("emulated path")?),
+        group: "mode = \"active/active\"".to_owned(),
+        tables: format!(
+            "[recover]\npolicy = \"off\"\n[regulate]\nenabled = {is_on}\nrtt_ms = {}\n",
+            args.round_trip_ms.max(1)
+        ),
+        ..StringsPlan::default()
+    })?;
+    testbed.start_daemons()?;
+    if args.receive_buffer > 0 {
+        let buffer = format!("net.ipv4.tcp_rmem=4096 {0} {0}", args.receive_buffer);
+        testbed.server().sysctl(&[&buffer])?;
+    }
+    let flows = Arc::new(Flows {
+        go: AtomicBool::new(false),
+        stop: AtomicBool::new(false),
+        accepted: AtomicUsize::new(0),
+        received: (0..args.flows).map(|_| AtomicU64::new(0)).collect(),
+    });
+    let mut threads = vec![serve(&testbed, &flows)?];
+    for _ in 0..args.flows {
+        threads.push(send(&testbed, congestion, &flows)?);
+    }
+    flows.go.store(true, Ordering::Relaxed);
+    thread::sleep(WARM_UP);
+    testbed.cut(FAILS, Cut::Both)?;
+    thread::sleep(AFTER);
+    let run = measure(args, &testbed, &flows)?;
+    let shown = testbed.show(Edge::Near)?;
+    flows.stop.store(true, Ordering::Relaxed);
+    for thread in threads {
+        thread.join().map_err(|_| anyhow!("a flow's thread has failed"))?;
+    }
+    anyhow::ensure!(
+        shown["regulate"]["active"].as_bool() == Some(is_on),
+        "rate control is not as it should be: {}",
+        shown["regulate"]
+    );
+    Ok(run)
+}
+
+fn measure(args: &RegulateArgs, testbed: &Strings, flows: &Flows) -> Result<Run> {
+    let received = || -> Vec<u64> {
+        flows.received.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect()
+    };
+    let (first, before, began) = (Queue::of(testbed)?, received(), Instant::now());
+    let (mut longest, mut last) = (first.waiting, first);
+    while began.elapsed() < Duration::from_secs(args.seconds) {
+        thread::sleep(SAMPLE);
+        last = Queue::of(testbed)?;
+        longest = longest.max(last.waiting);
+    }
+    let (after, seconds) = (received(), began.elapsed().as_secs_f64());
+    let got: Vec<f64> = after.iter().zip(&before).map(|(a, b)| (a - b) as f64).collect();
+    let (sum, squares) = (got.iter().sum::<f64>(), got.iter().map(|it| it * it).sum::<f64>());
+    let capacity = args.mbit as f64 * 1e6 / 8.0 * seconds;
+    Ok(Run {
+        jain: sum * sum / (got.len() as f64 * squares).max(f64::MIN_POSITIVE),
+        drops: last.dropped - first.dropped,
+        queue_packets_max: longest,
+        utilization: (last.sent_bytes - first.sent_bytes) as f64 / capacity,
+        goodput_mbit: sum * 8.0 / 1e6 / seconds,
+        starved: got.iter().filter(|it| **it == 0.0).count(),
+    })
+}
+
+/// The queue in front of the string that is left, towards the server.
+#[derive(Clone, Copy)]
+struct Queue {
+    sent_bytes: u64,
+    dropped: u64,
+    /// Packets.
+    waiting: u64,
+}
+
+impl Queue {
+    fn of(testbed: &Strings) -> Result<Self> {
+        let namespace = testbed.string(LEFT).namespace();
+        let words = ["-n", namespace, "-s", "qdisc", "show", "dev", interface::STRING_FAR];
+        let text = command::output("tc", &words)?;
+        let queue = text.split("qdisc pfifo ").nth(1).context("no queue at the string")?;
+        let number = |before: &str| {
+            let at = queue.find(before).map(|at| at + before.len());
+            let digits = at.and_then(|at| queue[at..].split(|c: char| !c.is_ascii_digit()).next());
+            digits.and_then(|digits| digits.parse().ok()).with_context(|| queue.to_owned())
+        };
+        // "backlog 1514b 1p": the packets come second.
+        let backlog = queue.split("backlog ").nth(1).and_then(|rest| rest.split(' ').nth(1));
+        let waiting = backlog.and_then(|text| text.strip_suffix('p')?.parse().ok());
+        Ok(Self {
+            sent_bytes: number("Sent ")?,
+            dropped: number("dropped ")?,
+            waiting: waiting.with_context(|| queue.to_owned())?,
+        })
+    }
+}
+
+fn address() -> Result<SocketAddr> {
+    Ok(SocketAddr::new(addresses::SERVICE_V4.parse()?, PORT))
+}
+
+fn serve(testbed: &Strings, flows: &Arc<Flows>) -> Result<JoinHandle<()>> {
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let (address, flows) = (address()?, Arc::clone(flows));
+    let thread = on_host(testbed.server().namespace(), move || {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        ready.send(()).context("nobody waits")?;
+        let mut threads = Vec::new();
+        while !flows.stop.load(Ordering::Relaxed) {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    let flows = Arc::clone(&flows);
+                    threads.push(thread::spawn(move || receive(&stream, &flows)));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(LOOK / 10),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        for thread in threads {
+            thread.join().map_err(|_| anyhow!("a server's thread has failed"))?;
+        }
+        Ok(())
+    });
+    is_ready.recv().context("the server does not start")?;
+    Ok(thread)
+}
+
+/// Counts what comes until it is over; the sender's end is no error.
+fn receive(mut stream: &TcpStream, flows: &Flows) {
+    let number = flows.accepted.fetch_add(1, Ordering::Relaxed);
+    let Some(received) = flows.received.get(number) else { return };
+    let mut piece = vec![0; PIECE_BYTES];
+    if stream.set_nonblocking(false).is_err() || stream.set_read_timeout(Some(LOOK)).is_err() {
+        return;
+    }
+    while !flows.stop.load(Ordering::Relaxed) {
+        match stream.read(&mut piece) {
+            Ok(0) => return,
+            Ok(count) => drop(received.fetch_add(count as u64, Ordering::Relaxed)),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+fn send(testbed: &Strings, congestion: &str, flows: &Arc<Flows>) -> Result<JoinHandle<()>> {
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let (address, flows) = (address()?, Arc::clone(flows));
+    let congestion = congestion.to_owned();
+    let thread = on_host(testbed.client().namespace(), move || {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        socket.set_tcp_congestion(congestion.as_bytes())?;
+        socket.connect(&address.into())?;
+        let mut stream: TcpStream = socket.into();
+        ready.send(()).context("nobody waits")?;
+        while !flows.go.load(Ordering::Relaxed) && !flows.stop.load(Ordering::Relaxed) {
+            thread::sleep(LOOK / 10);
+        }
+        stream.set_write_timeout(Some(LOOK))?;
+        let piece = vec![7; PIECE_BYTES];
+        while !flows.stop.load(Ordering::Relaxed) {
+            match stream.write(&piece) {
+                Ok(_) => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
+        Ok(())
+    });
+    is_ready.recv().context("no connection before the failure")?;
+    Ok(thread)
+}
+
+impl RegulateReport {
+    /// A table for people.
+    pub fn print(&self) {
+        println!(
+            "{:>8} {:>10} {:>7} {:>7} {:>10} {:>8} {:>14}",
+            "", "", "Jain", "drops", "queue max", "utilized", "goodput Mbit/s"
+        );
+        for row in &self.rows {
+            for (name, side) in [("alone", &row.alone), ("regulated", &row.regulated)] {
+                println!(
+                    "{:>8} {name:>10} {:>7.4} {:>7.0} {:>10.0} {:>8.3} {:>14.1}",
+                    row.congestion,
+                    side.jain.median,
+                    side.drops.median,
+                    side.queue_packets_max.median,
+                    side.utilization.median,
+                    side.goodput_mbit.median
+                );
+            }
+            println!(
+                "{:>8} goodput to that alone: {:.3}",
+                row.congestion, row.goodput_ratio.median
+            );
+        }
+    }
+}
