@@ -2,7 +2,8 @@
  *
  * What `holdfast capture` shows: the beginning of every packet that a program
  * changed, moved or dropped, and why. Off, it costs one load of a map's value.
- * On is a moment in the future, so that a reader who dies switches it off.
+ * On is a number of packets that a reader has asked for and asks for again, so
+ * that one who dies is forgotten.
  */
 #ifndef HOLDFAST_CAPTURE_H
 #define HOLDFAST_CAPTURE_H
@@ -15,8 +16,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
-} capture_until SEC(".maps");
+	__type(value, __s64);
+} capture_credit SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -26,18 +27,16 @@ struct {
 static __always_inline void capture(struct __sk_buff *skb, __u32 what)
 {
 	__u32 zero = 0, len = skb->len;
-	__u64 *until = bpf_map_lookup_elem(&capture_until, &zero), now;
+	__s64 *credit = bpf_map_lookup_elem(&capture_credit, &zero);
 	struct captured *c;
 
-	if (!until || !*until)
+	if (!credit || *(volatile __s64 *)credit <= 0)
 		return;
-	now = bpf_ktime_get_boot_ns();
-	if (now > *until)
-		return;
+	__sync_fetch_and_add(credit, -1);
 	c = bpf_ringbuf_reserve(&captures, sizeof(*c), 0);
 	if (!c) /* the reader is slow: it misses packets, nobody waits */
 		return;
-	c->at_ns = now;
+	c->at_ns = bpf_ktime_get_boot_ns();
 	c->ifindex = skb->ifindex;
 	c->what = what;
 	c->wire_bytes = len;

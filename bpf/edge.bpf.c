@@ -9,6 +9,7 @@
 #define COUNTERS EDGE_COUNTERS
 #include "csum.h"
 #include "maps.h"
+#include "capture.h"
 #include "recover.h"
 
 #define AF_INET 2
@@ -148,10 +149,13 @@ int edge_client(struct __sk_buff *skb)
 	else
 		count(EDGE_IMPLAUSIBLE);
 	/* Nobody answers now, but whoever comes next has what was said. */
-	if (!to)
+	if (!to) {
+		capture(skb, CAPTURE_DROPPED);
 		return steal(EDGE_CLOSED);
+	}
 	if (address_frame(skb, to))
 		return steal(EDGE_ODD);
+	capture(skb, CAPTURE_REDIRECTED);
 	count(EDGE_FORWARDED_IN);
 	return bpf_redirect(to->ifindex, 0);
 }
@@ -324,8 +328,10 @@ int edge_member(struct __sk_buff *skb)
 	if (!claims_service(skb, &p, what))
 		return PASS;
 	speaker = member(current_member());
-	if (!speaker || speaker->ifindex != skb->ifindex)
+	if (!speaker || speaker->ifindex != skb->ifindex) {
+		capture(skb, CAPTURE_DROPPED);
 		return steal(EDGE_FENCED);
+	}
 	if (what != PARSED_TCP || !is_service(p.source, p.source_port))
 		return PASS;
 	if (!track(skb, &p))

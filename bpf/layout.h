@@ -27,6 +27,14 @@
 #define TRANSIT_SLOTS 256 /* a power of two */
 #define TRANSIT_FLOWS_DEFAULT 131072
 #define NO_STRING 255u
+#define SPREAD_HOSTS_MAX 255
+#define SPREAD_SERVICES_MAX 64
+#define SPREAD_TABLES (2 * SPREAD_SERVICES_MAX)
+#define SPREAD_FLOWS_DEFAULT 262144
+#define SPREAD_EMBRYOS_MAX 65536
+#define SPREAD_DATAGRAMS_MAX 65536
+#define SPREAD_FRAGMENTS_MAX 4096
+#define MAGLEV_ENTRIES 65537
 #define NO_MEMBER 0xffffffffu
 #define NO_SCALE 255
 
@@ -149,7 +157,7 @@ enum capture_what {
 };
 
 struct captured {
-	__u64 at_ns; /* CLOCK_BOOTTIME */
+	__u64 at_ns; /* CLOCK_BOOTTIME of the kernel, whatever a time namespace says */
 	__u32 ifindex;
 	__u32 what;
 	__u32 wire_bytes;
@@ -280,6 +288,88 @@ struct transit_traffic {
 	__u64 bytes;
 };
 
+struct spread_service_key {
+	__u8 address[16];
+	__u16 port;
+	__u16 protocol;
+};
+
+/* Which of the tables says who serves; replaced in one map update. */
+struct spread_service {
+	__u32 table;
+	__u32 zero;
+};
+
+struct spread_table {
+	__u8 hosts[MAGLEV_ENTRIES];
+};
+
+enum spread_state { SPREAD_FREE, SPREAD_UP, SPREAD_DRAINING, SPREAD_DEAD };
+
+/* How packets of one address family reach a host server. */
+struct spread_way {
+	__u8 address[16];
+	__u8 next_hop[16];
+	__u32 ifindex; /* 0: no way */
+	__u32 mtu;     /* of the outer packet */
+};
+
+struct spread_host {
+	struct spread_way v4;
+	struct spread_way v6;
+	__u32 state;
+	__u32 layer2; /* not encapsulated */
+};
+
+/* `tick` counts seconds while the daemon lives: flows age only then. */
+struct spread_config {
+	__u64 seed;
+	__u8 outer4[4];
+	__u32 outer4_mask; /* of the bits that differ between flows */
+	__u8 outer6[16];
+	__u32 outer6_mask; /* of its last word */
+	__u32 tick;
+};
+
+struct spread_flow {
+	__u32 tick; /* of the last packet */
+	__u8 host;
+	__u8 flags; /* FLOW_CLIENT_FIN, FLOW_RESET, FLOW_ESTABLISHED */
+	__u16 zero;
+};
+
+struct spread_fragment {
+	__u8 client[16];
+	__u8 server[16];
+	__u32 id;
+	__u32 protocol;
+};
+
+/* What an edge's program answers to a packet that carries TRACE_MARK: the
+ * verdict's reason in the mark, `TRACE_BYTE << 24 | outcome << 16 | how << 8 |
+ * member`. Such a packet is neither counted nor remembered. */
+#define TRACE_MARK 0x686f6c64u
+#define TRACE_BYTE 0x68u
+
+enum trace_how {
+	TRACE_UNKNOWN,
+	TRACE_FLOW,     /* where the flow is already */
+	TRACE_EMBRYO,   /* where its SYN went */
+	TRACE_NEW,      /* where a new flow would go */
+	TRACE_STRAY,    /* a later packet of a flow that nobody knows */
+};
+
+struct host_config {
+	__u8 tunnel4[16];
+	__u8 tunnel6[16];
+	__u8 outer4[16]; /* who may encapsulate */
+	__u8 outer6[16];
+	__u32 outer4_bits;
+	__u32 outer6_bits;
+	__u32 mtu; /* of the way from the edge, outer packet */
+	__u32 zero;
+};
+
 _Static_assert(sizeof(struct service_key) == 20, "layout.rs");
 _Static_assert(sizeof(struct conn_key) == 36, "layout.rs");
 _Static_assert(sizeof(struct gate_slot) == 128, "layout.rs");
@@ -296,6 +386,14 @@ _Static_assert(sizeof(struct transit_table) == 500, "layout.rs");
 _Static_assert(sizeof(struct transit_key) == 40, "layout.rs");
 _Static_assert(sizeof(struct transit_flow) == 16, "layout.rs");
 _Static_assert(sizeof(struct transit_traffic) == 16, "layout.rs");
+_Static_assert(sizeof(struct spread_service_key) == 20, "layout.rs");
+_Static_assert(sizeof(struct spread_service) == 8, "layout.rs");
+_Static_assert(sizeof(struct spread_table) == 65537, "layout.rs");
+_Static_assert(sizeof(struct spread_host) == 88, "layout.rs");
+_Static_assert(sizeof(struct spread_config) == 40, "layout.rs");
+_Static_assert(sizeof(struct spread_flow) == 8, "layout.rs");
+_Static_assert(sizeof(struct spread_fragment) == 40, "layout.rs");
+_Static_assert(sizeof(struct host_config) == 80, "layout.rs");
 
 enum gate_counter {
 	GATE_SYNS,
@@ -351,6 +449,33 @@ enum transit_counter {
 	TRANSIT_SLOW_PATH,
 	TRANSIT_ODD,
 	TRANSIT_COUNTERS
+};
+
+enum spread_counter {
+	SPREAD_REDIRECTED,
+	SPREAD_NEW_FLOWS,
+	SPREAD_ESTABLISHED,
+	SPREAD_STRAY,
+	SPREAD_REFUSED_FLOWS,
+	SPREAD_NOBODY,
+	SPREAD_NO_WAY,
+	SPREAD_TOO_BIG,
+	SPREAD_TOO_BIG_LIMITED,
+	SPREAD_CUT,
+	SPREAD_ICMP_FOLLOWED,
+	SPREAD_FRAGMENTS_FOLLOWED,
+	SPREAD_ODD,
+	SPREAD_COUNTERS
+};
+
+enum host_counter {
+	HOST_DECAPSULATED,
+	HOST_STRANGERS,
+	HOST_NOT_OURS,
+	HOST_CONGESTED,
+	HOST_CLAMPED,
+	HOST_ODD,
+	HOST_COUNTERS
 };
 
 #endif

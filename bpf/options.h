@@ -34,6 +34,7 @@ struct tcp_options {
 	__u32 tsecr;
 	__u32 sack_end; /* right end of the first block */
 	__u16 mss;      /* 0: none */
+	__u8 mss_at;    /* offset of the MSS option in raw, if there is one */
 	__u8 sack_at;   /* offset of the SACK option in raw */
 	__u8 sack_len;  /* its bytes; 0: none */
 	__u8 wscale;
@@ -52,6 +53,7 @@ static __always_inline void take_option(struct tcp_options *o, __u32 at, __u8 ki
 {
 	if (kind == OPT_MSS && len == 4 && at <= OPTIONS_MAX - 4) {
 		o->mss = o->raw[at + 2] << 8 | o->raw[at + 3];
+		o->mss_at = at;
 	} else if (kind == OPT_WSCALE && len == 3 && at <= OPTIONS_MAX - 3) {
 		__u8 scale = o->raw[at + 2];
 

@@ -124,6 +124,16 @@ static __always_inline void start_flow(const struct transit_key *key, const stru
 	count(bpf_map_update_elem(&transit_flows, key, &flow, BPF_NOEXIST) ? TRANSIT_FULL : counter);
 }
 
+/* Only one edge brings flows back, or the two might swap them for ever. */
+static __always_inline int goes_home(const struct transit_table *t,
+				     const struct transit_flow *flow)
+{
+	__u32 wanted = TRANSIT_LEADS | TRANSIT_RETURN_ALL;
+
+	return (t->flags & wanted) == wanted && flow->string != flow->home &&
+	       is_usable(t, flow->home);
+}
+
 /* The string of a flow for a packet from outside. */
 static __always_inline __u32 string_of(const struct transit_table *t, const struct transit_key *key,
 				       const struct packet *p)
@@ -138,15 +148,12 @@ static __always_inline __u32 string_of(const struct transit_table *t, const stru
 		return string;
 	}
 	touch(flow, p, TRANSIT_FROM_OUTSIDE);
-	string = flow->string;
-	/* Only one edge brings flows back, or the two might swap them for ever. */
-	if (string != flow->home && is_usable(t, flow->home) &&
-	    (t->flags & (TRANSIT_LEADS | TRANSIT_RETURN_ALL)) ==
-		    (TRANSIT_LEADS | TRANSIT_RETURN_ALL)) {
+	if (goes_home(t, flow)) {
 		flow->string = flow->home;
 		count(TRANSIT_RETURNED);
 		return flow->home;
 	}
+	string = flow->string;
 	if (is_usable(t, string))
 		return string;
 	string = choose(t, key);
@@ -266,6 +273,32 @@ static __always_inline int send_into(struct __sk_buff *skb, const struct packet 
 	return bpf_redirect_neigh(ifindex, &hop, sizeof(hop), 0);
 }
 
+/* Somebody asks where this packet would go: the mark says it, and nothing is
+ * counted, remembered or sent (`BPF_PROG_TEST_RUN` carries no redirect out). */
+static __always_inline int trace(struct __sk_buff *skb, const struct packet *p,
+				 const struct transit_table *t, const struct transit_key *key,
+				 enum keyed how)
+{
+	struct transit_flow *flow = 0;
+	__u32 string, ifindex, mtu = 0;
+
+	if (how != KEYED_PAIR)
+		flow = bpf_map_lookup_elem(&transit_flows, key);
+	if (flow && goes_home(t, flow))
+		string = flow->home;
+	else if (flow && is_usable(t, flow->string))
+		string = flow->string;
+	else
+		string = choose(t, key);
+	skb->mark = TRACE_BYTE << 24 | (flow ? TRACE_FLOW : TRACE_NEW) << 8 | string;
+	if (string == NO_STRING)
+		return TC_ACT_STOLEN;
+	ifindex = t->strings[string & (STRINGS_MAX - 1)].ifindex;
+	if (bpf_check_mtu(skb, ifindex, &mtu, 0, BPF_MTU_CHK_SEGS))
+		return PASS;
+	return decrement_ttl(skb, p) ? TC_ACT_STOLEN : bpf_redirect(ifindex, 0);
+}
+
 SEC("classifier")
 int transit_outside(struct __sk_buff *skb)
 {
@@ -275,14 +308,17 @@ int transit_outside(struct __sk_buff *skb)
 	enum parsed what;
 	enum keyed how;
 	__u32 string;
+	int traced = skb->mark == TRACE_MARK;
 
-	if (!t || skb->pkt_type != PACKET_HOST)
+	if (!t || (skb->pkt_type != PACKET_HOST && !traced))
 		return PASS;
 	what = parse(skb, &p);
 	/* The stack answers with ICMP Time Exceeded. */
 	if (what == PARSED_OTHER || p.ttl <= 1 || !leads_inside(skb, &p, t))
 		return PASS;
 	how = key_of(skb, &p, what, &key);
+	if (traced)
+		return trace(skb, &p, t, &key, how);
 	string = how == KEYED_FLOW ? string_of(t, &key, &p) : string_by_hash(t, &key, how);
 	return string == NO_STRING ? drop(skb, &p, what) : send_into(skb, &p, what, t, string);
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
-const PROGRAMS: [&str; 4] = ["gate", "tapdrop", "edge", "transit"];
+const PROGRAMS: [&str; 6] = ["gate", "tapdrop", "edge", "redirect", "host", "transit"];
 const REMEDY: &str = "install the compiler and the headers: apt-get install clang libbpf-dev";
 
 fn main() {

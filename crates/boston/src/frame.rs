@@ -12,7 +12,6 @@
 //! RESET         tag 4 | reflected 1
 //! ```
 
-use crate::check::crc32;
 use crate::{CELL_LEN_MAX, CELLS_MAX, SEGMENT_LEN_MAX, WINDOW_SEGMENTS_MAX};
 use holdfast_code::Dispersal;
 
@@ -175,7 +174,7 @@ impl Frame {
                 bytes.push(u8::from(*is_reflected));
             }
         }
-        let check = crc32(&[&bytes]);
+        let check = crc32fast::hash(&bytes);
         bytes.extend(check.to_be_bytes());
         bytes
     }
@@ -190,7 +189,7 @@ impl Frame {
             return parse_cell(bytes);
         }
         let (body, check) = bytes.split_last_chunk::<CHECK_LEN>().ok_or(ParseError::Length)?;
-        if crc32(&[body]) != u32::from_be_bytes(*check) {
+        if crc32fast::hash(body) != u32::from_be_bytes(*check) {
             return Err(ParseError::Check);
         }
         let mut fields = Fields(body.get(1..).ok_or(ParseError::Length)?);
@@ -231,7 +230,7 @@ fn cell_to_bytes(to: u32, cell: &Cell) -> Vec<u8> {
     for number in [to, cell.segment, cell.order] {
         bytes.extend(number.to_be_bytes());
     }
-    let check = crc32(&[&bytes]);
+    let check = crc32fast::hash(&bytes);
     bytes.extend(check.to_be_bytes());
     bytes.extend(&cell.payload);
     bytes
@@ -240,7 +239,7 @@ fn cell_to_bytes(to: u32, cell: &Cell) -> Vec<u8> {
 fn parse_cell(bytes: &[u8]) -> Result<Frame, ParseError> {
     let (header, payload) = bytes.split_at_checked(CELL_HEADER_LEN).ok_or(ParseError::Length)?;
     let (header, check) = header.split_last_chunk::<CHECK_LEN>().ok_or(ParseError::Length)?;
-    if crc32(&[header]) != u32::from_be_bytes(*check) {
+    if crc32fast::hash(header) != u32::from_be_bytes(*check) {
         return Err(ParseError::Check);
     }
     let mut fields = Fields(&header[1..]);

@@ -26,7 +26,6 @@
 //! into an authenticated datagram.
 #![forbid(unsafe_code)]
 
-mod check;
 mod endpoint;
 mod flow;
 mod frame;
@@ -39,32 +38,9 @@ mod sender;
 pub use endpoint::{Config, ConfigError, Endpoint, Event, Failure, Poll};
 pub use flow::FlowControl;
 pub use frame::{Ack, AckEntry, Cell, Frame, Opening, ParseError, Shape};
+pub use holdfast_wire::time::Nanos;
 pub use redundancy::Redundancy;
 pub use sender::Counters;
-
-/// Nanoseconds since an origin that the caller chooses and keeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Nanos(pub u64);
-
-impl Nanos {
-    /// `self + duration`, saturating.
-    #[must_use]
-    pub fn plus(self, duration: Self) -> Self {
-        Self(self.0.saturating_add(duration.0))
-    }
-
-    /// Time from `earlier` to `self`; zero if `earlier` is later.
-    #[must_use]
-    pub fn since(self, earlier: Self) -> Self {
-        Self(self.0.saturating_sub(earlier.0))
-    }
-
-    /// A duration of `ms` milliseconds.
-    #[must_use]
-    pub const fn from_ms(ms: u64) -> Self {
-        Self(ms * 1_000_000)
-    }
-}
 
 /// Segments that may be under way at once, at most.
 pub const WINDOW_SEGMENTS_MAX: usize = 64;

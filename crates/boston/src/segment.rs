@@ -1,7 +1,6 @@
 //! What is coded: `check 4 | flags 1 | length 2 | data | zeros`. The check covers
 //! the segment's number, so that cells which strayed make no other segment.
 
-use crate::check::crc32;
 use crate::frame::Shape;
 
 /// Bytes that are coded along with the data.
@@ -25,7 +24,7 @@ pub(crate) fn seal(shape: Shape, number: u64, data: &[u8], is_end: bool) -> Vec<
     bytes[4] = if is_end { FLAG_END } else { 0 };
     bytes[5..7].copy_from_slice(&(data.len() as u16).to_be_bytes());
     bytes[OVERHEAD..OVERHEAD + data.len()].copy_from_slice(data);
-    let check = crc32(&[&number.to_be_bytes(), &bytes[4..]]);
+    let check = check_of(number, &bytes[4..]);
     bytes[..4].copy_from_slice(&check.to_be_bytes());
     bytes
 }
@@ -33,12 +32,20 @@ pub(crate) fn seal(shape: Shape, number: u64, data: &[u8], is_end: bool) -> Vec<
 /// The data and whether the stream ends behind them; `None` if a cell was corrupt.
 pub(crate) fn open(number: u64, bytes: &[u8]) -> Option<(&[u8], bool)> {
     let (check, rest) = bytes.split_first_chunk::<4>()?;
-    if crc32(&[&number.to_be_bytes(), rest]) != u32::from_be_bytes(*check) {
+    if check_of(number, rest) != u32::from_be_bytes(*check) {
         return None;
     }
     let ([flags, high, low], data) = rest.split_first_chunk::<3>()?;
     let data = data.get(..usize::from(u16::from_be_bytes([*high, *low])))?;
     Some((data, flags & FLAG_END != 0))
+}
+
+/// The CRC-32 of IEEE 802.3 and AAL5 over the number and what is coded.
+fn check_of(number: u64, bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&number.to_be_bytes());
+    hasher.update(bytes);
+    hasher.finalize()
 }
 
 #[cfg(test)]

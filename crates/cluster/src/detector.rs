@@ -1,7 +1,8 @@
 //! The failure detector of one channel: sends heartbeats, suspects after two
 //! missed ones and declares the peer dead after three (HALR §3.3). On a wire that
 //! loses packets heartbeats come late without anybody being dead; who has seen
-//! that waits longer for a while.
+//! that waits longer for a while. A peer that was late itself teaches nothing: a
+//! busy moment, as when processes start, shall make no takeover slower.
 
 use crate::Nanos;
 
@@ -12,6 +13,9 @@ pub const DECLARE_AFTER: u64 = 3;
 /// Once something came this late, a peer is dead only after three times as long.
 /// In halves of a period: a heartbeat that is merely late is not meant.
 pub const LATE_HALVES: u64 = 3;
+/// Heartbeats leave a period apart. If the one after a late one comes within so
+/// many quarters of a period, it was on its way that the late one was held up.
+pub const CLOSE_QUARTERS: u64 = 3;
 /// How long that is remembered.
 pub const LATE_MEMORY: Nanos = Nanos::from_ms(10_000);
 /// No patience is longer than so many periods.
@@ -55,7 +59,10 @@ pub struct Detector {
     period: Nanos,
     heard: bool,
     last_heard: Nanos,
-    /// The longest silence of late that ended well, if it was long, and its end.
+    /// A long silence that has ended, and the first heartbeat since: the next one
+    /// tells where the time went.
+    unexplained: Option<(Nanos, Option<Nanos>)>,
+    /// The longest silence of late that was the way's, if it was long, and its end.
     silence: Nanos,
     silence_at: Nanos,
     next_beat: Nanos,
@@ -75,6 +82,7 @@ impl Detector {
             period,
             heard: false,
             last_heard: now,
+            unexplained: None,
             silence: Nanos(0),
             silence_at: now,
             next_beat: now,
@@ -105,7 +113,21 @@ impl Detector {
         let slept = self.next_deadline().is_none_or(|due| now.since(due).0 > self.period.0 / 2);
         let silence = now.since(self.last_heard);
         let long = silence.0 > self.period.0.saturating_mul(LATE_HALVES) / 2;
-        if self.heard && long && !slept && silence >= self.silence {
+        if self.heard && long && !slept {
+            self.unexplained = Some((silence, None));
+        }
+    }
+
+    /// Of two heartbeats after a silence, the distance says who was late.
+    fn explain_silence(&mut self, now: Nanos) {
+        let Some((silence, first)) = self.unexplained else { return };
+        let Some(first) = first else {
+            self.unexplained = Some((silence, Some(now)));
+            return;
+        };
+        self.unexplained = None;
+        let close = now.since(first).0 < self.period.0.saturating_mul(CLOSE_QUARTERS) / 4;
+        if close && silence >= self.silence {
             (self.silence, self.silence_at) = (silence, now);
         }
     }
@@ -122,6 +144,7 @@ impl Detector {
         // A peer cannot have what was never sent.
         self.echoed = self.echoed.max(echo.min(self.number));
         self.handle_received(now, out);
+        self.explain_silence(now);
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due; `None` once the
@@ -280,7 +303,10 @@ mod tests {
             let mut notes = Notes::default();
             let mut detector = heard(ms, &mut notes);
             run_until(&mut detector, Nanos::from_ms(2 * ms), &mut notes);
-            detector.handle_received(Nanos::from_ms(2 * ms), &mut notes);
+            // The first of them was repeated and held up the second.
+            for number in [1, 2] {
+                detector.handle_beat(Nanos::from_ms(2 * ms), number, 0, &mut notes);
+            }
             run_until(&mut detector, Nanos::from_ms(8 * ms - 1), &mut notes);
             assert_eq!(detector.peer(), Peer::Suspected, "{ms} ms");
             run_until(&mut detector, Nanos::from_ms(8 * ms), &mut notes);
@@ -289,12 +315,27 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_that_was_late_itself_makes_no_takeover_slower() {
+        for ms in PERIODS_MS {
+            let mut notes = Notes::default();
+            let mut detector = heard(ms, &mut notes);
+            for (number, at) in [(1, 2 * ms), (2, 3 * ms)] {
+                run_until(&mut detector, Nanos::from_ms(at), &mut notes);
+                detector.handle_beat(Nanos::from_ms(at), number, 0, &mut notes);
+            }
+            let end = run_until(&mut detector, Nanos::from_ms(50 * ms), &mut notes);
+            assert_eq!(end, Nanos::from_ms(6 * ms), "{ms} ms");
+        }
+    }
+
+    #[test]
     fn a_long_silence_is_forgotten() {
         let mut notes = Notes::default();
         let mut detector = heard(20, &mut notes);
-        for at_ms in (40..=40 + LATE_MEMORY.0 / 1_000_000 + 40).step_by(20) {
+        let later = (60..=60 + LATE_MEMORY.0 / 1_000_000 + 40).step_by(20);
+        for at_ms in [40, 40].into_iter().chain(later) {
             run_until(&mut detector, Nanos::from_ms(at_ms), &mut notes);
-            detector.handle_received(Nanos::from_ms(at_ms), &mut notes);
+            detector.handle_beat(Nanos::from_ms(at_ms), 1, 0, &mut notes);
         }
         let last = detector.last_heard;
         let end = run_until(&mut detector, last.plus(Nanos::from_ms(1000)), &mut notes);

@@ -10,26 +10,4 @@ pub mod detector;
 pub mod membership;
 pub mod state;
 
-/// Nanoseconds since an origin that the caller chooses and keeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Nanos(pub u64);
-
-impl Nanos {
-    /// `self + duration`, saturating.
-    #[must_use]
-    pub fn plus(self, duration: Self) -> Self {
-        Self(self.0.saturating_add(duration.0))
-    }
-
-    /// Time from `earlier` to `self`; zero if `earlier` is later.
-    #[must_use]
-    pub fn since(self, earlier: Self) -> Self {
-        Self(self.0.saturating_sub(earlier.0))
-    }
-
-    /// A duration of `ms` milliseconds.
-    #[must_use]
-    pub const fn from_ms(ms: u64) -> Self {
-        Self(ms * 1_000_000)
-    }
-}
+pub use holdfast_wire::time::Nanos;

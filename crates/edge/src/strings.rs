@@ -15,6 +15,10 @@ pub const SLOTS: usize = 256;
 /// A string that was declared dead is used again after so many heartbeats in a
 /// row: one that flaps stays out.
 pub const RETURN_BEATS: u32 = 5;
+/// A silent string is dead once so many heartbeats came through another since its
+/// own last one. Whoever dies while he sends leaves one string a single heartbeat
+/// ahead of the next.
+pub const AHEAD_BEATS: u32 = 2;
 
 /// How strings share the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +63,7 @@ pub enum StringsEvent {
     /// Judge the silence of this string anew, from now on: it was nobody's fault.
     Renew(usize),
     /// This is the table now: put it in force.
-    Table(Table),
+    Table(Box<Table>),
     /// What was sent into these strings (a mask) may be lost, and there is a way
     /// again for what is sent now.
     Restored { strings: u32 },
@@ -84,6 +88,8 @@ enum Hearing {
 pub struct Strings {
     config: StringsConfig,
     hearing: Vec<Hearing>,
+    /// Heartbeats through the one since the last through the other: `[other][one]`.
+    ahead: [[u32; STRINGS_MAX]; STRINGS_MAX],
     /// Declared dead here.
     lost: u32,
     /// Declared dead at the other edge.
@@ -107,6 +113,7 @@ impl Strings {
         });
         let mut strings = Self {
             hearing: hearing.collect(),
+            ahead: [[AHEAD_BEATS; STRINGS_MAX]; STRINGS_MAX],
             config,
             lost,
             peer_lost: 0,
@@ -116,7 +123,7 @@ impl Strings {
             events: VecDeque::new(),
         };
         strings.capacity = strings.full();
-        strings.events.push_back(StringsEvent::Table(strings.table()));
+        strings.events.push_back(StringsEvent::Table(Box::new(strings.table())));
         strings.note_capacity();
         strings
     }
@@ -144,6 +151,8 @@ impl Strings {
     /// edge has declared dead.
     pub fn handle_beat(&mut self, string: usize, peer_lost: u32) {
         self.peer_lost = peer_lost & all(self.hearing.len());
+        self.ahead.iter_mut().for_each(|row| row[string] = row[string].saturating_add(1));
+        self.ahead[string] = [0; STRINGS_MAX];
         match self.hearing[string] {
             Hearing::Heard => {}
             Hearing::Suspected => {
@@ -185,11 +194,12 @@ impl Strings {
     /// A string is dead if it is silent while another is heard: silence on all
     /// says nothing about any.
     fn judge(&mut self) {
-        if self.hearing.contains(&Hearing::Heard) {
-            for (string, hearing) in self.hearing.iter().enumerate() {
-                if *hearing == Hearing::Silent(0) {
-                    self.lost |= 1 << string;
-                }
+        for (string, hearing) in self.hearing.iter().enumerate() {
+            let is_heard = |(other, it): (usize, &Hearing)| {
+                *it == Hearing::Heard && self.ahead[string][other] >= AHEAD_BEATS
+            };
+            if *hearing == Hearing::Silent(0) && self.hearing.iter().enumerate().any(is_heard) {
+                self.lost |= 1 << string;
             }
         }
         let usable = all(self.hearing.len()) & !self.lost & !self.peer_lost;
@@ -206,7 +216,7 @@ impl Strings {
         }
         let was_closed = self.usable == 0;
         self.usable = usable;
-        self.events.push_back(StringsEvent::Table(self.table()));
+        self.events.push_back(StringsEvent::Table(Box::new(self.table())));
         if usable != 0 && (gone != 0 || was_closed) {
             let strings = if was_closed { all(self.hearing.len()) } else { gone };
             self.events.push_back(StringsEvent::Restored { strings });

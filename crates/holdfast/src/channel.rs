@@ -71,6 +71,8 @@ pub enum Kind {
     Edge,
     /// Between the two members.
     Pair,
+    /// Between a host server and the edge of a spread group.
+    Spread,
 }
 
 /// One end of a channel.

@@ -2,6 +2,7 @@
 //! [`args`]; data goes to standard output, everything else to standard error.
 
 pub mod args;
+mod capture;
 mod edge;
 mod failure;
 mod watch;
@@ -46,6 +47,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Status(args) => watch::status(&args, style),
         Verb::Events(args) => watch::events(&args),
         Verb::Check(args) => run_check(&args),
+        Verb::Capture(args) => capture::run(&args),
         Verb::Key(KeyVerb::Gen) => say(&GroupKey::generate()?.to_text()),
         Verb::Config(verb) => run_config(verb),
         Verb::Support => say(SUPPORT),

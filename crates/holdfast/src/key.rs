@@ -159,6 +159,14 @@ impl GroupKey {
         u32::from_le_bytes([a, b, c, d])
     }
 
+    /// Of the hash by which a spread group's edges choose host servers: the same on
+    /// all of them, and unknown to clients.
+    #[must_use]
+    pub fn spread_seed(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.derive(b"holdfast spread 1");
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+
     fn derive(&self, label: &[u8]) -> [u8; KEY_BYTES] {
         let mut mac = blake2::Blake2sMac::<U32>::new((&self.0).into());
         mac.update(label);

@@ -44,6 +44,8 @@ pub struct Status {
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     Edge,
+    /// A host server of a spread group.
+    Host,
     Primary,
     Backup,
     /// A member that has not been told yet, or has stood down.
@@ -252,6 +254,7 @@ impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Edge => "edge",
+            Self::Host => "host",
             Self::Primary => "primary",
             Self::Backup => "backup",
             Self::None => "no role",

@@ -5,9 +5,9 @@
 use crate::bench::faults::FaultKind;
 use crate::bench::takeover::{Outcome, TakeoverArgs, failure, one_takeover};
 use crate::plot::{Chart, Line, stacked};
-use crate::rng::Rng;
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum as _};
+use holdfast_sim::Rng;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -88,7 +88,7 @@ pub fn run(args: &ChaosArgs) -> Result<ExitCode> {
     let mut rounds = Vec::new();
     while Instant::now() < until {
         let seed = args.seed.wrapping_add(rounds.len() as u64);
-        let words = draw(&mut Rng::new(seed));
+        let words = draw(&mut Rng::of_state(seed));
         let mut takeover = TakeoverArgs::of_words(&words)?;
         takeover.keep_logs.clone_from(&args.keep_logs);
         let command = format!("holdfast lab bench takeover {words} --runs 1 --seed {seed}");
@@ -185,9 +185,9 @@ mod tests {
     #[test]
     fn every_round_is_a_command_that_can_be_given() {
         for seed in 0..500 {
-            let words = draw(&mut Rng::new(seed));
+            let words = draw(&mut Rng::of_state(seed));
             assert!(TakeoverArgs::of_words(&words).is_ok(), "{words}");
-            assert_eq!(words, draw(&mut Rng::new(seed)));
+            assert_eq!(words, draw(&mut Rng::of_state(seed)));
         }
     }
 }

@@ -8,12 +8,12 @@ use crate::bench::service::{Variant, address, with_service};
 use crate::bench::takeover::{DAY_S, Outcome, PHASES, failure, second_of_day};
 use crate::load::{ConnectionReport, Fault, Group, Run, Spec, Workload};
 use crate::plot::{Chart, Line, Moment, Span, escape, stacked};
-use crate::rng::Rng;
 use crate::testbed::ours::GroupOptions;
 use crate::testbed::server::Program;
 use crate::testbed::{Plan, Role, Shape};
 use anyhow::{Context as _, Result};
 use clap::Args;
+use holdfast_sim::Rng;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,6 +40,9 @@ const PLOT_MS: (f64, f64) = (-100.0, 200.0);
 /// No fault takes this long to be detected; the clocks must have been set, ms.
 const LATE_MS: f64 = 60_000.0;
 
+/// The edge's steps of a switch-over that are shown.
+const STEPS: [&str; 7] = ["suspect", "cache", "declare", "fence", "switch", "resend", "regulate"];
+
 /// Columns of the story's timeline.
 const TIMELINE_COLUMNS: f64 = 50.0;
 
@@ -61,6 +64,8 @@ struct Chapter {
     plan: Vec<Group>,
     /// When the backup learnt of the fault, ms after it.
     detected_ms: Option<f64>,
+    /// The edge's steps of the switch-over, ms after the fault.
+    steps: Vec<(f64, String)>,
 }
 
 /// Runs the demonstration and tells its story on stdout.
@@ -125,7 +130,7 @@ fn one(kind: FaultKind, title: &'static str, seed: u64) -> Result<Chapter> {
     let outcome = with_service(Variant::Ours, Program::Redis, &plan, &options, 0, |service| {
         let testbed = service.testbed;
         let group = service.group()?;
-        let after_us = FAULT_EARLIEST_US + Rng::new(seed).below(FAULT_SPAN_US);
+        let after_us = FAULT_EARLIEST_US + Rng::of_state(seed).below(FAULT_SPAN_US);
         let steps = fault_steps(kind, testbed, group, seed)?;
         let spec = Spec {
             address: address(false)?,
@@ -140,24 +145,50 @@ fn one(kind: FaultKind, title: &'static str, seed: u64) -> Result<Chapter> {
         let report = report.with_context(|| group.log_tails())?;
         Ok(Outcome::of(report, Some(kind.survivor()), group))
     })?;
-    let detected_ms = detected_ms(&outcome);
-    Ok(Chapter { title, outcome, plan: clients(), detected_ms })
+    let clock = FaultClock::of(&outcome);
+    let detected_ms = clock.as_ref().and_then(|clock| detected_ms(&outcome, clock));
+    let steps = clock.map(|clock| edge_steps(&outcome, &clock)).unwrap_or_default();
+    Ok(Chapter { title, outcome, plan: clients(), detected_ms, steps })
 }
 
-/// The survivor says when its takeover was over and how long it took, by the
-/// calendar; the load says when the fault came, by the monotonic clock.
-fn detected_ms(outcome: &Outcome) -> Option<f64> {
+/// When the fault came, by the calendar: the load says it by the monotonic clock.
+struct FaultClock {
+    second_of_day: f64,
+}
+
+impl FaultClock {
+    fn of(outcome: &Outcome) -> Option<Self> {
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs_f64();
+        let since_ns = crate::monotonic_ns().checked_sub(outcome.report.fault_ns?)?;
+        Some(Self { second_of_day: now_s - since_ns as f64 / 1e9 })
+    }
+
+    /// How long after the fault that was, ms; `None` if it was not soon after.
+    fn ms(&self, second_of_day: f64) -> Option<f64> {
+        let ms = (second_of_day - self.second_of_day).rem_euclid(DAY_S) * 1e3;
+        Some(ms).filter(|ms| *ms < LATE_MS)
+    }
+}
+
+/// The edge's timeline, from suspicion to what was resent.
+fn edge_steps(outcome: &Outcome, clock: &FaultClock) -> Vec<(f64, String)> {
+    let steps = outcome.edge_events.iter().filter(|(_, what)| STEPS.contains(&what.as_str()));
+    steps.filter_map(|(at, what)| Some((clock.ms(second_of_day(at)?)?, what.clone()))).collect()
+}
+
+/// The survivor says when its takeover was over and how long it took.
+fn detected_ms(outcome: &Outcome, clock: &FaultClock) -> Option<f64> {
     let takeover = outcome.takeover.as_ref()?;
     let over_s = second_of_day(takeover.get("at")?.as_str()?)?;
-    let begun_s = over_s - takeover.get("total_us")?.as_f64()? / 1e6;
-    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs_f64();
-    let since_fault_s = crate::monotonic_ns().checked_sub(outcome.report.fault_ns?)? as f64 / 1e9;
-    Some((begun_s - (now_s - since_fault_s)).rem_euclid(DAY_S) * 1e3).filter(|ms| *ms < LATE_MS)
+    clock.ms(over_s - takeover.get("total_us")?.as_f64()? / 1e6)
 }
 
 /// Milliseconds after the fault, and what happened then.
 fn events(chapter: &Chapter) -> Vec<(f64, String)> {
     let mut events = vec![(0.0, chapter.title.to_owned())];
+    // What the edge did long after is of the next death, or none of this one's.
+    let steps = chapter.steps.iter().filter(|(ms, _)| *ms < PLOT_MS.1);
+    events.extend(steps.map(|(ms, what)| (*ms, format!("edge: {what}"))));
     let phases = chapter.outcome.takeover.as_ref().and_then(|it| it.get("phases_us"));
     if let Some(phases) = phases {
         let mut at_us = chapter.detected_ms.unwrap_or(0.0) * 1e3;

@@ -16,10 +16,10 @@ pub mod models;
 mod parallel;
 mod plan;
 pub mod plot;
-mod rng;
 pub mod scenario;
 mod simulate;
 pub mod testbed;
+mod units;
 
 /// One takeover at a time, for tests and demonstrations.
 pub mod takeover {
@@ -28,6 +28,9 @@ pub mod takeover {
 }
 
 pub use cli::{LabCommand, run};
+
+/// Version and commit of this program: what replays a run.
+pub const BUILD: &str = env!("HOLDFAST_BUILD");
 
 use anyhow::{Context as _, Result};
 use rustix::process::{Signal, set_parent_process_death_signal};

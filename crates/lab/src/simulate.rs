@@ -1,6 +1,7 @@
 //! `holdfast lab simulate`: the whole cluster in virtual time, seed by seed, and
 //! `holdfast lab bench simulate`: how fast that is.
 
+use crate::BUILD;
 use crate::bench::progress;
 use anyhow::Result;
 use clap::Args;
@@ -110,7 +111,7 @@ fn sweep(first: u64, seeds: u64) -> SimulateReport {
         report.replies += outcome.replies;
         report.takeovers += outcome.takeovers;
         report.service_ended += u64::from(outcome.service_ended);
-        if let Some(line) = outcome.failure() {
+        if let Some(line) = outcome.failure().map(|line| format!("{line} (holdfast {BUILD})")) {
             report.violations += 1;
             if report.failures.is_empty() {
                 bar.suspend(|| eprintln!("{}\n{line}", trace_tail(seed)));

@@ -43,6 +43,19 @@ impl Link {
     }
 }
 
+/// The name of interface `index` in the calling thread's network namespace;
+/// `None` if there is none.
+#[must_use]
+pub fn name_of(index: u32) -> Option<String> {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: the kernel writes a C string of at most IF_NAMESIZE bytes.
+    if unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null() {
+        return None;
+    }
+    let bytes = name.iter().map(|byte| byte.cast_unsigned()).take_while(|byte| *byte != 0);
+    String::from_utf8(bytes.collect()).ok()
+}
+
 fn hardware(name: &str) -> io::Result<[u8; 6]> {
     let fd = sockopt::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
     // SAFETY: ifreq is plain data; all zero is a valid value.

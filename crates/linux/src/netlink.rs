@@ -1,4 +1,4 @@
-//! The little netlink that addresses and socket diagnosis need: requests as
+//! The little netlink that addresses, routes and socket diagnosis need: requests as
 //! bytes, answers as an iterator that trusts no length.
 
 use crate::sockopt;
@@ -85,5 +85,19 @@ pub(crate) fn answers(mut bytes: &[u8]) -> impl Iterator<Item = Answer<'_>> {
         let kind = u16::from_ne_bytes([header[4], header[5]]);
         bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or(&[]);
         Some(Answer { kind, sequence: word(8), body })
+    })
+}
+
+/// The attributes of a message body; ends at the first impossible length.
+pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    /// The two high bits of a type are flags.
+    const KIND: u16 = 0x3fff;
+    std::iter::from_fn(move || {
+        let header: &[u8; 4] = bytes.first_chunk()?;
+        let len = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let kind = u16::from_ne_bytes([header[2], header[3]]) & KIND;
+        let value = bytes.get(4..len)?;
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+        Some((kind, value))
     })
 }

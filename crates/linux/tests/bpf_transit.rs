@@ -5,6 +5,7 @@ mod bpf_common;
 
 use bpf_common::{ACK, Context, Frame, Lab, PASS, REDIRECT, STOLEN, SYN};
 use bpf_common::{counter, ifindex, is_root, sh, sums_are_right};
+use holdfast_linux::bpf::{How, Question, Verdict};
 use holdfast_linux::bpf::{STRINGS_MAX, StringPort, TRANSIT_SLOTS};
 use holdfast_linux::bpf::{Transit, TransitConfig, TransitState};
 use std::net::IpAddr;
@@ -81,11 +82,11 @@ impl Fixture {
         assert_eq!(self.transit.state().expect("table"), Some(state));
     }
 
-    fn from_outside(&self, frame: &[u8]) -> (u32, Vec<u8>) {
+    fn outside_sends(&self, frame: &[u8]) -> (u32, Vec<u8>) {
         self.lab.run(OUTSIDE, frame, Context { ifindex: ifindex("nc"), ..Context::default() })
     }
 
-    fn from_string(&self, string: usize, frame: &[u8]) -> (u32, Vec<u8>) {
+    fn string_sends(&self, string: usize, frame: &[u8]) -> (u32, Vec<u8>) {
         let ifindex = ifindex(&format!("n{string}"));
         self.lab.run(STRING, frame, Context { ifindex, ..Context::default() })
     }
@@ -93,7 +94,7 @@ impl Fixture {
     /// The string into which a frame from outside goes.
     fn string_of(&self, frame: &[u8]) -> usize {
         let before = self.transit.traffic();
-        let (verdict, out) = self.from_outside(frame);
+        let (verdict, out) = self.outside_sends(frame);
         assert_eq!(verdict, REDIRECT);
         assert_eq!(out[..14], frame[..14], "the kernel addresses the frame");
         let after = self.transit.traffic();
@@ -154,7 +155,7 @@ fn flows_keep_their_string_and_differ() {
     }
     let mut f = Fixture::new("keep", true, false);
     assert_eq!(f.transit.state().expect("table"), None);
-    assert_eq!(f.from_outside(&request(1).build()).0, STOLEN, "a new table is closed");
+    assert_eq!(f.outside_sends(&request(1).build()).0, STOLEN, "a new table is closed");
     f.use_both();
     let strings: Vec<usize> =
         (1..=8).map(|port| f.string_of(&request(port).flags(SYN).build())).collect();
@@ -188,14 +189,14 @@ fn hops_and_sums_are_right_in_both_directions() {
     let mut f = Fixture::new("hops", true, false);
     f.use_strings(0b001);
     for frame in [request(1), request6(1)] {
-        let (verdict, out) = f.from_outside(&frame.build());
+        let (verdict, out) = f.outside_sends(&frame.build());
         assert_eq!(verdict, REDIRECT);
         assert_eq!(out, frame.clone().ttl(frame.ttl - 1).build());
         assert!(sums_are_right(&out));
     }
     let reply6 = Frame::new((address(SERVER6), 80), (address(CLIENT6), 1)).payload(9);
     for frame in [reply(1), reply6] {
-        let (verdict, out) = f.from_string(0, &frame.build());
+        let (verdict, out) = f.string_sends(0, &frame.build());
         assert_eq!(verdict, REDIRECT);
         let mut expected = frame.clone().ttl(frame.ttl - 1).build();
         expected[..6].copy_from_slice(&CLIENT_MAC);
@@ -227,7 +228,7 @@ fn what_is_not_for_the_strings_takes_the_plain_route() {
         ("for another host", other_host),
         ("ARP", arp),
     ] {
-        assert_eq!(f.from_outside(&frame), (PASS, frame.clone()), "{name}");
+        assert_eq!(f.outside_sends(&frame), (PASS, frame.clone()), "{name}");
     }
     let from = |target: &str| Frame::new((address(SERVER4), 80), (address(target), 1));
     for (name, frame) in [
@@ -236,7 +237,7 @@ fn what_is_not_for_the_strings_takes_the_plain_route() {
         ("the last hop", reply(1).ttl(1).build()),
         ("a client that is not known yet", from("10.8.0.7").build()),
     ] {
-        assert_eq!(f.from_string(0, &frame), (PASS, frame.clone()), "{name}");
+        assert_eq!(f.string_sends(0, &frame), (PASS, frame.clone()), "{name}");
     }
     assert_eq!(f.count("into"), 0);
     // It came through the string all the same: its flow is known.
@@ -270,7 +271,7 @@ fn only_the_flows_of_a_dead_string_move() {
         }
         assert_eq!(f.count("returned"), if return_all { moved } else { 0 });
         f.use_strings(0);
-        assert_eq!(f.from_outside(&request(1).build()).0, STOLEN);
+        assert_eq!(f.outside_sends(&request(1).build()).0, STOLEN);
         assert_eq!(f.count("no_string"), 1);
         f.transit.detach().expect("detach");
     }
@@ -285,20 +286,20 @@ fn one_edge_leads_and_the_other_follows() {
         let mut f = Fixture::new(if leads { "lead" } else { "follow" }, leads, false);
         f.use_slots(0b111, [0; TRANSIT_SLOTS]);
         // The other edge has put a flow on string 1.
-        assert_eq!(f.from_string(1, &reply(1).flags(SYN).build()).0, REDIRECT);
+        assert_eq!(f.string_sends(1, &reply(1).flags(SYN).build()).0, REDIRECT);
         assert_eq!(f.string_of(&request(1).flags(SYN | ACK).build()), 1);
         // It moves it to string 2.
-        f.from_string(2, &reply(1).build());
+        f.string_sends(2, &reply(1).build());
         assert_eq!(f.string_of(&request(1).build()), if leads { 1 } else { 2 });
         assert_eq!(f.count("followed"), u64::from(!leads));
         // Whoever leads follows, too, when its own string is dead.
         f.use_slots(0b100, [2; TRANSIT_SLOTS]);
-        f.from_string(2, &reply(1).build());
+        f.string_sends(2, &reply(1).build());
         assert_eq!(f.string_of(&request(1).build()), 2);
         assert_eq!((f.count("followed"), f.count("moved")), (1, 0));
         // What a dead string still delivers moves nothing, and starts nothing.
-        f.from_string(0, &reply(1).build());
-        f.from_string(0, &reply(2).build());
+        f.string_sends(0, &reply(1).build());
+        f.string_sends(0, &reply(2).build());
         assert_eq!(f.string_of(&request(1).build()), 2);
         assert_eq!((f.count("learned"), f.count("new")), (1, 0));
         f.transit.detach().expect("detach");
@@ -413,19 +414,51 @@ fn truncated_and_hostile_frames_do_no_harm() {
     let whole = [request(1).build(), udp(request(1).build()), request6(1).build(), quote, quote6];
     for frame in &whole {
         for len in shortest(frame)..=frame.len() {
-            let verdict = f.from_outside(&frame[..len]).0;
+            let verdict = f.outside_sends(&frame[..len]).0;
             assert!([PASS, REDIRECT, STOLEN].contains(&verdict), "{len} bytes: {verdict}");
-            let verdict = f.from_string(0, &frame[..len]).0;
+            let verdict = f.string_sends(0, &frame[..len]).0;
             assert!([PASS, REDIRECT, STOLEN].contains(&verdict), "{len} bytes: {verdict}");
         }
         for at in 14..frame.len() {
             let mut changed = frame.clone();
             changed[at] ^= 0xff;
-            f.from_outside(&changed);
-            f.from_string(1, &changed);
+            f.outside_sends(&changed);
+            f.string_sends(1, &changed);
         }
     }
     assert_eq!(f.string_of(&request(1).build()), f.string_of(&request(1).build()));
+}
+
+#[test]
+fn a_question_is_answered_and_leaves_no_trace() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("trace", true, false);
+    f.use_strings(0b010);
+    let question = |port| Question {
+        from: (address(CLIENT4), port).into(),
+        to: (address(SERVER4), 80).into(),
+        udp: false,
+        syn: true,
+        payload_bytes: 0,
+    };
+    f.string_of(&request(1).build());
+    f.use_slots(0b111, [2; TRANSIT_SLOTS]);
+    let before = (f.transit.counters(), f.transit.traffic());
+    let ask = |question: &Question| f.transit.trace(question).expect("an answer");
+    for (port, how, member) in [(1, How::Flow, 1), (2, How::New, 2)] {
+        let answer = ask(&question(port));
+        assert_eq!((answer.verdict, answer.how), (Verdict::Redirected, how));
+        assert_eq!(answer.member, Some(member));
+    }
+    let long = Question { payload_bytes: 1600, ..question(1) };
+    assert_eq!(ask(&long).verdict, Verdict::Plain);
+    let elsewhere = Question { to: (address("10.8.0.9"), 80).into(), ..question(1) };
+    assert_eq!(ask(&elsewhere).verdict, Verdict::Plain);
+    assert_eq!((f.transit.counters(), f.transit.traffic()), before);
+    f.use_strings(0);
+    assert_eq!(f.transit.trace(&question(1)).expect("an answer").verdict, Verdict::Dropped);
 }
 
 #[test]

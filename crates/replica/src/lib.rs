@@ -14,13 +14,12 @@ pub mod promotion;
 mod segment;
 mod stream;
 mod tap;
-mod time;
 
+pub use holdfast_wire::time::Nanos;
 pub use lag::{LAG_MAX, Lag};
 pub use segment::TapSegment;
 pub use stream::{BEYOND_BYTES_MAX, BEYOND_SEGMENTS_MAX, Inserted, STREAM_BYTES_MAX, Stream};
 pub use tap::{ACK_SLACK_BYTES, RAWS_BYTES_MAX, Verdict};
-pub use time::Nanos;
 
 /// Connections that a pair can know at a time, bound by the shared table.
 pub const CONNS_MAX: usize = holdfast_wire::shm::CONNS_MAX;

@@ -2,7 +2,7 @@
 
 use crate::Ns;
 use crate::check::Checkers;
-use crate::member::{Beats, Daemon, News, Phase, cluster, detector, replica};
+use crate::member::{Beats, Daemon, News, Phase, detector};
 use crate::packet::Packet;
 use crate::pipe::{Input, Kind};
 use crate::plan::Mutation;
@@ -10,8 +10,8 @@ use crate::server::{KEY, Mode, Server};
 use crate::takeover::Cause;
 use crate::world::{NAMES, World};
 use holdfast_cluster::detector::Detector;
-use holdfast_replica::Broken;
 use holdfast_replica::backup::{Backup, BackupOutput, FRAMES_QUEUED_MAX};
+use holdfast_replica::{Broken, Nanos};
 use holdfast_wire::log::Header;
 use holdfast_wire::message::Message;
 
@@ -98,6 +98,7 @@ impl BackupOutput for Acting<'_> {
 impl World {
     pub fn follower_starts(&mut self, d: &mut Daemon) -> Phase {
         let member = d.member;
+        d.other_alone = false;
         self.start_server(member, Mode::Replay);
         let follower = Follower {
             machine: Backup::new(KEY),
@@ -156,8 +157,9 @@ impl World {
             return self.give_up(d, "the primary went on alone");
         }
         let is_long = |since: Ns| now - since > START_PATIENCE;
-        let unheard = !d.other_reached && f.armed.is_some_and(is_long);
-        let cause = cause.or(unheard.then_some(Cause::Unheard));
+        let told = if d.other_alone { Cause::Alone } else { Cause::Unheard };
+        let may = (d.other_alone || !d.other_reached) && f.armed.is_some_and(is_long);
+        let cause = cause.or(may.then_some(told));
         if let Some(cause) = cause.filter(|_| self.plan.mutation != Some(Mutation::NeverPromote)) {
             return self.takeover_begins(d, f, cause);
         }
@@ -186,7 +188,7 @@ impl World {
 
     /// Confirms nothing any more; what is under way is drained.
     pub fn begin_promotion(&mut self, member: usize, f: &mut Follower, peer_lost: bool) {
-        let at = replica(self.now);
+        let at = Nanos(self.now);
         f.follows = false;
         f.promoting = self.plan.mutation != Some(Mutation::SentAway);
         self.acting(member, f, |machine, out| {
@@ -198,14 +200,14 @@ impl World {
     }
 
     pub fn peer_lost(&mut self, member: usize, f: &mut Follower) {
-        let at = replica(self.now);
+        let at = Nanos(self.now);
         self.acting(member, f, |machine, out| machine.handle_peer_lost(at, out));
     }
 
     /// `Follower::turn`: says why to promote.
     pub fn follower_turn(&mut self, d: &mut Daemon, f: &mut Follower) -> Option<Cause> {
         let (now, member) = (self.now, d.member);
-        let at = replica(now);
+        let at = Nanos(now);
         self.take_tap(d, f);
         let lost = self.take_peer(d, f);
         let room = f.room_wanted && self.ring_has_room(member);
@@ -263,7 +265,7 @@ impl World {
             f.held_bytes += packet.payload.len();
             self.check.copy_taken(packet);
             self.acting(member, f, |machine, out| {
-                packet.with_view(|view| machine.handle_segment(replica(now), view, out));
+                packet.with_view(|view| machine.handle_segment(Nanos(now), view, out));
             });
         }
         if !packets.is_empty() {
@@ -292,7 +294,7 @@ impl World {
                         if f.armed.replace(f.armed.unwrap_or(now)).is_none() {
                             f.detector = detector(now);
                         }
-                        f.detector.handle_beat(cluster(now), number, echo, &mut beats);
+                        f.detector.handle_beat(Nanos(now), number, echo, &mut beats);
                     }
                     Ok(Message::Refused { reason }) if !f.promoting => {
                         // Its state was complete, but it believes its primary.
@@ -303,12 +305,12 @@ impl World {
                     }
                     Ok(Message::Refused { .. }) => {}
                     Ok(message) => {
-                        f.detector.handle_received(cluster(now), &mut beats);
+                        f.detector.handle_received(Nanos(now), &mut beats);
                         if let Message::Conn { record, .. } = &message {
                             self.check.conn_taken(record);
                         }
                         self.acting(d.member, f, |machine, out| {
-                            machine.handle_message(replica(now), &message, out);
+                            machine.handle_message(Nanos(now), &message, out);
                         });
                     }
                     Err(bad) => self.check.violation(now, "message", bad.to_string()),
@@ -324,7 +326,7 @@ impl World {
             return false;
         }
         let mut beats = Beats::default();
-        f.detector.handle_timeout(cluster(self.now), &mut beats);
+        f.detector.handle_timeout(Nanos(self.now), &mut beats);
         let executed = self.hosts[d.member].server.as_ref().map_or(0, |s| s.executed);
         for (number, echo) in beats.send {
             self.tell_peer(d, &Message::Beat { number, echo, executed });

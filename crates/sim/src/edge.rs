@@ -7,7 +7,7 @@ use crate::packet::{ACK, NO_SCALING, Packet, shift};
 use crate::pipe::{Input, PipeId, Process};
 use crate::plan::Mutation;
 use crate::world::{EDGE, Event, NAMES, World};
-use holdfast_cluster::membership::{Decision, EdgeMembership};
+use holdfast_cluster::membership::{Decision, EdgeMembership, Refusal};
 use holdfast_cluster::state::EdgeState;
 use holdfast_wire::message::{ConnKey, FlowBounds, Message};
 use holdfast_wire::packet::Flags;
@@ -420,6 +420,9 @@ impl World {
         match daemon.machine.handle_promote(NAMES[member], epoch) {
             Decision::Refuse(refusal) => {
                 let reason = refusal.to_string();
+                if refusal == Refusal::BackupInStep {
+                    self.edge_sends(1 - member, &Message::Alone { member: NAMES[member] });
+                }
                 self.edge_sends(member, &Message::Refused { reason: &reason });
                 reason
             }

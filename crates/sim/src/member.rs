@@ -9,6 +9,7 @@ use crate::pipe::{Input, Kind, PipeId, Process, RETRY};
 use crate::primary::Primary;
 use crate::takeover::Takeover;
 use crate::world::{Event, NAMES, World};
+use holdfast_cluster::Nanos;
 use holdfast_cluster::detector::{Detector, DetectorOutput};
 use holdfast_wire::message::{FlowBounds, Message};
 use std::collections::VecDeque;
@@ -55,6 +56,8 @@ pub struct Daemon {
     pub heard: Option<(u64, Option<usize>)>,
     /// Whether the edge hears the other member.
     pub other_reached: bool,
+    /// The other member is current and has lost this one.
+    pub other_alone: bool,
     pub edge: Link,
     pub pair: Link,
     pub phase: Phase,
@@ -88,16 +91,8 @@ impl DetectorOutput for Beats {
     }
 }
 
-pub fn cluster(now: Ns) -> holdfast_cluster::Nanos {
-    holdfast_cluster::Nanos(now)
-}
-
-pub fn replica(now: Ns) -> holdfast_replica::Nanos {
-    holdfast_replica::Nanos(now)
-}
-
 pub fn detector(now: Ns) -> Detector {
-    Detector::new(cluster(now), cluster(HEARTBEAT))
+    Detector::new(Nanos(now), Nanos(HEARTBEAT))
 }
 
 impl Daemon {
@@ -121,6 +116,7 @@ impl World {
             epoch: 0,
             heard: None,
             other_reached: true,
+            other_alone: false,
             edge: Link::default(),
             pair: Link::default(),
             phase: Phase::Ask { ask_at: 0 },
@@ -266,6 +262,9 @@ impl World {
                     }
                     Ok(Message::Reach { member, yes }) if member == NAMES[1 - d.member] => {
                         d.other_reached = yes;
+                    }
+                    Ok(Message::Alone { member }) if member == NAMES[1 - d.member] => {
+                        d.other_alone = true;
                     }
                     Ok(Message::Beat { number, .. }) => {
                         let answer = Message::Beat { number, echo: number, executed: 0 };

@@ -3,15 +3,15 @@
 
 use crate::Ns;
 use crate::gate::Held;
-use crate::member::{Beats, Daemon, News, Phase, cluster, detector, replica};
+use crate::member::{Beats, Daemon, News, Phase, detector};
 use crate::packet::Packet;
 use crate::pipe::{Input, PipeId};
 use crate::plan::Mutation;
 use crate::server::Mode;
 use crate::world::{NAMES, World};
 use holdfast_cluster::detector::Detector;
-use holdfast_replica::Broken;
 use holdfast_replica::primary::{FRAMES_UNCONFIRMED_MAX, Primary as Machine, PrimaryOutput};
+use holdfast_replica::{Broken, Nanos};
 use holdfast_wire::message::{ConnId, ConnKey, ConnProgress, Message};
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -300,7 +300,7 @@ impl World {
                 told: None,
             };
             p.conns.insert(id, conn);
-            let (now, socket) = (replica(now), crate::kernel::cookie(record.iss, record.irs));
+            let (now, socket) = (Nanos(now), crate::kernel::cookie(record.iss, record.irs));
             self.act(d, p, |machine, out| machine.handle_synack(now, id, socket, record, out));
         }
     }
@@ -312,7 +312,7 @@ impl World {
         if tail > from {
             self.act(d, p, |machine, out| {
                 let bytes = out.log[from as usize..].to_vec();
-                machine.handle_log(replica(now), from, &bytes, out);
+                machine.handle_log(Nanos(now), from, &bytes, out);
             });
         }
     }
@@ -327,11 +327,11 @@ impl World {
                 Input::Lost(pipe) => lost |= pipe == p.peer,
                 Input::Message(pipe, bytes) if pipe == p.peer => match Message::decode(&bytes) {
                     Ok(Message::Beat { number, echo, .. }) => {
-                        p.detector.handle_beat(cluster(now), number, echo, &mut beats);
+                        p.detector.handle_beat(Nanos(now), number, echo, &mut beats);
                     }
                     Ok(message) => {
-                        p.detector.handle_received(cluster(now), &mut beats);
-                        self.act(d, p, |m, out| m.handle_message(replica(now), &message, out));
+                        p.detector.handle_received(Nanos(now), &mut beats);
+                        self.act(d, p, |m, out| m.handle_message(Nanos(now), &message, out));
                     }
                     Err(bad) => self.check.violation(now, "message", bad.to_string()),
                 },
@@ -362,7 +362,7 @@ impl World {
             self.reap(d, p);
         }
         let mut beats = Beats::default();
-        p.detector.handle_timeout(cluster(now), &mut beats);
+        p.detector.handle_timeout(Nanos(now), &mut beats);
         for (number, echo) in beats.send {
             self.send(p.peer, 1, &Message::Beat { number, echo, executed: p.log_at });
         }
@@ -408,7 +408,7 @@ impl World {
             }
         }
         if !news.is_empty() {
-            self.act(d, p, |machine, out| machine.handle_progress(replica(now), &news, out));
+            self.act(d, p, |machine, out| machine.handle_progress(Nanos(now), &news, out));
         }
     }
 
@@ -458,7 +458,7 @@ impl World {
         p.ending.remove(&id);
         p.conns.remove(&id);
         p.linger.push_back((now, id));
-        self.act(d, p, |machine, out| machine.handle_gone(replica(now), id, out));
+        self.act(d, p, |machine, out| machine.handle_gone(Nanos(now), id, out));
     }
 
     // Without the backup.
@@ -469,7 +469,7 @@ impl World {
             gate.server_dead = true;
         }
         self.take_log(d, &mut p);
-        self.act(d, &mut p, |machine, out| machine.handle_server_died(replica(now), out));
+        self.act(d, &mut p, |machine, out| machine.handle_server_died(Nanos(now), out));
         p.stage = Stage::ServerDied;
         Phase::Primary(p)
     }

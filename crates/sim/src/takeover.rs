@@ -4,11 +4,12 @@
 use crate::Ns;
 use crate::backup::Follower;
 use crate::kernel::Socket;
-use crate::member::{Daemon, News, Phase, replica};
+use crate::member::{Daemon, News, Phase};
 use crate::packet::{ACK, NO_SCALING, Packet, Truth};
 use crate::plan::Mutation;
 use crate::server::{Mode, Server};
 use crate::world::{NAMES, World};
+use holdfast_replica::Nanos;
 use holdfast_replica::promotion::{Diverged, Probe, Promotion, PromotionOutput, Restore, Why};
 use holdfast_wire::message::{ConnId, FlowBounds, Message};
 use holdfast_wire::packet::Flags;
@@ -24,6 +25,7 @@ pub enum Cause {
     ChannelLost,
     Silent,
     Unheard,
+    Alone,
 }
 
 /// What the edge has said.
@@ -192,7 +194,7 @@ impl World {
     }
 
     fn probe(&mut self, d: &mut Daemon, mut t: Box<Takeover>) -> Phase {
-        let at = replica(self.now);
+        let at = Nanos(self.now);
         let Some(mut promotion) = t.follower.machine.plan(at) else {
             return self.give_up(d, "the log did not end");
         };
@@ -240,7 +242,7 @@ impl World {
         t: &mut Takeover,
         promotion: &mut Promotion,
     ) -> Result<(), String> {
-        let (now, at) = (self.now, replica(self.now));
+        let (now, at) = (self.now, Nanos(self.now));
         let copies: Vec<Packet> =
             self.hosts[member].tap.as_mut().map(|tap| tap.drain(..).collect()).unwrap_or_default();
         let Some(server) = &self.hosts[member].server else { return Ok(()) };

@@ -13,5 +13,8 @@ pub mod log;
 pub mod message;
 #[cfg(feature = "std")]
 pub mod packet;
+#[cfg(feature = "std")]
+pub mod pcapng;
 pub mod seq;
 pub mod shm;
+pub mod time;

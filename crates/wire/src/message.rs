@@ -1,4 +1,4 @@
-//! Messages between members.
+//! Messages between members, and between them and their edge.
 //!
 //! Encoded with postcard inside one encrypted channel message each. Every
 //! length is bounded by the channel's message limit; unknown variants and
@@ -8,11 +8,13 @@ use crate::seq::SeqNo;
 use serde::{Deserialize, Serialize};
 
 /// Version of the conversation; another version is refused in [`Message::Hello`].
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Largest encoded message: several channel records carry a longer one.
 pub const MESSAGE_MAX: usize = 4 << 20;
 /// Parts that a world in [`Message::Hello`] may have; more is malformed.
 pub const WORLD_PARTS_MAX: usize = 4096;
+/// Services that one [`Message::Announce`] may name; more is malformed.
+pub const OFFERS_MAX: usize = 64;
 /// Longest name of a [`WorldPart`], in bytes; a longer one is malformed.
 pub const WORLD_NAME_BYTES_MAX: usize = 256;
 
@@ -189,6 +191,11 @@ pub enum Message<'a> {
         member: &'a str,
         yes: bool,
     },
+    /// The current member asked to run on alone and was refused, because who reads
+    /// this is in step and answers: it takes over, or both would wait.
+    Alone {
+        member: &'a str,
+    },
     /// The backup is in step with the primary in this epoch (or no longer is).
     InStep {
         epoch: u64,
@@ -208,6 +215,27 @@ pub enum Message<'a> {
         flows: Vec<FlowBounds>,
         last: bool,
     },
+
+    // host server -> edge of a spread group
+    /// Everything that the host server serves now, and how packets reach it. What
+    /// it named before and does not name any more is withdrawn.
+    Announce {
+        weight: u32,
+        /// Not encapsulated.
+        layer2: bool,
+        /// Its ends of the tunnel, IPv4 mapped into IPv6: one per family at most.
+        tunnels: Vec<[u8; 16]>,
+        /// At most [`OFFERS_MAX`].
+        services: Vec<Offer>,
+    },
+}
+
+/// A service that a host server announces; IPv4 mapped into IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Offer {
+    pub address: [u8; 16],
+    pub port: u16,
+    pub udp: bool,
 }
 
 /// A message that could not be decoded.
@@ -242,9 +270,16 @@ impl<'a> Message<'a> {
     }
 
     fn is_bounded(&self) -> bool {
-        let Self::Hello { world, .. } = self else { return true };
-        world.len() <= WORLD_PARTS_MAX
-            && world.iter().all(|part| part.name.len() <= WORLD_NAME_BYTES_MAX)
+        match self {
+            Self::Hello { world, .. } => {
+                world.len() <= WORLD_PARTS_MAX
+                    && world.iter().all(|part| part.name.len() <= WORLD_NAME_BYTES_MAX)
+            }
+            Self::Announce { tunnels, services, .. } => {
+                tunnels.len() <= 2 && services.len() <= OFFERS_MAX
+            }
+            _ => true,
+        }
     }
 }
 

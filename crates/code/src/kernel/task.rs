@@ -114,17 +114,7 @@ impl<'a, D: Divisors> Task<'a, D> {
         check_shape(cell_len, outputs, divisors.covers(columns.len()));
         assert!(target.len() >= outputs * cell_len);
         assert!(are_cells(columns, source.len(), cell_len));
-        Self {
-            cell_len,
-            source: source.as_ptr(),
-            columns,
-            divisors,
-            first: None,
-            mix: None,
-            target: target.as_mut_ptr(),
-            places: &IN_ORDER[..outputs],
-            borrowed: PhantomData,
-        }
+        Self::sums(cell_len, source, columns, divisors, target, &IN_ORDER[..outputs])
     }
 
     /// `sums[o] += Σ source[columns[k]] / divisor(o, k)`.
@@ -185,6 +175,19 @@ impl<'a, D: Divisors> Task<'a, D> {
         check_shape(cell_len, places.len(), divisors.covers(columns.len()));
         assert!(are_cells(columns, source.len(), cell_len));
         assert!(are_cells(places, target.len(), cell_len));
+        Self::sums(cell_len, source, columns, divisors, target, places)
+    }
+
+    /// Without first and mix, from one buffer to another; the caller has checked.
+    #[inline(always)]
+    fn sums(
+        cell_len: usize,
+        source: &'a [u8],
+        columns: &'a [u8],
+        divisors: D,
+        target: &'a mut [u8],
+        places: &'a [u8],
+    ) -> Self {
         Self {
             cell_len,
             source: source.as_ptr(),

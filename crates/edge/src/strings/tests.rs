@@ -39,7 +39,7 @@ fn a_dead_string_is_replaced_in_order() {
         events,
         [
             StringsEvent::Declared { string: 0, by_peer: false },
-            StringsEvent::Table(table),
+            StringsEvent::Table(Box::new(table)),
             StringsEvent::Restored { strings: 0b01 },
             StringsEvent::Capacity { bytes_per_s: 50 * MBIT, full_bytes_per_s: 100 * MBIT },
         ]
@@ -64,7 +64,10 @@ fn a_string_returns_after_some_heartbeats_in_a_row() {
     strings.handle_beat(0, 0);
     let table = strings.table();
     assert_eq!(parts(&table)[0], SLOTS);
-    assert_eq!(drain(&mut strings), [StringsEvent::Returned(0), StringsEvent::Table(table)]);
+    assert_eq!(
+        drain(&mut strings),
+        [StringsEvent::Returned(0), StringsEvent::Table(Box::new(table))]
+    );
 }
 
 #[test]
@@ -112,6 +115,27 @@ fn silence_on_all_strings_kills_none() {
     strings.handle_suspected(0);
     strings.handle_silent(0);
     assert_eq!(strings.usable(), 0b10);
+}
+
+#[test]
+fn a_string_is_not_dead_for_one_heartbeat_that_another_is_ahead() {
+    let mut strings = machine(Mode::ActiveActive, &[MBIT, MBIT]);
+    for string in [1, 0] {
+        strings.handle_beat(string, 0);
+    }
+    // The other edge's daemon dies in the middle of its round.
+    strings.handle_silent(1);
+    assert_eq!(drain(&mut strings), []);
+    strings.handle_suspected(0);
+    strings.handle_silent(0);
+    assert_eq!(drain(&mut strings), [StringsEvent::Suspected(0), StringsEvent::AllSilent]);
+    // Here it has not: string 1 alone is silent.
+    let mut strings = machine(Mode::ActiveActive, &[MBIT, MBIT]);
+    for string in [1, 0, 0] {
+        strings.handle_beat(string, 0);
+    }
+    strings.handle_silent(1);
+    assert_eq!(strings.usable(), 0b01);
 }
 
 #[test]
@@ -165,7 +189,7 @@ proptest! {
             }
             for event in drain(&mut strings) {
                 if let StringsEvent::Table(table) = event {
-                    in_force = table;
+                    in_force = *table;
                 }
             }
             prop_assert_eq!(&in_force, &strings.table());

@@ -139,6 +139,7 @@ fn prologue(identity: &Identity) -> Vec<u8> {
     prologue.push(match identity.kind {
         Kind::Edge => 1,
         Kind::Pair => 2,
+        Kind::Spread => 3,
     });
     prologue.extend_from_slice(identity.group.as_bytes());
     prologue

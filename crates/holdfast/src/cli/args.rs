@@ -19,7 +19,7 @@ Exit codes:
 /// the primary dies, the backup continues every TCP connection, byte for byte,
 /// and no client notices more than a pause of milliseconds.
 #[derive(Debug, Parser)]
-#[command(name = "holdfast", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "holdfast", version = holdfast_lab::BUILD, after_help = EXIT_CODES, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub verb: Verb,
@@ -60,6 +60,12 @@ pub enum Verb {
     /// With --config it also compares the file with this host: interfaces,
     /// addresses, key, return path. Run it on every host before the first start.
     Check(CheckArgs),
+    /// Write packets that the programs changed, moved or dropped, with the reason.
+    ///
+    /// A pcapng file with a comment per packet, for Wireshark or tshark:
+    /// holdfast capture --config FILE -o - | wireshark -k -i -
+    /// Packets are cut after 256 bytes; they pass no slower for being watched.
+    Capture(CaptureArgs),
     /// Make the group's key.
     #[command(subcommand)]
     Key(KeyVerb),
@@ -141,6 +147,22 @@ pub struct CheckArgs {
     /// One JSON object of the schema holdfast.check/1.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `capture`.
+#[derive(Args, Debug)]
+pub struct CaptureArgs {
+    #[command(flatten)]
+    pub group: GroupArgs,
+    /// Where to; `-` is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// End after so many packets.
+    #[arg(long, value_name = "COUNT")]
+    pub packets: Option<u64>,
+    /// End after so many seconds; else with Ctrl-C.
+    #[arg(long, value_name = "SECONDS")]
+    pub seconds: Option<u64>,
 }
 
 /// What can be done with keys.

@@ -162,12 +162,21 @@ impl GroupFile {
     /// The admin socket of the daemon with this role.
     #[must_use]
     pub fn admin_socket(&self, role: &str) -> PathBuf {
-        let run_dir = match self {
+        self.run_dir().join(format!("{role}.sock"))
+    }
+
+    /// Where the daemon with this role pins its eBPF programs and maps.
+    #[must_use]
+    pub fn pin_dir(&self, role: &str) -> PathBuf {
+        self.run_dir().join(format!("bpf-{role}"))
+    }
+
+    fn run_dir(&self) -> &Path {
+        match self {
             Self::Replicated(config) => &config.group.run_dir,
             Self::Spread(config) => &config.group.run_dir,
             Self::Transit(config) => &config.group.run_dir,
-        };
-        run_dir.join(format!("{role}.sock"))
+        }
     }
 
     /// The replicated group's file, for verbs that only such groups have.

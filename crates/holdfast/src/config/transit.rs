@@ -450,7 +450,7 @@ fn rate(text: &str) -> Option<u64> {
 }
 
 fn write_rate<S: serde::Serializer>(rate: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-    let whole = |(_, factor): &&(&str, f64)| rate % *factor as u64 == 0;
+    let whole = |(_, factor): &&(&str, f64)| rate.is_multiple_of(*factor as u64);
     let (unit, factor) = UNITS.iter().rev().find(whole).unwrap_or(&UNITS[0]);
     serializer.serialize_str(&format!("{}{unit}", rate / *factor as u64))
 }
@@ -481,7 +481,7 @@ mod tests {
         for (from, to, message) in [
             ("\"1gbit\"", "\"1gb\"", "capacity = \"1gb\" is not a rate"),
             ("\"1gbit\"", "\"1bit\"", "capacity = \"1bit\" is not a rate"),
-            ("name = \"b\"", "name = \"a\"", "strings `a` and `b` have the same name"),
+            ("name = \"b\"", "name = \"a\"", "have the same name"),
             ("\"eth2\"", "\"eth1\"", "have the same near.interface"),
             ("outside = [\"eth0\"]", "outside = []", "outside lists 0 interfaces"),
             ("\"fd11:1::2\"", "\"10.11.1.3\"", "two next hops of one family"),

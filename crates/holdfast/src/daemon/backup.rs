@@ -189,6 +189,8 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
     let tap = TapSocket::open(&node.me.interface, &node.tap_services(), BUFFER_DEFAULT_BYTES)?;
     let mut link = EdgeLink::new(node.other.address, node.pair_identity(), PEER, Instant::now());
     let Some(early) = reach_primary(node, &mut link)? else { return Ok(End::Stopped) };
+    // What the edge said of an earlier pairing.
+    node.other_alone = false;
     let replica = node.start_server(mode::REPLAY)?;
     node.poll.add(&tap.fd(), TAP, Interest::Read)?;
     node.poll.add(&replica.wake(), WAKE, Interest::Rung)?;
@@ -273,8 +275,7 @@ impl Follower {
                 let reason = format!("{} went on alone in epoch {}", newer.current, newer.epoch);
                 return self.give_up(node, State::Fenced, &reason);
             }
-            let unheard = || self.is_unheard(node, now).then_some(Cause::Unheard);
-            if let Some(cause) = cause.or_else(unheard) {
+            if let Some(cause) = cause.or_else(|| self.told_by_edge(node, now)) {
                 return takeover::run(self, node, cause);
             }
             let deadline = self.deadline(node);
@@ -359,9 +360,12 @@ impl Follower {
         }
     }
 
-    /// The edge has lost the primary, and with it the clients have.
-    fn is_unheard(&self, node: &Node<'_>, now: Instant) -> bool {
-        !node.other_reached && self.armed.is_some_and(|since| now - since > START_PATIENCE)
+    /// The edge has lost the primary, and with it the clients have; or the primary
+    /// has lost this member, which the edge did not let it bar.
+    fn told_by_edge(&self, node: &Node<'_>, now: Instant) -> Option<Cause> {
+        let may = self.armed.is_some_and(|since| now - since > START_PATIENCE);
+        let cause = if node.other_alone { Cause::Alone } else { Cause::Unheard };
+        (may && (node.other_alone || !node.other_reached)).then_some(cause)
     }
 
     fn ring_has_room(&self) -> bool {
@@ -412,17 +416,16 @@ impl Follower {
         let mut declared = false;
         let mut take = |message: Message<'_>| {
             *heard_at = now;
-            let at = holdfast_cluster::Nanos(nanos.0);
             let mut beats = Beats { peer: &mut |_| {}, executed: 0, declared: &mut declared };
             if let Message::Beat { number, echo, .. } = message {
                 if armed.is_none() {
                     *armed = Some(now);
                     *detector = node.detector();
                 }
-                detector.handle_beat(at, number, echo, &mut beats);
+                detector.handle_beat(nanos, number, echo, &mut beats);
                 return;
             }
-            detector.handle_received(at, &mut beats);
+            detector.handle_received(nanos, &mut beats);
             if let Message::Refused { reason } = message {
                 refused = Some(format!("the primary goes on alone: {reason}"));
                 return;
@@ -449,7 +452,7 @@ impl Follower {
             link.send(m);
         };
         let mut beats = Beats { peer: &mut send, executed, declared: &mut declared };
-        self.detector.handle_timeout(holdfast_cluster::Nanos(node.nanos()), &mut beats);
+        self.detector.handle_timeout(Nanos(node.nanos()), &mut beats);
         declared
     }
 

@@ -16,7 +16,7 @@ use crate::config::{Config, Role};
 use crate::poll::{Interest, Poll, Signals, Timers};
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
-use holdfast_cluster::membership::{Decision, EdgeMembership};
+use holdfast_cluster::membership::{Decision, EdgeMembership, Refusal};
 use holdfast_linux::bpf::{EDGE_FLOWS_DEFAULT, Edge, EdgeConfig, MemberPort};
 use holdfast_linux::process;
 use holdfast_wire::message::Message;
@@ -312,7 +312,12 @@ impl<'a> EdgeDaemon<'a> {
     /// The one moment in which speed matters: write, flip, answer.
     fn promote(&mut self, index: usize, name: &str, epoch: u64, asked: Instant) {
         let outcome = match self.machine.handle_promote(name, epoch) {
-            Decision::Refuse(refusal) => Err(refusal.to_string()),
+            Decision::Refuse(refusal) => {
+                if refusal == Refusal::BackupInStep {
+                    self.tell_of_lone(index, asked);
+                }
+                Err(refusal.to_string())
+            }
             Decision::Reopen { .. } if self.fenced_by_hand => {
                 Err("the edge was closed by hand; open it with `holdfast edge unfence`".to_owned())
             }
@@ -356,6 +361,17 @@ impl<'a> EdgeDaemon<'a> {
         let flows = self.recoverer.restored(Instant::now(), &[Way { way: 0, exit }]);
         if flows > 0 {
             self.events.add("resend", format!("{flows} flows to {name}"));
+        }
+    }
+
+    /// Whoever is in step hears that the current member has lost it.
+    fn tell_of_lone(&mut self, alone: usize, now: Instant) {
+        let member = self.links.name(alone).to_owned();
+        for index in (0..self.links.count()).filter(|&index| index != alone) {
+            self.links.send(index, &Message::Alone { member: &member });
+            if let Err(error) = self.links.flush(index, &self.poll) {
+                self.lose(index, &error.to_string(), now);
+            }
         }
     }
 

@@ -11,6 +11,7 @@ use crate::poll::{Interest, Poll, Signals};
 use crate::status::{Lag, Role, State, Status};
 use crate::world;
 use anyhow::Context as _;
+use holdfast_cluster::Nanos;
 use holdfast_cluster::detector::Detector;
 use holdfast_linux::process;
 use holdfast_linux::shm::Settings;
@@ -58,6 +59,8 @@ pub struct Node<'a> {
     pub heard: Option<Heard>,
     /// Whether the edge hears the other member, as far as it has said.
     pub other_reached: bool,
+    /// The other member is current and has lost this one, says the edge.
+    pub other_alone: bool,
     /// When the edge was last there.
     edge_at: Instant,
     started: Instant,
@@ -119,6 +122,7 @@ impl<'a> Node<'a> {
             events: Events::default(),
             heard: None,
             other_reached: true,
+            other_alone: false,
             edge_at: now,
             started: now,
         };
@@ -181,12 +185,13 @@ impl<'a> Node<'a> {
     /// Turns the link to the edge: says hello when it opens, notes a new epoch,
     /// and hands every message on. Returns whether the link has just opened.
     pub fn turn_edge(&mut self, mut each: impl FnMut(&Message<'_>)) -> bool {
-        let (mut news, mut reach, mut beat) = (None, None, None);
+        let (mut news, mut reach, mut beat, mut alone) = (None, None, None, false);
         let other = self.other.name.as_str();
         let event = self.edge.turn(Instant::now(), &self.poll, |message| {
             match message {
                 Message::Epoch { epoch, current } => news = Some((epoch, current.to_owned())),
                 Message::Reach { member, yes } if member == other => reach = Some(yes),
+                Message::Alone { member } => alone |= member == other,
                 Message::Beat { number, .. } => beat = Some(number),
                 _ => {}
             }
@@ -206,6 +211,7 @@ impl<'a> Node<'a> {
             }
         }
         self.other_reached = reach.unwrap_or(self.other_reached);
+        self.other_alone |= alone;
         if let Some(number) = beat {
             self.edge.send(&Message::Beat { number, echo: number, executed: 0 });
         }
@@ -309,7 +315,7 @@ impl<'a> Node<'a> {
     #[must_use]
     pub fn detector(&self) -> Detector {
         let period = self.config.heartbeat().as_nanos() as u64;
-        Detector::new(holdfast_cluster::Nanos(self.nanos()), holdfast_cluster::Nanos(period))
+        Detector::new(Nanos(self.nanos()), Nanos(period))
     }
 
     /// The instant of a machine's time.

@@ -343,7 +343,7 @@ impl Loop {
             ..
         } = self;
         let received = peer.recv(|message| {
-            let at = holdfast_cluster::Nanos(nanos);
+            let at = Nanos(nanos);
             let mut beats = Beats { peer: &mut |_| {}, executed: 0, declared: &mut declared };
             if let Message::Beat { number, echo, executed: theirs } = message {
                 detector.handle_beat(at, number, echo, &mut beats);
@@ -360,7 +360,7 @@ impl Loop {
             let now = Instant::now();
             let mut hands =
                 Hands { gate, raw, server, send: &mut send, conns, owed, ending, broken, now };
-            machine.handle_message(Nanos(nanos), &message, &mut hands);
+            machine.handle_message(at, &message, &mut hands);
         });
         for bytes in outbox {
             if let Ok(message) = Message::decode(&bytes) {
@@ -396,7 +396,7 @@ impl Loop {
             let _ = peer.send(m);
         };
         let mut beats = Beats { peer: &mut send, executed: self.log_at, declared: &mut declared };
-        self.detector.handle_timeout(holdfast_cluster::Nanos(node.nanos()), &mut beats);
+        self.detector.handle_timeout(Nanos(node.nanos()), &mut beats);
         let _ = self.peer.flush();
         let wants_write = self.peer.wants_write();
         if wants_write != self.watching_write {

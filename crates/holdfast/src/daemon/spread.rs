@@ -1,12 +1,27 @@
-//! The daemons of a spread group.
+//! The daemons of a spread group: the edge, which redirects, and its host
+//! servers, which serve.
+
+mod edge;
+mod health;
+mod host;
+mod links;
+mod report;
+mod roster;
+mod services;
+
+pub(super) use report::{question_of, traced};
 
 use crate::config::spread::SpreadConfig;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result};
 
-/// Runs the daemon with this role until a signal ends it.
+/// Runs the daemon with this role until a signal ends it. The programs stay in
+/// the kernel.
 ///
 /// # Errors
-/// Whatever keeps it from starting.
-pub fn run(_config: &SpreadConfig, role: &str) -> Result<()> {
-    bail!("role `{role}` of spread groups is not there yet")
+/// Whatever keeps it from starting, with its remedy.
+pub fn run(config: &SpreadConfig, role: &str) -> Result<()> {
+    if role == "edge" {
+        return edge::run(config);
+    }
+    host::run(config, config.host(role).context("there is no such host in the file")?)
 }

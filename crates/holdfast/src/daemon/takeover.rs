@@ -41,6 +41,8 @@ pub enum Cause {
     Silent,
     /// They are missing at the edge: clients do not reach it.
     Unheard,
+    /// The primary does not hear this member any more, while the edge does.
+    Alone,
 }
 
 impl Cause {
@@ -50,6 +52,7 @@ impl Cause {
             Self::ChannelLost => "the primary's daemon died",
             Self::Silent => "the primary is silent",
             Self::Unheard => "the edge does not hear the primary",
+            Self::Alone => "the primary does not hear this member",
         }
     }
 }

@@ -11,7 +11,8 @@ mod resume;
 
 use super::recover::{Exit, Recoverer};
 use super::regulate::Regulator;
-use crate::admin::{AdminSocket, Events, Request, refusal};
+use super::spread::{question_of, traced};
+use crate::admin::{AdminSocket, Events, Request, TraceRequest, refusal};
 use crate::config::transit::{Return, Side, TransitConfig};
 use crate::poll::{Interest, Poll, Signals, Timers};
 use anyhow::{Context, Result};
@@ -233,12 +234,14 @@ impl<'a> TransitDaemon<'a> {
         Ok(())
     }
 
-    /// What carries flows, for people.
+    /// Where new flows go, for people.
     fn in_use(&self) -> String {
-        match self.machine.usable() {
-            0 => "no string is left".to_owned(),
-            usable => format!("flows go by {}", self.names(usable)),
+        let Table { usable, slots } = self.machine.table();
+        if usable == 0 {
+            return "no string is left".to_owned();
         }
+        let used = slots.iter().fold(0, |mask, slot| mask | 1 << slot);
+        format!("flows go by {}", self.names(used))
     }
 
     fn name(&self, string: usize) -> &str {
@@ -257,9 +260,18 @@ impl<'a> TransitDaemon<'a> {
             Request::Show => self.show(),
             Request::Fence => self.by_hand(true),
             Request::Unfence => self.by_hand(false),
-            Request::Trace(_) | Request::Drain { .. } => {
-                refusal("an edge of a transit group does not know this verb")
-            }
+            Request::Trace(question) => self.trace(question),
+            Request::Drain { .. } => refusal("strings are not drained; spread groups' hosts are"),
+        }
+    }
+
+    fn trace(&self, question: &TraceRequest) -> Value {
+        if question.from.is_ipv4() != question.to.is_ipv4() {
+            return refusal("both ends must be of one address family");
+        }
+        match self.bpf.trace(&question_of(question)) {
+            Ok(answer) => traced(question, &answer, |string| self.name(usize::from(string))),
+            Err(error) => refusal(&error.to_string()),
         }
     }
 

@@ -33,6 +33,17 @@ fn in_active_active() {
         {
             assert_eq!(transit::count(strings, edge, &format!("transit.{name}")), 0, "{name}");
         }
+        // Both programs say the same of a flow that does not exist yet.
+        for port in 5000..5010 {
+            let ask = |edge, flow: String| {
+                let answer = strings.trace(edge, &flow).expect("an answer");
+                assert_eq!(answer["verdict"], "redirected", "{answer}");
+                answer["member"].clone()
+            };
+            let there = ask(near, format!("10.8.0.2:{port}>10.9.0.100:80"));
+            let back = ask(far, format!("10.9.0.100:80>10.8.0.2:{port}"));
+            assert_eq!(there, back);
+        }
         for string in 0..3 {
             let [there, arrived, back, returned] = packets(strings, string);
             assert!(there > 0 && back > 0, "string {string} carries nothing");

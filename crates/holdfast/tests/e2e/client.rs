@@ -1,6 +1,6 @@
 //! Clients that do unusual things, written by hand on the client's host.
 
-use holdfast_lab::testbed::{Host, Role, Testbed, addresses};
+use holdfast_lab::testbed::{Role, Testbed, addresses};
 use holdfast_linux::netns;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -12,12 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs `work` on a thread that uses the network of the client's host.
 pub fn on_client<T: Send>(testbed: &Testbed, work: impl FnOnce() -> T + Send) -> T {
-    on_host(testbed.host(Role::Client), work)
-}
-
-/// Runs `work` on a thread that uses the network of `host`.
-pub fn on_host<T: Send>(host: &Host, work: impl FnOnce() -> T + Send) -> T {
-    in_namespace(host.namespace(), work)
+    in_namespace(testbed.host(Role::Client).namespace(), work)
 }
 
 /// Runs `work` on a thread in a network namespace of `ip netns`.

@@ -5,6 +5,7 @@
 use crate::world;
 use holdfast_lab::load::Action;
 use holdfast_lab::testbed::Role;
+use holdfast_lab::testbed::ours::Group;
 use std::time::Duration;
 
 #[test]
@@ -74,10 +75,6 @@ fn a_backup_that_missed_something_never_speaks() {
         let load = world::counting(600, 200, Some(vec![(0, Action::Kill(backup))]));
         world::finish(world::start(testbed, &load), group);
         group.restart(Role::Backup).expect("the backup starts again");
-        let says = |group: &holdfast_lab::testbed::ours::Group<'_>, role: Role, name: &str| {
-            let status = group.status(role).unwrap_or_default();
-            status[name].as_str().unwrap_or_default().to_owned()
-        };
         world::wait_until("the backup to be told", || {
             says(group, Role::Backup, "reason").contains("runs alone in epoch 2")
         });
@@ -93,6 +90,12 @@ fn a_backup_that_missed_something_never_speaks() {
     });
 }
 
+/// A text of the status; empty if there is none.
+fn says(group: &Group<'_>, role: Role, name: &str) -> String {
+    let status = group.status(role).unwrap_or_default();
+    status[name].as_str().unwrap_or_default().to_owned()
+}
+
 /// A supervisor knows nothing of takeovers: it starts what has died with the
 /// config that it has.
 #[test]
@@ -104,16 +107,12 @@ fn an_old_primary_that_is_started_again_stays_silent() {
         let dies = vec![(0, Action::Kill(daemon)), (0, Action::Kill(server))];
         let load = world::start(testbed, &world::counting(2500, 200, Some(dies)));
         group.restart(Role::Primary).expect("the old primary starts again");
-        let status = |group: &holdfast_lab::testbed::ours::Group<'_>, role: Role| {
-            group.status(role).unwrap_or_default()
-        };
         world::wait_until("the old primary to be told", || {
-            let reason = status(group, Role::Primary)["reason"].clone();
-            reason.as_str().is_some_and(|reason| reason.contains("runs alone in epoch 2"))
+            says(group, Role::Primary, "reason").contains("runs alone in epoch 2")
         });
         world::finish(load, group);
-        assert_eq!(status(group, Role::Primary)["state"], "waiting");
-        assert_eq!(status(group, Role::Backup)["role"], "primary");
+        assert_eq!(says(group, Role::Primary, "state"), "waiting");
+        assert_eq!(says(group, Role::Backup, "role"), "primary");
         world::finish(world::start(testbed, &world::counting(300, 0, None)), group);
     });
 }

@@ -66,6 +66,16 @@ impl Listener {
         !self.told.load(Ordering::Relaxed)
     }
 
+    /// The next UDP datagram to `port` with its IPv4 header, if the next packet,
+    /// which comes within 50 ms, is one.
+    pub fn next_datagram(&self, port: u16) -> Option<Vec<u8>> {
+        let mut buffer = self.buffer.lock().expect("one reader");
+        let length = (&self.socket).read(&mut buffer).ok()?;
+        let l3 = &buffer[..length];
+        let udp = l3.first() == Some(&0x45) && l3.get(9) == Some(&17);
+        (udp && l3.get(22..24) == Some(&port.to_be_bytes())).then(|| l3.to_vec())
+    }
+
     /// The next TCP packet, if one comes within 50 ms.
     pub fn next<T>(&self, take: impl FnOnce(&[u8], TcpPacket<'_>) -> T) -> Option<T> {
         let mut buffer = self.buffer.lock().expect("one reader");

@@ -6,12 +6,12 @@ use super::service::{Variant, address, program_for, with_service};
 use super::stats::{Stalls, Summary};
 use crate::emu::EmuSpec;
 use crate::load::{Action, Fault, Group as LoadGroup, Report, Run, Spec, Workload};
-use crate::rng::Rng;
 use crate::testbed::ours::{Group, GroupOptions};
 use crate::testbed::server::Program;
 use crate::testbed::{LogLink, Overheard, Plan, Role, Testbed};
 use anyhow::{Context as _, Result};
 use clap::Args;
+use holdfast_sim::Rng;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -178,6 +178,8 @@ pub struct Outcome {
     pub report: Report,
     /// `last_takeover` of the backup's status.
     pub takeover: Option<Value>,
+    /// The edge's events: when, by the calendar, and what.
+    pub edge_events: Vec<(String, String)>,
     /// Why the wrong member speaks in the end, if it does.
     pub wrong_end: Option<String>,
     /// Packets of the primary that clients got after it had been fenced.
@@ -288,7 +290,7 @@ impl TakeoverArgs {
 /// # Errors
 /// When the pair cannot be built or the load cannot begin.
 pub fn one_takeover(args: &TakeoverArgs, seed: u64) -> Result<Outcome> {
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::of_state(seed);
     let options = GroupOptions { no_commit: args.no_commit, ..GroupOptions::default() };
     let (program, plan) = (args.program(), args.plan(seed)?);
     with_service(Variant::Ours, program, &plan, &options, args.documents(), |service| {
@@ -336,6 +338,7 @@ impl Outcome {
         Self {
             report,
             takeover,
+            edge_events: group.events(Role::Edge),
             wrong_end: wrong_end(survivor, group),
             fenced_packets: 0,
             may_stop: survivor.is_none(),

@@ -4,7 +4,7 @@
 
 use super::segment::{destination, for_each_packet};
 use super::spec::EmuSpec;
-use crate::rng::Rng;
+use holdfast_sim::Rng;
 use holdfast_sim::net::loss::{Loss, LossModel};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -68,7 +68,7 @@ impl Direction {
             || spec.duplicate > 0.0
             || spec.rate_bits_per_second.is_some_and(|rate| rate < CUT_BELOW_RATE);
         Self {
-            rng: Rng::new(spec.seed.wrapping_mul(2).wrapping_add(which)),
+            rng: Rng::of_state(spec.seed.wrapping_mul(2).wrapping_add(which)),
             loss: Loss::new(LossModel::Bernoulli(spec.loss)),
             delay_ns: nanos(spec.delay),
             jitter_ns: nanos(spec.jitter),
@@ -112,7 +112,7 @@ impl Direction {
     fn packet(&mut self, now_ns: u64, packet: &[u8]) {
         // One draw per effect and packet, whatever the outcome of the others:
         // a seed then loses the same packets with and without reordering.
-        let lost = self.loss.loses(self.rng.source());
+        let lost = self.loss.loses(&mut self.rng);
         let reordered = self.rng.chance(self.spec.reorder);
         let duplicated = self.rng.chance(self.spec.duplicate);
         let jitter = self.rng.below(2 * self.jitter_ns + 1);

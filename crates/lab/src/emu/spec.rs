@@ -1,6 +1,7 @@
 //! What the emulator does to packets, and the words that say it on the
 //! command line: names and units are those of `tc netem`.
 
+use crate::units;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -147,15 +148,8 @@ fn split(word: &str) -> Option<(f64, &str)> {
 fn time(word: &str) -> Result<Duration, SpecError> {
     let wrong = || SpecError::Value { value: word.to_owned(), what: "time", example: "50ms" };
     let (number, unit) = split(word).ok_or_else(wrong)?;
-    let seconds = number
-        * match unit {
-            "s" => 1.0,
-            "ms" => 1e-3,
-            "us" => 1e-6,
-            "ns" => 1e-9,
-            _ => return Err(wrong()),
-        };
-    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+    let ns = number * units::nanoseconds(unit).ok_or_else(wrong)?;
+    Duration::try_from_secs_f64(ns / 1e9).map_err(|_| wrong())
 }
 
 /// Reads `1%`.
@@ -170,14 +164,7 @@ pub(crate) fn share(word: &str) -> Result<f64, SpecError> {
 fn rate(word: &str) -> Result<u64, SpecError> {
     let wrong = || SpecError::Value { value: word.to_owned(), what: "rate", example: "100mbit" };
     let (number, unit) = split(word).ok_or_else(wrong)?;
-    let bits = number
-        * match unit {
-            "bit" => 1.0,
-            "kbit" => 1e3,
-            "mbit" => 1e6,
-            "gbit" => 1e9,
-            _ => return Err(wrong()),
-        };
+    let bits = number * units::bits_per_second(unit).ok_or_else(wrong)?;
     // Below one bit per second nothing would ever arrive.
     if bits < 1.0 { Err(wrong()) } else { Ok(bits as u64) }
 }

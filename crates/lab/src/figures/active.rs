@@ -4,7 +4,7 @@ use super::context::{Context, MS, line, mean_and_deviation, ns2, rate_control};
 use super::{Drawn, Table};
 use crate::models::jain;
 use crate::plot::{Chart, Line, Span};
-use crate::rng::Rng;
+use holdfast_sim::Rng;
 use holdfast_sim::net::dumbbell::{Dumbbell, active_active};
 use holdfast_sim::net::link::QueueLimit;
 use holdfast_sim::net::outcome::{FlowOutcome, QUEUE_BIN_NS, QueueOutcome};
@@ -71,7 +71,7 @@ impl Setup {
         scenario.watch.queues =
             (1..self.strings_bps.len() as u32).map(Dumbbell::bottleneck).collect();
         if context.seed() != 0 {
-            let mut rng = Rng::new(context.seed());
+            let mut rng = Rng::of_state(context.seed());
             scenario.flows.iter_mut().for_each(|flow| flow.start_ns += rng.below(10 * MS));
         }
         scenario

@@ -2,8 +2,8 @@
 
 use crate::parallel;
 use crate::plot::{Line, Mark};
-use crate::rng::Rng;
 use holdfast_edge::{Law, PfrcConfig, RecoveryConfig, RightEdge};
+use holdfast_sim::Rng;
 use holdfast_sim::net::dumbbell::Dumbbell;
 use holdfast_sim::net::{Outcome, Scenario, run};
 use holdfast_sim::tcp::{Congestion, Profile};
@@ -39,7 +39,7 @@ impl Context {
     /// step.
     #[must_use]
     pub fn arrivals_ns(&self, from_ms: u64, until_ms: u64, step_us: u64) -> Vec<u64> {
-        let mut rng = Rng::new(self.seed);
+        let mut rng = Rng::of_state(self.seed);
         let steps = (until_ms - from_ms) * 1000 / step_us.max(1);
         let moved = |step| {
             let shift = if self.seed == 0 { 0 } else { rng.below(step_us * 1000) };

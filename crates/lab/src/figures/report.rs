@@ -1,6 +1,7 @@
 //! All figures on one page that needs nothing else.
 
 use super::{Finished, Verdict};
+use crate::BUILD;
 use crate::plot::{escape, stacked};
 use clap::Args;
 use std::fmt::Write as _;
@@ -43,7 +44,7 @@ pub fn page(finished: &[Finished], seeds: Option<u64>) -> String {
          ns-2; then TCP Boston's, simulated cell by cell. <b>{agree} of {} numbers agree</b> with the papers; the others say why not. \
          Version {}, {}.</p>\n<nav>",
         findings().count(),
-        env!("CARGO_PKG_VERSION"),
+        BUILD,
         match seeds {
             Some(1) => "1 seed".to_owned(),
             Some(seeds) => format!("{seeds} seeds"),

@@ -2,6 +2,7 @@
 
 use super::report::{ReportArgs, page};
 use super::{FIGURES, Figure, Finding, Finished, Verdict, finish};
+use crate::BUILD;
 use crate::bench::progress;
 use crate::plot::stacked;
 use anyhow::{Context as _, Result, bail};
@@ -165,7 +166,7 @@ impl Finished {
             id: self.figure.id,
             title: self.figure.title,
             replay: format!("holdfast lab run {} --seed {seed} --seeds {seeds}", self.figure.id),
-            version: env!("CARGO_PKG_VERSION"),
+            version: BUILD,
             findings: self.findings.clone(),
         }
     }

@@ -1,7 +1,7 @@
 //! The moment at which something breaks, and the breaking.
 
 use super::{Action, Fault};
-use crate::rng::Rng;
+use holdfast_sim::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
@@ -22,7 +22,7 @@ impl Trigger {
     pub(super) fn new(fault: Fault, seed: u64) -> Self {
         Self {
             fault,
-            rng: Rng::new(seed),
+            rng: Rng::of_state(seed),
             at_ns: None,
             redraws: 0,
             fired_ns: None,

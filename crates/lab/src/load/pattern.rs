@@ -2,7 +2,7 @@
 //! looks different, so that a byte that is lost, repeated, moved or taken from
 //! another connection is seen. Made from one table, at the price of a copy.
 
-use crate::rng::Rng;
+use holdfast_sim::Rng;
 use std::sync::OnceLock;
 
 /// A prime, so that no segment, block or page size is a multiple of it.
@@ -15,8 +15,8 @@ const SALT_STEP: u64 = 7_919;
 fn table() -> &'static [u8] {
     static TABLE: OnceLock<Vec<u8>> = OnceLock::new();
     TABLE.get_or_init(|| {
-        let mut rng = Rng::new(0x686f_6c64_6661_7374);
-        let one: Vec<u8> = (0..PERIOD).map(|_| rng.next_u64() as u8).collect();
+        let mut rng = Rng::of_state(0x686f_6c64_6661_7374);
+        let one: Vec<u8> = (0..PERIOD).map(|_| rng.draw() as u8).collect();
         [one.as_slice(), one.as_slice()].concat()
     })
 }

@@ -7,17 +7,11 @@ use holdfast_sim::net::{Network, Scenario, Tap};
 use holdfast_sim::tcp::Profile;
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment, map_ipv4};
+use holdfast_wire::pcapng::{self, LinkType, Record};
 use holdfast_wire::seq::SeqNo;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
-
-/// Block types and the raw-IP link type of the pcapng specification.
-const SECTION_HEADER: u32 = 0x0a0d_0d0a;
-const INTERFACE: u32 = 1;
-const ENHANCED_PACKET: u32 = 6;
-const BYTE_ORDER: u32 = 0x1a2b_3c4d;
-const LINKTYPE_RAW: u16 = 101;
 
 /// Shift of the windows that are written.
 const WINDOW_SCALE: u8 = 10;
@@ -62,7 +56,7 @@ impl Capture {
 
 /// A tap that writes.
 pub struct Writer<'a, W: Write> {
-    out: W,
+    file: pcapng::Writer<W>,
     link: u32,
     scenario: &'a Scenario,
     packet: Vec<u8>,
@@ -75,46 +69,9 @@ impl<'a, W: Write> Writer<'a, W> {
     /// # Errors
     /// When it cannot be written.
     pub fn new(out: W, link: u32, scenario: &'a Scenario) -> Result<Self> {
-        let mut writer = Self { out, link, scenario, packet: Vec::new(), failed: None };
-        let mut section = BYTE_ORDER.to_le_bytes().to_vec();
-        section.extend([1, 0, 0, 0]);
-        section.extend(u64::MAX.to_le_bytes());
-        writer.block(SECTION_HEADER, &section)?;
-        let mut interface = LINKTYPE_RAW.to_le_bytes().to_vec();
-        interface.extend([0, 0, 0, 0, 0, 0]);
-        // if_tsresol: nanoseconds; then the end of the options.
-        interface.extend([9, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
-        writer.block(INTERFACE, &interface)?;
-        Ok(writer)
-    }
-
-    fn block(&mut self, kind: u32, body: &[u8]) -> std::io::Result<()> {
-        let padding = body.len().next_multiple_of(4) - body.len();
-        let length = ((12 + body.len() + padding) as u32).to_le_bytes();
-        self.out.write_all(&kind.to_le_bytes())?;
-        self.out.write_all(&length)?;
-        self.out.write_all(body)?;
-        self.out.write_all(&[0; 3][..padding])?;
-        self.out.write_all(&length)
-    }
-
-    fn enhanced(&mut self, now: u64, comment: &[u8]) -> std::io::Result<()> {
-        let length = self.packet.len() as u32;
-        let mut body = Vec::with_capacity(self.packet.len() + 64);
-        for word in [0, (now >> 32) as u32, now as u32, length, length] {
-            body.extend(word.to_le_bytes());
-        }
-        body.extend(&self.packet);
-        body.resize(body.len().next_multiple_of(4), 0);
-        if !comment.is_empty() {
-            // opt_comment, then the end of the options.
-            body.extend(1u16.to_le_bytes());
-            body.extend((comment.len() as u16).to_le_bytes());
-            body.extend(comment);
-            body.resize(body.len().next_multiple_of(4), 0);
-            body.extend([0; 4]);
-        }
-        self.block(ENHANCED_PACKET, &body)
+        let mut file = pcapng::Writer::new(out)?;
+        file.interface("", LinkType::RawIp)?;
+        Ok(Self { file, link, scenario, packet: Vec::new(), failed: None })
     }
 
     /// Ends the file.
@@ -125,7 +82,7 @@ impl<'a, W: Write> Writer<'a, W> {
         if let Some(error) = self.failed {
             return Err(error.into());
         }
-        Ok(self.out.flush()?)
+        Ok(self.file.flush()?)
     }
 }
 
@@ -139,8 +96,14 @@ impl<W: Write> Tap for Writer<'_, W> {
         // A packet that cannot be built is not simulated either: the profile's
         // sizes were checked.
         if segment(packet, profile).build_into(&mut self.packet).is_ok() {
-            let comment: &[u8] = if lost { b"lost on this link" } else { b"" };
-            self.failed = self.enhanced(now, comment).err();
+            let record = Record {
+                interface: 0,
+                at_ns: now,
+                wire_bytes: self.packet.len() as u32,
+                bytes: &self.packet,
+                comment: if lost { "lost on this link" } else { "" },
+            };
+            self.failed = self.file.packet(&record).err();
         }
     }
 }

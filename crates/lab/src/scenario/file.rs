@@ -145,6 +145,7 @@ pub struct ProfileTable {
     pub rto_floor_of_variation: Option<bool>,
     pub reduces_again: Option<bool>,
     pub counts_segments: Option<bool>,
+    pub hystart: Option<bool>,
     pub timestamps: Option<bool>,
     pub sack: Option<bool>,
     pub prr: Option<bool>,

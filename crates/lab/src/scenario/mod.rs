@@ -8,6 +8,7 @@ mod error;
 mod file;
 mod output;
 mod route;
+mod series;
 mod sweep;
 mod units;
 
@@ -24,7 +25,8 @@ use crate::parallel;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use holdfast_sim::net::{Network, Scenario};
-use output::{FlowRow, Header, PointRow, write_flows};
+use output::{FlowRow, Header, PointRow, csv_file, write_flows};
+use series::Series;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -51,6 +53,12 @@ pub struct SimArgs {
     /// Where every flow's times go, as CSV.
     #[arg(long)]
     pub flows: Option<PathBuf>,
+    /// Where goodput and queues go, in bins of 100 ms, as CSV.
+    #[arg(long)]
+    pub series: Option<PathBuf>,
+    /// A link whose queue is in the series; more than one is allowed.
+    #[arg(long, requires = "series", value_name = "LINK")]
+    pub watch: Vec<u32>,
     /// Write the packets of a link: NUMBER:FILE.pcapng. One combination only.
     #[arg(long, value_parser = capture::parse)]
     pub capture: Option<capture::Capture>,
@@ -86,6 +94,13 @@ struct Job {
     scenario: Scenario,
 }
 
+/// What all runs have led to.
+struct Results {
+    rows: Vec<PointRow>,
+    flows: Vec<FlowRow>,
+    series: Option<Series>,
+}
+
 /// Runs a file.
 ///
 /// # Errors
@@ -110,11 +125,14 @@ pub fn sim(args: &SimArgs) -> Result<ExitCode> {
         capture.write(&scenario)?;
     }
     let header = Header::new(&text, &sweep, args.seed, args.seeds);
-    let (rows, flows) = run(args, &sweep, &points)?;
+    let results = run(args, &sweep, &points)?;
     if let Some(path) = &args.flows {
-        write_flows(path, &flows)?;
+        write_flows(path, &results.flows)?;
     }
-    output::write(args, &header, &rows)?;
+    if let (Some(path), Some(series)) = (&args.series, &results.series) {
+        csv_file(path, series.csv())?;
+    }
+    output::write(args, &header, &results.rows)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -133,10 +151,11 @@ fn with_seed(mut scenario: Scenario, seed: Option<u64>) -> Scenario {
 
 /// As many combinations at once as there are cores, so that a large sweep does
 /// not hold all its scenarios in memory.
-fn run(args: &SimArgs, sweep: &Sweep, points: &[usize]) -> Result<(Vec<PointRow>, Vec<FlowRow>)> {
+fn run(args: &SimArgs, sweep: &Sweep, points: &[usize]) -> Result<Results> {
     const BATCH: usize = 64;
     let bar = progress("simulating", points.len() as u64 * args.seeds);
-    let (mut rows, mut flows) = (Vec::new(), Vec::new());
+    let series = args.series.as_ref().map(|_| Series::new(&args.watch));
+    let mut results = Results { rows: Vec::new(), flows: Vec::new(), series };
     let all: Vec<(usize, u64)> =
         points.iter().flat_map(|point| (0..args.seeds).map(|seed| (*point, seed))).collect();
     for batch in all.chunks(BATCH) {
@@ -144,6 +163,9 @@ fn run(args: &SimArgs, sweep: &Sweep, points: &[usize]) -> Result<(Vec<PointRow>
         for (point, number) in batch {
             let mut scenario = with_seed(build(&sweep.file(*point)?)?, args.seed);
             scenario.seed = scenario.seed.wrapping_add(*number);
+            if let Some(series) = &results.series {
+                series.watch(&mut scenario);
+            }
             jobs.push(Job { point: *point, seed: scenario.seed, scenario });
         }
         let outcomes = parallel::map(&jobs, |job| {
@@ -153,12 +175,15 @@ fn run(args: &SimArgs, sweep: &Sweep, points: &[usize]) -> Result<(Vec<PointRow>
         });
         for (job, outcome) in jobs.iter().zip(outcomes) {
             let outcome = outcome?;
-            rows.push(PointRow::new(job.point, job.seed, sweep, &job.scenario, &outcome));
+            results.rows.push(PointRow::new(job.point, job.seed, sweep, &job.scenario, &outcome));
             if args.flows.is_some() {
-                flows.extend(FlowRow::all(job.point, job.seed, &outcome));
+                results.flows.extend(FlowRow::all(job.point, job.seed, &outcome));
+            }
+            if let Some(series) = &mut results.series {
+                series.add(job.point, job.seed, &outcome);
             }
         }
     }
     bar.finish_and_clear();
-    Ok((rows, flows))
+    Ok(results)
 }

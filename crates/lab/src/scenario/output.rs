@@ -2,6 +2,7 @@
 //! for each combination and seed; and how shares are joined.
 
 use super::{SimArgs, Sweep};
+use crate::BUILD;
 use crate::bench::stats::Summary;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
@@ -52,7 +53,7 @@ impl Header {
         });
         Self {
             schema: "holdfast.lab.sim/1".to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: BUILD.to_owned(),
             file_length: text.len() as u64,
             file_checksum: checksum,
             points: sweep.points(),
@@ -193,6 +194,14 @@ pub fn write_flows(path: &Path, rows: &[FlowRow]) -> Result<()> {
         csv.push_str(&row.0);
         csv.push('\n');
     }
+    csv_file(path, &csv)
+}
+
+/// Writes a file.
+///
+/// # Errors
+/// When that is not possible, with its name.
+pub fn csv_file(path: &Path, csv: &str) -> Result<()> {
     std::fs::write(path, csv).with_context(|| format!("cannot write {}", path.display()))
 }
 

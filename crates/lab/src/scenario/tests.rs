@@ -165,6 +165,24 @@ fn shares_are_read_and_checked() {
 }
 
 #[test]
+fn a_series_holds_every_byte_and_the_queue() {
+    let sweep = Sweep::parse(FILE).unwrap();
+    let mut scenario = build(&sweep.file(3).unwrap()).unwrap();
+    let mut series = Series::new(&[2]);
+    series.watch(&mut scenario);
+    series.add(3, 7, &simulate(&scenario).unwrap());
+    let mut rows = series.csv().lines();
+    assert_eq!(rows.next(), Some("point,seed,at_s,goodput_mbps,moved_mbps,queue_2_packets"));
+    let rows: Vec<Vec<f64>> =
+        rows.map(|row| row.split(',').map(|it| it.parse().unwrap()).collect()).collect();
+    let bytes = |column: usize| rows.iter().map(|row| row[column]).sum::<f64>() * 1e5 / 8.0;
+    let sent = f64::from(4 * 100 * 1448);
+    assert!((bytes(3) - sent).abs() < 100.0, "{} of {sent}", bytes(3));
+    assert!(bytes(4) > 0.0 && bytes(4) < sent);
+    assert!(rows.iter().any(|row| row[5] > 0.0));
+}
+
+#[test]
 fn a_capture_is_valid_packets() {
     let sweep = Sweep::parse(FILE).unwrap();
     let scenario = build(&sweep.file(3).unwrap()).unwrap();

@@ -1,6 +1,7 @@
 //! Times, rates and queues as people write them: `250ms`, `100mbit`, `750p`.
 
 use super::error::FileError;
+use crate::units;
 use holdfast_sim::net::link::QueueLimit;
 use serde::{Deserialize, Deserializer, de};
 
@@ -35,14 +36,7 @@ impl Time {
     /// When it is none of these, or longer than a year.
     pub fn parse(text: &str) -> Result<Self, FileError> {
         let scaled = split(text).and_then(|(number, unit)| {
-            let scale = match unit {
-                "s" => 1e9,
-                "ms" => 1e6,
-                "us" => 1e3,
-                "ns" => 1.0,
-                _ => return None,
-            };
-            Some(number * scale).filter(|ns| *ns <= TIME_MAX_NS)
+            Some(number * units::nanoseconds(unit)?).filter(|ns| *ns <= TIME_MAX_NS)
         });
         scaled.map(|ns| Self(ns.round() as u64)).ok_or_else(|| FileError::Time(text.to_owned()))
     }
@@ -55,14 +49,8 @@ impl Rate {
     /// When it is none of these, or out of bounds.
     pub fn parse(text: &str) -> Result<Self, FileError> {
         let scaled = split(text).and_then(|(number, unit)| {
-            let scale = match unit {
-                "bit" => 1.0,
-                "kbit" => 1e3,
-                "mbit" => 1e6,
-                "gbit" => 1e9,
-                _ => return None,
-            };
-            Some(number * scale).filter(|bps| (1.0..=RATE_MAX_BPS).contains(bps))
+            let bps = number * units::bits_per_second(unit)?;
+            (1.0..=RATE_MAX_BPS).contains(&bps).then_some(bps)
         });
         scaled.map(|bps| Self(bps.round() as u64)).ok_or_else(|| FileError::Rate(text.to_owned()))
     }

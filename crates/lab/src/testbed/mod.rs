@@ -9,6 +9,7 @@ pub mod ours;
 mod overhear;
 mod reaper;
 pub mod server;
+pub mod spread;
 pub mod strings;
 mod topology;
 

@@ -161,6 +161,26 @@ impl<'a> Group<'a> {
         serde_json::from_slice(&done.stdout).context("status is not JSON")
     }
 
+    /// What `holdfast events --json` says on a host, oldest first: when, by the
+    /// calendar, and what.
+    #[must_use]
+    pub fn events(&self, role: Role) -> Vec<(String, String)> {
+        let asked = self.cli(role, &["events"]).and_then(|mut command| {
+            Ok(command.arg("--json").stdin(Stdio::null()).stderr(Stdio::null()).output()?)
+        });
+        let text = asked.map(|done| done.stdout).unwrap_or_default();
+        let lines = text.split(|byte| *byte == b'\n');
+        let events = lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
+        let word = |event: &Value, name| event[name].as_str().unwrap_or_default().to_owned();
+        events.map(|event| (word(&event, "at"), word(&event, "what"))).collect()
+    }
+
+    /// The group's file, at the same path on every host.
+    #[must_use]
+    pub fn config(&self) -> &Path {
+        &self.config
+    }
+
     /// `holdfast VERB.. --config FILE --role NAME` on a host.
     fn cli(&self, role: Role, verb: &[&str]) -> Result<Command> {
         let mut command = self.testbed.host(role).command("timeout");

@@ -329,6 +329,15 @@ impl Strings {
         serde_json::from_str(&text).context("the answer is not JSON")
     }
 
+    /// What `holdfast edge trace --json FLOW` says on an edge.
+    ///
+    /// # Errors
+    /// As [`Strings::show`].
+    pub fn trace(&self, edge: Edge, flow: &str) -> Result<Value> {
+        let text = self.ask(edge, &["edge", "trace", "--json", flow])?;
+        serde_json::from_str(&text).context("the answer is not JSON")
+    }
+
     /// One of an edge's counters.
     ///
     /// # Errors

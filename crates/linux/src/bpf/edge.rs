@@ -29,6 +29,8 @@ static OBJECT: Object = Object {
         "services",
         "addresses",
         "counters",
+        "capture_credit",
+        "captures",
         "edge_fence",
         "edge_members",
         "edge_flows",

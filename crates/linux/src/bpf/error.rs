@@ -1,10 +1,11 @@
 //! What can go wrong when programs are loaded or maps are used, and the remedy.
 
-use super::layout::{MEMBERS_MAX, SERVICES_MAX, STRINGS_MAX};
+use super::layout::{MEMBERS_MAX, SERVICES_MAX, SPREAD_SERVICES_MAX, STRINGS_MAX};
 use std::io;
 use std::path::PathBuf;
 
-/// A failure of [`super::Gate`], [`super::TapDrop`] or [`super::Edge`].
+/// A failure of [`super::Gate`], [`super::TapDrop`], [`super::Edge`],
+/// [`super::Redirect`] or [`super::HostEnd`].
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {
     #[error(
@@ -41,8 +42,12 @@ pub enum BpfError {
     Members(usize),
     #[error("{0} strings: a transit group has between 1 and {STRINGS_MAX}")]
     Strings(usize),
+    #[error("{0} services are too many: a redirector has at most {SPREAD_SERVICES_MAX}")]
+    SpreadServices(usize),
     #[error("there is no member {0} in the edge's configuration")]
     NoMember(usize),
+    #[error("asking the program {program}: {source}")]
+    Trace { program: &'static str, source: Box<aya::programs::ProgramError> },
     #[error(
         "the pinned maps in {path} are of another version or size; stop the service and detach the old edge first"
     )]

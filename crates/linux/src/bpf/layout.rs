@@ -16,6 +16,8 @@ pub const GATE_SLOTS_DEFAULT: u32 = 65_536;
 pub const EDGE_FLOWS_DEFAULT: u32 = 65_536;
 /// Largest SYN-ACK (from the IP header on) that an event carries, in bytes.
 pub const SYN_ACK_BYTES_MAX: usize = 128;
+/// What is shown of a captured packet, in bytes.
+pub(crate) const CAPTURE_BYTES_MAX: usize = 256;
 
 /// Default number of flows whose window scales an edge knows.
 pub const REGULATE_FLOWS_DEFAULT: u32 = 65_536;
@@ -26,6 +28,19 @@ pub const TRANSIT_SLOTS: usize = 256;
 /// Default number of flows that an edge of a transit group keeps on their strings.
 pub const TRANSIT_FLOWS_DEFAULT: u32 = 131_072;
 
+/// Most host servers behind one redirector.
+pub const SPREAD_HOSTS_MAX: usize = 255;
+/// Most services (address, port and protocol) of one redirector.
+pub const SPREAD_SERVICES_MAX: usize = 64;
+/// Default number of TCP connections that a redirector keeps where they are.
+pub const SPREAD_FLOWS_DEFAULT: u32 = 262_144;
+/// Entries of a service's table, each the slot of a host server.
+pub const MAGLEV_ENTRIES: usize = 65_537;
+
+pub(crate) const SPREAD_TABLES: u32 = 2 * SPREAD_SERVICES_MAX as u32;
+/// The mark of a packet that only asks, and the top byte of the answer in it.
+pub(crate) const TRACE_MARK: u32 = 0x686f_6c64;
+pub(crate) const TRACE_BYTE: u32 = 0x68;
 pub(crate) const NO_MEMBER: u32 = u32::MAX;
 pub(crate) const FLOW_SERVER_FIN: u32 = 1;
 pub(crate) const FLOW_CLIENT_FIN: u32 = 2;
@@ -88,6 +103,27 @@ pub(crate) const TRANSIT_COUNTERS: [&str; 13] = [
     "slow_path",
     "odd",
 ];
+
+/// Names of the counters, in the order of `enum spread_counter`.
+pub(crate) const SPREAD_COUNTERS: [&str; 13] = [
+    "redirected",
+    "new_flows",
+    "established",
+    "stray",
+    "refused_flows",
+    "nobody",
+    "no_way",
+    "too_big",
+    "too_big_limited",
+    "cut",
+    "icmp_followed",
+    "fragments_followed",
+    "odd",
+];
+
+/// Names of the counters, in the order of `enum host_counter`.
+pub(crate) const HOST_COUNTERS: [&str; 6] =
+    ["decapsulated", "strangers", "not_ours", "congested", "clamped", "odd"];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
@@ -185,6 +221,17 @@ pub(crate) struct GateEvent {
     pub packet_len: u16,
     pub key: RawKey,
     pub packet: [u8; SYN_ACK_BYTES_MAX],
+}
+
+#[derive(Clone, Copy, FromBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(crate) struct RawCaptured {
+    pub at_ns: u64,
+    pub ifindex: u32,
+    pub what: u32,
+    pub wire_bytes: u32,
+    pub bytes: u32,
+    pub data: [u8; CAPTURE_BYTES_MAX],
 }
 
 #[derive(Clone, Copy)]
@@ -335,10 +382,79 @@ pub(crate) struct RawTraffic {
     pub bytes: u64,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub(crate) struct SpreadServiceKey {
+    pub address: [u8; 16],
+    pub port: u16,
+    pub protocol: u16,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct SpreadService {
+    pub table: u32,
+    pub zero: u32,
+}
+
+pub(crate) type SpreadTable = [u8; MAGLEV_ENTRIES];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct SpreadWay {
+    pub address: [u8; 16],
+    pub next_hop: [u8; 16],
+    pub ifindex: u32,
+    pub mtu: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct SpreadHost {
+    pub v4: SpreadWay,
+    pub v6: SpreadWay,
+    pub state: u32,
+    pub layer2: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct SpreadConfig {
+    pub seed: u64,
+    pub outer4: [u8; 4],
+    pub outer4_mask: [u8; 4],
+    pub outer6: [u8; 16],
+    pub outer6_mask: [u8; 4],
+    pub tick: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct SpreadFlow {
+    pub tick: u32,
+    pub host: u8,
+    pub flags: u8,
+    pub zero: u16,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct HostConfig {
+    pub tunnel4: [u8; 16],
+    pub tunnel6: [u8; 16],
+    pub outer4: [u8; 16],
+    pub outer6: [u8; 16],
+    pub outer4_bits: u32,
+    pub outer6_bits: u32,
+    pub mtu: u32,
+    pub zero: u32,
+}
+
 const _: () = assert!(size_of::<ServiceKey>() == 20);
 const _: () = assert!(size_of::<RawKey>() == 36);
 const _: () = assert!(size_of::<GateSlot>() == 128);
 const _: () = assert!(size_of::<GateEvent>() == 208);
+const _: () = assert!(size_of::<RawCaptured>() == 280);
 const _: () = assert!(size_of::<RawFence>() == 16);
 const _: () = assert!(size_of::<RawMember>() == 24);
 const _: () = assert!(size_of::<RawFlow>() == 40);
@@ -352,6 +468,13 @@ const _: () = assert!(size_of::<RawTable>() == 500);
 const _: () = assert!(size_of::<RawTransitKey>() == 40);
 const _: () = assert!(size_of::<RawTransitFlow>() == 16);
 const _: () = assert!(size_of::<RawTraffic>() == 16);
+const _: () = assert!(size_of::<SpreadServiceKey>() == 20);
+const _: () = assert!(size_of::<SpreadService>() == 8);
+const _: () = assert!(size_of::<SpreadTable>() == 65_537);
+const _: () = assert!(size_of::<SpreadHost>() == 88);
+const _: () = assert!(size_of::<SpreadConfig>() == 40);
+const _: () = assert!(size_of::<SpreadFlow>() == 8);
+const _: () = assert!(size_of::<HostConfig>() == 80);
 
 // SAFETY: the types below are `repr(C)`, have no padding (their sizes are
 // asserted above), and every bit pattern of their integers is valid.
@@ -380,6 +503,23 @@ unsafe impl Pod for RawTransitKey {}
 unsafe impl Pod for RawTransitFlow {}
 // SAFETY: as above.
 unsafe impl Pod for RawTraffic {}
+// SAFETY: as above.
+unsafe impl Pod for SpreadServiceKey {}
+// SAFETY: as above.
+unsafe impl Pod for SpreadService {}
+// SAFETY: as above.
+unsafe impl Pod for SpreadHost {}
+// SAFETY: as above.
+unsafe impl Pod for SpreadConfig {}
+// SAFETY: as above.
+unsafe impl Pod for SpreadFlow {}
+// SAFETY: as above.
+unsafe impl Pod for HostConfig {}
+
+/// The address that a map holds.
+pub(crate) fn unmapped(address: [u8; 16]) -> IpAddr {
+    std::net::Ipv6Addr::from(address).to_canonical()
+}
 
 /// The address as the maps hold it: IPv4 mapped into IPv6.
 pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {

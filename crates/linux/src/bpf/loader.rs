@@ -62,6 +62,23 @@ impl Object {
         Ok(Loaded { ebpf: loader.load(self.bytes).map_err(refused)?, object: self, directory })
     }
 
+    /// Maps of another release must not be taken over: their layout may differ.
+    /// `expected` has the name, the sizes of key and value, and the entries.
+    pub(crate) fn check_pins(
+        &self,
+        pin_dir: &Path,
+        expected: &[(&str, usize, usize, u32)],
+    ) -> Result<(), BpfError> {
+        let path = self.directory(pin_dir);
+        let fits = |(name, key, value, entries): &(&str, usize, usize, u32)| {
+            MapData::from_pin(path.join(name)).and_then(|map| map.info()).is_ok_and(|info| {
+                (info.key_size() as usize, info.value_size() as usize, info.max_entries())
+                    == (*key, *value, *entries)
+            })
+        };
+        if expected.iter().all(fits) { Ok(()) } else { Err(BpfError::Incompatible { path }) }
+    }
+
     /// Removes pins, so that the next [`Object::load`] starts with empty maps.
     pub(crate) fn unpin(&self, pin_dir: &Path) -> Result<(), BpfError> {
         let directory = self.directory(pin_dir);
@@ -123,6 +140,11 @@ impl Loaded {
         Ok(())
     }
 
+    /// Loads and pins a program that nothing is attached to.
+    pub(crate) fn pin_only(&mut self, program: &'static str) -> Result<(), BpfError> {
+        self.attach(program, &[], TcAttachType::Ingress)
+    }
+
     /// Takes a map out, as the type that fits its kind. It must live until the
     /// programs are attached: they refer to it by its descriptor.
     pub(crate) fn map<T: TryFrom<Map, Error = aya::maps::MapError>>(
@@ -154,6 +176,15 @@ impl Loaded {
         let keys: Vec<_> = services.iter().map(|(ip, port)| ServiceKey::new(*ip, *port)).collect();
         let addresses: Vec<_> = services.iter().map(|(ip, _)| mapped(*ip)).collect();
         self.replace_set("services", &keys)?;
+        self.replace_set("addresses", &addresses)
+    }
+
+    /// Makes the map of protected addresses hold exactly `addresses`.
+    pub(crate) fn set_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), BpfError> {
+        if addresses.is_empty() || addresses.len() > SERVICES_MAX {
+            return Err(BpfError::Services(addresses.len()));
+        }
+        let addresses: Vec<_> = addresses.iter().map(|ip| mapped(*ip)).collect();
         self.replace_set("addresses", &addresses)
     }
 

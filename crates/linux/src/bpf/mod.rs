@@ -1,6 +1,6 @@
 //! The eBPF programs of `bpf/` and their maps, as safe types: the primary's
-//! [`Gate`], the backup's [`TapDrop`], the [`Edge`], and an edge of strings, the
-//! [`Transit`].
+//! [`Gate`], the backup's [`TapDrop`] and the [`Edge`]; a spread group's
+//! [`Redirect`] and [`HostEnd`]; and an edge of strings, the [`Transit`].
 //!
 //! Programs are attached as netlink tc filters and pinned with their maps in a
 //! BPF file system, so that they go on when the daemon is killed. Dropping one
@@ -9,27 +9,36 @@
 //! the mount namespace in which they were made (`ip netns exec` makes a new one).
 
 mod batch;
+mod capture;
 mod edge;
 mod error;
 mod gate;
+mod host;
 mod layout;
 mod loader;
 mod net;
 mod recover;
+mod redirect;
 mod regulate;
 mod slots;
 mod tapdrop;
+mod trace;
 mod transit;
 
+pub use capture::{CAPTURE_CREDIT, Captured, Captures, What};
 pub use edge::{Edge, EdgeConfig, MemberPort};
 pub use error::BpfError;
 pub use gate::{Gate, GateConfig, SynAck};
+pub use host::{HostEnd, HostEndConfig};
 pub use layout::{
-    EDGE_FLOWS_DEFAULT, GATE_SLOTS_DEFAULT, MEMBERS_MAX, NO_STRING, REGULATE_FLOWS_DEFAULT,
-    SERVICES_MAX, STRINGS_MAX, SYN_ACK_BYTES_MAX, TRANSIT_FLOWS_DEFAULT, TRANSIT_SLOTS,
+    EDGE_FLOWS_DEFAULT, GATE_SLOTS_DEFAULT, MAGLEV_ENTRIES, MEMBERS_MAX, NO_STRING,
+    REGULATE_FLOWS_DEFAULT, SERVICES_MAX, SPREAD_FLOWS_DEFAULT, SPREAD_HOSTS_MAX,
+    SPREAD_SERVICES_MAX, STRINGS_MAX, SYN_ACK_BYTES_MAX, TRANSIT_FLOWS_DEFAULT, TRANSIT_SLOTS,
 };
 pub use recover::{Copied, Copies, CopyPolicy};
+pub use redirect::{Flows, Host, HostState, Redirect, RedirectConfig, ServiceKey, Way};
 pub use regulate::{Measured, Regulated};
 pub use slots::SlotView;
 pub use tapdrop::TapDrop;
+pub use trace::{How, Question, Traced, Verdict};
 pub use transit::{FlowSweeper, StringPort, Traffic, Transit, TransitConfig, TransitState};

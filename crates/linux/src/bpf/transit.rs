@@ -14,6 +14,7 @@ use super::loader::{Counters, Object};
 use super::net;
 use super::recover::Copies;
 use super::regulate::Regulated;
+use super::trace::{self, Question, Traced};
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
 use aya::programs::TcAttachType::Ingress;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -28,7 +29,7 @@ static OBJECT: Object = Object {
         "services",
         "addresses",
         "counters",
-        "capture_until",
+        "capture_credit",
         "captures",
         "recover_control",
         "recover_packets",
@@ -190,6 +191,17 @@ impl Transit {
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.counters.read()
+    }
+
+    /// Asks the attached program where a packet from outside would go; its member
+    /// is the string. Nothing is counted, remembered or sent.
+    ///
+    /// # Errors
+    /// [`BpfError::Trace`] if the kernel does not run it.
+    pub fn trace(&self, question: &Question) -> Result<Traced, BpfError> {
+        let pin = OBJECT.directory(&self.pin_dir).join("transit_outside");
+        let outside = self.interfaces.get(self.string_count).map_or("", String::as_str);
+        trace::ask(&pin, "transit_outside", net::ifindex(outside)?, question)
     }
 
     /// Copies of the packets that pass, for a cache; only the first call has them.

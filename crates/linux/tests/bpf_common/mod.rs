@@ -2,6 +2,7 @@
 //! pins, one frame builder, and a way to run a pinned program on a frame.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod redirector;
 pub mod topology;
 
 use aya::programs::SchedClassifier;
@@ -128,6 +129,11 @@ impl Capture {
 
     /// The TCP frames since the last call.
     pub fn tcp_frames(&self) -> Vec<Vec<u8>> {
+        self.frames(|protocol| protocol == 6)
+    }
+
+    /// The frames of some IP protocols since the last call.
+    pub fn frames(&self, wanted: impl Fn(u8) -> bool) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let mut buffer = vec![0u8; 70_000];
         loop {
@@ -142,7 +148,7 @@ impl Capture {
                 Some([0x86, 0xdd]) => frame.get(20),
                 _ => None,
             };
-            if protocol == Some(&6) {
+            if protocol.is_some_and(|protocol| wanted(*protocol)) {
                 frames.push(frame);
             }
         }

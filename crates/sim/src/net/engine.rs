@@ -31,8 +31,8 @@ struct Flow {
     receiver: Receiver,
     profile: u32,
     path: u32,
-    /// Its hops: data from the first to the second, answers to the third.
-    route: [u32; 3],
+    /// Where its data's hops begin, and those of the answers.
+    route: [u32; 2],
     string: u32,
     wish: Option<u32>,
     segments: u32,
@@ -56,8 +56,8 @@ pub struct Network<'a> {
     wheel: Wheel<Event>,
     packets: Slab,
     links: Vec<Link>,
-    /// All paths, one behind the other.
-    hops: Vec<Hop>,
+    /// All paths, one behind the other, each direction with `None` at its end.
+    hops: Vec<Option<Hop>>,
     cut: Vec<CutAt>,
     switches: Vec<Switch>,
     flows: Vec<Flow>,
@@ -101,10 +101,12 @@ impl<'a> Network<'a> {
         }
         let mut routes = Vec::with_capacity(self.scenario.paths.len());
         for path in &self.scenario.paths {
-            let first = self.hops.len();
-            self.hops.extend(path.forward.iter().chain(&path.back));
-            let back = first + path.forward.len();
-            routes.push([first as u32, back as u32, self.hops.len() as u32]);
+            let begins = [&path.forward, &path.back].map(|hops| {
+                let begin = self.hops.len() as u32;
+                self.hops.extend(hops.iter().copied().map(Some).chain([None]));
+                begin
+            });
+            routes.push(begins);
         }
         for (index, spec) in self.scenario.flows.iter().enumerate() {
             let profile = &self.scenario.profiles[spec.profile as usize];
@@ -184,9 +186,12 @@ impl<'a> Network<'a> {
 
     // --- packets -----------------------------------------------------------
 
+    /// Sends a packet of an endpoint.
     fn send(&mut self, packet: Packet) {
-        let packet = self.packets.insert(packet);
-        self.forward(packet);
+        let [data, answers] = self.flows[packet.flow as usize].route;
+        let hop = if packet.is_forward() { data } else { answers };
+        let number = self.packets.insert(Packet { hop, ..packet });
+        self.forward(number);
     }
 
     /// Sends a packet on from its hop.
@@ -194,21 +199,19 @@ impl<'a> Network<'a> {
     fn forward(&mut self, number: u32) {
         loop {
             let packet = self.packets.get_mut(number);
-            let flow = &self.flows[packet.flow as usize];
-            let [first, back, end] = flow.route;
-            let (first, end) = if packet.is_forward() { (first, back) } else { (back, end) };
-            let at = first + u32::from(packet.hop);
-            if at >= end {
+            let Some(hop) = self.hops[packet.hop as usize] else {
                 let packet = self.packets.remove(number);
                 return self.deliver(&packet);
-            }
-            let link = match self.hops[at as usize] {
+            };
+            let link = match hop {
                 Hop::Link(link) => link,
                 Hop::String { switch, stage, forward } => {
-                    self.switches[switch as usize].link(flow.string, stage, forward)
+                    let string = self.flows[packet.flow as usize].string;
+                    self.switches[switch as usize].link(string, stage, forward)
                 }
                 Hop::Edge(switch) => {
                     packet.hop += 1;
+                    let flow = &self.flows[packet.flow as usize];
                     let profile = &self.scenario.profiles[flow.profile as usize];
                     let bytes = profile.mss_bytes + profile.header_bytes;
                     self.switches[switch as usize].pass(self.now, packet, profile.sack, bytes);
@@ -461,7 +464,8 @@ impl<'a> Network<'a> {
                 return;
             };
             // It was kept behind the edge's place on its path.
-            self.send(resend.packet);
+            let number = self.packets.insert(resend.packet);
+            self.forward(number);
         }
     }
 

@@ -39,10 +39,11 @@ pub struct Packet {
     pub sent_at: Ns,
     /// `sent_at` of the packet that caused it (RFC 7323 §4.3).
     pub echo: Ns,
+    /// Its next hop, among those of all paths: who forwards it need not look at
+    /// its flow, which may be far away in memory.
+    pub(crate) hop: u32,
     /// Bytes at the IP level.
     pub bytes: u16,
-    /// How far on its path it is.
-    pub(crate) hop: u8,
     /// What it is.
     pub kind: Kind,
     /// The last segment that the application asked for.
@@ -56,6 +57,9 @@ impl Packet {
         matches!(self.kind, Kind::Syn | Kind::Data)
     }
 }
+
+// A packet is a line of the cache.
+const _: () = assert!(size_of::<Packet>() == 64);
 
 /// Packets by number; numbers are reused.
 #[derive(Default)]

@@ -3,6 +3,7 @@
 
 mod cubic;
 mod flight;
+mod hystart;
 mod oneway;
 mod profile;
 mod receiver;

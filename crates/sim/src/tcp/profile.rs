@@ -84,6 +84,8 @@ pub struct Profile {
     /// Two-way only: the window grows by what was acknowledged (RFC 3465), not
     /// by one for each acknowledgement.
     pub counts_segments: bool,
+    /// Two-way only: CUBIC leaves slow start by HyStart.
+    pub hystart: bool,
     /// RFC 7323, for round trips and for undoing spurious timeouts.
     pub timestamps: bool,
     /// RFC 2018; without it a [`Stack::TwoWay`] counts duplicates.
@@ -124,6 +126,7 @@ impl Profile {
         rto_floor_of_variation: false,
         reduces_again: false,
         counts_segments: false,
+        hystart: false,
         timestamps: false,
         sack: false,
         prr: false,
@@ -169,6 +172,7 @@ impl Profile {
         rto_floor_of_variation: true,
         reduces_again: false,
         counts_segments: true,
+        hystart: true,
         timestamps: true,
         rack: true,
         tlp: true,

@@ -4,6 +4,7 @@
 
 use super::cubic::Cubic;
 use super::flight::{Delivered, Flight};
+use super::hystart::{Acked, HyStart};
 use super::profile::{Congestion, Profile};
 use super::{Counts, Segment};
 use crate::Ns;
@@ -54,6 +55,7 @@ pub struct Sender {
     srtt: Ns,
     rttvar: Ns,
     rtt_min: Ns,
+    rtt_last: Ns,
     doublings: u32,
     timer: Option<(Ns, Timer)>,
     syn_due: bool,
@@ -69,6 +71,7 @@ pub struct Sender {
     rack: (Ns, u32),
     undo: Option<Undo>,
     cubic: Cubic,
+    hystart: HyStart,
     counts: Counts,
 }
 
@@ -89,6 +92,7 @@ impl Sender {
             srtt: 0,
             rttvar: 0,
             rtt_min: Ns::MAX,
+            rtt_last: 0,
             doublings: 0,
             timer: None,
             syn_due: true,
@@ -101,6 +105,7 @@ impl Sender {
             rack: (0, 0),
             undo: None,
             cubic: Cubic::default(),
+            hystart: HyStart::default(),
             counts: Counts::default(),
         }
     }
@@ -173,6 +178,7 @@ impl Sender {
     /// RFC 6298 §2.
     fn sample(&mut self, rtt: Ns) {
         self.rtt_min = self.rtt_min.min(rtt);
+        self.rtt_last = rtt;
         if self.srtt == 0 {
             (self.srtt, self.rttvar) = (rtt, rtt / 2);
             return;
@@ -284,11 +290,26 @@ impl Sender {
         let acked = if profile.counts_segments { f64::from(delivered.count) } else { 1.0 };
         if self.cwnd < self.ssthresh {
             self.cwnd += acked;
+            let cubic = profile.congestion == Congestion::Cubic;
+            if cubic && profile.hystart && self.is_path_full(now) {
+                self.ssthresh = self.cwnd;
+            }
         } else if profile.congestion == Congestion::Cubic {
             self.cwnd = self.cubic.grow(now, self.srtt, self.cwnd, acked);
         } else {
             self.cwnd += acked / self.cwnd;
         }
+    }
+
+    fn is_path_full(&mut self, now: Ns) -> bool {
+        let acked = Acked {
+            snd_una: self.snd_una,
+            snd_nxt: self.snd_nxt,
+            cwnd: self.cwnd,
+            rtt: self.rtt_last,
+            rtt_min: self.rtt_min,
+        };
+        self.hystart.handle_ack(now, &acked)
     }
 
     /// RFC 6937 §3, with the slow-start reduction bound.

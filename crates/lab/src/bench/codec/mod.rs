@@ -1,14 +1,16 @@
 //! `holdfast lab bench codec`: time per packet to encode and to decode, beside
-//! other crates and a plain copy, turn by turn, so that whatever else the machine
+//! other libraries and a plain copy, turn by turn, so that whatever else the machine
 //! does hits all of them.
 
+mod isal;
 mod peers;
 
 use super::stats::Summary;
-use crate::rng::Rng;
 use anyhow::{Result, ensure};
 use clap::Args;
 use holdfast_code::Kernel;
+use holdfast_sim::Rng;
+use isal::{Isal, Program};
 use peers::{Codec, Erasure, Memcpy, Ours, Packet, Rusty, Shape, Simd};
 use serde::Serialize;
 use std::time::Instant;
@@ -103,9 +105,18 @@ pub struct CodecReport {
 /// When a codec refuses a shape or restores wrong bytes.
 pub fn run(args: &CodecArgs) -> Result<CodecReport> {
     let progress = super::progress("codec", (SHAPES.len() * args.rounds) as u64);
+    let isal = Program::build()?;
     let mut shapes = Vec::new();
     for (shape, asked_ns) in SHAPES {
-        shapes.push(measure_shape(args, shape, asked_ns, || progress.inc(1))?);
+        let mut lanes = lanes(shape)?;
+        if let Some(program) = &isal {
+            lanes.push(Lane::new("ISA-L", false, Worker::Isal(program.start(shape)?)));
+        }
+        shapes.push(measure_shape(args, shape, asked_ns, lanes, || progress.inc(1))?);
+    }
+    let mut not_measured = vec!["klauspost/reedsolomon (in Go)"];
+    if isal.is_none() {
+        not_measured.push("ISA-L (apt-get install libisal-dev)");
     }
     progress.finish_and_clear();
     Ok(CodecReport {
@@ -113,28 +124,35 @@ pub fn run(args: &CodecArgs) -> Result<CodecReport> {
         rounds: args.rounds,
         kernel: Kernel::best().name(),
         shapes,
-        not_measured: vec!["ISA-L", "klauspost/reedsolomon"],
+        not_measured,
     })
 }
 
-/// A codec, its packets, and what its turns took, ns per packet.
+/// What a turn measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Encode,
+    Decode,
+}
+
+/// Who takes the turns.
+enum Worker {
+    Here { codec: Box<dyn Codec>, packets: Vec<Packet> },
+    Isal(Isal),
+}
+
+/// A codec and what its turns took, ns per packet.
 struct Lane {
     name: String,
     is_ours: bool,
-    codec: Box<dyn Codec>,
-    packets: Vec<Packet>,
+    worker: Worker,
     encode_ns: Vec<f64>,
     decode_ns: Vec<f64>,
 }
 
 fn lanes(shape: Shape) -> Result<Vec<Lane>> {
-    let lane = |name: &str, is_ours, codec: Box<dyn Codec>| Lane {
-        name: name.to_owned(),
-        is_ours,
-        codec,
-        packets: packets(shape),
-        encode_ns: Vec::new(),
-        decode_ns: Vec::new(),
+    let lane = |name: &str, is_ours, codec: Box<dyn Codec>| {
+        Lane::new(name, is_ours, Worker::Here { codec, packets: packets(shape) })
     };
     let mut lanes = vec![lane("memcpy", false, Box::new(Memcpy(vec![0; shape.bytes()])))];
     for kernel in Kernel::available() {
@@ -147,10 +165,10 @@ fn lanes(shape: Shape) -> Result<Vec<Lane>> {
 }
 
 fn packets(shape: Shape) -> Vec<Packet> {
-    let mut rng = Rng::new(shape.bytes() as u64);
+    let mut rng = Rng::of_state(shape.bytes() as u64);
     let count = (RING_BYTES / shape.bytes()).max(1);
     let packet = |_| Packet {
-        segment: (0..shape.bytes()).map(|_| rng.next_u64() as u8).collect(),
+        segment: (0..shape.bytes()).map(|_| rng.draw() as u8).collect(),
         extra: vec![0; shape.extra * shape.len],
     };
     (0..count).map(packet).collect()
@@ -158,7 +176,7 @@ fn packets(shape: Shape) -> Vec<Packet> {
 
 /// As many erased cells as there are redundant ones, in order; pattern after pattern.
 fn patterns(shape: Shape, seed: u64) -> Vec<u8> {
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::of_state(seed);
     let mut patterns = Vec::new();
     for _ in 0..PATTERNS {
         let mut missing = Vec::new();
@@ -178,9 +196,9 @@ fn measure_shape(
     args: &CodecArgs,
     shape: Shape,
     asked_ns: Option<[f64; 2]>,
+    mut lanes: Vec<Lane>,
     step: impl Fn(),
 ) -> Result<ShapeReport> {
-    let mut lanes = lanes(shape)?;
     let patterns = patterns(shape, args.seed);
     for lane in &mut lanes {
         lane.check(shape, &patterns[..shape.extra])?;
@@ -196,10 +214,17 @@ fn measure_shape(
 }
 
 impl Lane {
+    fn new(name: &str, is_ours: bool, worker: Worker) -> Self {
+        let (encode_ns, decode_ns) = (Vec::new(), Vec::new());
+        Self { name: name.to_owned(), is_ours, worker, encode_ns, decode_ns }
+    }
+
     /// Encodes all packets, and restores each once from nothing but the rest.
     fn check(&mut self, shape: Shape, missing: &[u8]) -> Result<()> {
-        for packet in &mut self.packets {
-            self.codec.encode(packet)?;
+        // The program has checked itself.
+        let Worker::Here { codec, packets } = &mut self.worker else { return Ok(()) };
+        for packet in packets {
+            codec.encode(packet)?;
             if self.name == "memcpy" {
                 continue;
             }
@@ -207,7 +232,7 @@ impl Lane {
             for &cell in missing {
                 packet.segment[usize::from(cell) * shape.len..][..shape.len].fill(0);
             }
-            self.codec.decode(packet, missing)?;
+            codec.decode(packet, missing)?;
             ensure!(packet.segment == original, "{} restores wrong bytes", self.name);
         }
         Ok(())
@@ -218,7 +243,15 @@ impl Lane {
         turn_ns: u64,
         patterns: impl Iterator<Item = &'a [u8]> + Clone,
     ) -> Result<()> {
-        let (codec, packets, mut i) = (&mut self.codec, &mut self.packets, 0);
+        let (codec, packets) = match &mut self.worker {
+            Worker::Here { codec, packets } => (codec, packets),
+            Worker::Isal(isal) => {
+                self.encode_ns.push(isal.take_turn(Side::Encode, turn_ns)?);
+                self.decode_ns.push(isal.take_turn(Side::Decode, turn_ns)?);
+                return Ok(());
+            }
+        };
+        let mut i = 0;
         let mut next = |count| {
             i = if i + 1 < count { i + 1 } else { 0 };
             i
@@ -324,7 +357,7 @@ impl CodecReport {
                 shape.to_memcpy[1],
             );
         }
-        println!("not measured: {} (no Rust crate)", self.not_measured.join(", "));
+        println!("not measured: {}", self.not_measured.join(", "));
     }
 }
 

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only
+ *
+ * IP in IP: RFC 2003 (IPv4), RFC 2473 (IPv6), ECN as in RFC 6040 §4.1 (normal
+ * mode: the outer header has the inner one's).
+ */
+#ifndef HOLDFAST_ENCAP_H
+#define HOLDFAST_ENCAP_H
+
+#include "parse.h"
+
+#define OUTER_TTL 64
+#define IPV4_DF 0x4000
+/* The inner bytes that are written along with the outer header: up to and with
+ * TTL and checksum, or hop limit. */
+#define INNER4_BYTES 12
+#define INNER6_BYTES 8
+
+struct outer4 {
+	struct iphdr ip;
+	__u8 inner[INNER4_BYTES];
+};
+
+struct outer6 {
+	struct ipv6hdr ip;
+	__u8 inner[INNER6_BYTES];
+};
+
+static __always_inline int same_address(const void *a, const void *b)
+{
+	__u64 x[2], y[2];
+
+	__builtin_memcpy(x, a, 16);
+	__builtin_memcpy(y, b, 16);
+	return x[0] == y[0] && x[1] == y[1];
+}
+
+/* The complement of the sum of an IPv4 header without options, whose own
+ * checksum field is zero (RFC 1071). */
+static __always_inline __u16 ipv4_checksum(const struct iphdr *ip)
+{
+	const __u16 *word = (const __u16 *)ip;
+	__u32 sum = 0;
+
+	for (int i = 0; i < 10; i++)
+		sum += word[i];
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum += sum >> 16;
+	return ~sum;
+}
+
+/* Makes room and writes the outer header, and the inner one's first bytes, in
+ * which the caller has counted the hop. `flags` are those of
+ * bpf_skb_adjust_room for this family; a GSO frame's segments keep their size. */
+static __always_inline int encapsulate4(struct __sk_buff *skb, struct outer4 *o, __u64 flags)
+{
+	if (bpf_skb_adjust_room(skb, IPV4_HEADER, BPF_ADJ_ROOM_MAC,
+				flags | BPF_F_ADJ_ROOM_FIXED_GSO))
+		return -1;
+	return bpf_skb_store_bytes(skb, ETH_HLEN, o, sizeof(*o), 0);
+}
+
+static __always_inline int encapsulate6(struct __sk_buff *skb, struct outer6 *o, __u64 flags)
+{
+	if (bpf_skb_adjust_room(skb, IPV6_HEADER, BPF_ADJ_ROOM_MAC,
+				flags | BPF_F_ADJ_ROOM_FIXED_GSO))
+		return -1;
+	return bpf_skb_store_bytes(skb, ETH_HLEN, o, sizeof(*o), BPF_F_RECOMPUTE_CSUM);
+}
+
+#endif

@@ -1,0 +1,159 @@
+//! The channels of the host servers to their edge.
+
+use super::super::beats::Beats;
+use crate::channel::{Channel, ChannelError};
+use crate::poll::{Interest, Poll};
+use holdfast_cluster::Nanos;
+use holdfast_cluster::detector::{Detector, Peer};
+use holdfast_wire::log::LOG_VERSION;
+use holdfast_wire::message::{Message, Offer, VERSION};
+
+/// What a host server says.
+pub(super) enum Word {
+    /// It has shown that it lives.
+    Beat,
+    Announce {
+        weight: u32,
+        layer2: bool,
+        tunnels: Vec<[u8; 16]>,
+        services: Vec<Offer>,
+    },
+    /// It may not stay connected.
+    Leave(String),
+}
+
+/// What the detector thinks anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    Suspected,
+    Declared,
+}
+
+/// Announcements and beats taken from one host server at a time.
+const WORDS_MAX: usize = 256;
+
+/// One host server, whether it is connected or not.
+pub(super) struct Link {
+    pub name: String,
+    channel: Option<Channel>,
+    greeted: bool,
+    /// It outlives a channel: a daemon that comes back at once was never gone.
+    detector: Detector,
+    /// Declared dead, and not heard since.
+    silent: bool,
+}
+
+impl Link {
+    pub fn new(name: &str, period: Nanos, at: Nanos) -> Self {
+        let detector = Detector::new(at, period);
+        Self { name: name.to_owned(), channel: None, greeted: false, detector, silent: false }
+    }
+
+    pub fn is_connected(&self) -> bool {
+        self.channel.is_some()
+    }
+
+    pub fn adopt(
+        &mut self,
+        channel: Channel,
+        group: &str,
+        poll: &Poll,
+        token: u64,
+    ) -> Result<(), ChannelError> {
+        self.channel = None;
+        self.greeted = false;
+        poll.add(&channel, token, Interest::Read)?;
+        self.channel.insert(channel).send(&Message::Hello {
+            version: VERSION,
+            log_version: LOG_VERSION,
+            group,
+            member: "edge",
+            epoch: 0,
+            world: Vec::new(),
+        })
+    }
+
+    /// Closes the channel; false if there was none.
+    pub fn close(&mut self) -> bool {
+        self.channel.take().is_some()
+    }
+
+    /// When [`Link::watch`] is due.
+    pub fn deadline(&self) -> Option<Nanos> {
+        self.detector.next_deadline()
+    }
+
+    /// Sends a heartbeat when it is time, and judges the silence.
+    pub fn watch(&mut self, at: Nanos, period: Nanos) -> Option<News> {
+        let before = self.detector.peer();
+        let channel = &mut self.channel;
+        let mut send = |message: &Message<'_>| {
+            // A channel that cannot take it has failed; its next turn says so.
+            channel.as_mut().map(|channel| channel.send(message));
+        };
+        let mut declared = false;
+        let mut beats = Beats { peer: &mut send, executed: 0, declared: &mut declared };
+        self.detector.handle_timeout(at, &mut beats);
+        let suspected = before == Peer::Alive && self.detector.peer() == Peer::Suspected;
+        if declared {
+            // It may come back: the beats go on.
+            self.detector = Detector::new(at, period);
+            return (!std::mem::replace(&mut self.silent, true)).then_some(News::Declared);
+        }
+        (suspected && !self.silent).then_some(News::Suspected)
+    }
+
+    /// What it has said, and whether its channel still lives.
+    pub fn receive(&mut self, group: &str, at: Nanos) -> (Vec<Word>, Result<(), ChannelError>) {
+        let mut words = Vec::new();
+        let Self { name, channel: Some(channel), greeted, detector, silent } = self else {
+            return (words, Ok(()));
+        };
+        let mut declared = false;
+        let result = channel.recv(|message| {
+            let mut beats = Beats { peer: &mut |_| {}, executed: 0, declared: &mut declared };
+            detector.handle_received(at, &mut beats);
+            *silent = false;
+            let word = match message {
+                Message::Hello { version, log_version, group: theirs, member, .. } => {
+                    *greeted = version == VERSION
+                        && log_version == LOG_VERSION
+                        && theirs == group
+                        && member == name;
+                    let other = "its hello is of another release, group or host";
+                    if *greeted { Word::Beat } else { Word::Leave(other.to_owned()) }
+                }
+                _ if !*greeted => Word::Leave("it did not say hello first".to_owned()),
+                Message::Beat { .. } => Word::Beat,
+                Message::Announce { weight, layer2, tunnels, services } => {
+                    Word::Announce { weight, layer2, tunnels, services }
+                }
+                _ => Word::Leave("it said what no host server says".to_owned()),
+            };
+            if words.len() < WORDS_MAX {
+                words.push(word);
+            }
+        });
+        (words, result)
+    }
+
+    pub fn send(&mut self, message: &Message<'_>) {
+        if let Some(channel) = &mut self.channel
+            && let Err(error) = channel.send(message)
+        {
+            tracing::warn!("{}: {error}", self.name);
+        }
+    }
+
+    /// Writes what is queued.
+    pub fn flush(&mut self, poll: &Poll, token: u64) -> Result<(), ChannelError> {
+        let Some(channel) = &mut self.channel else { return Ok(()) };
+        let before = channel.wants_write();
+        channel.flush()?;
+        if before || channel.wants_write() {
+            let interest = if channel.wants_write() { Interest::Both } else { Interest::Read };
+            poll.modify(channel, token, interest)?;
+        }
+        Ok(())
+    }
+}

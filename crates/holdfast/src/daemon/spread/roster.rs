@@ -1,0 +1,211 @@
+//! Who serves what: what the host servers announce, and how they are. Knows no
+//! clock, no socket and no kernel; the edge's daemon carries out what it says.
+
+use holdfast_edge::maglev::{self, Share};
+use holdfast_linux::bpf::ServiceKey;
+use std::collections::BTreeMap;
+
+/// How a host server is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Condition {
+    /// It is heard.
+    pub alive: bool,
+    /// An operator wants it empty.
+    pub draining: bool,
+}
+
+impl Condition {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match (self.alive, self.draining) {
+            (true, false) => "up",
+            (true, true) => "draining",
+            (false, _) => "dead",
+        }
+    }
+
+    fn takes_new(self) -> bool {
+        self.alive && !self.draining
+    }
+}
+
+/// What a host server said of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Announcement {
+    pub weight: u32,
+    pub services: Vec<ServiceKey>,
+    /// What makes its permutation: its tunnel addresses.
+    pub identity: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    condition: Condition,
+    said: Announcement,
+}
+
+/// By the slot that the redirector knows them by.
+#[derive(Debug, Default)]
+pub(super) struct Roster {
+    hosts: BTreeMap<u8, Entry>,
+    /// The shares of which each service's table was made.
+    applied: BTreeMap<ServiceKey, Vec<(u8, u32)>>,
+}
+
+/// One service has to be redirected differently.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    pub service: ServiceKey,
+    pub table: Vec<u8>,
+    /// Slots that get new flows.
+    pub members: Vec<u8>,
+}
+
+impl Roster {
+    /// A host server announces; false if that says nothing new.
+    pub fn announce(&mut self, slot: u8, said: Announcement) -> bool {
+        let entry = self.hosts.entry(slot).or_default();
+        let news = entry.said != said || !entry.condition.alive;
+        entry.said = said;
+        entry.condition.alive = true;
+        news
+    }
+
+    /// It is heard (again), or no longer; false if that is no news.
+    pub fn set_alive(&mut self, slot: u8, alive: bool) -> bool {
+        let entry = self.hosts.entry(slot).or_default();
+        std::mem::replace(&mut entry.condition.alive, alive) != alive
+    }
+
+    /// It gets no new flows, or some again; false if that is no news.
+    pub fn set_draining(&mut self, slot: u8, draining: bool) -> bool {
+        let entry = self.hosts.entry(slot).or_default();
+        std::mem::replace(&mut entry.condition.draining, draining) != draining
+    }
+
+    pub fn condition(&self, slot: u8) -> Condition {
+        self.hosts.get(&slot).map(|entry| entry.condition).unwrap_or_default()
+    }
+
+    pub fn weight(&self, slot: u8) -> u32 {
+        self.hosts.get(&slot).map_or(0, |entry| entry.said.weight)
+    }
+
+    /// A service that was redirected before this edge's daemon began.
+    pub fn inherit(&mut self, service: ServiceKey) {
+        self.applied.entry(service).or_default();
+    }
+
+    /// The services there are, each with the slots that get its new flows.
+    pub fn services(&self) -> impl Iterator<Item = (&ServiceKey, Vec<u8>)> {
+        self.applied.iter().map(|(s, shares)| (s, shares.iter().map(|(slot, _)| *slot).collect()))
+    }
+
+    /// What has to change in the kernel; calling it again says nothing. A service
+    /// that nobody serves any more keeps an empty table, for its old flows.
+    pub fn changes(&mut self) -> Vec<Change> {
+        let announced = self.hosts.values().flat_map(|entry| &entry.said.services);
+        let mut services: Vec<ServiceKey> = announced.chain(self.applied.keys()).copied().collect();
+        services.sort_unstable();
+        services.dedup();
+        let mut changes = Vec::new();
+        for service in services {
+            let shares = self.shares(&service);
+            if self.applied.get(&service).is_some_and(|applied| *applied == shares) {
+                continue;
+            }
+            let members = shares.iter().map(|(slot, _)| *slot).collect();
+            changes.push(Change { service, table: self.table(&shares), members });
+            self.applied.insert(service, shares);
+        }
+        changes
+    }
+
+    /// Services that nobody serves, to be forgotten when their flows are.
+    pub fn unserved(&self) -> Vec<ServiceKey> {
+        let empty = self.applied.iter().filter(|(_, shares)| shares.is_empty());
+        empty.map(|(service, _)| *service).collect()
+    }
+
+    pub fn forget(&mut self, service: &ServiceKey) {
+        self.applied.remove(service);
+    }
+
+    fn shares(&self, service: &ServiceKey) -> Vec<(u8, u32)> {
+        let serving = self.hosts.iter().filter(|(_, entry)| {
+            entry.condition.takes_new() && entry.said.services.contains(service)
+        });
+        serving.map(|(slot, entry)| (*slot, entry.said.weight)).collect()
+    }
+
+    fn table(&self, shares: &[(u8, u32)]) -> Vec<u8> {
+        let share = |(slot, weight): &(u8, u32)| {
+            let name = &self.hosts.get(slot)?.said.identity;
+            Some(Share { number: *slot, name, weight: *weight })
+        };
+        maglev::table(&shares.iter().filter_map(share).collect::<Vec<_>>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(port: u16) -> ServiceKey {
+        ServiceKey { address: "10.9.0.100".parse().unwrap(), port, udp: false }
+    }
+
+    fn said(slot: u8, ports: &[u16]) -> Announcement {
+        let services = ports.iter().map(|&port| service(port)).collect();
+        Announcement { weight: 100, services, identity: vec![10, 9, 0, slot] }
+    }
+
+    fn members(roster: &mut Roster) -> Vec<(u16, Vec<u8>)> {
+        roster.changes().into_iter().map(|c| (c.service.port, c.members)).collect()
+    }
+
+    #[test]
+    fn what_is_announced_is_served_and_what_is_withdrawn_is_not() {
+        let mut roster = Roster::default();
+        assert!(roster.announce(0, said(0, &[80])));
+        assert!(!roster.announce(0, said(0, &[80])));
+        assert_eq!(members(&mut roster), [(80, vec![0])]);
+        assert_eq!(members(&mut roster), []);
+        roster.announce(1, said(1, &[80, 443]));
+        assert_eq!(members(&mut roster), [(80, vec![0, 1]), (443, vec![1])]);
+        roster.announce(1, said(1, &[443]));
+        assert_eq!(members(&mut roster), [(80, vec![0])]);
+        roster.announce(0, said(0, &[]));
+        assert_eq!(members(&mut roster), [(80, vec![])]);
+        assert_eq!(roster.unserved(), [service(80)]);
+        roster.forget(&service(80));
+        assert_eq!(members(&mut roster), []);
+    }
+
+    #[test]
+    fn the_dead_and_the_drained_get_nothing_new() {
+        let mut roster = Roster::default();
+        roster.announce(0, said(0, &[80]));
+        roster.announce(1, said(1, &[80]));
+        members(&mut roster);
+        assert!(roster.set_alive(0, false));
+        assert!(!roster.set_alive(0, false));
+        assert_eq!(members(&mut roster), [(80, vec![1])]);
+        assert!(roster.set_draining(1, true));
+        assert_eq!(members(&mut roster), [(80, vec![])]);
+        assert!(roster.announce(0, said(0, &[80])), "it is back");
+        assert_eq!(members(&mut roster), [(80, vec![0])]);
+        assert_eq!((roster.condition(0).name(), roster.condition(1).name()), ("up", "draining"));
+    }
+
+    #[test]
+    fn a_table_has_only_those_who_serve() {
+        let mut roster = Roster::default();
+        roster.announce(3, said(3, &[80]));
+        roster.announce(7, said(7, &[80]));
+        let change = roster.changes().pop().unwrap();
+        assert!(change.table.iter().all(|slot| [3, 7].contains(slot)));
+        let of_three = change.table.iter().filter(|&&slot| slot == 3).count();
+        assert!((32_000..33_600).contains(&of_three), "{of_three}");
+    }
+}

@@ -1,0 +1,28 @@
+//! Names the commit that is built, so that a line that replays a run says which
+//! program to replay it with.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+fn main() {
+    let version = env!("CARGO_PKG_VERSION");
+    // A source archive has no commit; its version has to do.
+    let build = match git(&["rev-parse", "--short=12", "HEAD"]) {
+        Some(commit) => format!("{version} ({commit})"),
+        None => version.to_owned(),
+    };
+    println!("cargo::rustc-env=HOLDFAST_BUILD={build}");
+    println!("cargo::rerun-if-changed=build.rs");
+    // Every commit and every checkout leaves a line there.
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]).map(PathBuf::from)
+        && log.exists()
+    {
+        println!("cargo::rerun-if-changed={}", log.display());
+    }
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
+}

@@ -1,0 +1,122 @@
+//! The packets that the programs of a daemon changed, moved or dropped
+//! (`bpf/capture.h`), for whoever wants to see them. The daemon is not asked.
+
+use super::error::BpfError;
+use super::layout::{CAPTURE_BYTES_MAX, RawCaptured};
+use aya::maps::{Array, Map, MapData, RingBuf};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use zerocopy::FromBytes;
+
+/// So many packets are shown before the next [`Captures::renew`].
+pub const CAPTURE_CREDIT: i64 = 1 << 16;
+
+const RING: &str = "captures";
+const CREDIT: &str = "capture_credit";
+
+/// Why a packet is shown: `enum capture_what`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    Redirected,
+    Clamped,
+    Resent,
+    Dropped,
+    Answered,
+    /// Of a newer release.
+    Other(u32),
+}
+
+/// One packet, as it was when a program showed it.
+#[derive(Clone, Copy, Debug)]
+pub struct Captured<'a> {
+    /// Of the kernel's CLOCK_BOOTTIME, which a time namespace may hide: good for
+    /// distances.
+    pub at_ns: u64,
+    /// Where it came in.
+    pub ifindex: u32,
+    pub what: What,
+    /// Its length; a frame of several segments counts as one.
+    pub wire_bytes: u32,
+    /// Its beginning, at most 256 bytes, from the Ethernet header on.
+    pub bytes: &'a [u8],
+}
+
+/// What one set of programs shows. Dropping it switches the showing off.
+pub struct Captures {
+    credit: Array<MapData, i64>,
+    ring: RingBuf<MapData>,
+}
+
+impl Captures {
+    /// Opens the rings of every object that is pinned below `pin_dir`, the
+    /// daemon's directory of pins. None at all if no daemon ever ran there.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if a pinned map cannot be opened, as for want of root.
+    pub fn open(pin_dir: &Path) -> Result<Vec<Self>, BpfError> {
+        let Ok(objects) = std::fs::read_dir(pin_dir) else { return Ok(Vec::new()) };
+        let directories = objects.filter_map(|entry| Some(entry.ok()?.path()));
+        directories.filter(|at| at.join(RING).exists()).map(|at| Self::open_one(&at)).collect()
+    }
+
+    fn open_one(directory: &Path) -> Result<Self, BpfError> {
+        let pinned = |name: &'static str| {
+            MapData::from_pin(directory.join(name)).map_err(BpfError::map(name))
+        };
+        let credit = Array::try_from(Map::Array(pinned(CREDIT)?)).map_err(BpfError::map(CREDIT))?;
+        let ring = RingBuf::try_from(Map::RingBuf(pinned(RING)?)).map_err(BpfError::map(RING))?;
+        let mut captures = Self { credit, ring };
+        // What an earlier reader left is old.
+        while captures.ring.next().is_some() {}
+        Ok(captures)
+    }
+
+    /// Shows another [`CAPTURE_CREDIT`] packets.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses.
+    pub fn renew(&mut self) -> Result<(), BpfError> {
+        self.set(CAPTURE_CREDIT)
+    }
+
+    fn set(&mut self, packets: i64) -> Result<(), BpfError> {
+        self.credit.set(0, packets, 0).map_err(BpfError::map(CREDIT))
+    }
+
+    /// Hands over what was shown since the last call.
+    pub fn drain(&mut self, mut handle: impl FnMut(Captured<'_>)) {
+        while let Some(item) = self.ring.next() {
+            let Ok((raw, _)) = RawCaptured::ref_from_prefix(&item) else { continue };
+            let bytes = &raw.data[..(raw.bytes as usize).min(CAPTURE_BYTES_MAX)];
+            let RawCaptured { at_ns, ifindex, wire_bytes, .. } = *raw;
+            handle(Captured { at_ns, ifindex, what: What::of(raw.what), wire_bytes, bytes });
+        }
+    }
+}
+
+impl AsFd for Captures {
+    /// Readable when packets were shown.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ring.as_fd()
+    }
+}
+
+impl Drop for Captures {
+    fn drop(&mut self) {
+        // If it fails, the credit ends by itself.
+        let _ = self.set(0);
+    }
+}
+
+impl What {
+    fn of(number: u32) -> Self {
+        match number {
+            1 => Self::Redirected,
+            2 => Self::Clamped,
+            3 => Self::Resent,
+            4 => Self::Dropped,
+            5 => Self::Answered,
+            other => Self::Other(other),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! A host server's end of a spread group (`bpf/host.bpf.c`): takes packets out
+//! of the edge's tunnel and clamps the segment size of SYN-ACKs.
+
+use super::error::BpfError;
+use super::layout::{HOST_COUNTERS, HostConfig, mapped};
+use super::loader::{Counters, Object};
+use aya::maps::{Array, MapData};
+use aya::programs::TcAttachType::{Egress, Ingress};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+
+static OBJECT: Object = Object {
+    name: "host",
+    bytes: aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/host.bpf.o")),
+    maps: &["addresses", "counters", "capture_credit", "captures", "host_config"],
+    counters: &HOST_COUNTERS,
+    priority: 104,
+};
+
+/// What a host server's end is made of.
+#[derive(Clone, Debug)]
+pub struct HostEndConfig {
+    /// Towards the edge.
+    pub interface: String,
+    /// This host's ends of the tunnel.
+    pub tunnel4: Option<Ipv4Addr>,
+    pub tunnel6: Option<Ipv6Addr>,
+    /// Outer sources that are the edge's: prefixes and their lengths.
+    pub outer4: (Ipv4Addr, u8),
+    pub outer6: (Ipv6Addr, u8),
+    /// The services' addresses; nothing else is taken out of the tunnel.
+    pub addresses: Vec<IpAddr>,
+    /// Of the way from the edge, of outer packets; 0 clamps nothing.
+    pub mtu: u32,
+    /// Directory for pins; a BPF file system is mounted there if needed.
+    pub pin_dir: PathBuf,
+}
+
+/// The attached programs. Dropping them leaves them in place.
+pub struct HostEnd {
+    counters: Counters,
+}
+
+impl HostEnd {
+    /// Attaches to the interface, in place of any earlier end.
+    ///
+    /// # Errors
+    /// [`BpfError`] if the kernel refuses, the interface does not exist, or there
+    /// are no or too many addresses.
+    pub fn attach(config: &HostEndConfig) -> Result<Self, BpfError> {
+        OBJECT.unpin(&config.pin_dir)?;
+        let mut loaded = OBJECT.load(&config.pin_dir, &[])?;
+        loaded.set_addresses(&config.addresses)?;
+        let mut row: Array<MapData, HostConfig> = loaded.map("host_config")?;
+        row.set(0, raw_config(config), 0).map_err(BpfError::map("host_config"))?;
+        let interface = [config.interface.as_str()];
+        loaded.attach("host_egress", &interface, Egress)?;
+        loaded.attach("host_ingress", &interface, Ingress)?;
+        Ok(Self { counters: loaded.counters()? })
+    }
+
+    /// What was counted since it was attached.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.counters.read()
+    }
+
+    /// Removes what this or an earlier process left; nothing to remove is no error.
+    ///
+    /// # Errors
+    /// [`BpfError::PinDir`] if pins cannot be removed.
+    pub fn detach_stale(interface: &str, pin_dir: &Path) -> Result<(), BpfError> {
+        OBJECT.detach(interface, Ingress);
+        OBJECT.detach(interface, Egress);
+        OBJECT.unpin(pin_dir)
+    }
+}
+
+fn raw_config(config: &HostEndConfig) -> HostConfig {
+    let address = |ip: Option<IpAddr>| ip.map_or([0; 16], mapped);
+    HostConfig {
+        tunnel4: address(config.tunnel4.map(Into::into)),
+        tunnel6: address(config.tunnel6.map(Into::into)),
+        outer4: mapped(config.outer4.0.into()),
+        outer6: mapped(config.outer6.0.into()),
+        // Of the mapped address.
+        outer4_bits: 96 + u32::from(config.outer4.1),
+        outer6_bits: config.outer6.1.into(),
+        mtu: config.mtu,
+        zero: 0,
+    }
+}

@@ -1,0 +1,443 @@
+//! A spread group's redirector (`bpf/redirect.bpf.c`): services, host servers
+//! and flows. A redirector that starts again takes over the maps that it finds,
+//! so nothing that was established moves.
+
+use super::batch;
+use super::error::BpfError;
+use super::layout::{
+    FLOW_CLIENT_FIN, FLOW_ESTABLISHED, FLOW_RESET, MAGLEV_ENTRIES, RawKey, SPREAD_COUNTERS,
+    SPREAD_HOSTS_MAX, SPREAD_SERVICES_MAX, SPREAD_TABLES, SpreadConfig, SpreadFlow, SpreadHost,
+    SpreadService, SpreadServiceKey, SpreadTable, SpreadWay, mapped, unmapped,
+};
+use super::loader::{Counters, Object};
+use super::net;
+use super::trace::{self, Question, Traced};
+use aya::maps::{Array, HashMap, MapData};
+use aya::programs::TcAttachType::Ingress;
+use holdfast_wire::packet::mapped_ipv4;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+static OBJECT: Object = Object {
+    name: "redirect",
+    bytes: aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/redirect.bpf.o")),
+    maps: &[
+        "counters",
+        "capture_credit",
+        "captures",
+        "spread_config",
+        "spread_services",
+        "spread_tables",
+        "spread_hosts",
+        "spread_flows",
+        "spread_embryos",
+        "spread_datagrams",
+        "spread_fragments",
+        "spread_full",
+    ],
+    counters: &SPREAD_COUNTERS,
+    priority: 103,
+};
+
+/// Seconds of silence after which a flow is forgotten: reset; closed by the
+/// client; never seen after its handshake; and any other (RFC 5382 §5 asks for
+/// more than two hours).
+const RESET_AGE: u32 = 10;
+const CLOSED_AGE: u32 = 120;
+const YOUNG_AGE: u32 = 600;
+const IDLE_AGE: u32 = 3 * 3600;
+/// Forgotten at one time, so that a tick stays short.
+const FORGET_MAX: usize = 16_384;
+
+/// What a redirector is made of.
+#[derive(Clone, Debug)]
+pub struct RedirectConfig {
+    pub client_interfaces: Vec<String>,
+    /// Directory for pins; a BPF file system is mounted there if needed.
+    pub pin_dir: PathBuf,
+    /// Connections that are kept where they are; one more is refused.
+    pub flows_max: u32,
+    /// Of the hash that chooses: the same on all edges of a group.
+    pub seed: u64,
+    /// Outer source addresses: a prefix and its length.
+    pub outer4: (Ipv4Addr, u8),
+    pub outer6: (Ipv6Addr, u8),
+}
+
+/// An address, a port, and whether it is UDP's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceKey {
+    pub address: IpAddr,
+    pub port: u16,
+    pub udp: bool,
+}
+
+/// One host server as the program knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Host {
+    pub v4: Option<Way>,
+    pub v6: Option<Way>,
+    pub state: HostState,
+    /// Not encapsulated: the next hop is the host server itself.
+    pub layer2: bool,
+}
+
+/// How its packets of one family leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    pub address: IpAddr,
+    pub next_hop: IpAddr,
+    /// 0: no route at the moment.
+    pub ifindex: u32,
+    pub mtu: u32,
+}
+
+/// Whether a host server takes part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostState {
+    /// The slot is nobody's.
+    #[default]
+    Free,
+    Up,
+    /// It keeps its flows and gets no new ones.
+    Draining,
+    /// Nobody waits for it: a repeated SYN goes elsewhere.
+    Dead,
+}
+
+/// The flows there are.
+#[derive(Clone, Debug)]
+pub struct Flows {
+    pub count: usize,
+    pub max: u32,
+    /// By slot.
+    pub per_host: Vec<usize>,
+}
+
+/// The attached redirector. Dropping it leaves everything in place and working.
+pub struct Redirect {
+    config: Array<MapData, SpreadConfig>,
+    services: HashMap<MapData, SpreadServiceKey, SpreadService>,
+    tables: Array<MapData, SpreadTable>,
+    hosts: Array<MapData, SpreadHost>,
+    flows: HashMap<MapData, RawKey, SpreadFlow>,
+    /// The same map again, for reading it in batches.
+    flows_fd: MapData,
+    counters: Counters,
+    /// Where the search for an unused table begins.
+    next_table: u32,
+    interfaces: Vec<String>,
+    first_ifindex: u32,
+    flows_max: u32,
+    pin_dir: PathBuf,
+}
+
+impl Redirect {
+    /// Attaches the redirector. Services, host servers and flows of an earlier one
+    /// in `pin_dir` are kept.
+    ///
+    /// # Errors
+    /// [`BpfError`] if the kernel refuses, an interface does not exist, or pinned
+    /// maps do not fit this configuration.
+    pub fn attach(config: &RedirectConfig) -> Result<Self, BpfError> {
+        let mut loaded = OBJECT.load(&config.pin_dir, &[("spread_flows", config.flows_max)])?;
+        check_pins(config)?;
+        let flows_path = OBJECT.directory(&config.pin_dir).join("spread_flows");
+        let mut redirect = Self {
+            config: loaded.map("spread_config")?,
+            services: loaded.map("spread_services")?,
+            tables: loaded.map("spread_tables")?,
+            hosts: loaded.map("spread_hosts")?,
+            flows: loaded.map("spread_flows")?,
+            flows_fd: MapData::from_pin(flows_path).map_err(BpfError::map("spread_flows"))?,
+            counters: loaded.counters()?,
+            next_table: 0,
+            interfaces: config.client_interfaces.clone(),
+            first_ifindex: 0,
+            flows_max: config.flows_max,
+            pin_dir: config.pin_dir.clone(),
+        };
+        redirect.write_config(config)?;
+        let clients: Vec<&str> = config.client_interfaces.iter().map(String::as_str).collect();
+        if let Some(first) = clients.first() {
+            redirect.first_ifindex = net::ifindex(first)?;
+        }
+        loaded.pin_only("redirect_undone")?;
+        loaded.attach("redirect", &clients, Ingress)?;
+        Ok(redirect)
+    }
+
+    /// The slots that are somebody's.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<(u8, Host)> {
+        let host = |slot: u32| Some((slot as u8, host_of(&self.hosts.get(&slot, 0).ok()?)));
+        let all = (0..SPREAD_HOSTS_MAX as u32).filter_map(host);
+        all.filter(|(_, host)| host.state != HostState::Free).collect()
+    }
+
+    /// Says who has a slot.
+    ///
+    /// # Errors
+    /// [`BpfError::NoMember`] beyond the last slot, [`BpfError::Map`] if the kernel
+    /// refuses.
+    pub fn set_host(&mut self, slot: u8, host: &Host) -> Result<(), BpfError> {
+        if usize::from(slot) >= SPREAD_HOSTS_MAX {
+            return Err(BpfError::NoMember(slot.into()));
+        }
+        self.hosts.set(slot.into(), raw_host(host), 0).map_err(BpfError::map("spread_hosts"))
+    }
+
+    /// The services that are redirected.
+    #[must_use]
+    pub fn services(&self) -> Vec<ServiceKey> {
+        let keys = self.services.keys().filter_map(Result::ok);
+        keys.map(|key| ServiceKey {
+            address: unmapped(key.address),
+            port: key.port,
+            udp: i32::from(key.protocol) == libc::IPPROTO_UDP,
+        })
+        .collect()
+    }
+
+    /// Redirects a service by `table`, from one packet to the next: the table is
+    /// written to a place that no service uses, and then named.
+    ///
+    /// # Errors
+    /// [`BpfError::SpreadServices`] if there are too many, [`BpfError::Map`] if the
+    /// kernel refuses.
+    ///
+    /// # Panics
+    /// If `table` has not [`MAGLEV_ENTRIES`] entries.
+    pub fn set_service(&mut self, service: &ServiceKey, table: &[u8]) -> Result<(), BpfError> {
+        let table: Box<SpreadTable> =
+            table.to_vec().into_boxed_slice().try_into().unwrap_or_else(|wrong: Box<[u8]>| {
+                panic!("a table has {MAGLEV_ENTRIES} entries, not {}", wrong.len())
+            });
+        let used: Vec<u32> = self.services.iter().flatten().map(|(_, s)| s.table).collect();
+        let spare = (0..SPREAD_TABLES)
+            .map(|i| (self.next_table + i) % SPREAD_TABLES)
+            .find(|table| !used.contains(table))
+            .filter(|_| used.len() <= SPREAD_SERVICES_MAX)
+            .ok_or(BpfError::SpreadServices(used.len()))?;
+        // Not the one that was left a moment ago: a packet may still read it.
+        self.next_table = (spare + 1) % SPREAD_TABLES;
+        self.tables.set(spare, *table, 0).map_err(BpfError::map("spread_tables"))?;
+        let row = SpreadService { table: spare, zero: 0 };
+        self.services
+            .insert(raw_service(service), row, 0)
+            .map_err(|_| BpfError::SpreadServices(used.len() + 1))
+    }
+
+    /// Packets of the service go the plain way again; one that is not redirected
+    /// is no error.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses.
+    pub fn remove_service(&mut self, service: &ServiceKey) -> Result<(), BpfError> {
+        absent_is_fine(self.services.remove(&raw_service(service)), "spread_services")
+    }
+
+    /// A second has passed. Flows age by such ticks, so that none ages while
+    /// nobody is here who could forget it.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses.
+    pub fn tick(&mut self) -> Result<(), BpfError> {
+        let mut row = self.config.get(&0, 0).map_err(BpfError::map("spread_config"))?;
+        row.tick = row.tick.wrapping_add(1);
+        self.config.set(0, row, 0).map_err(BpfError::map("spread_config"))
+    }
+
+    /// Forgets flows that are over or were silent for very long. Returns how many.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses.
+    pub fn age_flows(&mut self) -> Result<usize, BpfError> {
+        let now = self.config.get(&0, 0).map_err(BpfError::map("spread_config"))?.tick;
+        let over = |flow: &SpreadFlow| now.wrapping_sub(flow.tick) > age_of(flow);
+        let flows = self.read_flows().into_iter().filter(|(_, flow)| over(flow));
+        let dead: Vec<RawKey> = flows.map(|(key, _)| key).take(FORGET_MAX).collect();
+        for key in &dead {
+            absent_is_fine(self.flows.remove(key), "spread_flows")?;
+        }
+        Ok(dead.len())
+    }
+
+    /// How many flows there are, and where.
+    #[must_use]
+    pub fn flows(&self) -> Flows {
+        let flows = self.read_flows();
+        let mut per_host = vec![0; SPREAD_HOSTS_MAX + 1];
+        for (_, flow) in &flows {
+            per_host[usize::from(flow.host)] += 1;
+        }
+        Flows { count: flows.len(), max: self.flows_max, per_host }
+    }
+
+    /// What was counted since the maps were made.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.counters.read()
+    }
+
+    /// Where a packet would go, as the loaded program says.
+    ///
+    /// # Errors
+    /// [`BpfError::Trace`] if the program cannot be asked.
+    pub fn trace(&self, question: &Question) -> Result<Traced, BpfError> {
+        let pin = OBJECT.directory(&self.pin_dir).join("redirect");
+        trace::ask(&pin, "redirect", self.first_ifindex, question)
+    }
+
+    /// Removes programs and pins: everything goes the plain way.
+    ///
+    /// # Errors
+    /// [`BpfError::PinDir`] if pins cannot be removed.
+    pub fn detach(self) -> Result<(), BpfError> {
+        let interfaces: Vec<&str> = self.interfaces.iter().map(String::as_str).collect();
+        Self::detach_stale(&interfaces, &self.pin_dir)
+    }
+
+    /// Removes what an earlier process left; nothing to remove is no error.
+    ///
+    /// # Errors
+    /// [`BpfError::PinDir`] if pins cannot be removed.
+    pub fn detach_stale(interfaces: &[&str], pin_dir: &Path) -> Result<(), BpfError> {
+        for interface in interfaces {
+            OBJECT.detach(interface, Ingress);
+        }
+        OBJECT.unpin(pin_dir)
+    }
+
+    fn read_flows(&self) -> Vec<(RawKey, SpreadFlow)> {
+        batch::entries(self.flows_fd.fd().as_fd()).unwrap_or_default()
+    }
+
+    /// The ticks go on where an earlier redirector stopped.
+    fn write_config(&mut self, config: &RedirectConfig) -> Result<(), BpfError> {
+        let tick = self.config.get(&0, 0).map_err(BpfError::map("spread_config"))?.tick;
+        let mask4 = u32::MAX.checked_shr(config.outer4.1.into()).unwrap_or(0);
+        // The last word varies, as far as it lies behind the prefix.
+        let mask6 =
+            u32::MAX.checked_shr(u32::from(config.outer6.1).saturating_sub(96)).unwrap_or(0);
+        let base4 = u32::from(config.outer4.0) & !mask4;
+        let base6 = u128::from(config.outer6.0) & !u128::from(mask6);
+        let row = SpreadConfig {
+            seed: config.seed,
+            outer4: base4.to_be_bytes(),
+            outer4_mask: mask4.to_be_bytes(),
+            outer6: base6.to_be_bytes(),
+            outer6_mask: mask6.to_be_bytes(),
+            tick,
+        };
+        self.config.set(0, row, 0).map_err(BpfError::map("spread_config"))
+    }
+}
+
+fn age_of(flow: &SpreadFlow) -> u32 {
+    let has = |flag: u32| u32::from(flow.flags) & flag != 0;
+    if has(FLOW_RESET) {
+        RESET_AGE
+    } else if has(FLOW_CLIENT_FIN) {
+        CLOSED_AGE
+    } else if has(FLOW_ESTABLISHED) {
+        IDLE_AGE
+    } else {
+        YOUNG_AGE
+    }
+}
+
+fn absent_is_fine(
+    result: Result<(), aya::maps::MapError>,
+    map: &'static str,
+) -> Result<(), BpfError> {
+    match result {
+        Ok(()) | Err(aya::maps::MapError::KeyNotFound) => Ok(()),
+        Err(aya::maps::MapError::SyscallError(error))
+            if error.io_error.kind() == std::io::ErrorKind::NotFound =>
+        {
+            Ok(())
+        }
+        Err(error) => Err(BpfError::map(map)(error)),
+    }
+}
+
+fn raw_service(service: &ServiceKey) -> SpreadServiceKey {
+    let protocol = if service.udp { libc::IPPROTO_UDP } else { libc::IPPROTO_TCP };
+    SpreadServiceKey {
+        address: mapped(service.address),
+        port: service.port,
+        protocol: protocol as u16,
+    }
+}
+
+fn raw_way(way: Option<&Way>) -> SpreadWay {
+    let nowhere = SpreadWay { address: [0; 16], next_hop: [0; 16], ifindex: 0, mtu: 0 };
+    way.map_or(nowhere, |way| SpreadWay {
+        address: mapped(way.address),
+        next_hop: mapped(way.next_hop),
+        ifindex: way.ifindex,
+        mtu: way.mtu,
+    })
+}
+
+fn raw_host(host: &Host) -> SpreadHost {
+    let state = match host.state {
+        HostState::Free => 0,
+        HostState::Up => 1,
+        HostState::Draining => 2,
+        HostState::Dead => 3,
+    };
+    SpreadHost {
+        v4: raw_way(host.v4.as_ref()),
+        v6: raw_way(host.v6.as_ref()),
+        state,
+        layer2: host.layer2.into(),
+    }
+}
+
+fn way_of(way: &SpreadWay) -> Option<Way> {
+    (way.address != [0; 16]).then(|| Way {
+        address: unmapped(way.address),
+        next_hop: unmapped(way.next_hop),
+        ifindex: way.ifindex,
+        mtu: way.mtu,
+    })
+}
+
+fn host_of(host: &SpreadHost) -> Host {
+    let state = match host.state {
+        1 => HostState::Up,
+        2 => HostState::Draining,
+        3 => HostState::Dead,
+        _ => HostState::Free,
+    };
+    let is_v4 = |way: &Way| mapped_ipv4(&mapped(way.address)).is_some();
+    Host {
+        v4: way_of(&host.v4).filter(is_v4),
+        v6: way_of(&host.v6),
+        state,
+        layer2: host.layer2 != 0,
+    }
+}
+
+fn check_pins(config: &RedirectConfig) -> Result<(), BpfError> {
+    let word = size_of::<u32>();
+    OBJECT.check_pins(
+        &config.pin_dir,
+        &[
+            ("spread_config", word, size_of::<SpreadConfig>(), 1),
+            (
+                "spread_services",
+                size_of::<SpreadServiceKey>(),
+                size_of::<SpreadService>(),
+                SPREAD_SERVICES_MAX as u32,
+            ),
+            ("spread_tables", word, size_of::<SpreadTable>(), SPREAD_TABLES),
+            ("spread_hosts", word, size_of::<SpreadHost>(), SPREAD_HOSTS_MAX as u32),
+            ("spread_flows", size_of::<RawKey>(), size_of::<SpreadFlow>(), config.flows_max),
+            ("counters", word, size_of::<u64>(), SPREAD_COUNTERS.len() as u32),
+        ],
+    )
+}

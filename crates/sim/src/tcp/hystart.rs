@@ -1,0 +1,105 @@
+//! HyStart (Ha and Rhee, PFLDNeT 2008) as Linux's CUBIC has it: slow start ends
+//! when a round's acknowledgements show that the path is full, before its queue
+//! overflows.
+
+use crate::Ns;
+
+const MS: Ns = 1_000_000;
+/// Smaller windows go on: `hystart_low_window`.
+const WINDOW_MIN_SEGMENTS: f64 = 16.0;
+/// Acknowledgements closer than this belong to one train.
+const TRAIN_GAP: Ns = 2 * MS;
+/// Samples of a round before its delay counts.
+const SAMPLES_MIN: u32 = 8;
+/// By how much the round trip may have grown: an eighth, within these bounds.
+const DELAY_MIN: Ns = 4 * MS;
+const DELAY_MAX: Ns = 16 * MS;
+
+/// What it remembers of a round.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HyStart {
+    /// The round ends when this is acknowledged.
+    end: u32,
+    began: Ns,
+    last_ack: Ns,
+    rtt: Option<Ns>,
+    samples: u32,
+}
+
+/// An acknowledgement in slow start.
+#[derive(Clone, Copy, Debug)]
+pub struct Acked {
+    pub snd_una: u32,
+    pub snd_nxt: u32,
+    pub cwnd: f64,
+    /// Its round trip, and the least ever.
+    pub rtt: Ns,
+    pub rtt_min: Ns,
+}
+
+impl HyStart {
+    /// Is the path full?
+    pub fn handle_ack(&mut self, now: Ns, acked: &Acked) -> bool {
+        if acked.snd_una > self.end {
+            *self = Self { end: acked.snd_nxt, began: now, last_ack: now, rtt: None, samples: 0 };
+        }
+        if acked.cwnd < WINDOW_MIN_SEGMENTS {
+            return false;
+        }
+        self.is_train_long(now, acked.rtt_min) || self.is_delayed(acked)
+    }
+
+    /// A train as long as half a round trip fills the path: data and
+    /// acknowledgements need the other half.
+    fn is_train_long(&mut self, now: Ns, rtt_min: Ns) -> bool {
+        if now - self.last_ack > TRAIN_GAP {
+            return false;
+        }
+        self.last_ack = now;
+        now - self.began > rtt_min / 2
+    }
+
+    fn is_delayed(&mut self, acked: &Acked) -> bool {
+        let rtt = self.rtt.map_or(acked.rtt, |rtt| rtt.min(acked.rtt));
+        self.rtt = Some(rtt);
+        if self.samples < SAMPLES_MIN {
+            self.samples += 1;
+            return false;
+        }
+        rtt > acked.rtt_min + (acked.rtt_min / 8).clamp(DELAY_MIN, DELAY_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Acknowledgements of a round, `gap` apart, each with this round trip.
+    fn round(gap: Ns, count: u64, rtt: Ns) -> Option<u64> {
+        let mut hystart = HyStart::default();
+        (0..count).find(|ack| {
+            let acked = Acked { snd_una: 1, snd_nxt: 100, cwnd: 50.0, rtt, rtt_min: 100 * MS };
+            hystart.handle_ack(ack * gap, &acked)
+        })
+    }
+
+    #[test]
+    fn a_train_of_half_a_round_trip_ends_slow_start() {
+        assert_eq!(round(MS, 100, 100 * MS), Some(51));
+        // Further apart they are no train.
+        assert_eq!(round(3 * MS, 100, 100 * MS), None);
+    }
+
+    #[test]
+    fn a_growing_delay_ends_slow_start() {
+        assert_eq!(round(3 * MS, 100, 112 * MS), None);
+        assert_eq!(round(3 * MS, 100, 113 * MS), Some(8));
+    }
+
+    #[test]
+    fn small_windows_go_on() {
+        let mut hystart = HyStart::default();
+        let acked = Acked { snd_una: 1, snd_nxt: 9, cwnd: 15.0, rtt: MS, rtt_min: MS };
+        assert!(!(0..100).any(|ack| hystart.handle_ack(ack * MS, &acked)));
+    }
+}
