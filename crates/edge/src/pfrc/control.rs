@@ -3,11 +3,6 @@
 use super::PfrcConfig;
 use crate::Ns;
 
-/// Intervals over which the shortest round trip is taken.
-const ROUND_TRIPS: usize = 32;
-/// A string that carries less than this share of what is aimed at is not full:
-/// whatever its flows wait for, it is no queue in front of it.
-const BUSY: f64 = 0.9;
 /// The window grows in one interval by at most this factor.
 const GROWTH_MAX: f64 = 1.05;
 /// Less than this share says that senders wait for what they were promised to
@@ -15,9 +10,9 @@ const GROWTH_MAX: f64 = 1.05;
 const STALLED: f64 = 0.25;
 /// ...and for so many intervals nothing is made of it.
 const STALLED_MAX: u32 = 10;
-/// A round trip is longer than the shortest one by up to this factor without a
-/// queue: measurements are noisy.
-const NOISE: f64 = 1.25;
+/// Weight of an interval in what comes on average: senders in step with each
+/// other send more in one interval and less in the next.
+const LATEST: f64 = 0.25;
 
 /// How the window follows what is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,7 +20,8 @@ pub enum Law {
     /// Equations (9) and (10) of the thesis §6.3.
     Printed,
     /// The same, with the round trip as it is measured, a term that drains a
-    /// standing queue, and no step from an interval in which nothing came.
+    /// queue where one is known, and no step from an interval in which nothing
+    /// came.
     Shipped {
         /// Weight of the queue (β): the share of it that is drained per interval.
         beta: f64,
@@ -54,30 +50,23 @@ pub struct WindowControl {
     config: PfrcConfig,
     window_bytes: f64,
     interval_ends: Option<Ns>,
-    round_trips_ns: [f64; ROUND_TRIPS],
-    measured: usize,
     stalled: u32,
+    /// Bytes per interval, on average.
+    comes: Option<f64>,
 }
 
 impl WindowControl {
     /// A controller that is off.
     #[must_use]
     pub fn new(config: PfrcConfig) -> Self {
-        Self {
-            config,
-            window_bytes: f64::INFINITY,
-            interval_ends: None,
-            round_trips_ns: [f64::INFINITY; ROUND_TRIPS],
-            measured: 0,
-            stalled: 0,
-        }
+        Self { config, window_bytes: f64::INFINITY, interval_ends: None, stalled: 0, comes: None }
     }
 
     /// Less is left, for so many flows.
     pub fn start(&mut self, now: Ns, flows: usize) {
         self.interval_ends = Some(now + self.config.interval_ns);
-        self.round_trips_ns = [f64::INFINITY; ROUND_TRIPS];
         self.stalled = 0;
+        self.comes = None;
         // The fair share: what eq (9) comes to rest at when no queue builds up.
         self.window_bytes = self.target_bytes() * self.round_trips() / flows.max(1) as f64;
     }
@@ -113,28 +102,19 @@ impl WindowControl {
     }
 
     /// Eq (9) with the round trip that Little's law gives for flows that use
-    /// their windows, RTT = N W Δ / B. A round trip beyond the shortest of late
-    /// is a queue, Q = (RTT - RTT_min) B / Δ, of which β is drained.
+    /// their windows, RTT = N W Δ / B; of a queue that is known β is drained.
     fn shipped(&mut self, measured: &Measurement, beta: f64) -> f64 {
         let (window, flows) = (self.window_bytes, measured.flows.max(1) as f64);
-        let (interval, came) = (self.config.interval_ns as f64, measured.bytes as f64);
+        let came = measured.bytes as f64;
         let target = self.target_bytes();
         if came < STALLED * target && self.stalled < STALLED_MAX || measured.bytes == 0 {
             self.stalled += 1;
             return window;
         }
         self.stalled = 0;
-        let round_trip = flows * window * interval / came;
-        let is_busy = came >= BUSY * target;
-        if is_busy {
-            self.round_trips_ns[self.measured % ROUND_TRIPS] = round_trip;
-            self.measured += 1;
-        }
-        let queue = measured.queue_bytes.unwrap_or_else(|| {
-            let shortest = self.round_trips_ns.iter().copied().fold(f64::INFINITY, f64::min);
-            let waits = (round_trip - NOISE * shortest).max(0.0);
-            if is_busy { waits * came / interval } else { 0.0 }
-        });
+        let came = self.comes.map_or(came, |comes| comes + LATEST * (came - comes));
+        self.comes = Some(came);
+        let queue = measured.queue_bytes.unwrap_or(0.0);
         let step = self.config.alpha * window * (target - came) / came - beta * queue / flows;
         (window + step).min(window * GROWTH_MAX)
     }

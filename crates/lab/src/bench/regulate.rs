@@ -62,6 +62,9 @@ pub struct RegulateArgs {
     /// longer it takes until the cap is felt. 0: as large as the kernel wants.
     #[arg(long, default_value_t = 131_072)]
     pub receive_buffer: u64,
+    /// Share of the capacity that rate control aims at, %.
+    #[arg(long, default_value_t = 97)]
+    pub utilization_percent: u64,
     /// Congestion controls of the client.
     #[arg(long, value_delimiter = ',', default_value = "cubic,bbr")]
     pub congestion: Vec<String>,
@@ -179,8 +182,10 @@ fn one(args: &RegulateArgs, congestion: &str, is_on: bool) -> Result<Run> {
         client_path: Some(EmuSpec::parse(&["delay", &delay]).context("emulated path")?),
         group: "mode = \"active/active\"".to_owned(),
         tables: format!(
-            "[recover]\npolicy = \"off\"\n[regulate]\nenabled = {is_on}\nrtt_ms = {}\n",
-            args.round_trip_ms.max(1)
+            "[recover]\npolicy = \"off\"\n[regulate]\nenabled = {is_on}\nrtt_ms = {}\n\
+             utilization_percent = {}\n",
+            args.round_trip_ms.max(1),
+            args.utilization_percent
         ),
         ..StringsPlan::default()
     })?;

@@ -58,6 +58,9 @@ pub struct RecoverArgs {
     pub start: String,
 }
 
+/// Stalls of the connections of one outage without recovery and one with it, s.
+type Pair = (Vec<f64>, Vec<f64>);
+
 /// Stalls of all connections of a cell, ms.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Side {
@@ -186,17 +189,11 @@ fn outage(testbed: &Strings, kind: Kind, outage_s: f64) -> Result<Vec<f64>> {
 /// Packets that both edges have resent.
 fn resent(testbed: &Strings) -> Result<u64> {
     let of = |edge| Ok(testbed.show(edge)?["cache"]["resent"].as_u64().unwrap_or(0));
-    Ok(Edge::BOTH.into_iter().map(of).sum::<Result<u64>>()?)
+    Edge::BOTH.into_iter().map(of).sum()
 }
 
-fn cell(
-    kind: Kind,
-    outage_s: f64,
-    round_trip_ms: u64,
-    pairs: &[(Vec<f64>, Vec<f64>)],
-    resent: u64,
-) -> Cell {
-    let all = |pick: fn(&(Vec<f64>, Vec<f64>)) -> &Vec<f64>| {
+fn cell(kind: Kind, outage_s: f64, round_trip_ms: u64, pairs: &[Pair], resent: u64) -> Cell {
+    let all = |pick: fn(&Pair) -> &Vec<f64>| {
         let mut all: Vec<f64> = pairs.iter().flat_map(|it| pick(it).iter().copied()).collect();
         all.sort_by(f64::total_cmp);
         all
