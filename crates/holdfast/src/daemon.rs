@@ -11,6 +11,7 @@ mod placement;
 pub mod primary;
 pub mod spread;
 pub mod takeover;
+mod trace;
 
 use crate::config::{Config, GroupFile, Role};
 use anyhow::{Context, anyhow};

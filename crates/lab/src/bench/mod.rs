@@ -8,6 +8,7 @@ mod emulator;
 pub(crate) mod faults;
 mod latency;
 mod promotion;
+mod redirect;
 pub(crate) mod service;
 mod sim;
 pub(crate) mod stats;
@@ -43,6 +44,8 @@ pub enum BenchCommand {
     Codec(codec::CodecArgs),
     /// The packet simulator: CPU seconds, packet-hops and memory, beside ns-3's.
     Sim(sim::SimBenchArgs),
+    /// The redirector beside the plain route, address translation and a proxy.
+    Redirect(redirect::RedirectArgs),
     /// What the link emulator carries.
     Emu(emulator::EmulatorArgs),
 }
@@ -96,6 +99,11 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
         BenchCommand::Sim(args) => {
             let report = sim::run(&args)?;
             show(args.json, &report, sim::SimBenchReport::print)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        BenchCommand::Redirect(args) => {
+            let report = redirect::run(&args)?;
+            show(args.json, &report, redirect::RedirectReport::print)?;
             Ok(ExitCode::SUCCESS)
         }
         BenchCommand::Emu(args) => {
