@@ -335,7 +335,10 @@ fn check_server(findings: &mut Findings, raw: RawServer, folder: &Path) -> Serve
     }
 }
 
-pub(super) fn check_address(findings: &mut Findings, spanned: &Spanned<String>) -> Option<SocketAddr> {
+pub(super) fn check_address(
+    findings: &mut Findings,
+    spanned: &Spanned<String>,
+) -> Option<SocketAddr> {
     let text = spanned.get_ref();
     let Ok(address) = text.parse::<SocketAddr>() else {
         findings.add(

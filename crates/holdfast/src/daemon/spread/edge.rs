@@ -389,8 +389,8 @@ impl<'a> SpreadEdge<'a> {
     fn apply(&mut self) {
         if !self.settled {
             let is_back = |p: &Placed| self.roster.condition(p.slot).alive;
-            let waited_for = self.placed.iter().filter(|p| p.host.state != HostState::Dead);
-            self.settled = waited_for.map(is_back).all(|back| back);
+            let mut waited_for = self.placed.iter().filter(|p| p.host.state != HostState::Dead);
+            self.settled = waited_for.all(is_back);
         }
         if !self.settled {
             return;
