@@ -147,6 +147,9 @@ fn connect(bed: &Testbed, way: Way) -> Result<Socket> {
         in_host(bed.host(Role::Client), move || TcpStream::connect_timeout(&target, PATIENCE))
             .with_context(|| format!("no connection by {way:?}"))?;
     stream.set_nodelay(true)?;
+    // The server says a byte when it has done with the connection before.
+    stream.set_read_timeout(Some(PATIENCE))?;
+    (&stream).read_exact(&mut [0]).with_context(|| format!("nobody answers by {way:?}"))?;
     let socket = Socket::from(stream);
     socket.set_tcp_congestion(b"cubic")?;
     Ok(socket)
