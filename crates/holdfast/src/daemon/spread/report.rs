@@ -20,7 +20,9 @@ impl SpreadEdge<'_> {
     pub(super) fn show(&self) -> Value {
         let flows = self.bpf.flows();
         let services = self.roster.services().map(|(service, slots)| {
-            let members: Vec<&str> = slots.iter().map(|&slot| self.name_of(slot)).collect();
+            let mut members: Vec<&str> = slots.iter().map(|&slot| self.name_of(slot)).collect();
+            // Slots are in the order of joining, which means nothing.
+            members.sort_unstable();
             json!({ "address": service_name(service), "members": members })
         });
         let members = self.placed.iter().map(|placed| {
