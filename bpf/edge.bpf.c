@@ -123,6 +123,20 @@ static __always_inline int track_client(const struct packet *p)
 	return 1;
 }
 
+/* A packet that only asks is neither copied, counted nor remembered. */
+static __always_inline int answer_trace(struct __sk_buff *skb, const struct packet *p)
+{
+	__u32 current = current_member();
+	struct edge_member *to = member(current);
+
+	skb->mark = TRACE_BYTE << 24 | TRACE_NEW << 8 | (to ? current & 0xff : 0xff);
+	if (p->ttl <= 1 && to)
+		return PASS;
+	if (!to || decrement_ttl(skb, p) || address_frame(skb, to))
+		return TC_ACT_STOLEN;
+	return bpf_redirect(to->ifindex, 0);
+}
+
 SEC("classifier")
 int edge_client(struct __sk_buff *skb)
 {
@@ -131,6 +145,8 @@ int edge_client(struct __sk_buff *skb)
 	struct edge_member *to;
 	__u32 current;
 
+	if (skb->mark == TRACE_MARK && what == PARSED_TCP && is_service(p.target, p.target_port))
+		return answer_trace(skb, &p);
 	if (what == PARSED_ODD && is_address(p.target))
 		return steal(EDGE_ODD);
 	if (what != PARSED_TCP || !is_service(p.target, p.target_port))

@@ -201,6 +201,15 @@ static __always_inline int send(struct __sk_buff *skb, const struct handling *h,
 	return bpf_redirect_neigh(way->ifindex, &hop, sizeof(hop), 0);
 }
 
+/* TCP can always send less. A checksum that is left to the device (by a sender
+ * on the same machine) could not be completed any more. */
+static __always_inline int may_be_cut(struct __sk_buff *skb, const struct look *k)
+{
+	__be16 check;
+
+	return !k->df && !skb->gso_size && k->protocol != IPPROTO_TCP && !is_open(skb, k, &check);
+}
+
 static __always_inline int to_host(struct __sk_buff *skb, struct handling *h, struct look *k,
 				   __u64 flags4, __u64 flags6)
 {
@@ -220,7 +229,7 @@ static __always_inline int to_host(struct __sk_buff *skb, struct handling *h, st
 	if (!host->layer2)
 		room -= k->v6 ? IPV6_HEADER : IPV4_HEADER;
 	if (k->segment > room || (skb->mark & ~0xffu) == PIECE_MARK) {
-		if (k->df || skb->gso_size)
+		if (!may_be_cut(skb, k))
 			return too_big(skb, h, k, room);
 		if (cut_to(skb, h, k, room))
 			return drop(skb, h, SPREAD_ODD);

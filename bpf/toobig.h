@@ -72,29 +72,35 @@ static __always_inline __u64 sum_words(const void *at, int words)
 	return sum;
 }
 
-/* The sum of the quote as it will be on the wire. If the transport checksum is
- * left to the device, which then completes the quoted one, the transport's part
- * sums to the complement of what its checksum field has now. */
+/* Is the transport checksum left to the device? Only elsewhere does the helper
+ * change its field, which gets its old value `check` back. */
+static __always_inline int is_open(struct __sk_buff *skb, const struct look *k, __be16 *check)
+{
+	__u32 at = k->l4 + (k->protocol == IPPROTO_TCP ? 16 : 6);
+	__be16 after;
+
+	if (!k->headers || bpf_skb_load_bytes(skb, at, check, 2) ||
+	    bpf_l4_csum_replace(skb, at, 0, bpf_htons(1), 2) ||
+	    bpf_skb_load_bytes(skb, at, &after, 2))
+		return 0;
+	bpf_skb_store_bytes(skb, at, check, 2, 0);
+	return *check == after;
+}
+
+/* The sum of the quote as it will be on the wire: where the device completes the
+ * quoted checksum, the transport's part sums to the complement of what the field
+ * has now. */
 static __always_inline __u64 sum_quote(struct __sk_buff *skb, const struct look *k,
 				       const __u8 *quote)
 {
-	__u32 header = k->v6 ? IPV6_HEADER : IPV4_HEADER;
-	__u32 at = k->l4 + (k->protocol == IPPROTO_TCP ? 16 : 6);
-	__be16 before, after;
+	__be16 check = 0;
 
-	if (k->options || k->l4 != ETH_HLEN + header)
-		return sum_words(quote, QUOTE_BYTES / 2);
-	/* This call changes the field only where it is not left to the device. */
-	if (bpf_skb_load_bytes(skb, at, &before, 2) ||
-	    bpf_l4_csum_replace(skb, at, 0, bpf_htons(1), 2) ||
-	    bpf_skb_load_bytes(skb, at, &after, 2))
-		return sum_words(quote, QUOTE_BYTES / 2);
-	bpf_skb_store_bytes(skb, at, &before, 2, 0);
-	if (before != after)
+	if (k->options || k->l4 != ETH_HLEN + (k->v6 ? IPV6_HEADER : IPV4_HEADER) ||
+	    !is_open(skb, k, &check))
 		return sum_words(quote, QUOTE_BYTES / 2);
 	if (k->v6)
-		return sum_words(quote, IPV6_HEADER / 2) + (__u16)~before;
-	return sum_words(quote, IPV4_HEADER / 2) + (__u16)~before;
+		return sum_words(quote, IPV6_HEADER / 2) + (__u16)~check;
+	return sum_words(quote, IPV4_HEADER / 2) + (__u16)~check;
 }
 
 static __always_inline int answer4(struct __sk_buff *skb, const struct look *k, __u8 *macs,

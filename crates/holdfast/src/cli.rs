@@ -21,6 +21,8 @@ use std::process::ExitCode;
 
 /// A whole file to start from.
 const EXAMPLE: &str = include_str!("../../../docs/example.toml");
+/// The same of a spread group.
+const EXAMPLE_SPREAD: &str = include_str!("../../../docs/example-spread.toml");
 /// The table of calls and their support, kept beside the other documents.
 const SUPPORT: &str = include_str!("../../../docs/SUPPORT.md");
 
@@ -95,7 +97,7 @@ fn run_config(verb: ConfigVerb) -> Result<u8, Failure> {
             let text = if effective { group.effective() } else { std::fs::read_to_string(file)? };
             say(&text)
         }
-        ConfigVerb::Example => say(EXAMPLE),
+        ConfigVerb::Example { spread } => say(if spread { EXAMPLE_SPREAD } else { EXAMPLE }),
     }
 }
 

@@ -13,6 +13,7 @@ pub mod recover;
 pub mod regulate;
 pub mod spread;
 pub mod takeover;
+mod trace;
 pub mod transit;
 
 use crate::config::{Config, GroupFile, Role};

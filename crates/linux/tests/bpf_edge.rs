@@ -5,7 +5,7 @@ mod bpf_common;
 
 use bpf_common::{ACK, Context, FIN, Frame, Lab, PASS, REDIRECT, RST, STOLEN, SYN};
 use bpf_common::{Capture, counter, ifindex, is_root, sh, sums_are_right};
-use holdfast_linux::bpf::{Edge, EdgeConfig, MemberPort, TapDrop};
+use holdfast_linux::bpf::{Edge, EdgeConfig, MemberPort, Question, TapDrop, Verdict};
 use holdfast_wire::message::{ConnKey, FlowBounds};
 use holdfast_wire::seq::SeqNo;
 use std::net::IpAddr;
@@ -199,6 +199,35 @@ fn the_backup_gets_a_copy_of_what_carries_information() {
     f.client_sends(&request().build());
     assert_eq!(capture.tcp_frames(), Vec::<Vec<u8>>::new());
     assert_eq!(f.count("copied"), 5);
+}
+
+#[test]
+fn a_trace_names_the_current_member_and_copies_nothing() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("trace", false, None);
+    f.edge.set_current(1, Some(1)).expect("fence");
+    f.edge.set_tap(0, true).expect("tap");
+    let capture = Capture::new("m0");
+    let before = f.edge.counters();
+    let question = Question {
+        from: format!("{CLIENT4}:40000").parse().expect("address"),
+        to: format!("{VIP4}:{PORT}").parse().expect("address"),
+        udp: false,
+        syn: true,
+        payload_bytes: 0,
+    };
+    let traced = f.edge.trace(&question).expect("asked");
+    assert_eq!((traced.verdict, traced.member), (Verdict::Redirected, Some(1)));
+    assert_eq!(traced.after[..6], MEMBER_MACS[1]);
+    assert_eq!((f.edge.counters(), capture.tcp_frames().len()), (before, 0));
+    let mut elsewhere = question;
+    elsewhere.to.set_port(22);
+    assert_eq!(f.edge.trace(&elsewhere).expect("asked").verdict, Verdict::Plain);
+    f.edge.set_current(2, None).expect("fence");
+    let traced = f.edge.trace(&question).expect("asked");
+    assert_eq!((traced.verdict, traced.member), (Verdict::Dropped, None));
 }
 
 /// Only what the server's kernel could take is worth a copy; the kernel itself

@@ -4,7 +4,7 @@ mod bpf_common;
 
 use bpf_common::redirector::{Fixture, HOSTS, VIP4, VIP6, icmp_error, outer, request, request6};
 use bpf_common::{ACK, FIN, PASS, REDIRECT, RST, STOLEN, SYN, is_root, sums_are_right};
-use holdfast_linux::bpf::{Host, HostState, How, Question, ServiceKey, Verdict};
+use holdfast_linux::bpf::{HostState, How, Question, ServiceKey, Verdict};
 
 #[test]
 fn a_hit_is_encapsulated_and_a_miss_goes_the_plain_way() {
@@ -195,8 +195,7 @@ fn a_flood_of_syns_fills_nothing() {
     if !is_root() {
         return;
     }
-    let f = Fixture::new("flood");
-    let mut f = f;
+    let mut f = Fixture::new("flood");
     f.serve(&[0, 1]);
     for port in 1024..3024 {
         assert_eq!(f.send(&request(port).flags(SYN).build()).0, REDIRECT);
@@ -309,7 +308,7 @@ fn what_may_be_cut_is_cut() {
         let (verdict, first) = f.send(&frame);
         assert_eq!(verdict, REDIRECT);
         let mut all = vec![first];
-        all.extend(f.wait_for(pieces - 1).into_iter());
+        all.extend(f.wait_for(pieces - 1));
         let mut datagram = vec![None; payload + 8];
         for piece in &all {
             let (header, inner) = outer(piece);
@@ -476,5 +475,4 @@ fn a_redirector_that_starts_again_finds_what_it_left() {
     let service = ServiceKey { address: VIP4.parse().expect("address"), port: 80, udp: false };
     f.redirect.remove_service(&service).expect("removed");
     assert_eq!(f.send(&request(40000).build()).0, PASS);
-    let _: Vec<(u8, Host)> = hosts;
 }

@@ -188,7 +188,11 @@ pub enum ConfigVerb {
         effective: bool,
     },
     /// Print a whole file with comments to start from.
-    Example,
+    Example {
+        /// Of a spread group instead of a replicated one.
+        #[arg(long)]
+        spread: bool,
+    },
 }
 
 /// What can be asked of an edge, and done to it.

@@ -1,5 +1,8 @@
 //! The file of a spread group: one service address, many host servers.
 
+#[cfg(test)]
+mod tests;
+
 use super::error::{ConfigError, ConfigErrors, Findings, Position};
 use super::kind::check_kind;
 use super::raw::{

@@ -454,8 +454,9 @@ impl<'a> EdgeDaemon<'a> {
             Request::Status => return serde_json::to_value(self.status()).unwrap_or_default(),
             Request::Events { since } => return self.events.answer(since),
             Request::Show => return self.show(),
-            Request::Trace(_) | Request::Drain { .. } => {
-                return refusal("the edge of a replicated group cannot do this");
+            Request::Trace(question) => return self.trace(&question),
+            Request::Drain { .. } => {
+                return refusal("a replicated group has nobody to drain; it has a primary");
             }
             Request::Fence => self.bpf.set_current(epoch, None),
             Request::Unfence => {

@@ -9,8 +9,6 @@ mod report;
 mod roster;
 mod services;
 
-pub(super) use report::{question_of, traced};
-
 use crate::config::spread::SpreadConfig;
 use anyhow::{Context, Result};
 

@@ -11,7 +11,7 @@ mod resume;
 
 use super::recover::{Exit, Recoverer};
 use super::regulate::Regulator;
-use super::spread::{question_of, traced};
+use super::trace;
 use crate::admin::{AdminSocket, Events, Request, TraceRequest, refusal};
 use crate::config::transit::{Return, Side, TransitConfig};
 use crate::poll::{Interest, Poll, Signals, Timers};
@@ -269,8 +269,8 @@ impl<'a> TransitDaemon<'a> {
         if question.from.is_ipv4() != question.to.is_ipv4() {
             return refusal("both ends must be of one address family");
         }
-        match self.bpf.trace(&question_of(question)) {
-            Ok(answer) => traced(question, &answer, |string| self.name(usize::from(string))),
+        match self.bpf.trace(&trace::question_of(question)) {
+            Ok(traced) => trace::answer(question, &traced, |string| self.name(usize::from(string))),
             Err(error) => refusal(&error.to_string()),
         }
     }

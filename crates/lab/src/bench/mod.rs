@@ -9,6 +9,7 @@ pub(crate) mod faults;
 mod latency;
 mod promotion;
 mod recover;
+mod redirect;
 mod regulate;
 pub(crate) mod service;
 mod sim;
@@ -49,6 +50,8 @@ pub enum BenchCommand {
     Recover(recover::RecoverArgs),
     /// A string fails under many flows, with rate control and without.
     Regulate(regulate::RegulateArgs),
+    /// The redirector beside the plain route, address translation and a proxy.
+    Redirect(redirect::RedirectArgs),
     /// What the link emulator carries.
     Emu(emulator::EmulatorArgs),
 }
@@ -112,6 +115,11 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
         BenchCommand::Regulate(args) => {
             let report = regulate::run(&args)?;
             show(args.json, &report, regulate::RegulateReport::print)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        BenchCommand::Redirect(args) => {
+            let report = redirect::run(&args)?;
+            show(args.json, &report, redirect::RedirectReport::print)?;
             Ok(ExitCode::SUCCESS)
         }
         BenchCommand::Emu(args) => {

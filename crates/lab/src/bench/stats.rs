@@ -25,6 +25,46 @@ impl Summary {
     }
 }
 
+/// A median and the interval in which the true one lies in 95 of 100 cases: two
+/// values that occurred, chosen by the binomial distribution of how many lie below
+/// the median. With fewer than 6 values they are the extremes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Interval {
+    /// Half are below.
+    pub median: f64,
+    /// The interval's ends.
+    pub low: f64,
+    /// See `low`.
+    pub high: f64,
+    /// How many values there were.
+    pub count: usize,
+}
+
+impl Interval {
+    /// Of no values all are 0.
+    pub fn of(values: &[f64]) -> Self {
+        let sorted = sorted(values);
+        let count = sorted.len();
+        // The largest rank below which the true median lies in 2.5 % of cases.
+        let (mut rank, mut weight, mut below) = (0, 0.5_f64.powi(count as i32), 0.0);
+        for k in 0..count / 2 {
+            below += weight;
+            if below > 0.025 {
+                break;
+            }
+            rank = k;
+            weight *= (count - k) as f64 / (k + 1) as f64;
+        }
+        let at = |index: usize| sorted.get(index).copied().unwrap_or(0.0);
+        Self {
+            median: quantile(&sorted, 0.5),
+            low: at(rank),
+            high: at(count.saturating_sub(1 + rank)),
+            count,
+        }
+    }
+}
+
 /// Quantiles of stalls, ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Stalls {
@@ -70,6 +110,11 @@ mod tests {
         let summary = Summary::of(&[3.0, 1.0, 2.0]);
         assert_eq!((summary.median, summary.min, summary.max), (2.0, 1.0, 3.0));
         assert_eq!(Summary::of(&[]), Summary::default());
+        assert_eq!(Interval::of(&[]), Interval::default());
+        let fifteen: Vec<f64> = (1..=15).map(f64::from).collect();
+        let interval = Interval::of(&fifteen);
+        // The tables of order statistics say: the 4th and the 12th of 15.
+        assert_eq!((interval.low, interval.median, interval.high), (4.0, 8.0, 12.0));
         let stalls = Stalls::of_ns(&(1..=200).map(|ms| ms * 1_000_000).collect::<Vec<_>>());
         assert_eq!((stalls.p50, stalls.p99, stalls.max), (100.0, 198.0, 200.0));
     }

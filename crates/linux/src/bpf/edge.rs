@@ -11,6 +11,7 @@ use super::layout::{
 use super::loader::{Counters, Object};
 use super::net;
 use super::recover::Copies;
+use super::trace::{self, Question, Traced};
 use crate::frame::Hop;
 use aya::maps::{Array, HashMap, MapData};
 use aya::programs::TcAttachType::Ingress;
@@ -79,6 +80,7 @@ pub struct Edge {
     silent: BTreeMap<RawKey, (u64, Instant)>,
     member_count: usize,
     interfaces: Vec<String>,
+    client_interface: Option<String>,
     pin_dir: PathBuf,
 }
 
@@ -108,6 +110,7 @@ impl Edge {
             silent: BTreeMap::new(),
             member_count,
             interfaces: Vec::new(),
+            client_interface: config.client_interfaces.first().cloned(),
             pin_dir: config.pin_dir.clone(),
         };
         edge.write_members(config)?;
@@ -237,6 +240,16 @@ impl Edge {
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.counters.read()
+    }
+
+    /// Where a client's packet would go, as the loaded program says.
+    ///
+    /// # Errors
+    /// [`BpfError::Trace`] if the program cannot be asked.
+    pub fn trace(&self, question: &Question) -> Result<Traced, BpfError> {
+        let pin = OBJECT.directory(&self.pin_dir).join("edge_client");
+        let ifindex = self.client_interface.as_deref().map_or(Ok(0), net::ifindex)?;
+        trace::ask(&pin, "edge_client", ifindex, question)
     }
 
     /// Removes programs and pins: nothing is forwarded, copied or fenced.

@@ -18,6 +18,7 @@ use holdfast_wire::packet::mapped_ipv4;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 static OBJECT: Object = Object {
     name: "redirect",
@@ -288,6 +289,22 @@ impl Redirect {
     pub fn trace(&self, question: &Question) -> Result<Traced, BpfError> {
         let pin = OBJECT.directory(&self.pin_dir).join("redirect");
         trace::ask(&pin, "redirect", self.first_ifindex, question)
+    }
+
+    /// What one packet costs the program, over `repeat` runs: parsing, looking the
+    /// flow up, and rewriting, which is undone between the runs and counts too. The
+    /// flow is remembered first.
+    ///
+    /// # Errors
+    /// [`BpfError::Trace`] if the program cannot be asked.
+    pub fn cost(&self, question: &Question, repeat: u32) -> Result<Duration, BpfError> {
+        let directory = OBJECT.directory(&self.pin_dir);
+        for syn in [true, false] {
+            let question = Question { syn, ..*question };
+            trace::time(&directory.join("redirect"), "redirect", &question, 1)?;
+        }
+        let question = Question { syn: false, ..*question };
+        trace::time(&directory.join("redirect_undone"), "redirect_undone", &question, repeat)
     }
 
     /// Removes programs and pins: everything goes the plain way.

@@ -9,6 +9,7 @@ use aya::{TestRun, TestRunOptions};
 use holdfast_wire::packet::{Sum, internet_checksum};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::time::Duration;
 
 /// `struct __sk_buff` of Linux 6.6, and two fields of it.
 const CONTEXT_BYTES: usize = 192;
@@ -166,6 +167,23 @@ pub(super) fn ask(
         _ => Verdict::Dropped,
     };
     Ok(Traced { verdict, how, member, before, after })
+}
+
+/// The mean time of `repeat` runs of the pinned `program` on the packet, which is
+/// not marked as a question: it is counted and remembered.
+pub(super) fn time(
+    pin: &Path,
+    program: &'static str,
+    question: &Question,
+    repeat: u32,
+) -> Result<Duration, BpfError> {
+    let failed = |source| BpfError::Trace { program, source: Box::new(source) };
+    let classifier = SchedClassifier::from_pin(pin).map_err(failed)?;
+    let frame = question.frame();
+    let mut options = TestRunOptions::new();
+    options.data_in = Some(&frame);
+    options.repeat = repeat;
+    Ok(classifier.test_run(options).map_err(failed)?.duration)
 }
 
 /// What the program wrote into the mark.

@@ -1,8 +1,9 @@
 //! What the edge says of itself.
 
 use super::EdgeDaemon;
-use crate::admin::EDGE_SCHEMA;
+use crate::admin::{EDGE_SCHEMA, TraceRequest, refusal};
 use crate::config::Kind;
+use crate::daemon::trace;
 use crate::status::{Peer, Role, State, Status};
 use holdfast_linux::bpf::EDGE_FLOWS_DEFAULT;
 use serde_json::{Value, json};
@@ -53,6 +54,22 @@ impl EdgeDaemon<'_> {
             "regulate": null,
             "counters": counters,
         })
+    }
+
+    /// The answer to `edge trace`.
+    pub(super) fn trace(&self, question: &TraceRequest) -> Value {
+        if question.from.is_ipv4() != question.to.is_ipv4() {
+            return refusal("both ends must be of one address family");
+        }
+        match self.bpf.trace(&trace::question_of(question)) {
+            Ok(traced) => {
+                let mut answer = trace::answer(question, &traced, |i| self.links.name(i.into()));
+                // There is no choice to explain: it is whoever is current.
+                answer["why"] = Value::Null;
+                answer
+            }
+            Err(error) => refusal(&error.to_string()),
+        }
     }
 
     fn judge(&self) -> (State, String, String) {

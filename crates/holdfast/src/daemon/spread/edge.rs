@@ -7,6 +7,7 @@ use super::roster::{Announcement, Roster};
 use crate::admin::{AdminSocket, Events, Request, TraceRequest, refusal};
 use crate::channel::{Identity, Kind, Listener};
 use crate::config::spread::{HOSTS_MAX, Prefix, SpreadConfig};
+use crate::daemon::trace;
 use crate::poll::{Interest, Poll, Signals, Timers};
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
@@ -388,8 +389,8 @@ impl<'a> SpreadEdge<'a> {
     fn apply(&mut self) {
         if !self.settled {
             let is_back = |p: &Placed| self.roster.condition(p.slot).alive;
-            let waited_for = self.placed.iter().filter(|p| p.host.state != HostState::Dead);
-            self.settled = waited_for.map(is_back).all(|back| back);
+            let mut waited_for = self.placed.iter().filter(|p| p.host.state != HostState::Dead);
+            self.settled = waited_for.all(is_back);
         }
         if !self.settled {
             return;
@@ -463,8 +464,8 @@ impl<'a> SpreadEdge<'a> {
         if question.from.is_ipv4() != question.to.is_ipv4() {
             return refusal("both ends must be of one address family");
         }
-        match self.bpf.trace(&super::report::question_of(question)) {
-            Ok(traced) => super::report::traced(question, &traced, |slot| self.name_of(slot)),
+        match self.bpf.trace(&trace::question_of(question)) {
+            Ok(traced) => trace::answer(question, &traced, |slot| self.name_of(slot)),
             Err(error) => refusal(&error.to_string()),
         }
     }

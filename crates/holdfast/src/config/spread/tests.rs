@@ -1,0 +1,75 @@
+//! Files of spread groups that are right, and what is said about others.
+
+use super::*;
+use crate::config::GroupFile;
+
+const GOOD: &str = include_str!("../../../../../docs/example-spread.toml");
+
+fn parse(text: &str) -> Result<SpreadConfig, ConfigErrors> {
+    SpreadConfig::parse(Path::new("/etc/holdfast/web.toml"), text)
+}
+
+#[test]
+fn the_example_is_a_valid_file() {
+    let config = parse(GOOD).unwrap();
+    assert_eq!((config.group.name.as_str(), config.hosts.len()), ("web", 2));
+    assert_eq!(config.group.flows_max, 262_144);
+    assert_eq!(config.edge.outer4.to_string(), "172.16.0.0/16");
+    assert_eq!((config.hosts[0].weight, config.hosts[0].method), (100, Method::IpInIp));
+    assert_eq!(config.group.key_file, Path::new("/etc/holdfast/web.key"));
+    assert_eq!(config.pin_dir("edge"), Path::new("/run/holdfast/web/bpf-edge"));
+    let file = GroupFile::parse(Path::new("web.toml"), GOOD).unwrap();
+    assert_eq!(file.summary(), "spreads 10.9.0.100, fd09::100 over 2 host servers");
+    assert_eq!(file.role(Some("b")), Ok("b".to_owned()));
+    assert!(file.role(Some("c")).unwrap_err().ends_with("edge, a, b"));
+}
+
+#[test]
+fn the_effective_file_is_a_file_that_means_the_same() {
+    let text = GOOD.replace("#services", "services").replace("#mtu", "mtu");
+    let config = parse(&text).unwrap();
+    assert_eq!(config.hosts[0].services.as_ref().map(Vec::len), Some(2));
+    assert_eq!(parse(&config.effective()).unwrap().effective(), config.effective());
+}
+
+#[test]
+fn values_are_checked_where_they_stand() {
+    let cases = [
+        ("\"10.9.0.100\", ", "\"10.9.0\", ", "is not the address of one host"),
+        ("\"10.9.0.100\", \"fd09::100\"", "\"10.9.0.100\", \"10.9.0.100\"", "is listed twice"),
+        ("tunnel = \"10.9.0.3\"", "tunnel = \"10.9.0.2\"", "the same tunnel address"),
+        ("tunnel = \"10.9.0.3\"", "tunnel = \"fd09::3\"", "tunnel is an IPv6 address"),
+        ("tunnel6 = \"fd09::3\"", "", "host `b` has no tunnel6"),
+        ("name = \"b\"", "name = \"a\"", "the same name"),
+        ("name = \"b\"", "name = \"edge\"", "cannot be called `edge`"),
+        ("#weight = 100", "weight = 0", "weight = 0 is out of range"),
+        ("#mtu = 1500", "mtu = 576", "mtu = 576 is out of range"),
+        ("#outer4 = \"172.16.0.0/16\"", "outer4 = \"fd00::/8\"", "is not a range"),
+        ("#method = \"ip-in-ip\"", "method = \"gre\"", "unknown variant `gre`"),
+        (
+            "#services = [\"10.9.0.100:80\"",
+            "services = [\"10.9.0.9:80\"",
+            "is not an address of the group",
+        ),
+        ("#services = [\"10.9.0.100:80\"", "services = [\"10.9.0.100\"", "is not a service"),
+    ];
+    for (from, to, expected) in cases {
+        assert!(GOOD.contains(from), "{from}");
+        let error = parse(&GOOD.replacen(from, to, 1)).expect_err(to).to_string();
+        assert!(error.contains(expected) && error.contains("remedy"), "{to}: {error}");
+    }
+}
+
+#[test]
+fn a_service_is_written_as_it_is_read() {
+    for text in ["10.9.0.100:80", "10.9.0.100:53/udp", "[fd09::100]:443"] {
+        assert_eq!(text.parse::<Service>().unwrap().to_string(), text);
+    }
+    assert_eq!("10.9.0.100:80/tcp".parse::<Service>().unwrap().to_string(), "10.9.0.100:80");
+    for text in ["", "10.9.0.100", "10.9.0.100:0", "10.9.0.100:80/sctp", "web:80"] {
+        assert!(text.parse::<Service>().is_err(), "{text}");
+    }
+    for text in ["172.16.0.0", "172.16.0.0/33", "fd00::/129", "/8"] {
+        assert!(text.parse::<Prefix>().is_err(), "{text}");
+    }
+}

@@ -1,0 +1,185 @@
+//! The ways from client to server that are compared, each on a testbed of its
+//! own where it would disturb another.
+
+use crate::command::{output, wait_for};
+use crate::testbed::server::listens;
+use crate::testbed::spread::{SpreadGroup, SpreadOptions};
+use crate::testbed::{Plan, Role, Testbed, addresses, interface};
+use anyhow::{Context as _, Result};
+use clap::ValueEnum;
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+/// The server's port.
+pub const PORT: u16 = 8080;
+/// The proxy's port, at the edge.
+const PROXY_PORT: u16 = 8081;
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// One way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// The edge is a router and nothing else.
+    Route,
+    /// The edge has a redirector that does not redirect this service.
+    Miss,
+    /// The edge redirects, by IP-in-IP.
+    Redirected,
+    /// The edge rewrites addresses (nftables).
+    Dnat,
+    /// The edge runs HAProxy in TCP mode.
+    Haproxy,
+}
+
+impl Way {
+    /// All of them; the plain one first.
+    pub const ALL: [Self; 5] =
+        [Self::Route, Self::Miss, Self::Redirected, Self::Dnat, Self::Haproxy];
+
+    /// The testbed that it uses.
+    fn bed(self) -> usize {
+        match self {
+            Self::Route | Self::Haproxy => 0,
+            Self::Miss | Self::Redirected => 1,
+            Self::Dnat => 2,
+        }
+    }
+
+    /// Whether it carries datagrams.
+    pub fn has_udp(self) -> bool {
+        self != Self::Haproxy
+    }
+
+    /// Where the client connects.
+    pub fn target(self) -> SocketAddr {
+        let (address, port) = match self {
+            Self::Route | Self::Miss => (addresses::PRIMARY, PORT),
+            Self::Redirected | Self::Dnat => (addresses::SERVICE_V4, PORT),
+            Self::Haproxy => ("10.8.0.1", PROXY_PORT),
+        };
+        SocketAddr::new(address.parse().unwrap_or([0, 0, 0, 0].into()), port)
+    }
+
+    /// Where the server hears it.
+    pub fn served_at(self) -> SocketAddr {
+        match self {
+            Self::Redirected => self.target(),
+            _ => Self::Route.target(),
+        }
+    }
+}
+
+/// The testbeds of all ways, with what runs on them.
+pub struct Beds<'a> {
+    beds: &'a [Testbed; 3],
+    group: SpreadGroup<'a>,
+    _proxy: Proxy,
+}
+
+struct Proxy(Child);
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Three testbeds: plain, with the redirector, with nftables.
+///
+/// # Errors
+/// When one cannot be built.
+pub fn build() -> Result<[Testbed; 3]> {
+    let plan = Plan::default();
+    Ok([Testbed::build(&plan)?, Testbed::build(&plan)?, Testbed::build(&plan)?])
+}
+
+impl<'a> Beds<'a> {
+    /// Starts what the ways need.
+    ///
+    /// # Errors
+    /// When a daemon or a tool refuses.
+    pub fn start(beds: &'a [Testbed; 3]) -> Result<Self> {
+        let service = format!("{}:{PORT}", addresses::SERVICE_V4);
+        let services = Some(vec![service.clone(), format!("{service}/udp")]);
+        let options = SpreadOptions { services, ..SpreadOptions::default() };
+        let group = SpreadGroup::start(&beds[1], &[Role::Primary], &options)?;
+        translate(&beds[2])?;
+        Ok(Self { beds, group, _proxy: start_proxy(&beds[0])? })
+    }
+
+    /// Waits until the redirector knows the server.
+    ///
+    /// # Errors
+    /// When it does not in time.
+    pub fn wait_redirected(&mut self) -> Result<()> {
+        let service = format!("{}:{PORT}", addresses::SERVICE_V4);
+        for name in [format!("{service}/udp"), service] {
+            self.group.wait_members(&name, &["a"])?;
+        }
+        Ok(())
+    }
+
+    /// The testbed of a way.
+    pub fn bed(&self, way: Way) -> &'a Testbed {
+        &self.beds[way.bed()]
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &'a [Testbed; 3] {
+        self.beds
+    }
+}
+
+/// Destination address translation, as a router's would be set up.
+fn translate(bed: &Testbed) -> Result<()> {
+    let rules = format!(
+        "table ip lab {{\n chain in {{\n  type nat hook prerouting priority -100\n  \
+         ip daddr {} dnat to {}\n }}\n}}\n",
+        addresses::SERVICE_V4,
+        addresses::PRIMARY
+    );
+    let edge = bed.host(Role::Edge);
+    let path = edge.outside().join("nat.nft");
+    std::fs::write(&path, rules)?;
+    let holder = edge.holder().to_string();
+    let path = path.display().to_string();
+    output("nsenter", &["-t", &holder, "-n", "--", "nft", "-f", &path])
+        .context("nft is missing? run scripts/setup")
+        .map(drop)
+}
+
+fn start_proxy(bed: &Testbed) -> Result<Proxy> {
+    let edge = bed.host(Role::Edge);
+    let path = edge.outside().join("haproxy.cfg");
+    std::fs::write(
+        &path,
+        format!(
+            "global\n nbthread 2\n maxconn 4096\ndefaults\n mode tcp\n timeout connect 5s\n \
+             timeout client 60s\n timeout server 60s\n option splice-auto\nfrontend lab\n \
+             bind 10.8.0.1:{PROXY_PORT}\n default_backend server\nbackend server\n \
+             server one {}:{PORT}\n",
+            addresses::PRIMARY
+        ),
+    )?;
+    let mut command = edge.network_command("haproxy");
+    command.arg("-db").arg("-q").arg("-f").arg(&path).stdin(Stdio::null()).stderr(Stdio::null());
+    let proxy = Proxy(command.spawn().context("haproxy is missing? run scripts/setup")?);
+    wait_for("haproxy", START_LIMIT, || listens(edge.holder(), PROXY_PORT).then_some(()))?;
+    Ok(proxy)
+}
+
+/// Lets the edge's work on packets from clients be done by one processor.
+///
+/// # Errors
+/// When the kernel has no receive packet steering.
+pub fn steer(bed: &Testbed, cpu: Option<usize>) -> Result<()> {
+    let holder = bed.host(Role::Edge).holder();
+    let device = interface::EDGE_CLIENT;
+    let path = format!("/proc/{holder}/root/sys/class/net/{device}/queues/rx-0/rps_cpus");
+    let mask = cpu.map_or(0, |cpu| 1_u32 << cpu);
+    std::fs::write(&path, format!("{mask:x}")).with_context(|| format!("cannot write {path}"))
+}
