@@ -134,10 +134,8 @@ pub fn throughput(
         let (after, took) = (sink.bytes.load(Ordering::Relaxed), start.elapsed());
         stop.store(true, Ordering::Relaxed);
         let sent = sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        sent.and_then(|()| {
-            ensure!(after > before, "nothing arrived by {way:?}");
-            Ok((after - before) as f64 * 8.0 / took.as_secs_f64())
-        })
+        // That the way carries at all its first byte has shown.
+        sent.map(|()| (after - before) as f64 * 8.0 / took.as_secs_f64())
     })
 }
 
