@@ -30,7 +30,6 @@ mod the_edge_works_without_its_daemon;
 mod the_matrix;
 mod threads_are_replicated;
 mod transit;
-mod what_an_outage_swallowed_is_resent;
 mod wire;
 mod without_output_commit_the_shared_counter_is_wrong;
 mod world;
