@@ -262,8 +262,12 @@ impl<'a> EdgeDaemon<'a> {
         for index in 0..self.links.count() {
             // What has come already is not missing.
             self.hear(index, now);
+            let was_suspected = self.links.is_suspected(index);
             if self.links.watch(index, at) {
                 self.reach(index, false, now);
+            }
+            if !was_suspected && self.links.is_suspected(index) && self.is_current(index) {
+                self.events.add("suspect", self.links.name(index).to_owned());
             }
             self.cache_if_suspected(index, now);
             if let Err(error) = self.links.flush(index, &self.poll) {
@@ -275,10 +279,10 @@ impl<'a> EdgeDaemon<'a> {
     /// From the second missed heartbeat of the current member on, what clients
     /// say may be lost; it is kept until somebody answers again (thesis §3.3).
     fn cache_if_suspected(&mut self, index: usize, now: Instant) {
-        let name = self.links.name(index);
-        if self.machine.handle_ask().current.as_deref() != Some(name) {
+        if !self.is_current(index) {
             return;
         }
+        let name = self.links.name(index);
         let result = if self.links.is_suspected(index) {
             self.recoverer.start(now).map(|began| began.then_some("caching"))
         } else if self.machine.answers(name) {
@@ -293,6 +297,10 @@ impl<'a> EdgeDaemon<'a> {
         }
     }
 
+    fn is_current(&self, index: usize) -> bool {
+        self.machine.handle_ask().current.as_deref() == Some(self.links.name(index))
+    }
+
     /// Whether a member is heard decides who may run on alone, and the others
     /// act upon it: a backup whose primary only the edge has lost takes over.
     fn reach(&mut self, index: usize, yes: bool, now: Instant) {
@@ -300,7 +308,12 @@ impl<'a> EdgeDaemon<'a> {
         if !self.machine.handle_answers(&name, yes) {
             return;
         }
-        self.events.add(if yes { "heard" } else { "silent" }, name.clone());
+        let what = match (yes, self.is_current(index)) {
+            (true, _) => "heard",
+            (false, true) => "declare",
+            (false, false) => "silent",
+        };
+        self.events.add(what, name.clone());
         for other in (0..self.links.count()).filter(|&other| other != index) {
             self.links.send(other, &Message::Reach { member: &name, yes });
             if let Err(error) = self.links.flush(other, &self.poll) {
@@ -347,6 +360,9 @@ impl<'a> EdgeDaemon<'a> {
         self.update_taps();
         self.tell_others(index, asked);
         let took = self.last_grant.as_micros();
+        // Both are one update of one map.
+        self.events.add("fence", format!("epoch {epoch}: nobody but {name} speaks"));
+        self.events.add("switch", format!("clients' packets go to {name}"));
         self.events.add("granted", format!("{name}, epoch {epoch}, {took} µs"));
         self.resend(index, name);
     }

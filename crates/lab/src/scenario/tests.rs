@@ -168,11 +168,11 @@ fn shares_are_read_and_checked() {
 fn a_series_holds_every_byte_and_the_queue() {
     let sweep = Sweep::parse(FILE).unwrap();
     let mut scenario = build(&sweep.file(3).unwrap()).unwrap();
-    let mut series = Series::new(&[2]);
+    let mut series = Series::new(&[0]);
     series.watch(&mut scenario);
     series.add(3, 7, &simulate(&scenario).unwrap());
     let mut rows = series.csv().lines();
-    assert_eq!(rows.next(), Some("point,seed,at_s,goodput_mbps,moved_mbps,queue_2_packets"));
+    assert_eq!(rows.next(), Some("point,seed,at_s,goodput_mbps,moved_mbps,queue_0_packets"));
     let rows: Vec<Vec<f64>> =
         rows.map(|row| row.split(',').map(|it| it.parse().unwrap()).collect()).collect();
     let bytes = |column: usize| rows.iter().map(|row| row[column]).sum::<f64>() * 1e5 / 8.0;

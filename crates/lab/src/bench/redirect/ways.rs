@@ -93,8 +93,17 @@ impl Drop for Proxy {
 /// # Errors
 /// When one cannot be built.
 pub fn build() -> Result<[Testbed; 3]> {
-    let plan = Plan::default();
-    Ok([Testbed::build(&plan)?, Testbed::build(&plan)?, Testbed::build(&plan)?])
+    Ok([unbridged()?, unbridged()?, unbridged()?])
+}
+
+/// A testbed whose edge routes to the server without its bridge, which knows
+/// nothing of encapsulation and would cut frames of many segments in software.
+fn unbridged() -> Result<Testbed> {
+    let bed = Testbed::build(&Plan::default())?;
+    let (port, server) = (interface::EDGE_PRIMARY, addresses::PRIMARY);
+    let lines = format!("link set {port} nomaster\nroute add {server}/32 dev {port}\n");
+    bed.host(Role::Edge).ip(&lines)?;
+    Ok(bed)
 }
 
 impl<'a> Beds<'a> {
