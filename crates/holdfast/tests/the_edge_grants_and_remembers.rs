@@ -268,6 +268,7 @@ fn a_backup_that_does_not_answer_bars_nobody() {
         a.promote(2);
         b.say(&Message::Promote { epoch: 2 });
         b.hear("Epoch");
+        assert_eq!(b.hear("Alone"), "Alone { member: \"a\" }");
         b.hear("Epoch");
         assert!(b.hear("Refused").contains("not the next one"));
     });
