@@ -111,6 +111,19 @@ pub(super) fn connect(hosts: &[Host; 4], plan: &Plan) -> Result<Vec<Link>> {
     Ok(links)
 }
 
+/// Lets the edge reach the primary without its bridge, by a port that has taken
+/// the bridge's hardware address over.
+///
+/// # Errors
+/// When `ip` refuses.
+pub fn unbridge_primary(edge: &Host) -> Result<()> {
+    let (port, server) = (interface::EDGE_PRIMARY, addresses::PRIMARY);
+    edge.ip(&format!(
+        "link set {port} nomaster\nlink set {port} address {EDGE_BRIDGE_MAC}\n\
+         route add {server}/32 dev {port}\n"
+    ))
+}
+
 /// A veth pair, or the emulator's pair of taps when the wire has a `spec`.
 pub(super) fn wire(
     links: &mut Vec<Link>,

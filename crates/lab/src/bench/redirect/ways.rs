@@ -4,7 +4,7 @@
 use crate::command::{output, wait_for};
 use crate::testbed::server::listens;
 use crate::testbed::spread::{SpreadGroup, SpreadOptions};
-use crate::testbed::{Plan, Role, Testbed, addresses, interface};
+use crate::testbed::{Plan, Role, Testbed, addresses, interface, unbridge_primary};
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use serde::Serialize;
@@ -100,9 +100,7 @@ pub fn build() -> Result<[Testbed; 3]> {
 /// nothing of encapsulation and would cut frames of many segments in software.
 fn unbridged() -> Result<Testbed> {
     let bed = Testbed::build(&Plan::default())?;
-    let (port, server) = (interface::EDGE_PRIMARY, addresses::PRIMARY);
-    let lines = format!("link set {port} nomaster\nroute add {server}/32 dev {port}\n");
-    bed.host(Role::Edge).ip(&lines)?;
+    unbridge_primary(bed.host(Role::Edge))?;
     Ok(bed)
 }
 
