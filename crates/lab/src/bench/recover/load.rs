@@ -187,10 +187,19 @@ pub fn on_host(
     let path = Path::new("/run/netns").join(namespace);
     thread::spawn(move || {
         let result = netns::enter(&path).map_err(anyhow::Error::from).and_then(|()| work());
-        if let Err(error) = result {
+        if let Err(error) = result
+            && !is_farewell(&error)
+        {
             eprintln!("{error:#}");
         }
     })
+}
+
+/// The other end has left: a bulk sender learns that way that it is over. A
+/// connection that was lost before has the longest stall in the result.
+fn is_farewell(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    matches!(kind, Some(ErrorKind::BrokenPipe | ErrorKind::ConnectionReset))
 }
 
 /// Accepts until it is over, and serves each connection.
