@@ -151,7 +151,6 @@ struct edge_flow {
 enum capture_what {
 	CAPTURE_REDIRECTED = 1,
 	CAPTURE_CLAMPED,
-	CAPTURE_RESENT,
 	CAPTURE_DROPPED,
 	CAPTURE_ANSWERED, /* an ICMP error in place of the packet */
 };

@@ -159,7 +159,6 @@ fn comment(what: What) -> &'static str {
     match what {
         What::Redirected => "holdfast: redirected",
         What::Clamped => "holdfast: clamped",
-        What::Resent => "holdfast: resent",
         What::Dropped => "holdfast: dropped",
         What::Answered => "holdfast: answered with an ICMP error",
         What::Other(_) => "holdfast: shown by a newer release",

@@ -19,7 +19,6 @@ const CREDIT: &str = "capture_credit";
 pub enum What {
     Redirected,
     Clamped,
-    Resent,
     Dropped,
     Answered,
     /// Of a newer release.
@@ -113,9 +112,8 @@ impl What {
         match number {
             1 => Self::Redirected,
             2 => Self::Clamped,
-            3 => Self::Resent,
-            4 => Self::Dropped,
-            5 => Self::Answered,
+            3 => Self::Dropped,
+            4 => Self::Answered,
             other => Self::Other(other),
         }
     }

@@ -3,7 +3,7 @@
 //! it finds, so fence and flows survive the daemon.
 
 use super::batch;
-use super::error::BpfError;
+use super::error::{BpfError, absent_is_fine};
 use super::layout::{
     EDGE_COUNTERS, FLOW_CLIENT_FIN, FLOW_ESTABLISHED, FLOW_RESET, FLOW_SERVER_FIN, MEMBERS_MAX,
     NO_MEMBER, RawFence, RawFlow, RawKey, RawMember,
@@ -266,10 +266,7 @@ impl Edge {
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach_stale(interfaces: &[&str], pin_dir: &Path) -> Result<(), BpfError> {
-        for interface in interfaces {
-            OBJECT.detach(interface, Ingress);
-        }
-        OBJECT.unpin(pin_dir)
+        OBJECT.detach_all(interfaces, Ingress, pin_dir)
     }
 
     fn read_flows(&self) -> Vec<(RawKey, RawFlow)> {
@@ -314,38 +311,19 @@ impl Edge {
     }
 
     fn remove(&mut self, key: &RawKey) -> Result<(), BpfError> {
-        match self.flows.remove(key) {
-            Ok(()) | Err(aya::maps::MapError::KeyNotFound) => Ok(()),
-            Err(aya::maps::MapError::SyscallError(error))
-                if error.io_error.kind() == std::io::ErrorKind::NotFound =>
-            {
-                Ok(())
-            }
-            Err(error) => Err(BpfError::map("edge_flows")(error)),
-        }
+        absent_is_fine(self.flows.remove(key), "edge_flows")
     }
 }
 
 /// Maps of another release must not be taken over: their layout may differ.
 fn check_pins(config: &EdgeConfig) -> Result<(), BpfError> {
-    let directory = OBJECT.directory(&config.pin_dir);
     let expected = [
         ("edge_fence", size_of::<u32>(), size_of::<RawFence>(), 1),
         ("edge_members", size_of::<u32>(), size_of::<RawMember>(), MEMBERS_MAX as u32),
         ("edge_flows", size_of::<RawKey>(), size_of::<RawFlow>(), config.flows_max),
         ("counters", size_of::<u32>(), size_of::<u64>(), EDGE_COUNTERS.len() as u32),
     ];
-    for (name, key, value, entries) in expected {
-        let fits =
-            MapData::from_pin(directory.join(name)).and_then(|map| map.info()).is_ok_and(|info| {
-                (info.key_size() as usize, info.value_size() as usize, info.max_entries())
-                    == (key, value, entries)
-            });
-        if !fits {
-            return Err(BpfError::Incompatible { path: directory });
-        }
-    }
-    Ok(())
+    OBJECT.check_pins(&config.pin_dir, &expected)
 }
 
 /// Both ends have said FIN.

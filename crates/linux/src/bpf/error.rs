@@ -59,3 +59,19 @@ impl BpfError {
         move |source| Self::Map { map, source: Box::new(source) }
     }
 }
+
+/// An entry that was to be removed may have gone by itself.
+pub(crate) fn absent_is_fine(
+    result: Result<(), aya::maps::MapError>,
+    map: &'static str,
+) -> Result<(), BpfError> {
+    match result {
+        Ok(()) | Err(aya::maps::MapError::KeyNotFound) => Ok(()),
+        Err(aya::maps::MapError::SyscallError(error))
+            if error.io_error.kind() == io::ErrorKind::NotFound =>
+        {
+            Ok(())
+        }
+        Err(error) => Err(BpfError::map(map)(error)),
+    }
+}

@@ -90,6 +90,19 @@ impl Object {
         }
     }
 
+    /// Removes this object's filters and pins; what is not there is no error.
+    pub(crate) fn detach_all(
+        &self,
+        interfaces: &[&str],
+        direction: TcAttachType,
+        pin_dir: &Path,
+    ) -> Result<(), BpfError> {
+        for interface in interfaces {
+            self.detach(interface, direction);
+        }
+        self.unpin(pin_dir)
+    }
+
     /// Removes this object's filter; one that is not there is no error.
     pub(crate) fn detach(&self, interface: &str, direction: TcAttachType) {
         let link = SchedClassifierLink::attached(interface, direction, self.priority, HANDLE, None);

@@ -3,7 +3,7 @@
 //! so nothing that was established moves.
 
 use super::batch;
-use super::error::BpfError;
+use super::error::{BpfError, absent_is_fine};
 use super::layout::{
     FLOW_CLIENT_FIN, FLOW_ESTABLISHED, FLOW_RESET, MAGLEV_ENTRIES, RawKey, SPREAD_COUNTERS,
     SPREAD_HOSTS_MAX, SPREAD_SERVICES_MAX, SPREAD_TABLES, SpreadConfig, SpreadFlow, SpreadHost,
@@ -321,10 +321,7 @@ impl Redirect {
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach_stale(interfaces: &[&str], pin_dir: &Path) -> Result<(), BpfError> {
-        for interface in interfaces {
-            OBJECT.detach(interface, Ingress);
-        }
-        OBJECT.unpin(pin_dir)
+        OBJECT.detach_all(interfaces, Ingress, pin_dir)
     }
 
     fn read_flows(&self) -> Vec<(RawKey, SpreadFlow)> {
@@ -362,21 +359,6 @@ fn age_of(flow: &SpreadFlow) -> u32 {
         IDLE_AGE
     } else {
         YOUNG_AGE
-    }
-}
-
-fn absent_is_fine(
-    result: Result<(), aya::maps::MapError>,
-    map: &'static str,
-) -> Result<(), BpfError> {
-    match result {
-        Ok(()) | Err(aya::maps::MapError::KeyNotFound) => Ok(()),
-        Err(aya::maps::MapError::SyscallError(error))
-            if error.io_error.kind() == std::io::ErrorKind::NotFound =>
-        {
-            Ok(())
-        }
-        Err(error) => Err(BpfError::map(map)(error)),
     }
 }
 

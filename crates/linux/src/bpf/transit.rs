@@ -244,10 +244,7 @@ impl Transit {
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach_stale(interfaces: &[&str], pin_dir: &Path) -> Result<(), BpfError> {
-        for interface in interfaces {
-            OBJECT.detach(interface, Ingress);
-        }
-        OBJECT.unpin(pin_dir)
+        OBJECT.detach_all(interfaces, Ingress, pin_dir)
     }
 }
 
@@ -319,7 +316,6 @@ fn take_over(
 
 /// Maps of another release must not be taken over: their layout may differ.
 fn check_pins(config: &TransitConfig) -> Result<(), BpfError> {
-    let directory = OBJECT.directory(&config.pin_dir);
     let key = size_of::<u32>();
     let expected = [
         ("transit_table", key, size_of::<RawTable>(), 1),
@@ -332,15 +328,5 @@ fn check_pins(config: &TransitConfig) -> Result<(), BpfError> {
         ("transit_traffic", key, size_of::<RawTraffic>(), 2 * STRINGS_MAX as u32),
         ("counters", key, size_of::<u64>(), TRANSIT_COUNTERS.len() as u32),
     ];
-    for (name, key, value, entries) in expected {
-        let fits =
-            MapData::from_pin(directory.join(name)).and_then(|map| map.info()).is_ok_and(|info| {
-                (info.key_size() as usize, info.value_size() as usize, info.max_entries())
-                    == (key, value, entries)
-            });
-        if !fits {
-            return Err(BpfError::Incompatible { path: directory });
-        }
-    }
-    Ok(())
+    OBJECT.check_pins(&config.pin_dir, &expected)
 }
