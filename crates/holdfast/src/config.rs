@@ -15,6 +15,7 @@ mod tests;
 pub mod transit;
 
 pub use error::{ConfigError, ConfigErrors};
+pub(crate) use kind::admin_socket;
 pub use kind::{GroupFile, Kind, choose_role, kind_of};
 
 use crate::key::GroupKey;
@@ -227,13 +228,13 @@ impl Config {
     /// The admin socket of the daemon with this role.
     #[must_use]
     pub fn admin_socket(&self, role: Role) -> PathBuf {
-        self.group.run_dir.join(format!("{}.sock", self.role_name(role)))
+        admin_socket(&self.group.run_dir, self.role_name(role))
     }
 
     /// Where the daemon with this role pins its eBPF programs and maps.
     #[must_use]
     pub fn pin_dir(&self, role: Role) -> PathBuf {
-        self.group.run_dir.join(format!("bpf-{}", self.role_name(role)))
+        kind::pin_dir(&self.group.run_dir, self.role_name(role))
     }
 
     /// The member that is not `member`.

@@ -84,4 +84,19 @@ impl Findings<'_> {
             remedy: remedy.into(),
         });
     }
+
+    /// Two sections that agree in what must differ. `names` says what they are and
+    /// which two.
+    pub fn add_twins(
+        &mut self,
+        span: &std::ops::Range<usize>,
+        [kind, one, other]: [&str; 3],
+        same: &[(&str, bool)],
+        remedy: &str,
+    ) {
+        for (what, _) in same.iter().filter(|(_, same)| *same) {
+            let message = format!("{kind} `{one}` and `{other}` have the same {what}");
+            self.add(span.clone(), message, remedy);
+        }
+    }
 }

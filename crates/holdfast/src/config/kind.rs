@@ -162,13 +162,13 @@ impl GroupFile {
     /// The admin socket of the daemon with this role.
     #[must_use]
     pub fn admin_socket(&self, role: &str) -> PathBuf {
-        self.run_dir().join(format!("{role}.sock"))
+        admin_socket(self.run_dir(), role)
     }
 
     /// Where the daemon with this role pins its eBPF programs and maps.
     #[must_use]
     pub fn pin_dir(&self, role: &str) -> PathBuf {
-        self.run_dir().join(format!("bpf-{role}"))
+        pin_dir(self.run_dir(), role)
     }
 
     fn run_dir(&self) -> &Path {
@@ -192,6 +192,16 @@ impl GroupFile {
             )),
         }
     }
+}
+
+/// The admin socket of the daemon with this role.
+pub(crate) fn admin_socket(run_dir: &Path, role: &str) -> PathBuf {
+    run_dir.join(format!("{role}.sock"))
+}
+
+/// Where the daemon with this role pins its eBPF programs and maps.
+pub(super) fn pin_dir(run_dir: &Path, role: &str) -> PathBuf {
+    run_dir.join(format!("bpf-{role}"))
 }
 
 /// The role called `asked`, or the only one of which this host has an address.

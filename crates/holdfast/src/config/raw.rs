@@ -8,6 +8,7 @@ use super::{CLIENT_INTERFACES_MAX, CONNECTIONS_MAX, HEARTBEAT_MS, RING_BYTES, SE
 use super::{Config, Edge, Group, Mac, Member, Server};
 use crate::key::GroupKey;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -19,6 +20,8 @@ const CONNECTIONS_MAX_DEFAULT: u64 = 32_768;
 /// Longest interface name that Linux accepts (IFNAMSIZ - 1).
 const INTERFACE_CHARS_MAX: usize = 15;
 const NAME_CHARS_MAX: usize = 32;
+/// Which interfaces `clients` lists.
+pub(super) const THROUGH_CLIENTS: &str = "through which clients reach the edge";
 /// How alike a key must be (Jaro-Winkler) to be suggested.
 const SUGGESTION_MIN: f64 = 0.75;
 
@@ -79,8 +82,16 @@ struct RawServer {
 }
 
 pub(super) fn parse(path: &Path, text: &str) -> Result<Config, ConfigErrors> {
-    let raw: RawConfig =
-        toml::from_str(text).map_err(|e| ConfigErrors(vec![explain(path, text, &e)]))?;
+    read(path, text, check)
+}
+
+/// Reads a file of any kind: its shape by serde, its meaning by `check`.
+pub(super) fn read<R: DeserializeOwned, C>(
+    path: &Path,
+    text: &str,
+    check: impl FnOnce(&mut Findings<'_>, R) -> C,
+) -> Result<C, ConfigErrors> {
+    let raw = toml::from_str(text).map_err(|e| ConfigErrors(vec![explain(path, text, &e)]))?;
     let mut findings = Findings { path, text, found: Vec::new() };
     let config = check(&mut findings, raw);
     let Findings { mut found, .. } = findings;
@@ -129,14 +140,7 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> Group {
             format!("a group protects 1 to {SERVICES_MAX}; run one group per server"),
         );
     }
-    let heartbeat_ms = number(
-        findings,
-        "heartbeat_ms",
-        raw.heartbeat_ms,
-        HEARTBEAT_MS_DEFAULT,
-        HEARTBEAT_MS,
-        "milliseconds",
-    );
+    let heartbeat_ms = check_heartbeat(findings, raw.heartbeat_ms, HEARTBEAT_MS_DEFAULT);
     let connections_max = number(
         findings,
         "connections_max",
@@ -149,15 +153,48 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> Group {
     Group {
         key_file: folder.join(raw.key_file.into_inner()),
         services,
-        run_dir: raw
-            .run_dir
-            .map_or_else(|| Path::new("/run/holdfast").join(&name), |dir| folder.join(dir)),
+        run_dir: run_dir(raw.run_dir, folder, &name),
         heartbeat_ms,
         connections_max: connections_max as u32,
         realtime: raw.realtime.unwrap_or(true),
         share_cpu: raw.share_cpu.unwrap_or(true),
         name,
     }
+}
+
+/// `heartbeat_ms`, of which every kind of group has a default of its own.
+pub(super) fn check_heartbeat(
+    findings: &mut Findings,
+    written: Option<Spanned<u64>>,
+    default: u64,
+) -> u64 {
+    number(findings, "heartbeat_ms", written, default, HEARTBEAT_MS, "milliseconds")
+}
+
+/// `run_dir`, relative to the file's folder.
+pub(super) fn run_dir(written: Option<PathBuf>, folder: &Path, group: &str) -> PathBuf {
+    written.map_or_else(|| Path::new("/run/holdfast").join(group), |dir| folder.join(dir))
+}
+
+/// Interfaces on one side of an edge; `which` ends the remedy.
+pub(super) fn check_interfaces(
+    findings: &mut Findings,
+    name: &str,
+    raw: Spanned<Vec<Spanned<String>>>,
+    which: &str,
+) -> Vec<String> {
+    for spanned in raw.get_ref() {
+        check_interface(findings, spanned);
+    }
+    let count = raw.get_ref().len();
+    if count == 0 || count > CLIENT_INTERFACES_MAX {
+        findings.add(
+            raw.span(),
+            format!("{name} lists {count} interfaces"),
+            format!("name the 1 to {CLIENT_INTERFACES_MAX} interfaces {which}"),
+        );
+    }
+    raw.into_inner().into_iter().map(Spanned::into_inner).collect()
 }
 
 /// A number that must lie within bounds.
@@ -189,17 +226,7 @@ fn check_edge(
     folder: &Path,
 ) -> Edge {
     let listen = check_address(findings, &raw.listen);
-    for spanned in raw.clients.get_ref() {
-        check_interface(findings, spanned);
-    }
-    let count = raw.clients.get_ref().len();
-    if count == 0 || count > CLIENT_INTERFACES_MAX {
-        findings.add(
-            raw.clients.span(),
-            format!("clients lists {count} interfaces"),
-            format!("name the 1 to {CLIENT_INTERFACES_MAX} interfaces through which clients reach the edge"),
-        );
-    }
+    let clients = check_interfaces(findings, "clients", raw.clients, THROUGH_CLIENTS);
     if let Some(l3) = &raw.l3 {
         check_interface(findings, l3);
     }
@@ -218,7 +245,7 @@ fn check_edge(
         raw.state_file.unwrap_or_else(|| PathBuf::from(format!("/var/lib/holdfast/{group}.epoch")));
     Edge {
         listen: listen.unwrap_or_else(unspecified),
-        clients: raw.clients.into_inner().into_iter().map(Spanned::into_inner).collect(),
+        clients,
         l3: raw.l3.map(Spanned::into_inner),
         state_file: folder.join(state_file),
         first: raw
@@ -249,13 +276,9 @@ fn check_members(findings: &mut Findings, raw: Vec<Spanned<RawMember>>) -> Vec<M
                 ("edge_port", other.edge_port == member.edge_port),
                 ("mac", other.mac == member.mac),
             ];
-            for (what, _) in same.into_iter().filter(|(_, same)| *same) {
-                findings.add(
-                    span.clone(),
-                    format!("members `{}` and `{}` have the same {what}", other.name, member.name),
-                    "members are different hosts, each behind its own port of the edge",
-                );
-            }
+            let names = ["members", &other.name, &member.name];
+            let remedy = "members are different hosts, each behind its own port of the edge";
+            findings.add_twins(&span, names, &same, remedy);
         }
         members.push(member);
     }

@@ -3,12 +3,12 @@
 #[cfg(test)]
 mod tests;
 
-use super::error::{ConfigError, ConfigErrors, Findings, Position};
-use super::kind::check_kind;
+use super::error::{ConfigErrors, Findings, Position};
+use super::kind::{check_kind, pin_dir};
 use super::raw::{
-    self, check_interface, check_ip, check_name, explain, number, suggestion, unspecified,
+    self, THROUGH_CLIENTS, check_heartbeat, check_interface, check_interfaces, check_ip,
+    check_name, number, run_dir, suggestion, unspecified,
 };
-use super::{CLIENT_INTERFACES_MAX, HEARTBEAT_MS};
 use crate::key::GroupKey;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -139,13 +139,7 @@ impl SpreadConfig {
     /// # Errors
     /// Everything that is wrong with it, each with its place and a remedy.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        let raw: RawSpread =
-            toml::from_str(text).map_err(|e| ConfigErrors(vec![explain(path, text, &e)]))?;
-        let mut findings = Findings { path, text, found: Vec::new() };
-        let config = check(&mut findings, raw);
-        let mut found: Vec<ConfigError> = findings.found;
-        found.sort_by_key(|e| (e.at.line, e.at.column));
-        if found.is_empty() { Ok(config) } else { Err(ConfigErrors(found)) }
+        raw::read(path, text, check)
     }
 
     /// Reads the group's key, which must be readable by its owner only.
@@ -185,7 +179,7 @@ impl SpreadConfig {
     /// Where the daemon with this role pins its eBPF programs and maps.
     #[must_use]
     pub fn pin_dir(&self, role: &str) -> PathBuf {
-        self.group.run_dir.join(format!("bpf-{role}"))
+        pin_dir(&self.group.run_dir, role)
     }
 }
 
@@ -323,14 +317,7 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> SpreadG
         let remedy = format!("name the 1 to {ADDRESSES_MAX} addresses that clients use");
         findings.add(raw.addresses.span(), message, remedy);
     }
-    let heartbeat_ms = number(
-        findings,
-        "heartbeat_ms",
-        raw.heartbeat_ms,
-        HEARTBEAT_MS_DEFAULT,
-        HEARTBEAT_MS,
-        "milliseconds",
-    );
+    let heartbeat_ms = check_heartbeat(findings, raw.heartbeat_ms, HEARTBEAT_MS_DEFAULT);
     let flows_max =
         number(findings, "flows_max", raw.flows_max, FLOWS_MAX_DEFAULT, FLOWS_MAX, "connections");
     let name = raw.name.into_inner();
@@ -338,9 +325,7 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> SpreadG
         kind: super::Kind::Spread,
         key_file: folder.join(raw.key_file.into_inner()),
         addresses,
-        run_dir: raw
-            .run_dir
-            .map_or_else(|| Path::new("/run/holdfast").join(&name), |dir| folder.join(dir)),
+        run_dir: run_dir(raw.run_dir, folder, &name),
         heartbeat_ms,
         flows_max: flows_max as u32,
         name,
@@ -349,21 +334,11 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> SpreadG
 
 fn check_edge(findings: &mut Findings, raw: RawEdge) -> SpreadEdge {
     let listen = raw::check_address(findings, &raw.listen);
-    for spanned in raw.clients.get_ref() {
-        check_interface(findings, spanned);
-    }
-    let count = raw.clients.get_ref().len();
-    if count == 0 || count > CLIENT_INTERFACES_MAX {
-        findings.add(
-            raw.clients.span(),
-            format!("clients lists {count} interfaces"),
-            format!("name the 1 to {CLIENT_INTERFACES_MAX} interfaces through which clients reach the edge"),
-        );
-    }
+    let clients = check_interfaces(findings, "clients", raw.clients, THROUGH_CLIENTS);
     let mtu = raw.mtu.map(|mtu| number(findings, "mtu", Some(mtu), 1500, MTU, "bytes") as u16);
     SpreadEdge {
         listen: listen.unwrap_or_else(unspecified),
-        clients: raw.clients.into_inner().into_iter().map(Spanned::into_inner).collect(),
+        clients,
         outer4: check_outer(findings, "outer4", raw.outer4, OUTER4_DEFAULT),
         outer6: check_outer(findings, "outer6", raw.outer6, OUTER6_DEFAULT),
         mtu,
@@ -411,13 +386,8 @@ fn check_hosts(
         for other in &hosts {
             let shared = host.tunnels().iter().any(|t| other.tunnels().contains(t));
             let same = [("name", other.name == host.name), ("tunnel address", shared)];
-            for (what, _) in same.into_iter().filter(|(_, same)| *same) {
-                findings.add(
-                    span.clone(),
-                    format!("hosts `{}` and `{}` have the same {what}", other.name, host.name),
-                    "every [[host]] is a machine of its own",
-                );
-            }
+            let names = ["hosts", &other.name, &host.name];
+            findings.add_twins(&span, names, &same, "every [[host]] is a machine of its own");
         }
         hosts.push(host);
     }

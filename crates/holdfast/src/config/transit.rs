@@ -1,14 +1,14 @@
 //! The file of a transit group: strings of middleboxes between a pair of edges.
 
-use super::error::{ConfigError, ConfigErrors, Findings, Position};
-use super::kind::check_kind;
+use super::error::{ConfigErrors, Findings, Position};
+use super::kind::{check_kind, pin_dir};
 use super::raw::{
-    self, check_address, check_interface, check_ip, check_name, explain, number, unspecified,
+    self, check_address, check_heartbeat, check_interface, check_interfaces, check_ip, check_name,
+    number, run_dir, unspecified,
 };
 use super::recover::{
     Policy, RawRecover, RawRegulate, Recover, Regulate, Start, check_recover, check_regulate,
 };
-use super::{CLIENT_INTERFACES_MAX, HEARTBEAT_MS};
 use crate::key::GroupKey;
 use holdfast_edge::strings::{Mode, STRINGS_MAX, StringsConfig};
 use serde::{Deserialize, Serialize};
@@ -145,13 +145,7 @@ impl TransitConfig {
     /// # Errors
     /// Everything that is wrong with it, each with its place and a remedy.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        let raw: RawTransit =
-            toml::from_str(text).map_err(|e| ConfigErrors(vec![explain(path, text, &e)]))?;
-        let mut findings = Findings { path, text, found: Vec::new() };
-        let config = check(&mut findings, raw);
-        let mut found: Vec<ConfigError> = findings.found;
-        found.sort_by_key(|e| (e.at.line, e.at.column));
-        if found.is_empty() { Ok(config) } else { Err(ConfigErrors(found)) }
+        raw::read(path, text, check)
     }
 
     /// Reads the group's key, which must be readable by its owner only.
@@ -199,7 +193,7 @@ impl TransitConfig {
     /// Where the daemon on this side pins its eBPF programs and maps.
     #[must_use]
     pub fn pin_dir(&self, side: Side) -> PathBuf {
-        self.group.run_dir.join(format!("bpf-{}", side.name()))
+        pin_dir(&self.group.run_dir, side.name())
     }
 
     /// The strings as the machine that chooses knows them.
@@ -316,23 +310,14 @@ fn check(findings: &mut Findings, raw: RawTransit) -> TransitConfig {
 fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> TransitGroup {
     check_kind(findings, raw.kind.as_ref(), "transit");
     check_name(findings, &raw.name);
-    let heartbeat_ms = number(
-        findings,
-        "heartbeat_ms",
-        raw.heartbeat_ms,
-        HEARTBEAT_MS_DEFAULT,
-        HEARTBEAT_MS,
-        "milliseconds",
-    );
+    let heartbeat_ms = check_heartbeat(findings, raw.heartbeat_ms, HEARTBEAT_MS_DEFAULT);
     let flows_max =
         number(findings, "flows_max", raw.flows_max, FLOWS_MAX_DEFAULT, FLOWS_MAX, "flows");
     let name = raw.name.into_inner();
     TransitGroup {
         kind: super::Kind::Transit,
         key_file: folder.join(raw.key_file.into_inner()),
-        run_dir: raw
-            .run_dir
-            .map_or_else(|| Path::new("/run/holdfast").join(&name), |dir| folder.join(dir)),
+        run_dir: run_dir(raw.run_dir, folder, &name),
         heartbeat_ms,
         mode: raw.mode.unwrap_or(Sharing::ActiveBackup),
         returns: raw.returns.unwrap_or(Return::New),
@@ -342,20 +327,8 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> Transit
 }
 
 fn check_edge(findings: &mut Findings, raw: RawEdge) -> TransitEdge {
-    for spanned in raw.outside.get_ref() {
-        check_interface(findings, spanned);
-    }
-    let count = raw.outside.get_ref().len();
-    if count == 0 || count > CLIENT_INTERFACES_MAX {
-        findings.add(
-            raw.outside.span(),
-            format!("outside lists {count} interfaces"),
-            format!(
-                "name the 1 to {CLIENT_INTERFACES_MAX} interfaces that lead away from the strings"
-            ),
-        );
-    }
-    TransitEdge { outside: raw.outside.into_inner().into_iter().map(Spanned::into_inner).collect() }
+    let which = "that lead away from the strings";
+    TransitEdge { outside: check_interfaces(findings, "outside", raw.outside, which) }
 }
 
 fn check_strings(findings: &mut Findings, raw: Vec<Spanned<RawString>>) -> Vec<TransitString> {
@@ -376,13 +349,9 @@ fn check_strings(findings: &mut Findings, raw: Vec<Spanned<RawString>>) -> Vec<T
                 ("near.address", other.near.address == string.near.address),
                 ("far.address", other.far.address == string.far.address),
             ];
-            for (what, _) in same.into_iter().filter(|(_, same)| *same) {
-                findings.add(
-                    span.clone(),
-                    format!("strings `{}` and `{}` have the same {what}", other.name, string.name),
-                    "an edge knows a string by its interface, and hears it at its address",
-                );
-            }
+            let names = ["strings", &other.name, &string.name];
+            let remedy = "an edge knows a string by its interface, and hears it at its address";
+            findings.add_twins(&span, names, &same, remedy);
         }
         strings.push(string);
     }

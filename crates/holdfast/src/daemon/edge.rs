@@ -314,12 +314,7 @@ impl<'a> EdgeDaemon<'a> {
             (false, false) => "silent",
         };
         self.events.add(what, name.clone());
-        for other in (0..self.links.count()).filter(|&other| other != index) {
-            self.links.send(other, &Message::Reach { member: &name, yes });
-            if let Err(error) = self.links.flush(other, &self.poll) {
-                self.lose(other, &error.to_string(), now);
-            }
-        }
+        self.tell_all_but(index, &Message::Reach { member: &name, yes }, now);
     }
 
     /// The one moment in which speed matters: write, flip, answer.
@@ -383,12 +378,7 @@ impl<'a> EdgeDaemon<'a> {
     /// Whoever is in step hears that the current member has lost it.
     fn tell_of_lone(&mut self, alone: usize, now: Instant) {
         let member = self.links.name(alone).to_owned();
-        for index in (0..self.links.count()).filter(|&index| index != alone) {
-            self.links.send(index, &Message::Alone { member: &member });
-            if let Err(error) = self.links.flush(index, &self.poll) {
-                self.lose(index, &error.to_string(), now);
-            }
-        }
+        self.tell_all_but(alone, &Message::Alone { member: &member }, now);
     }
 
     fn open_fence(&mut self, epoch: u64, index: usize) -> Result<(), String> {
@@ -411,8 +401,14 @@ impl<'a> EdgeDaemon<'a> {
 
     /// A member that learns of a newer epoch stands down.
     fn tell_others(&mut self, granted: usize, now: Instant) {
-        for index in (0..self.links.count()).filter(|&i| i != granted) {
-            self.tell_epoch(index);
+        let state = self.machine.handle_ask().clone();
+        let current = state.current.as_deref().unwrap_or("");
+        self.tell_all_but(granted, &Message::Epoch { epoch: state.epoch, current }, now);
+    }
+
+    fn tell_all_but(&mut self, but: usize, message: &Message<'_>, now: Instant) {
+        for index in (0..self.links.count()).filter(|&index| index != but) {
+            self.links.send(index, message);
             if let Err(error) = self.links.flush(index, &self.poll) {
                 self.lose(index, &error.to_string(), now);
             }

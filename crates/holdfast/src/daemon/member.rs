@@ -5,7 +5,7 @@ use super::edge_link::{EdgeLink, LinkEvent};
 use super::{backup, primary};
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
-use crate::config::{Config, Member};
+use crate::config::{Config, Member, admin_socket};
 use crate::key::GroupKey;
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::{Lag, Role, State, Status};
@@ -116,7 +116,7 @@ impl<'a> Node<'a> {
             key,
             poll: Poll::new()?,
             signals: Signals::block()?,
-            admin: AdminSocket::bind(&config.group.run_dir.join(format!("{}.sock", me.name)))?,
+            admin: AdminSocket::bind(&admin_socket(&config.group.run_dir, &me.name))?,
             edge: EdgeLink::new(config.edge.listen, identity, EDGE, now),
             status: Status::new(&config.group.name, &me.name),
             events: Events::default(),

@@ -13,6 +13,7 @@ use super::recover::{Exit, Recoverer};
 use super::regulate::Regulator;
 use super::trace;
 use crate::admin::{AdminSocket, Events, Request, TraceRequest, refusal};
+use crate::config::admin_socket;
 use crate::config::transit::{Return, Side, TransitConfig};
 use crate::poll::{Interest, Poll, Signals, Timers};
 use anyhow::{Context, Result};
@@ -73,7 +74,7 @@ struct TransitDaemon<'a> {
 /// Whatever keeps it from starting, with its remedy.
 pub fn run(config: &TransitConfig, side: Side) -> Result<()> {
     let signals = Signals::block()?;
-    let socket = config.group.run_dir.join(format!("{}.sock", side.name()));
+    let socket = admin_socket(&config.group.run_dir, side.name());
     // First of all: two daemons of one role must never touch the same maps.
     let mut admin = AdminSocket::bind(&socket).context("admin socket")?;
     let mut daemon = TransitDaemon::start(config, side)?;

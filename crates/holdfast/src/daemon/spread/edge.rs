@@ -6,6 +6,7 @@ use super::links::{Link, News, Word};
 use super::roster::{Announcement, Roster};
 use crate::admin::{AdminSocket, Events, Request, TraceRequest, refusal};
 use crate::channel::{Identity, Kind, Listener};
+use crate::config::admin_socket;
 use crate::config::spread::{HOSTS_MAX, Prefix, SpreadConfig};
 use crate::daemon::trace;
 use crate::poll::{Interest, Poll, Signals, Timers};
@@ -72,7 +73,7 @@ pub(super) struct SpreadEdge<'a> {
 pub(super) fn run(config: &SpreadConfig) -> Result<()> {
     let signals = Signals::block()?;
     // First of all: two daemons of one role must never touch the same maps.
-    let socket = config.group.run_dir.join("edge.sock");
+    let socket = admin_socket(&config.group.run_dir, "edge");
     let mut admin = AdminSocket::bind(&socket).context("admin socket")?;
     let mut edge = SpreadEdge::start(config)?;
     edge.poll.add(&admin, ADMIN, Interest::Read)?;

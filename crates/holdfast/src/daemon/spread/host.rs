@@ -7,6 +7,7 @@ use super::health::Health;
 use super::services::Finder;
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
+use crate::config::admin_socket;
 use crate::config::spread::{Method, Service, SpreadConfig, SpreadHost};
 use crate::poll::{Interest, Poll, Signals, Timers};
 use crate::status::{Peer, Role, State, Status};
@@ -57,7 +58,7 @@ struct HostDaemon<'a> {
 /// Whatever keeps it from starting, with its remedy.
 pub(super) fn run(config: &SpreadConfig, me: &SpreadHost) -> Result<()> {
     let signals = Signals::block()?;
-    let socket = config.group.run_dir.join(format!("{}.sock", me.name));
+    let socket = admin_socket(&config.group.run_dir, &me.name);
     let mut admin = AdminSocket::bind(&socket).context("admin socket")?;
     let mut daemon = HostDaemon::start(config, me)?;
     daemon.poll.add(&admin, ADMIN, Interest::Read)?;
