@@ -98,6 +98,9 @@ pub fn run(args: &ChaosArgs) -> Result<ExitCode> {
         };
         if !args.json {
             println!("{}", round.line());
+        } else if round.violation.is_some() {
+            // The report comes at the end, which may never come.
+            eprintln!("{}", round.line());
         }
         rounds.push(round);
     }

@@ -94,6 +94,13 @@ impl SharedMemory {
         unsafe { &*self.base.cast::<Header>() }
     }
 
+    /// Whether a shim runs in the server: not in a static program, nor in one
+    /// that is just becoming another.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        self.header().pid.load(Acquire) != 0
+    }
+
     /// The table entry of an accept number.
     #[must_use]
     pub fn entry(&self, accept: u32) -> &ConnEntry {

@@ -3,7 +3,8 @@
 
 mod shim_harness;
 
-use shim_harness::{compiled, installed, run, scratch, sh, wait_for, write};
+use holdfast_wire::shm::mode;
+use shim_harness::{compiled, installed, observe, run, scratch, sh, wait_for, write};
 
 #[test]
 fn beanstalkd_replays_jobs() {
@@ -121,5 +122,55 @@ fn every_group_of_calls_replays() {
             "for i in $(seq 20); do echo all | timeout 5 nc -N 127.0.0.1 16406 | grep -q '^children 0 .* 7 1280$' || exit 1; done",
         );
     });
+    let _ = std::fs::remove_file(program);
+}
+
+/// A launcher becomes the server; what it read and ran before is in the log too.
+#[test]
+fn a_script_that_becomes_the_server_replays() {
+    let dir = scratch("launcher");
+    let script = dir.join("start");
+    write(
+        &script,
+        "port=$(printf 164; echo 07)\nread -r name < /proc/sys/kernel/hostname\n\
+         exec env -i LANG=C NAME=\"$name\" nice -n 1 \
+         /usr/bin/redis-server --port \"$port\" --save '' --appendonly no\n",
+    );
+    let script = script.display().to_string();
+    run(&["/bin/sh", &script], 16407, "launcher", || {
+        wait_for(16407);
+        sh("redis-benchmark -q -p 16407 -n 2000 -c 4 -t set,get,incr > /dev/null");
+        sh("redis-cli -p 16407 info server | grep -q uptime");
+    });
+    let _ = std::fs::remove_dir_all(dir);
+}
+
+/// Every form of exec, one after the other, ends in the same program.
+#[test]
+fn every_form_of_exec_keeps_the_log() {
+    let Some(program) = compiled("becomes.c") else { return };
+    let path = program.display().to_string();
+    for form in ["execl", "execle", "execlp", "execv", "execvp", "execvpe", "fexecve", "syscall"] {
+        run(&[&path, form, "16408", "a", "b", "c", "d", "e", "f"], 16408, form, || {
+            wait_for(16408);
+            sh(
+                "for i in $(seq 30); do timeout 5 nc -N 127.0.0.1 16408 < /dev/null | grep -qx 'f e d c b a: kept' || exit 1; done",
+            );
+        });
+    }
+    let _ = std::fs::remove_file(program);
+}
+
+/// With a socket open the next program could not know what it has.
+#[test]
+fn a_server_that_replaces_itself_while_it_serves_is_reported() {
+    let Some(program) = compiled("becomes.c") else { return };
+    let path = program.display().to_string();
+    let o = observe(&[&path, "serving", "16409", "x"], 16409, 0, "serving", || {
+        wait_for(16409);
+        sh("timeout 5 nc -N 127.0.0.1 16409 < /dev/null | grep -qx 'x: kept'");
+    });
+    assert_eq!(o.primary.0, mode::BROKEN, "{}", o.said);
+    assert!(o.primary.1.contains("replaced itself"), "{}", o.primary.1);
     let _ = std::fs::remove_file(program);
 }

@@ -30,6 +30,11 @@ const TAIL: &str = "
   45 ns); a call from the loader or the vDSO costs 0.7 us.
 - **Children are not watched**: fork and exec end it in the child, which is
   outside protection anyway.
+- **A server that becomes another program** (`exec`) stays protected as long as it
+  has neither accepted a connection nor opened a socket, pipe or epoll set that
+  the next program inherits: scripts that end with `exec`, `env`, `nice` and the
+  like may start the server. One that replaces itself while it serves ends
+  protection loudly.
 - **The vDSO** is hidden from programs that look for it; they make system calls
   instead, which are reported.
 - **`rdtsc`** is not noticed by default. With the option to trap it, reading the
@@ -51,9 +56,13 @@ const TAIL: &str = "
   (`sys.setswitchinterval`). A thread that only computes keeps the others waiting.
 - **Addresses** differ between the members, and so does the kernel's `AT_RANDOM`.
   A server that draws random numbers from them diverges where it shows them:
-  haproxy's `rand()` and `uuid()` do, unless both members run without address
-  randomisation (`setarch -R`).
-- **Static programs** do not load the shim and cannot be protected.
+  haproxy's `rand()` and `uuid()` do, and programs in Lua walk their tables in an
+  order made of addresses (prosody). Put `setarch -R` before the server in
+  `command`: without address randomisation both members have the same ones.
+- **Static and setuid programs** do not load the shim and cannot be protected: no
+  connection is let in for 5 s, then the primary says so and runs on alone.
+- **Netlink and other sockets to somewhere else** answer ECONNRESET after a
+  takeover; UNIX listeners listen on the survivor.
 - **SIGSYS** belongs to the shim: a server's own handler is called only for
   signals that the alarm did not cause, and cannot block it.
 
@@ -64,7 +73,9 @@ Recorded under load and replayed without a difference, by the tests
 (Debian 12): redis, nginx (one process), lighttpd, mosquitto, a Python asyncio
 server, `python3 -m http.server` (a thread for each connection), beanstalkd,
 ngircd, memcached (one worker, and four), haproxy (one thread, see *Addresses*),
-dnsmasq, tinyproxy.
+dnsmasq, tinyproxy. By hand: iperf3, webfs, nghttpd, bitlbee, prosody (see
+*Addresses*). A BGP session of BIRD's outlives its router in the end-to-end
+test `a_bgp_session_survives`.
 
 memcached with several workers counts each other's free read buffers without a
 lock: `stats` asked for under load shows it (`read_buf_bytes_free`), and the

@@ -423,19 +423,23 @@ fn ring(what: &[&str], at: usize) {
     });
     line.add(b" bypasses libc: protection cannot be kept; run the server without the ");
     line.add(b"library or option that does this (docs/SUPPORT.md)");
-    if mode() == Mode::Replay {
-        live::diverged(line.text());
-    }
-    sys::say(&[line.text()]);
-    publish(&line);
+    end_protection(line.text());
 }
 
-fn publish(line: &Line) {
+/// What the server does is not all in the log any more: the daemon hears why,
+/// and the server runs on. The replica stands still.
+pub fn end_protection(why: &str) {
+    if mode() == Mode::Replay {
+        live::diverged(why);
+    }
+    sys::say(&[why]);
     let shared = state::shared().header;
     // SAFETY: the reason is ours until its length is published.
-    unsafe { (&mut (*shared).reason)[..line.len].copy_from_slice(&line.bytes[..line.len]) };
+    let reason = unsafe { &mut (*shared).reason };
+    let len = why.len().min(reason.len());
+    reason[..len].copy_from_slice(&why.as_bytes()[..len]);
     let h: &shm::Header = header();
-    h.reason_len.store(line.len as u32, Release);
+    h.reason_len.store(len as u32, Release);
     let (from, to) = (shared_mode::RECORD, shared_mode::BROKEN);
     if h.mode.0.compare_exchange(from, to, SeqCst, SeqCst).is_ok() {
         h.daemon_waiting.0.store(1, SeqCst);

@@ -31,7 +31,7 @@ calls! {
     // Sockets
     socket Replayed "TCP, UNIX and UDP; the replica's TCP sockets are real and unconnected";
     socketpair Replayed "real on both members";
-    bind Replayed "on TCP listeners repeated at promotion";
+    bind Replayed "on TCP listeners repeated at promotion; UNIX sockets are bound on both members";
     listen Replayed "repeated at promotion, after the connections";
     accept Replayed "accept and accept4";
     connect Replayed "outbound connections end with ECONNRESET at promotion";
@@ -117,7 +117,7 @@ calls! {
     // Processes and threads
     fork Replayed "the child runs unprotected: connections it accepts or inherits are not taken over";
     clone Refused "use fork or pthread_create; by number, a plain fork is one";
-    exec Passed "the new program runs outside protection";
+    exec Replayed "execve, execv, execvp, execvpe, execl, execlp, execle: the server's own new program is protected if no socket is open yet; a child's runs outside protection";
     spawn Replayed "system, posix_spawn, posix_spawnp: the program runs beside the primary only";
     popen Refused "use pipe, fork and read";
     daemon Passed "start the server in the foreground: what it does in the background is not protected";

@@ -21,6 +21,11 @@ pub fn next_number() -> u32 {
     LAST.fetch_add(1, Relaxed) + 1
 }
 
+/// Whether a connection was ever accepted.
+pub fn any() -> bool {
+    LAST.load(Relaxed) != 0
+}
+
 /// Table entry of accept number `conn` (not [`holdfast_wire::log::NO_CONN`]).
 pub fn entry(conn: u32) -> &'static ConnEntry {
     // SAFETY: the table has CONNS_MAX entries, all atomics, mapped for good.

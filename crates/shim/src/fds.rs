@@ -192,5 +192,7 @@ pub fn renumber_pair(fds: [i32; 2], want: [i32; 2], cloexec: bool) {
 #[inline]
 pub fn is_shim(fd: i32) -> bool {
     state::mode() != Mode::Pass
-        && (fd == state::CONTROL_FD.load(Relaxed) || fd == state::WAKE_FD.load(Relaxed))
+        && [&state::CONTROL_FD, &state::MEMORY_FD, &state::WAKE_FD]
+            .iter()
+            .any(|ours| fd == ours.load(Relaxed))
 }

@@ -2,7 +2,9 @@
 //! real functions behind our names.
 
 use crate::log::{self, Entry};
-use crate::state::{self, CONTROL_FD, EXCLUDED, HAS_EXCLUDED, Mode, Shared, WAKE_FD, header, mode};
+use crate::state::{
+    self, CONTROL_FD, DIRTY, EXCLUDED, HAS_EXCLUDED, MEMORY_FD, Mode, Shared, WAKE_FD, header, mode,
+};
 use crate::sys::{self, die, sys};
 use crate::{alarm, calls::Call, live};
 use core::ffi::{CStr, c_char};
@@ -11,7 +13,7 @@ use holdfast_wire::log::Op;
 use holdfast_wire::shm::{self, MAGIC, RING_OFFSET};
 
 /// Set by the daemon: "control,memory,wake" descriptor numbers.
-const VARIABLE: &[u8] = b"HOLDFAST_SHIM=";
+pub const VARIABLE: &[u8] = b"HOLDFAST_SHIM=";
 /// Exit code when the memory handed over is not what we understand.
 const EXIT_SETUP: i32 = 78;
 const RTLD_NEXT: usize = usize::MAX;
@@ -47,17 +49,20 @@ static START: extern "C" fn(i32, *mut *mut u8, *mut *mut u8) = start;
 static STOP: extern "C" fn() = stop;
 
 extern "C" fn start(_: i32, _: *mut *mut u8, environment: *mut *mut u8) {
-    let Some([control, memory, wake]) = take_variable(environment) else { return };
-    map(memory);
-    hide(control, wake);
+    let Some(handed) = take_variable(environment) else { return };
+    map(handed[1]);
+    hide(handed);
+    crate::replace::note_preload(environment);
     for_each_object(note_allocator);
     state::OPTIONS.store(header().options, Relaxed);
     crate::processors::note();
     crate::threads::note_main();
+    // What another program logged that became this one.
+    DIRTY.store(header().tail.0.load(Acquire), Relaxed);
     header().pid.store(sys!(SYS_getpid) as i32, SeqCst);
     state::set_mode(match header().mode.0.load(Acquire) {
         shm::mode::RECORD => Mode::Record,
-        shm::mode::REPLAY => Mode::Replay,
+        shm::mode::REPLAY | shm::mode::DRAIN => Mode::Replay,
         _ => Mode::Pass,
     });
     alarm::arm(environment);
@@ -145,7 +150,6 @@ fn map(memory: i32) {
     if base < 0 && base > -4096 || first != base || second != base + total {
         fail("it cannot be mapped");
     }
-    sys!(SYS_close, memory);
     let at = base as usize as *mut u8;
     state::set_shared(Shared {
         header: at.cast(),
@@ -161,11 +165,11 @@ fn map(memory: i32) {
 }
 
 /// Moves our descriptors out of the server's way.
-fn hide(control: i32, wake: i32) {
+fn hide([control, memory, wake]: [i32; 3]) {
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
     sys!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit);
     let from = limit.rlim_cur.min(crate::fds::FD_MAX as u64).saturating_sub(8) as i32;
-    for (fd, place) in [(control, &CONTROL_FD), (wake, &WAKE_FD)] {
+    for (fd, place) in [(control, &CONTROL_FD), (memory, &MEMORY_FD), (wake, &WAKE_FD)] {
         let high = sys!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from);
         sys!(SYS_close, fd);
         AtomicI32::store(place, high as i32, Relaxed);
@@ -268,10 +272,7 @@ reals! {
     Clone = c"clone",
     Mallctl = c"mallctl",
     Execve = c"execve",
-    Execv = c"execv",
-    Execvp = c"execvp",
     Execvpe = c"execvpe",
-    Fexecve = c"fexecve",
     PthreadKill = c"pthread_kill",
     TimerSettime = c"timer_settime",
     TimerGettime = c"timer_gettime",

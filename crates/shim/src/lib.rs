@@ -32,6 +32,7 @@ mod processes;
 mod processors;
 mod random;
 mod ready;
+mod replace;
 mod signals;
 mod sockets;
 mod spawn;

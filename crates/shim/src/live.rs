@@ -5,7 +5,7 @@ use crate::calls::Call;
 use crate::fds::{self, Kind};
 use crate::state::{self, CONTROL_FD, MAIN_AWAY, Mode, Own, THREADS, header, mode, tid};
 use crate::sys::{self, decimal, sys};
-use crate::{clocks, log, ready};
+use crate::{clocks, log, ready, sockets};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 use holdfast_wire::log::{Header, Op};
 use holdfast_wire::shm::{self, mode as shared_mode};
@@ -198,10 +198,13 @@ fn publish() {
 
 fn go_live() {
     clocks::continue_from_log();
-    fds::for_each(|_, f| {
-        if f.kind() == Kind::Outside {
-            f.backlog.store(DEAD, Relaxed);
+    fds::for_each(|fd, f| match f.kind() {
+        Kind::Outside => f.backlog.store(DEAD, Relaxed),
+        // Bound already; TCP's listeners are the daemon's work.
+        Kind::PlainListener if sockets::is_unix(fd) => {
+            sys!(SYS_listen, fd, f.backlog.load(Relaxed));
         }
+        _ => {}
     });
     take_queue();
     ready::rearm();

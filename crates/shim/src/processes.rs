@@ -7,7 +7,7 @@ use crate::log::{self, Entry};
 use crate::sockets::with_data;
 use crate::state::{self, Mode, inside, mode};
 use crate::sys::{libc_result, sys};
-use crate::{clocks, fds, identity, input, live, output, ready, sockets};
+use crate::{clocks, fds, identity, input, live, output, ready, replace, sockets};
 use holdfast_wire::log::Op;
 
 #[unsafe(no_mangle)]
@@ -171,6 +171,7 @@ unsafe fn by_number(n: i64, x: [usize; 6]) -> Option<isize> {
             libc::SYS_openat => {
                 crate::files::openat(fd, at.cast_const(), c as i32, d as u32) as isize
             }
+            libc::SYS_execve => replace::execve(a, b, c) as isize,
             libc::SYS_tgkill if b as i32 == myself() => crate::masks::raise(c as i32) as isize,
             libc::SYS_fork | libc::SYS_vfork => fork() as isize,
             // A child on a copy of this stack is a fork; any other starts a thread

@@ -149,16 +149,29 @@ pub unsafe extern "C" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
     libc_result(new_fd(Call::socket, -1, ours, kind & libc::SOCK_CLOEXEC != 0, make, make)) as i32
 }
 
-/// `bind` of a TCP socket is kept for promotion: a listener is bound there. The
-/// replica's other sockets stay unbound: their addresses belong to the primary.
+/// `bind` of a TCP socket is kept for promotion: a listener is bound there. A
+/// UNIX socket's name is the member's own, and servers change its owner and mode
+/// at once. The replica's other sockets stay unbound: their addresses belong to
+/// the primary.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(fd: i32, addr: *const u8, len: u32) -> i32 {
     let raw = || sys!(SYS_bind, fd, addr, len);
     if !fds::is_virtual(fd) {
         return libc_result(raw()) as i32;
     }
-    live::remember_bind(fd, addr, len);
-    libc_result(simple(Call::bind, fd, false, raw)) as i32
+    let unix = is_unix(fd);
+    if !unix {
+        live::remember_bind(fd, addr, len);
+    }
+    libc_result(simple(Call::bind, fd, unix, raw)) as i32
+}
+
+/// Whether `fd` is a UNIX socket.
+pub fn is_unix(fd: i32) -> bool {
+    let (mut domain, mut len) = (0i32, 4u32);
+    let (at, len) = (&raw mut domain, &raw mut len);
+    sys!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_DOMAIN, at, len) == 0
+        && domain == libc::AF_UNIX
 }
 
 #[unsafe(no_mangle)]

@@ -17,7 +17,7 @@ fn before_effect() {
 }
 
 /// Starts a program that is free of what holds for the server.
-fn elsewhere<T>(f: impl FnOnce() -> T) -> T {
+pub fn elsewhere<T>(f: impl FnOnce() -> T) -> T {
     alarm::with_tsc(|| processors::freed(f))
 }
 
@@ -79,24 +79,6 @@ fn before_leaving() {
     if mode() == Mode::Record {
         defer::flush();
     }
-}
-
-macro_rules! replacements {
-    ($($name:ident $real:ident;)+) => { $(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(program: usize, arguments: usize, environment: usize) -> i32 {
-            before_leaving();
-            elsewhere(|| real(Real::$real)(program, arguments, environment, 0))
-        }
-    )+ };
-}
-
-replacements! {
-    execve Execve;
-    execv Execv;
-    execvp Execvp;
-    execvpe Execvpe;
-    fexecve Fexecve;
 }
 
 /// Ends the process without the handlers that `exit` runs.

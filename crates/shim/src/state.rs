@@ -62,8 +62,10 @@ pub static THREADED: AtomicBool = AtomicBool::new(false);
 /// Whether the main thread is where it neither delivers signals nor promotes:
 /// it waits for another thread to end, or has ended itself.
 pub static MAIN_AWAY: AtomicBool = AtomicBool::new(false);
-/// Descriptor of the socket to the daemon, and of its wake-up eventfd.
+/// Descriptor of the socket to the daemon, of the memory shared with it, and of
+/// its wake-up eventfd.
 pub static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
+pub static MEMORY_FD: AtomicI32 = AtomicI32::new(-1);
 pub static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
 /// Position after the last record that output must wait for.
 pub static DIRTY: AtomicU64 = AtomicU64::new(0);

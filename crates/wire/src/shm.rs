@@ -95,7 +95,7 @@ pub struct Header {
     /// Why protection ended or the replica diverged: UTF-8, 0-terminated.
     pub reason_len: AtomicU32,
     pub reason: [u8; 512],
-    /// The server's process.
+    /// The server's process; 0 while no shim runs in it.
     pub pid: AtomicI32,
     /// Listeners and descriptors that promotion must rebuild (mode PARKED).
     pub listeners_len: AtomicU32,

@@ -56,6 +56,12 @@ const STRAY_EVERY: Duration = Duration::from_secs(2);
 const OWED_WAIT: Duration = Duration::from_millis(5);
 const OWED_BYTES: i32 = 2 * 1448;
 /// What a third member is told.
+/// How long a server may take until the shim runs in it.
+const ATTACH_LIMIT: Duration = Duration::from_secs(5);
+const UNATTACHED: &str = "the server runs without the shim, so that nothing of it can be replicated: \
+    it is a static or setuid program, or starts another one without LD_PRELOAD; \
+    name the server itself in `command`, linked dynamically";
+
 const PAIR_STANDS: &str = "the pair stands already";
 
 /// A connection as the gate and the kernel have it.
@@ -148,6 +154,8 @@ struct Loop {
     /// Of the log, not executed by the replica at its last heartbeat.
     unexecuted: u64,
     broken: Option<String>,
+    /// Since when no shim runs in the server; `None`: one does.
+    unattached: Option<Instant>,
     progress_at: Instant,
     closing_at: Instant,
     stray_at: Instant,
@@ -201,6 +209,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         log_at: 0,
         unexecuted: 0,
         broken: None,
+        unattached: Some(now),
         progress_at: now,
         closing_at: now,
         stray_at: now + STRAY_EVERY,
@@ -208,7 +217,8 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         watching_write: false,
         beside: Beside::new(node.config.group.share_cpu, now),
     };
-    node.set_state(Role::Primary, State::Protected, "", "");
+    let remedy = "look at the server's log";
+    node.set_state(Role::Primary, State::Waiting, "the server has not started yet", remedy);
     this.serve(node)
 }
 
@@ -229,7 +239,9 @@ impl Loop {
         // What came with the handshake is buffered: no readiness will tell.
         let mut peer_ready = true;
         loop {
-            self.gate_events(node.nanos());
+            if self.is_attached(node) {
+                self.gate_events(node.nanos());
+            }
             self.log(node.nanos());
             let lost = peer_ready && self.messages(node.nanos());
             self.settle(node);
@@ -269,6 +281,22 @@ impl Loop {
                 return self.server_died(node);
             }
         }
+    }
+
+    /// Whether a shim runs in the server. Until then, and while the server becomes
+    /// another program, no connection is let in: nothing would be in the log.
+    fn is_attached(&mut self, node: &mut Node<'_>) -> bool {
+        if self.server.memory.is_attached() {
+            if self.unattached.take().is_some() {
+                node.set_state(Role::Primary, State::Protected, "", "");
+            }
+            return true;
+        }
+        let since = *self.unattached.get_or_insert_with(Instant::now);
+        if since.elapsed() > ATTACH_LIMIT {
+            self.broken.get_or_insert_with(|| UNATTACHED.into());
+        }
+        false
     }
 
     /// Lets the machine act, its messages going straight to the channel.
@@ -414,7 +442,7 @@ impl Loop {
         let beat = self.detector.next_deadline().map(|d| node.instant(d.0));
         let owed = self.owed.values().min().map(|at| *at + OWED_WAIT);
         let edge = node.edge.deadline();
-        let log = (!self.conns.is_empty()).then_some(now + TICK);
+        let log = (!self.conns.is_empty() || self.unattached.is_some()).then_some(now + TICK);
         let all = [beat, owed, edge, log];
         all.into_iter().flatten().fold(self.report_at, Instant::min).max(now)
     }
@@ -524,7 +552,9 @@ impl Loop {
     }
 
     fn report(&mut self, node: &mut Node<'_>) {
-        node.judge_pair();
+        if self.unattached.is_none() {
+            node.judge_pair();
+        }
         node.status.connections = self.conns.len() as u64;
         node.status.lag = Lag {
             frames: self.machine.frames_unconfirmed() as u64,

@@ -2,8 +2,10 @@
 //! behaviour. They need root and the Debian packages of `scripts/setup`; run
 //! one of them with `cargo test --release --test e2e -- a_lone_request`.
 
+mod a_bgp_session_survives;
 mod a_client_may_do_what_tcp_allows;
 mod a_hung_replica_is_given_up;
+mod a_launcher_becomes_the_server;
 mod a_lone_request_survives_kill_9;
 mod a_peer_without_the_key_learns_nothing;
 mod an_outage_has_a_timeline;

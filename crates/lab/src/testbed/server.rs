@@ -3,7 +3,7 @@
 //! whether it is protected.
 
 use super::host::Host;
-use super::topology::addresses::{SERVICE_V4, SERVICE_V6};
+use super::topology::addresses::{CLIENT, SERVICE_V4, SERVICE_V6};
 use crate::command::{descendants_running, wait_for};
 use crate::load::pattern;
 use anyhow::{Context as _, Result};
@@ -43,6 +43,8 @@ pub enum Program {
     Memcached4,
     /// `python3 -m http.server`: a thread for each connection.
     Python,
+    /// BIRD, a BGP speaker that waits for the client.
+    Bird,
 }
 
 impl Program {
@@ -53,6 +55,8 @@ impl Program {
             Program::Mosquitto => 1883,
             Program::Lighttpd | Program::Nginx | Program::Python => 8080,
             Program::Memcached1 | Program::Memcached4 => 11211,
+            // 179 is root's.
+            Program::Bird => 1790,
         }
     }
 
@@ -65,6 +69,7 @@ impl Program {
             Program::Nginx => "/usr/sbin/nginx",
             Program::Memcached1 | Program::Memcached4 => "/usr/bin/memcached",
             Program::Python => "/usr/bin/python3",
+            Program::Bird => "/usr/sbin/bird",
         }
     }
 
@@ -200,6 +205,7 @@ fn config(program: Program, own: &str) -> String {
         Program::Mosquitto => mosquitto_config(),
         Program::Lighttpd => lighttpd_config(own),
         Program::Nginx => nginx_config(own),
+        Program::Bird => bird_config(),
         Program::Redis | Program::Memcached1 | Program::Memcached4 | Program::Python => {
             String::new()
         }
@@ -228,6 +234,7 @@ fn arguments(program: Program, own: &str) -> Vec<String> {
         Program::Python => {
             format!("-m http.server 8080 --bind :: --protocol HTTP/1.1 --directory {own}/www")
         }
+        Program::Bird => format!("-f -c {conf} -s {own}/bird.ctl"),
     };
     words.split(' ').map(str::to_owned).collect()
 }
@@ -257,5 +264,17 @@ fn nginx_config(own: &str) -> String {
          fastcgi_temp_path {own}/fastcgi;\n  uwsgi_temp_path {own}/uwsgi;\n\
          scgi_temp_path {own}/scgi;\n\
          server {{ listen {SERVICE_V4}:8080; listen [{SERVICE_V6}]:8080; root {own}/www; }}\n}}\n"
+    )
+}
+
+/// The shortest hold time that BGP allows, so that a lost session shows soon.
+fn bird_config() -> String {
+    let port = Program::Bird.port();
+    format!(
+        "log stderr all;\nrouter id {SERVICE_V4};\nprotocol device {{ }}\n\
+         protocol static {{ ipv4; route 192.0.2.0/24 blackhole; }}\n\
+         protocol bgp neighbor1 {{\n  local {SERVICE_V4} port {port} as 65000;\n\
+         neighbor {CLIENT} as 65001;\n  multihop;\n  passive;\n  hold time 3;\n\
+         keepalive time 1;\n  ipv4 {{ import all; export all; }};\n}}\n"
     )
 }

@@ -38,6 +38,8 @@ pub mod addresses {
     pub const SERVICE_V4: &str = "10.9.0.100";
     /// The service, IPv6.
     pub const SERVICE_V6: &str = "fd09::100";
+    /// The client.
+    pub const CLIENT: &str = "10.8.0.2";
     /// The edge as the members see it.
     pub const EDGE: &str = "10.9.0.1";
     /// The primary on the service network.
@@ -154,12 +156,13 @@ pub(super) fn wire(
 fn configure_hosts(client: &Host, edge: &Host, primary: &Host, backup: &Host) -> Result<()> {
     client.ip(&format!(
         "link set c0 address {CLIENT_MAC} up\n\
-         addr add 10.8.0.2/24 dev c0\n\
+         addr add {}/24 dev c0\n\
          addr add fd08::2/64 dev c0 nodad\n\
          neigh replace 10.8.0.1 lladdr {EDGE_CLIENT_MAC} dev c0 nud permanent\n\
          neigh replace fd08::1 lladdr {EDGE_CLIENT_MAC} dev c0 nud permanent\n\
          route add default via 10.8.0.1\n\
-         route add ::/0 via fd08::1\n"
+         route add ::/0 via fd08::1\n",
+        addresses::CLIENT
     ))?;
     edge.ip(&format!(
         "link add br0 address {EDGE_BRIDGE_MAC} type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\

@@ -222,7 +222,7 @@ fn consumed(o: &Outcome) {
     assert_eq!(o.primary, (mode::RECORD, String::new()), "{}", o.said);
     let end = (o.replica.0, o.left);
     assert_eq!(end, (mode::REPLAY, 0), "{} bytes of log; {}\n{}", o.log_len, o.replica.1, o.said);
-    assert!(o.log_len > 5_000, "the load left no trace in the log\n{}", o.said);
+    assert!(o.log_len > 5_000, "only {} bytes of log\n{}", o.log_len, o.said);
 }
 
 /// Compiles one of the programs beside the tests; `None` without a compiler.

@@ -1,0 +1,64 @@
+//! What `command` names need not be the server itself: a script may become it.
+//! A program that the shim cannot be loaded into is not called protected.
+
+use crate::world;
+use holdfast_lab::testbed::ours::{Group, GroupOptions};
+use holdfast_lab::testbed::server::{Program, Recipe};
+use holdfast_lab::testbed::{Plan, Role, Testbed};
+use std::process::Command;
+use std::time::Duration;
+
+/// Redis by another command than its own, which gets the right one.
+fn by(testbed: &Testbed, command: impl Fn(&str) -> Vec<String>) -> Recipe {
+    let prepare = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0);
+    let mut recipe = prepare(Role::Primary).expect("a directory");
+    prepare(Role::Backup).expect("a directory");
+    let quoted: Vec<String> = recipe.command.iter().map(|word| format!("'{word}'")).collect();
+    recipe.command = command(&quoted.join(" "));
+    recipe
+}
+
+#[test]
+fn a_script_may_start_the_server() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let script = |server: &str| {
+        let text = format!("name=$(hostname); exec env NAME=\"$name\" nice -n 1 {server}");
+        ["/bin/sh", "-c", &text].map(str::to_owned).to_vec()
+    };
+    let recipe = by(&testbed, script);
+    let group = Group::start(&testbed, &recipe, &GroupOptions::default()).expect("a group");
+    let load = world::start(&testbed, &world::counting(2500, 0, None));
+    std::thread::sleep(Duration::from_millis(700));
+    world::signal(group.server_pid(Role::Primary).expect("a server"), "KILL");
+    let report = world::finish(load, &group);
+    assert!(report.total(|it| it.replies) > 0);
+    let status = group.status(Role::Backup).expect("the daemon answers");
+    assert_eq!(status["role"], "primary", "{status}");
+}
+
+#[test]
+fn a_static_program_is_not_called_protected() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    for role in [Role::Primary, Role::Backup] {
+        let source = testbed.host(role).outside().join("static.c");
+        std::fs::write(&source, "int pause(void); int main(void) { return pause(); }\n")
+            .expect("a file");
+        let program = testbed.host(role).outside().join("static");
+        let cc = Command::new("cc").arg("-static").arg("-o").arg(program).arg(source).status();
+        assert!(cc.expect("a C compiler").success());
+    }
+    let path = testbed.host(Role::Primary).inside().join("static").display().to_string();
+    let recipe = by(&testbed, |_| vec![path.clone()]);
+    let group = Group::launch(&testbed, &recipe, &GroupOptions::default()).expect("daemons");
+    let status = || group.status(Role::Primary).unwrap_or_default();
+    world::wait_until("an answer", || {
+        assert_ne!(status()["state"], "protected");
+        status()["state"] == "unprotected"
+    });
+    let reason = status()["reason"].as_str().unwrap_or_default().to_owned();
+    assert!(reason.contains("without the shim"), "{reason}");
+}
