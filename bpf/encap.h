@@ -15,14 +15,16 @@
 #define INNER4_BYTES 12
 #define INNER6_BYTES 8
 
+/* Written and read by words: a load of a word whose bytes were stored one by one
+ * waits until they have left for the cache. */
 struct outer4 {
-	struct iphdr ip;
-	__u8 inner[INNER4_BYTES];
+	__be32 ip[IPV4_HEADER / 4];
+	__be32 inner[INNER4_BYTES / 4];
 };
 
 struct outer6 {
-	struct ipv6hdr ip;
-	__u8 inner[INNER6_BYTES];
+	__be32 ip[IPV6_HEADER / 4];
+	__be32 inner[INNER6_BYTES / 4];
 };
 
 static __always_inline int same_address(const void *a, const void *b)
@@ -48,6 +50,19 @@ static __always_inline __u16 ipv4_checksum(const struct iphdr *ip)
 	return ~sum;
 }
 
+/* The same of such a header in words, in host order. */
+static __always_inline __u32 sum_header(const __be32 *words)
+{
+	__u64 sum = 0;
+
+	for (int i = 0; i < IPV4_HEADER / 4; i++)
+		sum += bpf_ntohl(words[i]);
+	sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum += sum >> 16;
+	return ~sum & 0xffff;
+}
+
 /* Makes room and writes the outer header, and the inner one's first bytes, in
  * which the caller has counted the hop. `flags` are those of
  * bpf_skb_adjust_room for this family; a GSO frame's segments keep their size. */
@@ -65,6 +80,20 @@ static __always_inline int encapsulate6(struct __sk_buff *skb, struct outer6 *o,
 				flags | BPF_F_ADJ_ROOM_FIXED_GSO))
 		return -1;
 	return bpf_skb_store_bytes(skb, ETH_HLEN, o, sizeof(*o), BPF_F_RECOMPUTE_CSUM);
+}
+
+/* Takes the outer header away and writes the inner one's beginning back: for
+ * measuring the same packet over and over again. */
+static __always_inline int undo4(struct __sk_buff *skb, const __be32 *inner)
+{
+	return bpf_skb_adjust_room(skb, -IPV4_HEADER, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) ||
+	       bpf_skb_store_bytes(skb, ETH_HLEN, inner, INNER4_BYTES, 0);
+}
+
+static __always_inline int undo6(struct __sk_buff *skb, const __be32 *inner)
+{
+	return bpf_skb_adjust_room(skb, -IPV6_HEADER, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) ||
+	       bpf_skb_store_bytes(skb, ETH_HLEN, inner, INNER6_BYTES, BPF_F_RECOMPUTE_CSUM);
 }
 
 #endif

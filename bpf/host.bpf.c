@@ -26,16 +26,11 @@ struct {
 	__type(value, struct host_config);
 } host_config SEC(".maps");
 
-static __always_inline int in_prefix(const __u8 *address, const __u8 *prefix, __u32 bits)
+static __always_inline int same_words(const void *a, const __u64 *b)
 {
-	for (int i = 0; i < 16; i++) {
-		__u32 left = bits > 8 ? 8 : bits;
+	const __u64 *words = a;
 
-		if ((address[i] ^ prefix[i]) & (0xff << (8 - left) & 0xff))
-			return 0;
-		bits -= left;
-	}
-	return 1;
+	return words[0] == b[0] && words[1] == b[1];
 }
 
 /* RFC 6040 §4.2. -1: congestion was marked, and the inner packet cannot say so. */
@@ -60,61 +55,81 @@ static __always_inline int set_tos4(struct __sk_buff *skb, const struct iphdr *i
 	return bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, tos), &tos, 1, 0);
 }
 
+/* Failing leaves what there is, which the checks behind this one see. No more is
+ * pulled than needed, since that copies what is shared. */
+static __always_inline void make_linear(struct __sk_buff *skb)
+{
+	int v4 = skb->protocol == bpf_htons(ETH_P_IP);
+	__u32 have = skb->data_end - skb->data;
+	__u32 want = ETH_HLEN + 2 * (v4 ? IPV4_HEADER : IPV6_HEADER);
+
+	if (have < want && have < skb->len)
+		bpf_skb_pull_data(skb, skb->len < want ? skb->len : want);
+}
+
+/* The headers are read in place: only what is ours is written to. */
 static __always_inline int decapsulate4(struct __sk_buff *skb, const struct host_config *c)
 {
-	struct iphdr outer, inner;
-	__u8 source[16], target[16];
+	struct iphdr *outer = (void *)(long)skb->data + ETH_HLEN, *inner = outer + 1;
+	void *end = (void *)(long)skb->data_end;
+	struct iphdr before;
+	__u8 target[16];
 	int tos;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &outer, sizeof(outer)) ||
-	    outer.protocol != IPPROTO_IPIP)
+	if ((void *)(outer + 1) > end || outer->protocol != IPPROTO_IPIP ||
+	    outer->daddr != c->tunnel4)
 		return NOT_OURS;
-	map_ipv4(target, outer.daddr);
-	if (!same_address(target, c->tunnel4))
-		return NOT_OURS;
-	map_ipv4(source, outer.saddr);
-	if (!in_prefix(source, c->outer4, c->outer4_bits))
+	if ((outer->saddr ^ c->outer4) & c->outer4_mask)
 		return steal(HOST_STRANGERS);
-	if (outer.ihl != 5 || (outer.frag_off & bpf_htons(IPV4_FRAGMENT)) ||
-	    bpf_skb_load_bytes(skb, ETH_HLEN + IPV4_HEADER, &inner, sizeof(inner)) ||
-	    inner.version != 4)
+	if (outer->ihl != 5 || (outer->frag_off & bpf_htons(IPV4_FRAGMENT)) ||
+	    (void *)(inner + 1) > end || inner->version != 4)
 		return steal(HOST_ODD);
-	map_ipv4(target, inner.daddr);
+	map_ipv4(target, inner->daddr);
 	if (!is_address(target))
 		return steal(HOST_NOT_OURS);
-	tos = inner_tos(outer.tos, inner.tos);
+	tos = inner_tos(outer->tos, inner->tos);
 	if (tos < 0)
 		return steal(HOST_CONGESTED);
+	before = *inner;
 	if (bpf_skb_adjust_room(skb, -IPV4_HEADER, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) ||
-	    (tos != inner.tos && set_tos4(skb, &inner, tos)))
+	    (tos != before.tos && set_tos4(skb, &before, tos)))
 		return steal(HOST_ODD);
 	count(HOST_DECAPSULATED);
 	return PASS;
 }
 
+static __always_inline __u8 traffic_class(const struct ipv6hdr *ip)
+{
+	return ip->priority << 4 | ip->flow_lbl[0] >> 4;
+}
+
 static __always_inline int decapsulate6(struct __sk_buff *skb, const struct host_config *c)
 {
-	struct ipv6hdr outer, inner;
-	__be16 word;
+	struct ipv6hdr *outer = (void *)(long)skb->data + ETH_HLEN, *inner = outer + 1;
+	void *end = (void *)(long)skb->data_end;
+	const __u64 *from = (const __u64 *)&outer->saddr;
+	__u64 target[2];
 	int tos, before;
+	__be16 word;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &outer, sizeof(outer)) ||
-	    outer.nexthdr != IPPROTO_IPV6 || !same_address(&outer.daddr, c->tunnel6))
+	if ((void *)(outer + 1) > end || outer->nexthdr != IPPROTO_IPV6 ||
+	    !same_words(&outer->daddr, c->tunnel6))
 		return NOT_OURS;
-	if (!in_prefix((__u8 *)&outer.saddr, c->outer6, c->outer6_bits))
+	if (((from[0] ^ c->outer6[0]) & c->outer6_mask[0]) ||
+	    ((from[1] ^ c->outer6[1]) & c->outer6_mask[1]))
 		return steal(HOST_STRANGERS);
-	if (bpf_skb_load_bytes(skb, ETH_HLEN + IPV6_HEADER, &inner, sizeof(inner)) ||
-	    inner.version != 6)
+	if ((void *)(inner + 1) > end || inner->version != 6)
 		return steal(HOST_ODD);
-	if (!is_address(&inner.daddr))
+	__builtin_memcpy(target, &inner->daddr, 16);
+	if (!is_address(target))
 		return steal(HOST_NOT_OURS);
-	before = inner.priority << 4 | inner.flow_lbl[0] >> 4;
-	tos = inner_tos(outer.priority << 4 | outer.flow_lbl[0] >> 4, before);
+	before = traffic_class(inner);
+	tos = inner_tos(traffic_class(outer), before);
 	if (tos < 0)
 		return steal(HOST_CONGESTED);
+	word = bpf_htons(6 << 12 | tos << 4 | (inner->flow_lbl[0] & 15));
 	if (bpf_skb_adjust_room(skb, -IPV6_HEADER, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
 		return steal(HOST_ODD);
-	word = bpf_htons(6 << 12 | tos << 4 | (inner.flow_lbl[0] & 15));
 	if (tos != before && bpf_skb_store_bytes(skb, ETH_HLEN, &word, 2, BPF_F_RECOMPUTE_CSUM))
 		return steal(HOST_ODD);
 	count(HOST_DECAPSULATED);
@@ -130,6 +145,7 @@ int host_ingress(struct __sk_buff *skb)
 
 	if (!c)
 		return PASS;
+	make_linear(skb);
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		verdict = decapsulate4(skb, c);
 	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
@@ -137,6 +153,18 @@ int host_ingress(struct __sk_buff *skb)
 	if (verdict == TC_ACT_STOLEN)
 		capture(skb, CAPTURE_DROPPED);
 	return verdict;
+}
+
+/* Nearly no packet is one: those whose headers lie in one piece are told apart in
+ * place. Only what has neither options nor extensions is looked at further. */
+static __always_inline int may_be_syn_ack(struct __sk_buff *skb)
+{
+	int header = skb->protocol == bpf_htons(ETH_P_IP) ? IPV4_HEADER : IPV6_HEADER;
+	__u8 *flags = (void *)(long)skb->data + ETH_HLEN + header + 13;
+
+	if ((void *)(flags + 1) > (void *)(long)skb->data_end)
+		return 1;
+	return (*flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK);
 }
 
 /* What clients are told that they may send in one segment (RFC 6691). */
@@ -149,7 +177,7 @@ int host_egress(struct __sk_buff *skb)
 	struct host_config *c;
 	__be16 old, new;
 
-	if (parse(skb, &p) != PARSED_TCP ||
+	if (!may_be_syn_ack(skb) || parse(skb, &p) != PARSED_TCP ||
 	    (p.flags & (TCP_SYN | TCP_ACK)) != (TCP_SYN | TCP_ACK) || !is_address(p.source))
 		return PASS;
 	c = bpf_map_lookup_elem(&host_config, &zero);

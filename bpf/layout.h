@@ -30,6 +30,10 @@
 #define SPREAD_HOSTS_MAX 255
 #define SPREAD_SERVICES_MAX 64
 #define SPREAD_TABLES (2 * SPREAD_SERVICES_MAX)
+#define SPREAD_DIRECTORIES 4
+#define SPREAD_BUCKETS_SHIFT 12
+#define SPREAD_BUCKETS (1 << SPREAD_BUCKETS_SHIFT)
+#define NO_SERVICE 255
 #define SPREAD_FLOWS_DEFAULT 262144
 #define SPREAD_EMBRYOS_MAX 65536
 #define SPREAD_DATAGRAMS_MAX 65536
@@ -287,16 +291,20 @@ struct transit_traffic {
 	__u64 bytes;
 };
 
-struct spread_service_key {
-	__u8 address[16];
+struct spread_service {
+	__u64 address[2]; /* its bytes in their order */
 	__u16 port;
 	__u16 protocol;
+	__u32 table; /* which of the tables says who serves */
 };
 
-/* Which of the tables says who serves; replaced in one map update. */
-struct spread_service {
-	__u32 table;
-	__u32 zero;
+/* The services. Each has a bucket of its own: user space tries `factors` of the
+ * hash until no two fall together. Written where no packet looks, and then named
+ * by `spread_config`, so that it changes from one packet to the next. */
+struct spread_directory {
+	__u64 factors[3];
+	struct spread_service services[SPREAD_SERVICES_MAX];
+	__u8 buckets[SPREAD_BUCKETS]; /* index of a service, or NO_SERVICE */
 };
 
 struct spread_table {
@@ -323,15 +331,25 @@ struct spread_host {
 /* `tick` counts seconds while the daemon lives: flows age only then. */
 struct spread_config {
 	__u64 seed;
-	__u8 outer4[4];
+	__u32 outer4;
 	__u32 outer4_mask; /* of the bits that differ between flows */
-	__u8 outer6[16];
+	__u32 outer6[4];
 	__u32 outer6_mask; /* of its last word */
 	__u32 tick;
+	__u32 directory; /* which of them counts */
+	__u32 zero;
+};
+
+/* A flow of IPv4; one of IPv6 has a conn_key. */
+struct spread_key4 {
+	__u32 server; /* in the order of the packet */
+	__u32 client;
+	__u32 ports; /* client << 16 | server */
 };
 
 struct spread_flow {
 	__u32 tick; /* of the last packet */
+	__u32 hash; /* which outer source it has */
 	__u8 host;
 	__u8 flags; /* FLOW_CLIENT_FIN, FLOW_RESET, FLOW_ESTABLISHED */
 	__u16 zero;
@@ -359,14 +377,13 @@ enum trace_how {
 };
 
 struct host_config {
-	__u8 tunnel4[16];
-	__u8 tunnel6[16];
-	__u8 outer4[16]; /* who may encapsulate */
-	__u8 outer6[16];
-	__u32 outer4_bits;
-	__u32 outer6_bits;
+	__u32 tunnel4; /* in the order of the packet, as all here but the MTU */
+	__u32 outer4;  /* who may encapsulate */
+	__u32 outer4_mask;
 	__u32 mtu; /* of the way from the edge, outer packet */
-	__u32 zero;
+	__u64 tunnel6[2];
+	__u64 outer6[2];
+	__u64 outer6_mask[2];
 };
 
 _Static_assert(sizeof(struct service_key) == 20, "layout.rs");
@@ -385,14 +402,15 @@ _Static_assert(sizeof(struct transit_table) == 500, "layout.rs");
 _Static_assert(sizeof(struct transit_key) == 40, "layout.rs");
 _Static_assert(sizeof(struct transit_flow) == 16, "layout.rs");
 _Static_assert(sizeof(struct transit_traffic) == 16, "layout.rs");
-_Static_assert(sizeof(struct spread_service_key) == 20, "layout.rs");
-_Static_assert(sizeof(struct spread_service) == 8, "layout.rs");
+_Static_assert(sizeof(struct spread_service) == 24, "layout.rs");
+_Static_assert(sizeof(struct spread_directory) == 5656, "layout.rs");
 _Static_assert(sizeof(struct spread_table) == 65537, "layout.rs");
 _Static_assert(sizeof(struct spread_host) == 88, "layout.rs");
-_Static_assert(sizeof(struct spread_config) == 40, "layout.rs");
-_Static_assert(sizeof(struct spread_flow) == 8, "layout.rs");
+_Static_assert(sizeof(struct spread_config) == 48, "layout.rs");
+_Static_assert(sizeof(struct spread_key4) == 12, "layout.rs");
+_Static_assert(sizeof(struct spread_flow) == 12, "layout.rs");
 _Static_assert(sizeof(struct spread_fragment) == 40, "layout.rs");
-_Static_assert(sizeof(struct host_config) == 80, "layout.rs");
+_Static_assert(sizeof(struct host_config) == 64, "layout.rs");
 
 enum gate_counter {
 	GATE_SYNS,

@@ -16,7 +16,7 @@
 #define IPV4_OFFSET 0x1fff
 #define IPV4_HEADER_MAX 60
 #define IPV6_FRAGMENT_HEADER 8
-/* Bytes of the headers that must lie in the linear part; else they are pulled. */
+/* Bytes of the longest headers that are looked at. */
 #define LINEAR_BYTES (ETH_HLEN + IPV4_HEADER_MAX + TCP_HEADER)
 
 enum looked {
@@ -27,7 +27,9 @@ enum looked {
 };
 
 struct look {
-	struct conn_key key; /* of the flow; a fragment's has no ports */
+	/* Of the flow; a fragment's has no ports. Aligned, or the compiler would take
+	 * the addresses from it byte by byte. */
+	struct conn_key key __attribute__((aligned(8)));
 	__u32 l3_len;        /* bytes from the IP header on, or of a GSO frame */
 	__u32 segment;       /* bytes of the largest packet on the wire */
 	__u32 id;            /* of a fragment */
@@ -41,7 +43,7 @@ struct look {
 	__u8 first_fragment;
 	__u8 df; /* may not be cut; always so in IPv6 */
 	__u8 options;
-	__u8 start[INNER4_BYTES]; /* of the IP header */
+	__be32 start[INNER4_BYTES / 4]; /* of the IP header */
 };
 
 static __always_inline enum looked look_transport(void *data, void *end, struct look *k)
@@ -131,15 +133,43 @@ static __always_inline enum looked look6(void *data, void *end, struct look *k)
 	return look_transport(data, end, k);
 }
 
+/* Bytes that must lie in the linear part. Not one more: pulling them copies what
+ * is shared, as every segment is that a sender on this machine still holds. */
+static __always_inline __u32 bytes_of_headers(struct __sk_buff *skb, void *data, void *end)
+{
+	struct iphdr *ip4 = data + ETH_HLEN;
+	struct ipv6hdr *ip6 = data + ETH_HLEN;
+	__u32 bytes = ETH_HLEN;
+	__u8 protocol;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		if ((void *)(ip4 + 1) > end)
+			return LINEAR_BYTES;
+		protocol = ip4->protocol;
+		bytes += ip4->ihl * 4;
+	} else {
+		if ((void *)(ip6 + 1) > end)
+			return LINEAR_BYTES;
+		protocol = ip6->nexthdr;
+		bytes += IPV6_HEADER;
+		if (protocol == IPPROTO_FRAGMENT)
+			return bytes + IPV6_FRAGMENT_HEADER + TCP_HEADER;
+	}
+	return bytes + (protocol == IPPROTO_TCP ? TCP_HEADER : sizeof(struct udphdr));
+}
+
 /* `k` must be zeroed. */
 static __always_inline enum looked look(struct __sk_buff *skb, struct look *k)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 have = end - data, want;
 	enum looked what = LOOKED_OTHER;
 
-	if (data + LINEAR_BYTES > end && skb->len > (__u32)(end - data)) {
+	if (have < LINEAR_BYTES && have < skb->len) {
+		want = bytes_of_headers(skb, data, end);
 		/* Failing leaves what there is, which the checks below see. */
-		bpf_skb_pull_data(skb, skb->len < LINEAR_BYTES ? skb->len : LINEAR_BYTES);
+		if (have < want)
+			bpf_skb_pull_data(skb, want < skb->len ? want : skb->len);
 		data = (void *)(long)skb->data;
 		end = (void *)(long)skb->data_end;
 	}

@@ -35,60 +35,56 @@ static __always_inline int drop(struct __sk_buff *skb, const struct handling *h,
 /* One hop less in the copy of the IP header's beginning (RFC 1141). */
 static __always_inline void count_hop(struct look *k)
 {
-	__u32 sum;
+	__u32 word, sum;
 
 	if (k->v6) {
-		k->start[7]--;
+		/* The limit ends its word, and is more than 1. */
+		k->start[1] = bpf_htonl(bpf_ntohl(k->start[1]) - 1);
 		return;
 	}
-	k->start[8]--;
-	/* The TTL is the high byte of its word: the complement grows by as much. */
-	sum = (k->start[10] << 8 | k->start[11]) + 0x100;
+	word = bpf_ntohl(k->start[2]);
+	/* The TTL is the high byte of its half: the complement grows by as much. */
+	sum = (word & 0xffff) + 0x100;
 	sum += sum >> 16;
-	k->start[10] = sum >> 8;
-	k->start[11] = sum;
+	k->start[2] = bpf_htonl((word & 0xffff0000) - 0x01000000 + (sum & 0xffff));
 }
 
 static __always_inline int wrap4(struct __sk_buff *skb, struct handling *h, struct look *k,
 				 const struct spread_way *way, __u64 flags)
 {
-	struct outer4 o = {};
-	__u32 bits;
+	__u32 length = k->l3_len + IPV4_HEADER;
+	struct outer4 o;
 
-	o.ip.version = 4;
-	o.ip.ihl = 5;
-	o.ip.tos = k->tos;
-	o.ip.tot_len = bpf_htons(k->l3_len + IPV4_HEADER > 0xffff ? 0 : k->l3_len + IPV4_HEADER);
+	if (length > 0xffff)
+		length = 0;
+	o.ip[0] = bpf_htonl(0x45u << 24 | k->tos << 16 | length);
 	/* What may be cut needs a number (RFC 6864 §4.1). */
-	if (k->df)
-		o.ip.frag_off = bpf_htons(IPV4_DF);
-	else
-		o.ip.id = bpf_get_prandom_u32();
-	o.ip.ttl = OUTER_TTL;
-	o.ip.protocol = IPPROTO_IPIP;
-	__builtin_memcpy(&bits, h->config->outer4, 4);
-	o.ip.saddr = bits | (h->config->outer4_mask & (__u32)h->hash);
-	__builtin_memcpy(&o.ip.daddr, way->address + 12, 4);
-	o.ip.check = ipv4_checksum(&o.ip);
-	__builtin_memcpy(o.inner, k->start, INNER4_BYTES);
+	o.ip[1] = bpf_htonl(k->df ? IPV4_DF : bpf_get_prandom_u32() << 16);
+	o.ip[2] = bpf_htonl(OUTER_TTL << 24 | IPPROTO_IPIP << 16);
+	o.ip[3] = h->config->outer4 | (h->config->outer4_mask & h->source);
+	o.ip[4] = *(__be32 *)(way->address + 12);
+	o.ip[2] |= bpf_htonl(sum_header(o.ip));
+	for (int i = 0; i < INNER4_BYTES / 4; i++)
+		o.inner[i] = k->start[i];
 	return encapsulate4(skb, &o, flags);
 }
 
 static __always_inline int wrap6(struct __sk_buff *skb, struct handling *h, struct look *k,
 				 const struct spread_way *way, __u64 flags)
 {
-	struct outer6 o = {};
+	const __be32 *to = (const __be32 *)way->address;
+	struct outer6 o;
 
-	o.ip.version = 6;
-	o.ip.priority = k->tos >> 4;
-	o.ip.flow_lbl[0] = (k->tos & 15) << 4;
-	o.ip.payload_len = bpf_htons(k->l3_len > 0xffff ? 0 : k->l3_len);
-	o.ip.nexthdr = IPPROTO_IPV6;
-	o.ip.hop_limit = OUTER_TTL;
-	__builtin_memcpy(&o.ip.saddr, h->config->outer6, 16);
-	o.ip.saddr.in6_u.u6_addr32[3] |= h->config->outer6_mask & (__u32)h->hash;
-	__builtin_memcpy(&o.ip.daddr, way->address, 16);
-	__builtin_memcpy(o.inner, k->start, INNER6_BYTES);
+	o.ip[0] = bpf_htonl(6u << 28 | k->tos << 20);
+	o.ip[1] = bpf_htonl((k->l3_len > 0xffff ? 0 : k->l3_len) << 16 | IPPROTO_IPV6 << 8 |
+			    OUTER_TTL);
+	for (int i = 0; i < 4; i++) {
+		o.ip[2 + i] = h->config->outer6[i];
+		o.ip[6 + i] = to[i];
+	}
+	o.ip[5] |= h->config->outer6_mask & h->source;
+	for (int i = 0; i < INNER6_BYTES / 4; i++)
+		o.inner[i] = k->start[i];
 	return encapsulate6(skb, &o, flags);
 }
 
@@ -259,7 +255,7 @@ static __always_inline int place_fragment(struct handling *h, const struct look 
 		return 0;
 	h->how = TRACE_FLOW;
 	h->host = first->host;
-	h->hash = k->id;
+	h->source = k->id;
 	note(h, SPREAD_FRAGMENTS_FOLLOWED);
 	return 1;
 }
@@ -317,7 +313,7 @@ static __always_inline int place_icmp(struct __sk_buff *skb, struct handling *h,
 		return 0;
 	key.server_port = bpf_ntohs(ports[0]);
 	key.client_port = bpf_ntohs(ports[1]);
-	if (!find_service(h, &key, protocol))
+	if (!is_of_service(h, &key, protocol))
 		return 0;
 	place_quoted(h, &key, protocol);
 	note(h, SPREAD_ICMP_FOLLOWED);
@@ -334,7 +330,7 @@ static __always_inline int place(struct __sk_buff *skb, struct handling *h, stru
 		return place_fragment(h, k);
 	if (what == LOOKED_ICMP)
 		return place_icmp(skb, h, k);
-	if (!find_service(h, &k->key, k->protocol))
+	if (!is_of_service(h, &k->key, k->protocol))
 		return 0;
 	if (k->protocol == IPPROTO_UDP)
 		placed = place_datagram(h, &k->key);
@@ -363,6 +359,7 @@ static __always_inline int handle(struct __sk_buff *skb, struct handling *h, str
 		return PASS;
 	h->traced = skb->mark == TRACE_MARK;
 	h->host = NOBODY;
+	h->v6 = k->v6;
 	placed = place(skb, h, k, what);
 	/* The stack answers with ICMP Time Exceeded. */
 	if (placed == 0 || k->ttl <= 1)
@@ -392,18 +389,22 @@ int redirect_undone(struct __sk_buff *skb)
 	struct handling h = {};
 	struct look k = {};
 	int verdict = handle(skb, &h, &k, 0, 0);
-	__s32 grown = skb->len - ETH_HLEN - k.l3_len;
+	int wrapped = skb->len > ETH_HLEN + k.l3_len;
 
 	if (verdict != TC_ACT_REDIRECT)
 		return verdict;
-	if (grown == IPV4_HEADER || grown == IPV6_HEADER)
-		bpf_skb_adjust_room(skb, -grown, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
 	if (k.v6) {
-		k.start[7]++;
-		bpf_skb_store_bytes(skb, ETH_HLEN, k.start, INNER6_BYTES, 0);
+		k.start[1] = bpf_htonl(bpf_ntohl(k.start[1]) + 1);
+		if (wrapped)
+			undo6(skb, k.start);
+		else
+			bpf_skb_store_bytes(skb, ETH_HLEN, k.start, INNER6_BYTES, 0);
 	} else {
-		k.start[8]++;
-		bpf_skb_store_bytes(skb, ETH_HLEN, k.start, INNER4_BYTES, 0);
+		k.start[2] = bpf_htonl(bpf_ntohl(k.start[2]) + 0x01000000);
+		if (wrapped)
+			undo4(skb, k.start);
+		else
+			bpf_skb_store_bytes(skb, ETH_HLEN, k.start, INNER4_BYTES, 0);
 	}
 	return verdict;
 }

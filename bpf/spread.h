@@ -28,11 +28,11 @@ struct {
 } spread_config SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, SPREAD_SERVICES_MAX);
-	__type(key, struct spread_service_key);
-	__type(value, struct spread_service);
-} spread_services SEC(".maps");
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SPREAD_DIRECTORIES);
+	__type(key, __u32);
+	__type(value, struct spread_directory);
+} spread_directories SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -48,26 +48,48 @@ struct {
 	__type(value, struct spread_host);
 } spread_hosts SEC(".maps");
 
+/* IPv4 has tables of its own, since hashing 12 bytes costs half of hashing 36. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SPREAD_FLOWS_DEFAULT);
+	__type(key, struct spread_key4);
+	__type(value, struct spread_flow);
+} spread_flows4 SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, SPREAD_FLOWS_DEFAULT);
 	__type(key, struct conn_key);
 	__type(value, struct spread_flow);
-} spread_flows SEC(".maps");
+} spread_flows6 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, SPREAD_EMBRYOS_MAX);
+	__type(key, struct spread_key4);
+	__type(value, struct spread_flow);
+} spread_embryos4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, SPREAD_EMBRYOS_MAX);
 	__type(key, struct conn_key);
 	__type(value, struct spread_flow);
-} spread_embryos SEC(".maps");
+} spread_embryos6 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, SPREAD_DATAGRAMS_MAX);
+	__type(key, struct spread_key4);
+	__type(value, struct spread_flow);
+} spread_datagrams4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, SPREAD_DATAGRAMS_MAX);
 	__type(key, struct conn_key);
 	__type(value, struct spread_flow);
-} spread_datagrams SEC(".maps");
+} spread_datagrams6 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -76,10 +98,11 @@ struct {
 	__type(value, struct spread_flow);
 } spread_fragments SEC(".maps");
 
-/* The tick in which the table of flows was found full, plus one. */
+/* The tick in which the table of flows was found full, plus one; of IPv4, then
+ * of IPv6. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, 2);
 	__type(key, __u32);
 	__type(value, __u32);
 } spread_full SEC(".maps");
@@ -87,11 +110,12 @@ struct {
 /* What is known while one packet is handled. */
 struct handling {
 	const struct spread_config *config;
-	__u64 hash;
 	__u32 table;
+	__u32 source; /* the bits of the outer source that are the flow's own */
 	__u32 traced; /* neither counted nor remembered */
 	__u8 how;     /* enum trace_how */
 	__u8 host;
+	__u8 v6;
 };
 
 static __always_inline void note(const struct handling *h, __u32 which)
@@ -116,13 +140,24 @@ static __always_inline __u64 flow_hash(const struct spread_config *config,
 	return hash ^ hash >> 29;
 }
 
-static __always_inline __u8 by_table(const struct handling *h)
+/* The host server of a flow that is at none yet. */
+static __always_inline void choose(struct handling *h, const struct conn_key *key)
 {
 	struct spread_table *table = bpf_map_lookup_elem(&spread_tables, &h->table);
+	__u64 hash = flow_hash(h->config, key);
 	/* The hash as a fraction of the entries; below MAGLEV_ENTRIES by itself. */
-	__u64 entry = (h->hash >> 32) * MAGLEV_ENTRIES >> 32;
+	__u64 entry = (hash >> 32) * MAGLEV_ENTRIES >> 32;
 
-	return table ? table->hosts[entry] : NOBODY;
+	h->source = hash;
+	h->host = table ? table->hosts[entry] : NOBODY;
+}
+
+/* A flow's host server is remembered. */
+static __always_inline void follow(struct handling *h, const struct spread_flow *flow, __u8 how)
+{
+	h->how = how;
+	h->host = flow->host;
+	h->source = flow->hash;
 }
 
 static __always_inline struct spread_host *host_at(__u8 index)
@@ -150,16 +185,58 @@ static __always_inline int stays(const struct spread_flow *flow)
 	       (host->state == SPREAD_DRAINING && !(flow->flags & (FLOW_CLIENT_FIN | FLOW_RESET)));
 }
 
+static __always_inline struct spread_key4 short_key(const struct conn_key *key)
+{
+	struct spread_key4 key4 = { .ports = (__u32)key->client_port << 16 | key->server_port };
+
+	__builtin_memcpy(&key4.server, key->server + 12, 4);
+	__builtin_memcpy(&key4.client, key->client + 12, 4);
+	return key4;
+}
+
+/* The compiler may not make one call of two: the verifier turns a lookup into
+ * instructions only where it knows the map. */
+#define IN_TABLE(table, h, key, call, ...)                                       \
+	({                                                                       \
+		__typeof__(call(&table##6, key, ##__VA_ARGS__)) found;           \
+		if ((h)->v6) {                                                   \
+			found = call(&table##6, key, ##__VA_ARGS__);             \
+		} else {                                                         \
+			struct spread_key4 key4 = short_key(key);                \
+			found = call(&table##4, &key4, ##__VA_ARGS__);           \
+			asm volatile("");                                        \
+		}                                                                \
+		found;                                                           \
+	})
+
+static __always_inline struct spread_flow *flow_of(const struct handling *h,
+						   const struct conn_key *key)
+{
+	return IN_TABLE(spread_flows, h, key, bpf_map_lookup_elem);
+}
+
+static __always_inline struct spread_flow *embryo_of(const struct handling *h,
+						     const struct conn_key *key)
+{
+	return IN_TABLE(spread_embryos, h, key, bpf_map_lookup_elem);
+}
+
+static __always_inline struct spread_flow *datagrams_of(const struct handling *h,
+							const struct conn_key *key)
+{
+	return IN_TABLE(spread_datagrams, h, key, bpf_map_lookup_elem);
+}
+
 static __always_inline int is_full(const struct handling *h)
 {
-	__u32 zero = 0, *full = bpf_map_lookup_elem(&spread_full, &zero);
+	__u32 which = h->v6, *full = bpf_map_lookup_elem(&spread_full, &which);
 
 	return full && *full && h->config->tick - (*full - 1) <= 1;
 }
 
 static __always_inline void found_full(const struct handling *h)
 {
-	__u32 zero = 0, *full = bpf_map_lookup_elem(&spread_full, &zero);
+	__u32 which = h->v6, *full = bpf_map_lookup_elem(&spread_full, &which);
 
 	if (full)
 		*full = h->config->tick + 1;
@@ -191,12 +268,11 @@ static __always_inline void note_flags(struct spread_flow *flow, __u8 tcp_flags)
 /* A connection begins, or its SYN is repeated. */
 static __always_inline int place_syn(struct handling *h, const struct conn_key *key)
 {
-	struct spread_flow *flow = bpf_map_lookup_elem(&spread_flows, key), fresh = {};
+	struct spread_flow *flow = flow_of(h, key), fresh = {};
 
 	if (flow && stays(flow)) {
 		/* A SYN into a connection: its server answers with a challenge (RFC 5961 §4). */
-		h->how = TRACE_FLOW;
-		h->host = flow->host;
+		follow(h, flow, TRACE_FLOW);
 		if (!h->traced && (flow->flags & (FLOW_CLIENT_FIN | FLOW_RESET))) {
 			flow->tick = h->config->tick;
 			flow->flags = 0;
@@ -204,24 +280,24 @@ static __always_inline int place_syn(struct handling *h, const struct conn_key *
 		return 1;
 	}
 	if (!flow) {
-		struct spread_flow *embryo = bpf_map_lookup_elem(&spread_embryos, key);
+		struct spread_flow *embryo = embryo_of(h, key);
 
 		if (embryo && !is_dead(embryo->host)) {
-			h->how = TRACE_EMBRYO;
-			h->host = embryo->host;
+			follow(h, embryo, TRACE_EMBRYO);
 			return 1;
 		}
 	}
 	h->how = TRACE_NEW;
-	h->host = by_table(h);
+	choose(h, key);
 	if (h->traced || h->host == NOBODY)
 		return 1;
 	fresh.tick = h->config->tick;
 	fresh.host = h->host;
+	fresh.hash = h->source;
 	if (flow) {
 		/* The entry begins a new life: there is room for it. */
 		*flow = fresh;
-	} else if (is_full(h) || bpf_map_update_elem(&spread_embryos, key, &fresh, BPF_ANY)) {
+	} else if (is_full(h) || IN_TABLE(spread_embryos, h, key, bpf_map_update_elem, &fresh, BPF_ANY)) {
 		return 0;
 	}
 	count(SPREAD_NEW_FLOWS);
@@ -231,32 +307,35 @@ static __always_inline int place_syn(struct handling *h, const struct conn_key *
 /* 0: refused, the table is full. */
 static __always_inline int place_segment(struct handling *h, const struct look *k)
 {
-	struct spread_flow *flow = bpf_map_lookup_elem(&spread_flows, &k->key), fresh = {};
+	struct spread_flow *flow = flow_of(h, &k->key), fresh = {};
 
 	if (!flow) {
-		flow = bpf_map_lookup_elem(&spread_embryos, &k->key);
-		h->how = flow ? TRACE_EMBRYO : TRACE_STRAY;
-		h->host = flow ? flow->host : by_table(h);
-		if (!flow)
+		flow = embryo_of(h, &k->key);
+		if (!flow) {
+			h->how = TRACE_STRAY;
+			choose(h, &k->key);
 			note(h, SPREAD_STRAY);
-		if (!flow || h->traced || (k->tcp_flags & TCP_RST))
+			return 1;
+		}
+		follow(h, flow, TRACE_EMBRYO);
+		if (h->traced || (k->tcp_flags & TCP_RST))
 			return 1;
 		fresh.host = flow->host;
+		fresh.hash = flow->hash;
 		fresh.tick = h->config->tick;
 		fresh.flags = k->tcp_flags & TCP_FIN ? FLOW_CLIENT_FIN : 0;
-		if (bpf_map_update_elem(&spread_flows, &k->key, &fresh, BPF_NOEXIST)) {
+		if (IN_TABLE(spread_flows, h, &k->key, bpf_map_update_elem, &fresh, BPF_NOEXIST)) {
 			/* Another processor may have been faster. */
-			flow = bpf_map_lookup_elem(&spread_flows, &k->key);
+			flow = flow_of(h, &k->key);
 			if (!flow)
 				found_full(h);
 			return flow != 0;
 		}
-		bpf_map_delete_elem(&spread_embryos, &k->key);
+		IN_TABLE(spread_embryos, h, &k->key, bpf_map_delete_elem);
 		count(SPREAD_ESTABLISHED);
 		return 1;
 	}
-	h->how = TRACE_FLOW;
-	h->host = flow->host;
+	follow(h, flow, TRACE_FLOW);
 	stamp(flow, h);
 	if (!h->traced)
 		note_flags(flow, k->tcp_flags);
@@ -265,21 +344,21 @@ static __always_inline int place_segment(struct handling *h, const struct look *
 
 static __always_inline int place_datagram(struct handling *h, const struct conn_key *key)
 {
-	struct spread_flow *flow = bpf_map_lookup_elem(&spread_datagrams, key), fresh = {};
+	struct spread_flow *flow = datagrams_of(h, key), fresh = {};
 
 	if (flow && h->config->tick - flow->tick <= DATAGRAM_AGE && !is_dead(flow->host)) {
-		h->how = TRACE_FLOW;
-		h->host = flow->host;
+		follow(h, flow, TRACE_FLOW);
 		stamp(flow, h);
 		return 1;
 	}
 	h->how = TRACE_NEW;
-	h->host = by_table(h);
+	choose(h, key);
 	if (h->traced || h->host == NOBODY)
 		return 1;
 	fresh.tick = h->config->tick;
 	fresh.host = h->host;
-	bpf_map_update_elem(&spread_datagrams, key, &fresh, BPF_ANY);
+	fresh.hash = h->source;
+	IN_TABLE(spread_datagrams, h, key, bpf_map_update_elem, &fresh, BPF_ANY);
 	count(SPREAD_NEW_FLOWS);
 	return 1;
 }
@@ -291,29 +370,43 @@ static __always_inline void place_quoted(struct handling *h, const struct conn_k
 	struct spread_flow *flow;
 
 	if (protocol == IPPROTO_UDP) {
-		flow = bpf_map_lookup_elem(&spread_datagrams, key);
+		flow = datagrams_of(h, key);
 	} else {
-		flow = bpf_map_lookup_elem(&spread_flows, key);
+		flow = flow_of(h, key);
 		if (!flow)
-			flow = bpf_map_lookup_elem(&spread_embryos, key);
+			flow = embryo_of(h, key);
 	}
-	h->how = flow ? TRACE_FLOW : TRACE_STRAY;
-	h->host = flow ? flow->host : by_table(h);
+	if (flow) {
+		follow(h, flow, TRACE_FLOW);
+		return;
+	}
+	h->how = TRACE_STRAY;
+	choose(h, key);
 }
 
-/* 0: not one of the services. */
-static __always_inline int find_service(struct handling *h, const struct conn_key *key,
-					__u8 protocol)
+/* Finds the table of the flow's service; 0: it is of none. */
+static __always_inline int is_of_service(struct handling *h, const struct conn_key *key,
+					 __u8 protocol)
 {
-	struct spread_service_key service = { .port = key->server_port, .protocol = protocol };
-	struct spread_service *found;
+	__u32 which = h->config->directory, index;
+	struct spread_directory *d = bpf_map_lookup_elem(&spread_directories, &which);
+	struct spread_service *s;
+	__u64 words[2];
 
-	__builtin_memcpy(service.address, key->server, 16);
-	found = bpf_map_lookup_elem(&spread_services, &service);
-	if (!found)
+	if (!d)
 		return 0;
-	h->table = found->table;
-	h->hash = flow_hash(h->config, key);
+	__builtin_memcpy(words, key->server, 16);
+	/* Multiply-shift (Dietzfelbinger 1997): no product waits for another. */
+	index = d->buckets[(words[0] * d->factors[0] + words[1] * d->factors[1] +
+			    ((__u64)protocol << 16 | key->server_port) * d->factors[2]) >>
+			   (64 - SPREAD_BUCKETS_SHIFT)];
+	if (index >= SPREAD_SERVICES_MAX)
+		return 0;
+	s = &d->services[index];
+	if (s->address[0] != words[0] || s->address[1] != words[1] ||
+	    s->port != key->server_port || s->protocol != protocol)
+		return 0;
+	h->table = s->table;
 	return 1;
 }
 

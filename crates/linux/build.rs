@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
-const PROGRAMS: [&str; 6] = ["gate", "tapdrop", "edge", "redirect", "host", "transit"];
+const PROGRAMS: [&str; 7] = ["gate", "tapdrop", "edge", "redirect", "host", "transit", "undo"];
 const REMEDY: &str = "install the compiler and the headers: apt-get install clang libbpf-dev";
 
 fn main() {

@@ -2,9 +2,11 @@
 
 mod bpf_common;
 
-use bpf_common::redirector::{Fixture, HOSTS, VIP4, VIP6, icmp_error, outer, request, request6};
-use bpf_common::{ACK, FIN, PASS, REDIRECT, RST, STOLEN, SYN, is_root, sums_are_right};
-use holdfast_linux::bpf::{HostState, How, Question, ServiceKey, Verdict};
+use bpf_common::redirector::{
+    CLIENT4, CLIENT6, Fixture, HOSTS, VIP4, VIP6, icmp_error, outer, request, request6,
+};
+use bpf_common::{ACK, FIN, Frame, PASS, REDIRECT, RST, STOLEN, SYN, is_root, sums_are_right};
+use holdfast_linux::bpf::{HostState, How, MAGLEV_ENTRIES, Question, ServiceKey, Verdict};
 
 #[test]
 fn a_hit_is_encapsulated_and_a_miss_goes_the_plain_way() {
@@ -187,6 +189,79 @@ fn a_full_table_refuses_new_connections_and_harms_no_old_one() {
     assert_eq!(f.redirect.age_flows().expect("ages"), 1);
     assert_eq!(f.send(&request(50000).flags(SYN).build()).0, REDIRECT);
     assert_eq!(f.send(&request(50000).build()).0, REDIRECT);
+}
+
+#[test]
+fn each_family_has_room_of_its_own() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("families");
+    f.serve(&[0]);
+    let begin = |f: &Fixture, frame: &Frame| {
+        f.send(&frame.clone().flags(SYN).build());
+        f.send(&frame.build()).0
+    };
+    for port in 40000..40016 {
+        assert_eq!(begin(&f, &request(port)), REDIRECT);
+    }
+    assert_eq!(begin(&f, &request(50000)), STOLEN, "IPv4 is full");
+    assert_eq!(begin(&f, &request6(50000)), REDIRECT);
+    let flows = f.redirect.flows();
+    assert_eq!((flows.count, flows.per_host[0]), (17, 17));
+    f.send(&request6(50000).flags(RST).build());
+    for _ in 0..11 {
+        f.redirect.tick().expect("ticks");
+    }
+    assert_eq!(f.redirect.age_flows().expect("ages"), 1);
+    assert_eq!(f.redirect.flows().count, 16);
+}
+
+#[test]
+fn every_service_is_found_and_nothing_else() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("services");
+    let services: Vec<ServiceKey> = (0..64u8)
+        .map(|i| {
+            let address = if i % 2 == 0 { [10, 9, 1, i].into() } else { vip6_of(i) };
+            ServiceKey { address, port: 80 + u16::from(i % 5), udp: i % 4 > 1 }
+        })
+        .collect();
+    for service in &services {
+        f.redirect.set_service(service, &[0; MAGLEV_ENTRIES]).expect("service");
+    }
+    let one_more = ServiceKey { port: 99, ..services[0] };
+    assert!(f.redirect.set_service(&one_more, &[0; MAGLEV_ENTRIES]).is_err());
+    let verdict = |f: &Fixture, service: &ServiceKey| {
+        let client = if service.address.is_ipv4() { CLIENT4 } else { CLIENT6 };
+        let question = Question {
+            from: (client.parse::<std::net::IpAddr>().expect("address"), 40000).into(),
+            to: (service.address, service.port).into(),
+            udp: service.udp,
+            syn: true,
+            payload_bytes: 0,
+        };
+        f.redirect.trace(&question).expect("asked").verdict
+    };
+    for service in &services {
+        assert_eq!(verdict(&f, service), Verdict::Redirected, "{service:?}");
+        let other = ServiceKey { udp: !service.udp, ..*service };
+        assert_eq!(verdict(&f, &other), Verdict::Plain, "{other:?}");
+        let other = ServiceKey { port: 90, ..*service };
+        assert_eq!(verdict(&f, &other), Verdict::Plain, "{other:?}");
+    }
+    f.redirect.remove_service(&services[7]).expect("removed");
+    for service in &services {
+        let expected = if *service == services[7] { Verdict::Plain } else { Verdict::Redirected };
+        assert_eq!(verdict(&f, service), expected, "{service:?}");
+    }
+    f.redirect.set_service(&one_more, &[0; MAGLEV_ENTRIES]).expect("there is room again");
+}
+
+fn vip6_of(number: u8) -> std::net::IpAddr {
+    std::net::Ipv6Addr::new(0xfd00, 9, 0, 0, 0, 0, 1, number.into()).into()
 }
 
 /// A flood of SYNs displaces only its like.

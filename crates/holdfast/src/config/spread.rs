@@ -65,7 +65,8 @@ pub struct SpreadGroup {
     pub run_dir: PathBuf,
     /// Three missed heartbeats take a host server out.
     pub heartbeat_ms: u64,
-    /// TCP connections that are kept where they are. One more is not taken.
+    /// TCP connections of each family that are kept where they are. One more is not
+    /// taken.
     pub flows_max: u32,
 }
 

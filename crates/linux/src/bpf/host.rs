@@ -2,7 +2,7 @@
 //! of the edge's tunnel and clamps the segment size of SYN-ACKs.
 
 use super::error::BpfError;
-use super::layout::{HOST_COUNTERS, HostConfig, mapped};
+use super::layout::{HOST_COUNTERS, HostConfig};
 use super::loader::{Counters, Object};
 use aya::maps::{Array, MapData};
 use aya::programs::TcAttachType::{Egress, Ingress};
@@ -77,16 +77,15 @@ impl HostEnd {
 }
 
 fn raw_config(config: &HostEndConfig) -> HostConfig {
-    let address = |ip: Option<IpAddr>| ip.map_or([0; 16], mapped);
+    let mask4 = u32::MAX.checked_shl(32 - u32::from(config.outer4.1)).unwrap_or(0);
+    let mask6 = u128::MAX.checked_shl(128 - u32::from(config.outer6.1)).unwrap_or(0);
     HostConfig {
-        tunnel4: address(config.tunnel4.map(Into::into)),
-        tunnel6: address(config.tunnel6.map(Into::into)),
-        outer4: mapped(config.outer4.0.into()),
-        outer6: mapped(config.outer6.0.into()),
-        // Of the mapped address.
-        outer4_bits: 96 + u32::from(config.outer4.1),
-        outer6_bits: config.outer6.1.into(),
+        tunnel4: config.tunnel4.map_or([0; 4], |ip| ip.octets()),
+        outer4: config.outer4.0.octets(),
+        outer4_mask: mask4.to_be_bytes(),
         mtu: config.mtu,
-        zero: 0,
+        tunnel6: config.tunnel6.map_or([0; 16], |ip| ip.octets()),
+        outer6: config.outer6.0.octets(),
+        outer6_mask: mask6.to_be_bytes(),
     }
 }

@@ -38,6 +38,9 @@ pub const SPREAD_FLOWS_DEFAULT: u32 = 262_144;
 pub const MAGLEV_ENTRIES: usize = 65_537;
 
 pub(crate) const SPREAD_TABLES: u32 = 2 * SPREAD_SERVICES_MAX as u32;
+pub(crate) const SPREAD_DIRECTORIES: u32 = 4;
+pub(crate) const SPREAD_BUCKETS: usize = 4096;
+pub(crate) const NO_SERVICE: u8 = 255;
 /// The mark of a packet that only asks, and the top byte of the answer in it.
 pub(crate) const TRACE_MARK: u32 = 0x686f_6c64;
 pub(crate) const TRACE_BYTE: u32 = 0x68;
@@ -382,19 +385,38 @@ pub(crate) struct RawTraffic {
     pub bytes: u64,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub(crate) struct SpreadServiceKey {
-    pub address: [u8; 16],
+pub(crate) struct SpreadService {
+    /// Its bytes in their order.
+    pub address: [u64; 2],
     pub port: u16,
+    /// 0: the row is no service's.
     pub protocol: u16,
+    pub table: u32,
+}
+
+impl SpreadService {
+    pub(crate) const NONE: Self = Self { address: [0; 2], port: 0, protocol: 0, table: 0 };
+
+    pub(crate) fn new(address: [u8; 16], port: u16, protocol: u16, table: u32) -> Self {
+        let (low, high) = address.split_at(8);
+        let word = |half: &[u8]| u64::from_ne_bytes(std::array::from_fn(|i| half[i]));
+        Self { address: [word(low), word(high)], port, protocol, table }
+    }
+
+    pub(crate) fn address(&self) -> IpAddr {
+        let [low, high] = self.address.map(u64::to_ne_bytes);
+        unmapped(std::array::from_fn(|i| if i < 8 { low[i] } else { high[i - 8] }))
+    }
 }
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct SpreadService {
-    pub table: u32,
-    pub zero: u32,
+pub(crate) struct SpreadDirectory {
+    pub factors: [u64; 3],
+    pub services: [SpreadService; SPREAD_SERVICES_MAX],
+    pub buckets: [u8; SPREAD_BUCKETS],
 }
 
 pub(crate) type SpreadTable = [u8; MAGLEV_ENTRIES];
@@ -426,12 +448,23 @@ pub(crate) struct SpreadConfig {
     pub outer6: [u8; 16],
     pub outer6_mask: [u8; 4],
     pub tick: u32,
+    pub directory: u32,
+    pub zero: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct SpreadKey4 {
+    pub server: [u8; 4],
+    pub client: [u8; 4],
+    pub ports: u32,
 }
 
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct SpreadFlow {
     pub tick: u32,
+    pub hash: u32,
     pub host: u8,
     pub flags: u8,
     pub zero: u16,
@@ -440,14 +473,13 @@ pub(crate) struct SpreadFlow {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct HostConfig {
-    pub tunnel4: [u8; 16],
-    pub tunnel6: [u8; 16],
-    pub outer4: [u8; 16],
-    pub outer6: [u8; 16],
-    pub outer4_bits: u32,
-    pub outer6_bits: u32,
+    pub tunnel4: [u8; 4],
+    pub outer4: [u8; 4],
+    pub outer4_mask: [u8; 4],
     pub mtu: u32,
-    pub zero: u32,
+    pub tunnel6: [u8; 16],
+    pub outer6: [u8; 16],
+    pub outer6_mask: [u8; 16],
 }
 
 const _: () = assert!(size_of::<ServiceKey>() == 20);
@@ -468,13 +500,14 @@ const _: () = assert!(size_of::<RawTable>() == 500);
 const _: () = assert!(size_of::<RawTransitKey>() == 40);
 const _: () = assert!(size_of::<RawTransitFlow>() == 16);
 const _: () = assert!(size_of::<RawTraffic>() == 16);
-const _: () = assert!(size_of::<SpreadServiceKey>() == 20);
-const _: () = assert!(size_of::<SpreadService>() == 8);
+const _: () = assert!(size_of::<SpreadService>() == 24);
+const _: () = assert!(size_of::<SpreadDirectory>() == 5656);
+const _: () = assert!(size_of::<SpreadKey4>() == 12);
 const _: () = assert!(size_of::<SpreadTable>() == 65_537);
 const _: () = assert!(size_of::<SpreadHost>() == 88);
-const _: () = assert!(size_of::<SpreadConfig>() == 40);
-const _: () = assert!(size_of::<SpreadFlow>() == 8);
-const _: () = assert!(size_of::<HostConfig>() == 80);
+const _: () = assert!(size_of::<SpreadConfig>() == 48);
+const _: () = assert!(size_of::<SpreadFlow>() == 12);
+const _: () = assert!(size_of::<HostConfig>() == 64);
 
 // SAFETY: the types below are `repr(C)`, have no padding (their sizes are
 // asserted above), and every bit pattern of their integers is valid.
@@ -504,9 +537,9 @@ unsafe impl Pod for RawTransitFlow {}
 // SAFETY: as above.
 unsafe impl Pod for RawTraffic {}
 // SAFETY: as above.
-unsafe impl Pod for SpreadServiceKey {}
+unsafe impl Pod for SpreadDirectory {}
 // SAFETY: as above.
-unsafe impl Pod for SpreadService {}
+unsafe impl Pod for SpreadKey4 {}
 // SAFETY: as above.
 unsafe impl Pod for SpreadHost {}
 // SAFETY: as above.

@@ -10,6 +10,8 @@
 
 mod batch;
 mod capture;
+mod cost;
+mod directory;
 mod edge;
 mod error;
 mod gate;
@@ -26,6 +28,7 @@ mod trace;
 mod transit;
 
 pub use capture::{CAPTURE_CREDIT, Captured, Captures, What};
+pub use cost::Cost;
 pub use edge::{Edge, EdgeConfig, MemberPort};
 pub use error::BpfError;
 pub use gate::{Gate, GateConfig, SynAck};

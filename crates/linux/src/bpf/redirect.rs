@@ -3,13 +3,15 @@
 //! so nothing that was established moves.
 
 use super::batch;
+use super::cost::Cost;
+use super::directory;
 use super::error::{BpfError, absent_is_fine};
 use super::layout::{
     FLOW_CLIENT_FIN, FLOW_ESTABLISHED, FLOW_RESET, MAGLEV_ENTRIES, RawKey, SPREAD_COUNTERS,
-    SPREAD_HOSTS_MAX, SPREAD_SERVICES_MAX, SPREAD_TABLES, SpreadConfig, SpreadFlow, SpreadHost,
-    SpreadService, SpreadServiceKey, SpreadTable, SpreadWay, mapped, unmapped,
+    SPREAD_DIRECTORIES, SPREAD_HOSTS_MAX, SPREAD_TABLES, SpreadConfig, SpreadDirectory, SpreadFlow,
+    SpreadHost, SpreadKey4, SpreadService, SpreadTable, SpreadWay, mapped, unmapped,
 };
-use super::loader::{Counters, Object};
+use super::loader::{Counters, Loaded, Object};
 use super::net;
 use super::trace::{self, Question, Traced};
 use aya::maps::{Array, HashMap, MapData};
@@ -18,7 +20,9 @@ use holdfast_wire::packet::mapped_ipv4;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+
+const FLOWS4: &str = "spread_flows4";
+const FLOWS6: &str = "spread_flows6";
 
 static OBJECT: Object = Object {
     name: "redirect",
@@ -28,12 +32,15 @@ static OBJECT: Object = Object {
         "capture_credit",
         "captures",
         "spread_config",
-        "spread_services",
+        "spread_directories",
         "spread_tables",
         "spread_hosts",
-        "spread_flows",
-        "spread_embryos",
-        "spread_datagrams",
+        FLOWS4,
+        FLOWS6,
+        "spread_embryos4",
+        "spread_embryos6",
+        "spread_datagrams4",
+        "spread_datagrams6",
         "spread_fragments",
         "spread_full",
     ],
@@ -57,7 +64,7 @@ pub struct RedirectConfig {
     pub client_interfaces: Vec<String>,
     /// Directory for pins; a BPF file system is mounted there if needed.
     pub pin_dir: PathBuf,
-    /// Connections that are kept where they are; one more is refused.
+    /// Connections of each family that are kept where they are; one more is refused.
     pub flows_max: u32,
     /// Of the hash that chooses: the same on all edges of a group.
     pub seed: u64,
@@ -111,6 +118,7 @@ pub enum HostState {
 #[derive(Clone, Debug)]
 pub struct Flows {
     pub count: usize,
+    /// Of each family.
     pub max: u32,
     /// By slot.
     pub per_host: Vec<usize>,
@@ -119,12 +127,11 @@ pub struct Flows {
 /// The attached redirector. Dropping it leaves everything in place and working.
 pub struct Redirect {
     config: Array<MapData, SpreadConfig>,
-    services: HashMap<MapData, SpreadServiceKey, SpreadService>,
+    directories: Array<MapData, SpreadDirectory>,
     tables: Array<MapData, SpreadTable>,
     hosts: Array<MapData, SpreadHost>,
-    flows: HashMap<MapData, RawKey, SpreadFlow>,
-    /// The same map again, for reading it in batches.
-    flows_fd: MapData,
+    flows4: FlowTable<SpreadKey4>,
+    flows6: FlowTable<RawKey>,
     counters: Counters,
     /// Where the search for an unused table begins.
     next_table: u32,
@@ -142,16 +149,16 @@ impl Redirect {
     /// [`BpfError`] if the kernel refuses, an interface does not exist, or pinned
     /// maps do not fit this configuration.
     pub fn attach(config: &RedirectConfig) -> Result<Self, BpfError> {
-        let mut loaded = OBJECT.load(&config.pin_dir, &[("spread_flows", config.flows_max)])?;
+        let sizes = [(FLOWS4, config.flows_max), (FLOWS6, config.flows_max)];
+        let mut loaded = OBJECT.load(&config.pin_dir, &sizes)?;
         check_pins(config)?;
-        let flows_path = OBJECT.directory(&config.pin_dir).join("spread_flows");
         let mut redirect = Self {
             config: loaded.map("spread_config")?,
-            services: loaded.map("spread_services")?,
+            directories: loaded.map("spread_directories")?,
             tables: loaded.map("spread_tables")?,
             hosts: loaded.map("spread_hosts")?,
-            flows: loaded.map("spread_flows")?,
-            flows_fd: MapData::from_pin(flows_path).map_err(BpfError::map("spread_flows"))?,
+            flows4: FlowTable::open(&mut loaded, FLOWS4)?,
+            flows6: FlowTable::open(&mut loaded, FLOWS6)?,
             counters: loaded.counters()?,
             next_table: 0,
             interfaces: config.client_interfaces.clone(),
@@ -192,13 +199,7 @@ impl Redirect {
     /// The services that are redirected.
     #[must_use]
     pub fn services(&self) -> Vec<ServiceKey> {
-        let keys = self.services.keys().filter_map(Result::ok);
-        keys.map(|key| ServiceKey {
-            address: unmapped(key.address),
-            port: key.port,
-            udp: i32::from(key.protocol) == libc::IPPROTO_UDP,
-        })
-        .collect()
+        self.rows().iter().map(key_of).collect()
     }
 
     /// Redirects a service by `table`, from one packet to the next: the table is
@@ -215,19 +216,18 @@ impl Redirect {
             table.to_vec().into_boxed_slice().try_into().unwrap_or_else(|wrong: Box<[u8]>| {
                 panic!("a table has {MAGLEV_ENTRIES} entries, not {}", wrong.len())
             });
-        let used: Vec<u32> = self.services.iter().flatten().map(|(_, s)| s.table).collect();
+        let mut rows = self.rows();
+        let used = |table: &u32| rows.iter().any(|row| row.table == *table);
         let spare = (0..SPREAD_TABLES)
             .map(|i| (self.next_table + i) % SPREAD_TABLES)
-            .find(|table| !used.contains(table))
-            .filter(|_| used.len() <= SPREAD_SERVICES_MAX)
-            .ok_or(BpfError::SpreadServices(used.len()))?;
+            .find(|table| !used(table))
+            .ok_or(BpfError::SpreadServices(rows.len()))?;
         // Not the one that was left a moment ago: a packet may still read it.
         self.next_table = (spare + 1) % SPREAD_TABLES;
         self.tables.set(spare, *table, 0).map_err(BpfError::map("spread_tables"))?;
-        let row = SpreadService { table: spare, zero: 0 };
-        self.services
-            .insert(raw_service(service), row, 0)
-            .map_err(|_| BpfError::SpreadServices(used.len() + 1))
+        rows.retain(|row| key_of(row) != *service);
+        rows.push(raw_service(service, spare));
+        self.set_rows(&rows)
     }
 
     /// Packets of the service go the plain way again; one that is not redirected
@@ -236,7 +236,9 @@ impl Redirect {
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
     pub fn remove_service(&mut self, service: &ServiceKey) -> Result<(), BpfError> {
-        absent_is_fine(self.services.remove(&raw_service(service)), "spread_services")
+        let mut rows = self.rows();
+        rows.retain(|row| key_of(row) != *service);
+        self.set_rows(&rows)
     }
 
     /// A second has passed. Flows age by such ticks, so that none ages while
@@ -245,7 +247,7 @@ impl Redirect {
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
     pub fn tick(&mut self) -> Result<(), BpfError> {
-        let mut row = self.config.get(&0, 0).map_err(BpfError::map("spread_config"))?;
+        let mut row = self.config()?;
         row.tick = row.tick.wrapping_add(1);
         self.config.set(0, row, 0).map_err(BpfError::map("spread_config"))
     }
@@ -255,25 +257,19 @@ impl Redirect {
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
     pub fn age_flows(&mut self) -> Result<usize, BpfError> {
-        let now = self.config.get(&0, 0).map_err(BpfError::map("spread_config"))?.tick;
-        let over = |flow: &SpreadFlow| now.wrapping_sub(flow.tick) > age_of(flow);
-        let flows = self.read_flows().into_iter().filter(|(_, flow)| over(flow));
-        let dead: Vec<RawKey> = flows.map(|(key, _)| key).take(FORGET_MAX).collect();
-        for key in &dead {
-            absent_is_fine(self.flows.remove(key), "spread_flows")?;
-        }
-        Ok(dead.len())
+        let now = self.config()?.tick;
+        let forgotten = self.flows4.forget(now, FORGET_MAX)?;
+        Ok(forgotten + self.flows6.forget(now, FORGET_MAX - forgotten)?)
     }
 
     /// How many flows there are, and where.
     #[must_use]
     pub fn flows(&self) -> Flows {
-        let flows = self.read_flows();
         let mut per_host = vec![0; SPREAD_HOSTS_MAX + 1];
-        for (_, flow) in &flows {
-            per_host[usize::from(flow.host)] += 1;
+        for host in self.flows4.hosts().into_iter().chain(self.flows6.hosts()) {
+            per_host[usize::from(host)] += 1;
         }
-        Flows { count: flows.len(), max: self.flows_max, per_host }
+        Flows { count: per_host.iter().sum(), max: self.flows_max, per_host }
     }
 
     /// What was counted since the maps were made.
@@ -292,19 +288,22 @@ impl Redirect {
     }
 
     /// What one packet costs the program, over `repeat` runs: parsing, looking the
-    /// flow up, and rewriting, which is undone between the runs and counts too. The
-    /// flow is remembered first.
+    /// flow up, and rewriting, which is undone between the runs. The flow is
+    /// remembered first.
     ///
     /// # Errors
-    /// [`BpfError::Trace`] if the program cannot be asked.
-    pub fn cost(&self, question: &Question, repeat: u32) -> Result<Duration, BpfError> {
+    /// [`BpfError`] if the programs cannot be loaded or asked.
+    pub fn cost(&self, question: &Question, repeat: u32) -> Result<Cost, BpfError> {
         let directory = OBJECT.directory(&self.pin_dir);
         for syn in [true, false] {
             let question = Question { syn, ..*question };
             trace::time(&directory.join("redirect"), "redirect", &question, 1)?;
         }
         let question = Question { syn: false, ..*question };
-        trace::time(&directory.join("redirect_undone"), "redirect_undone", &question, repeat)
+        let pin = directory.join("redirect_undone");
+        Cost::with(&self.pin_dir, &question, repeat, || {
+            trace::time(&pin, "redirect_undone", &question, repeat)
+        })
     }
 
     /// Removes programs and pins: everything goes the plain way.
@@ -324,13 +323,31 @@ impl Redirect {
         OBJECT.detach_all(interfaces, Ingress, pin_dir)
     }
 
-    fn read_flows(&self) -> Vec<(RawKey, SpreadFlow)> {
-        batch::entries(self.flows_fd.fd().as_fd()).unwrap_or_default()
+    fn config(&self) -> Result<SpreadConfig, BpfError> {
+        self.config.get(&0, 0).map_err(BpfError::map("spread_config"))
     }
 
-    /// The ticks go on where an earlier redirector stopped.
+    fn rows(&self) -> Vec<SpreadService> {
+        let current = self.config().and_then(|config| {
+            self.directories.get(&config.directory, 0).map_err(BpfError::map("spread_directories"))
+        });
+        current.map(|current| directory::services(&current)).unwrap_or_default()
+    }
+
+    /// Not the directory that was left a moment ago: a packet may still read it.
+    fn set_rows(&mut self, rows: &[SpreadService]) -> Result<(), BpfError> {
+        let next = directory::build(rows).ok_or(BpfError::SpreadServices(rows.len()))?;
+        let mut config = self.config()?;
+        config.directory = (config.directory + 1) % SPREAD_DIRECTORIES;
+        self.directories
+            .set(config.directory, *next, 0)
+            .map_err(BpfError::map("spread_directories"))?;
+        self.config.set(0, config, 0).map_err(BpfError::map("spread_config"))
+    }
+
+    /// Ticks and services go on where an earlier redirector stopped.
     fn write_config(&mut self, config: &RedirectConfig) -> Result<(), BpfError> {
-        let tick = self.config.get(&0, 0).map_err(BpfError::map("spread_config"))?.tick;
+        let before = self.config()?;
         let mask4 = u32::MAX.checked_shr(config.outer4.1.into()).unwrap_or(0);
         // The last word varies, as far as it lies behind the prefix.
         let mask6 =
@@ -343,9 +360,42 @@ impl Redirect {
             outer4_mask: mask4.to_be_bytes(),
             outer6: base6.to_be_bytes(),
             outer6_mask: mask6.to_be_bytes(),
-            tick,
+            ..before
         };
         self.config.set(0, row, 0).map_err(BpfError::map("spread_config"))
+    }
+}
+
+/// The connections of one family.
+struct FlowTable<K> {
+    map: HashMap<MapData, K, SpreadFlow>,
+    /// The same map again, for reading it in batches.
+    fd: MapData,
+    name: &'static str,
+}
+
+impl<K: aya::Pod> FlowTable<K> {
+    fn open(loaded: &mut Loaded, name: &'static str) -> Result<Self, BpfError> {
+        Ok(Self { fd: loaded.pinned(name)?, map: loaded.map(name)?, name })
+    }
+
+    fn read(&self) -> Vec<(K, SpreadFlow)> {
+        batch::entries(self.fd.fd().as_fd()).unwrap_or_default()
+    }
+
+    fn hosts(&self) -> Vec<u8> {
+        self.read().iter().map(|(_, flow)| flow.host).collect()
+    }
+
+    /// Removes at most `most` of those that are over at tick `now`; how many it did.
+    fn forget(&mut self, now: u32, most: usize) -> Result<usize, BpfError> {
+        let over = |flow: &SpreadFlow| now.wrapping_sub(flow.tick) > age_of(flow);
+        let flows = self.read().into_iter().filter(|(_, flow)| over(flow));
+        let dead: Vec<K> = flows.map(|(key, _)| key).take(most).collect();
+        for key in &dead {
+            absent_is_fine(self.map.remove(key), self.name)?;
+        }
+        Ok(dead.len())
     }
 }
 
@@ -362,13 +412,14 @@ fn age_of(flow: &SpreadFlow) -> u32 {
     }
 }
 
-fn raw_service(service: &ServiceKey) -> SpreadServiceKey {
+fn raw_service(service: &ServiceKey, table: u32) -> SpreadService {
     let protocol = if service.udp { libc::IPPROTO_UDP } else { libc::IPPROTO_TCP };
-    SpreadServiceKey {
-        address: mapped(service.address),
-        port: service.port,
-        protocol: protocol as u16,
-    }
+    SpreadService::new(mapped(service.address), service.port, protocol as u16, table)
+}
+
+fn key_of(row: &SpreadService) -> ServiceKey {
+    let udp = i32::from(row.protocol) == libc::IPPROTO_UDP;
+    ServiceKey { address: row.address(), port: row.port, udp }
 }
 
 fn raw_way(way: Option<&Way>) -> SpreadWay {
@@ -427,15 +478,11 @@ fn check_pins(config: &RedirectConfig) -> Result<(), BpfError> {
         &config.pin_dir,
         &[
             ("spread_config", word, size_of::<SpreadConfig>(), 1),
-            (
-                "spread_services",
-                size_of::<SpreadServiceKey>(),
-                size_of::<SpreadService>(),
-                SPREAD_SERVICES_MAX as u32,
-            ),
+            ("spread_directories", word, size_of::<SpreadDirectory>(), SPREAD_DIRECTORIES),
             ("spread_tables", word, size_of::<SpreadTable>(), SPREAD_TABLES),
             ("spread_hosts", word, size_of::<SpreadHost>(), SPREAD_HOSTS_MAX as u32),
-            ("spread_flows", size_of::<RawKey>(), size_of::<SpreadFlow>(), config.flows_max),
+            (FLOWS4, size_of::<SpreadKey4>(), size_of::<SpreadFlow>(), config.flows_max),
+            (FLOWS6, size_of::<RawKey>(), size_of::<SpreadFlow>(), config.flows_max),
             ("counters", word, size_of::<u64>(), SPREAD_COUNTERS.len() as u32),
         ],
     )

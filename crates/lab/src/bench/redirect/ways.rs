@@ -16,6 +16,8 @@ use std::time::Duration;
 pub const PORT: u16 = 8080;
 /// The proxy's port, at the edge.
 const PROXY_PORT: u16 = 8081;
+/// 1500 and an outer IPv4 header.
+const INNER_MTU: u32 = 1520;
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// One way.
@@ -96,11 +98,15 @@ pub fn build() -> Result<[Testbed; 3]> {
     Ok([unbridged()?, unbridged()?, unbridged()?])
 }
 
-/// A testbed whose edge routes to the server without its bridge, which knows
-/// nothing of encapsulation and would cut frames of many segments in software.
+/// A testbed as an operator would set it up: its edge routes to the server without
+/// its bridge, which knows nothing of encapsulation and would cut frames of many
+/// segments in software, by a link that has room for the outer header.
 fn unbridged() -> Result<Testbed> {
     let bed = Testbed::build(&Plan::default())?;
-    unbridge_primary(bed.host(Role::Edge))?;
+    let edge = bed.host(Role::Edge);
+    unbridge_primary(edge)?;
+    edge.ip(&format!("link set {} mtu {INNER_MTU}\n", interface::EDGE_PRIMARY))?;
+    bed.host(Role::Primary).ip(&format!("link set {} mtu {INNER_MTU}\n", interface::PRIMARY))?;
     Ok(bed)
 }
 
