@@ -1,6 +1,6 @@
 //! TCP Boston Fig. 5: response times in a typical run, in intervals of 100 ms.
 
-use super::boston::{BP, FEC, PROTOCOLS, STARVED, VEGAS, run_all};
+use super::boston::{BP, FEC, OPEN, PROTOCOLS, QUEUE, VEGAS, run_all};
 use super::context::{Context, line};
 use super::{Check, Drawn, Figure, Table};
 use crate::plot::Chart;
@@ -59,8 +59,6 @@ fn intervals(outcome: &Outcome) -> Vec<f64> {
 fn checks(outcomes: &[Outcome]) -> Vec<Check> {
     let all = |protocol: usize| outcomes[protocol].all().deviation_s;
     let one = |protocol: usize| outcomes[protocol].by_connection().deviation_s;
-    let fec = "What redundancy saves in repairs it adds to the queue; the longest times are those \
-               of timeouts, which it does not avoid.";
     vec![
         Check::new(
             "deviation, Boston-BP : Vegas",
@@ -74,20 +72,20 @@ fn checks(outcomes: &[Outcome]) -> Vec<Check> {
             all(FEC) / all(BP),
             (0.0, 0.999),
         )
-        .because(fec),
+        .because(QUEUE),
         Check::new(
             "the same by connection, BP : Vegas",
             "less than 1",
             one(BP) / one(VEGAS),
             (0.0, 0.999),
         )
-        .because(STARVED),
+        .because(OPEN),
         Check::new(
             "the same by connection, FEC : BP",
             "less than 1",
             one(FEC) / one(BP),
             (0.0, 0.999),
         )
-        .because(fec),
+        .because(QUEUE),
     ]
 }

@@ -3,6 +3,7 @@
 
 mod active;
 mod boston;
+mod boston_choices;
 mod boston_fig2;
 mod boston_fig4;
 mod boston_fig5;
@@ -61,7 +62,7 @@ pub struct Figure {
 
 /// All of them, in the thesis' order; then what its text mentions beyond them; then
 /// those of TCP Boston.
-pub const FIGURES: [Figure; 27] = [
+pub const FIGURES: [Figure; 28] = [
     fig07::FIGURE,
     fig08::FIGURE,
     fig09::FIGURE,
@@ -88,6 +89,7 @@ pub const FIGURES: [Figure; 27] = [
     boston_fig4::FIGURE,
     boston_fig5::FIGURE,
     boston_fig6::FIGURE,
+    boston_choices::FIGURE,
     boston_sweep::FIGURE,
 ];
 
@@ -101,7 +103,7 @@ impl Figure {
     #[must_use]
     pub fn seeds(&self) -> u64 {
         match self.id {
-            "boston-fig4" | "boston-fig5" | "boston-fig6" => SEEDS_OF_CHANCE,
+            "boston-fig4" | "boston-fig5" | "boston-fig6" | "boston-choices" => SEEDS_OF_CHANCE,
             _ => 1,
         }
     }
@@ -199,6 +201,8 @@ pub struct Finding {
     pub plus_minus: f64,
     /// Does it agree?
     pub verdict: Verdict,
+    /// Would any other value of the interval lead to the same verdict?
+    pub is_certain: bool,
     /// Why, if not; or where the limits come from.
     pub note: String,
 }
@@ -237,12 +241,15 @@ impl Finding {
         let deviation = (squares / (count - 1.0).max(1.0)).sqrt();
         let (low, high) = check.accepted;
         let agrees = (low..=high).contains(&mean);
+        let plus_minus = student(values.len()) * deviation / count.sqrt();
+        let crosses = |limit: f64| (mean - limit).abs() < plus_minus;
         Self {
             what: check.what.clone(),
             paper: check.paper.clone(),
             ours: mean,
-            plus_minus: student(values.len()) * deviation / count.sqrt(),
+            plus_minus,
             verdict: if agrees { Verdict::Agrees } else { Verdict::Differs },
+            is_certain: !crosses(low) && !crosses(high),
             note: check.note.clone(),
         }
     }

@@ -196,12 +196,14 @@ impl Finding {
         }
     }
 
-    /// In a word.
+    /// In a word; "by chance" when the interval reaches beyond the limits.
     #[must_use]
     pub fn verdict(&self) -> &'static str {
-        match self.verdict {
-            Verdict::Agrees => "agrees",
-            Verdict::Differs => "DIFFERS",
+        match (self.verdict, self.is_certain) {
+            (Verdict::Agrees, true) => "agrees",
+            (Verdict::Agrees, false) => "agrees, by chance",
+            (Verdict::Differs, true) => "DIFFERS",
+            (Verdict::Differs, false) => "DIFFERS, by chance",
         }
     }
 }

@@ -1,26 +1,18 @@
-//! The flow manager: ns-1's Reno, and Vegas (Brakmo and Peterson, JSAC 1995) as
-//! its module had it. It counts packets; connections are open from the start.
+//! The flow manager: ns-1's Reno and its [`Vegas`], with its [`Timer`]. It counts
+//! packets; connections are open from the start.
 //!
-//! [`crate::tcp`] has both too, but its Vegas has no fine timer, whose sendings
-//! before the third duplicate decide how often Vegas runs into a timeout here.
+//! [`crate::tcp`] has both too, but as ns-2.34 has them. ns-1's timer, and when its
+//! Vegas sends before the third duplicate, decide how often a connection starves
+//! here.
 
 use super::scenario::{FlowControl, Scenario, WINDOW_PACKETS_MAX};
+use super::timer::Timer;
+use super::vegas::{Vegas, WINDOW_MIN};
 use crate::Ns;
-use crate::tcp::{Profile, TickEstimator};
 
 /// Packets whose sending is remembered: twice a window.
 const RECORDS: usize = 2 * WINDOW_PACKETS_MAX as usize;
 const DUP_ACKS: u32 = 3;
-/// Packets in queues: below it Vegas' window grows, above it shrinks, and above
-/// the third slow start ends.
-const ALPHA: f64 = 1.0;
-const BETA: f64 = 3.0;
-const GAMMA: f64 = 1.0;
-/// Vegas' smallest window.
-const VEGAS_WINDOW_MIN: f64 = 2.0;
-/// Acknowledgements after a retransmission at which the next packet is checked.
-const WORRIED_ACKS: u8 = 2;
-
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
     sent_at: Ns,
@@ -47,30 +39,14 @@ pub(super) struct Flow {
     cut_until: u32,
     after_timeout: bool,
     resend: Option<u32>,
-    timed: Option<(u32, Ns)>,
-    rtt: TickEstimator,
-    profile: Profile,
+    /// A packet that was sent once, whose acknowledgement ends the backing off.
+    timed: Option<u32>,
+    timer: Timer,
     deadline: Ns,
     records: [Record; RECORDS],
     vegas: Option<Vegas>,
     pub timeouts: u64,
     pub cuts: u64,
-}
-
-#[derive(Debug)]
-struct Vegas {
-    base: Ns,
-    sum: Ns,
-    samples: u64,
-    /// Smoothed round trip and its variation, ns.
-    smoothed: f64,
-    variation: f64,
-    round_end: u32,
-    slow: bool,
-    /// In slow start the window grows every other round.
-    grows: bool,
-    cut_at: Ns,
-    worried: u8,
 }
 
 impl Flow {
@@ -83,7 +59,7 @@ impl Flow {
             una: 0,
             nxt: 0,
             max: 0,
-            cwnd: if is_vegas { VEGAS_WINDOW_MIN } else { 1.0 },
+            cwnd: 1.0,
             ssthresh: window_max,
             dup_acks: 0,
             inflation: 0,
@@ -92,8 +68,7 @@ impl Flow {
             after_timeout: false,
             resend: None,
             timed: None,
-            rtt: TickEstimator::default(),
-            profile: Profile { tick_ns: scenario.tick_ns, ..Profile::NS2 },
+            timer: Timer::new(scenario.tick_ns),
             deadline: Ns::MAX,
             records: [Record::default(); RECORDS],
             vegas: is_vegas.then(Vegas::new),
@@ -123,24 +98,26 @@ impl Flow {
 
     fn advance(&mut self, now: Ns, ack: u32) {
         let newest = self.records[(ack - 1) as usize % RECORDS];
-        if let Some((_, at)) = self.timed.filter(|(seq, _)| *seq < ack) {
+        if self.timed.is_some_and(|timed| timed < ack) {
             self.timed = None;
-            self.rtt.end_backoff();
-            self.rtt.sample(&self.profile, at, now - at);
+            self.timer.end_backoff();
         }
+        // What fills a hole is what is acknowledged, and echoed.
+        self.timer.sample(now - self.records[self.una as usize % RECORDS].sent_at);
         let was_recovering = std::mem::take(&mut self.recovering);
+        let dup_acks = std::mem::take(&mut self.dup_acks);
         self.inflation = 0;
-        self.dup_acks = 0;
-        let flight = self.nxt.saturating_sub(self.una);
         self.una = ack;
         self.nxt = self.nxt.max(ack);
         if let Some(vegas) = &mut self.vegas {
+            if dup_acks > DUP_ACKS && !self.told_of_losses {
+                self.cwnd = vegas.deflated(self.cwnd);
+                self.ssthresh = WINDOW_MIN;
+            }
+            [self.cwnd, self.ssthresh] = vegas.grow(now, ack, self.nxt, self.cwnd, self.ssthresh);
             if newest.transmits == 1 {
                 vegas.sample(now - newest.sent_at);
             }
-            vegas.slow &= self.cwnd < self.ssthresh;
-            self.cwnd = vegas.window(self.cwnd, ack, self.nxt, flight);
-            self.cwnd = self.cwnd.max(VEGAS_WINDOW_MIN);
         } else if !was_recovering {
             self.cwnd += if self.cwnd < self.ssthresh { 1.0 } else { 1.0 / self.cwnd };
         }
@@ -149,18 +126,16 @@ impl Flow {
         self.check_again(now);
     }
 
-    /// The first acknowledgements after a retransmission: was the next packet lost
-    /// with it (Brakmo and Peterson §3.1)?
+    /// Vegas: was the next packet lost with one that was retransmitted?
     fn check_again(&mut self, now: Ns) {
-        let is_out = self.una < self.max && !self.told_of_losses;
         let record = self.records[self.una as usize % RECORDS];
         if let Some(vegas) = &mut self.vegas
-            && vegas.worried > 0
+            && self.una < self.max
+            && !self.told_of_losses
+            && vegas.suspects(now, record.sent_at)
         {
-            vegas.worried -= 1;
-            if is_out && vegas.is_overdue(now, record) {
-                self.resend = Some(self.una);
-            }
+            self.dup_acks = DUP_ACKS;
+            self.resend = Some(self.una);
         }
     }
 
@@ -171,31 +146,43 @@ impl Flow {
             return;
         }
         let record = self.records[self.una as usize % RECORDS];
-        let overdue = self.vegas.as_ref().is_some_and(|it| it.is_overdue(now, record));
-        if self.dup_acks == DUP_ACKS || (self.dup_acks < DUP_ACKS && overdue) {
+        let overdue = self.vegas.as_ref().is_some_and(|it| it.is_overdue(now, record.sent_at));
+        if self.dup_acks == DUP_ACKS || overdue {
             self.fast_retransmit(now, record);
-        } else if self.dup_acks > DUP_ACKS && self.recovering {
-            self.inflation += 1;
+        } else if self.dup_acks > DUP_ACKS {
+            match self.vegas {
+                Some(_) => self.cwnd = (self.cwnd + 1.0).min(self.window_max),
+                None => self.inflation += u32::from(self.recovering),
+            }
         }
     }
 
     fn fast_retransmit(&mut self, now: Ns, record: Record) {
-        self.dup_acks = DUP_ACKS;
-        if self.vegas.is_none() && self.after_timeout && self.una < self.cut_until {
+        if self.after_timeout && self.una < self.cut_until {
             // ns' `bug_fix_`: duplicates of what the timeout sent again.
             return;
         }
-        let again = record.transmits > 1;
-        if self.vegas.as_ref().is_none_or(|it| record.sent_at > it.cut_at) {
-            self.cut(now, again);
-        }
+        let was_again = record.transmits > 1;
         if let Some(vegas) = &mut self.vegas {
-            vegas.worried = WORRIED_ACKS;
+            let (cwnd, flight) = (self.cwnd.min(self.window_max), self.nxt - self.una);
+            let dup_acks = self.dup_acks;
+            let cut = vegas.retransmit(now, record.sent_at, was_again, cwnd, dup_acks, flight);
+            self.cuts += u64::from(cut.is_some());
+            self.cwnd = cut.unwrap_or(self.cwnd);
+            (self.after_timeout, self.cut_until) = (false, self.max);
+            if !was_again {
+                self.dup_acks = DUP_ACKS;
+            }
+        } else {
+            self.dup_acks = DUP_ACKS;
+            self.cut(now);
+            self.recovering = true;
+            self.inflation = DUP_ACKS;
         }
-        self.recovering = true;
-        self.inflation = DUP_ACKS;
         self.resend = Some(self.una);
+        self.timed = None;
         self.restart_timer(now);
+        self.timer.back_off();
     }
 
     /// Boston: cells were lost, the last just now. The window is cut once for a
@@ -204,24 +191,20 @@ impl Flow {
         if self.una < self.cut_until {
             return;
         }
-        self.cut(now, false);
+        self.cut(now);
         if hole {
             self.recovering = true;
             self.inflation = DUP_ACKS;
         }
     }
 
-    fn cut(&mut self, now: Ns, again: bool) {
+    fn cut(&mut self, now: Ns) {
         self.cuts += 1;
         self.after_timeout = false;
         self.cut_until = self.max;
         if let Some(vegas) = &mut self.vegas {
-            // A quarter less; half, if the packet was lost twice.
-            let factor = if again { 0.5 } else { 0.75 };
-            self.cwnd = (self.cwnd * factor).max(VEGAS_WINDOW_MIN);
-            self.ssthresh = VEGAS_WINDOW_MIN;
-            vegas.slow = false;
-            vegas.cut_at = now;
+            self.cwnd = vegas.cut(now, self.cwnd);
+            self.ssthresh = WINDOW_MIN;
         } else {
             self.ssthresh = (self.cwnd / 2.0).floor().max(2.0);
             self.cwnd = self.ssthresh;
@@ -234,7 +217,7 @@ impl Flow {
         let record = &mut self.records[seq as usize % RECORDS];
         record.transmits = record.transmits.saturating_add(1);
         record.sent_at = now;
-        self.timed = self.timed.filter(|(timed, _)| *timed != seq);
+        self.timed = self.timed.filter(|timed| *timed != seq);
         self.restart_timer(now);
     }
 
@@ -242,7 +225,7 @@ impl Flow {
     pub fn handle_timeout(&mut self, now: Ns) {
         self.timeouts += 1;
         self.ssthresh = (self.cwnd / 2.0).floor().max(2.0);
-        self.cwnd = if self.vegas.is_some() { VEGAS_WINDOW_MIN } else { 1.0 };
+        self.cwnd = if self.vegas.is_some() { WINDOW_MIN } else { 1.0 };
         self.cut_until = self.max;
         self.after_timeout = true;
         self.recovering = false;
@@ -251,28 +234,27 @@ impl Flow {
         self.resend = None;
         self.timed = None;
         self.nxt = self.una;
-        self.rtt.back_off();
         if let Some(vegas) = &mut self.vegas {
-            vegas.slow = true;
-            vegas.grows = true;
-            vegas.round_end = 0;
-            vegas.worried = 0;
-            vegas.cut_at = now;
+            vegas.restart(now);
         }
-        self.deadline = now + self.rtt.timeout_ns(&self.profile);
+        self.deadline = now + self.timer.timeout_ns();
+        self.timer.back_off();
     }
 
     fn restart_timer(&mut self, now: Ns) {
         let is_out = self.una < self.max;
-        self.deadline = if is_out { now + self.rtt.timeout_ns(&self.profile) } else { Ns::MAX };
+        self.deadline = if is_out { now + self.timer.timeout_ns() } else { Ns::MAX };
     }
 
     /// The next packet, and whether it was sent before.
     pub fn poll_transmit(&mut self, now: Ns) -> Option<(u32, bool)> {
         let window = (self.cwnd + f64::from(self.inflation)).min(self.window_max) as u32;
+        // One or two duplicates may mean a loss: Vegas waits.
+        let waits = self.vegas.is_some() && !self.told_of_losses;
+        let waits = waits && (1..DUP_ACKS).contains(&self.dup_acks);
         let seq = match self.resend.take() {
             Some(seq) => seq,
-            None if self.nxt < self.una + window.max(1) => {
+            None if !waits && self.nxt < self.una + window.max(1) => {
                 self.nxt += 1;
                 self.nxt - 1
             }
@@ -283,78 +265,15 @@ impl Flow {
         record.sent_at = now;
         if is_again {
             record.transmits = record.transmits.saturating_add(1);
-            self.timed = self.timed.filter(|(timed, _)| *timed != seq);
+            self.timed = self.timed.filter(|timed| *timed != seq);
         } else {
             record.transmits = 1;
             self.max = seq + 1;
-            self.timed = self.timed.or(Some((seq, now)));
+            self.timed = self.timed.or(Some(seq));
         }
         if self.deadline == Ns::MAX {
             self.restart_timer(now);
         }
         Some((seq, is_again))
-    }
-}
-
-impl Vegas {
-    fn new() -> Self {
-        Self {
-            base: Ns::MAX,
-            sum: 0,
-            samples: 0,
-            smoothed: 0.0,
-            variation: 0.0,
-            round_end: 0,
-            slow: true,
-            grows: true,
-            cut_at: 0,
-            worried: 0,
-        }
-    }
-
-    fn sample(&mut self, rtt: Ns) {
-        self.base = self.base.min(rtt);
-        self.sum += rtt;
-        self.samples += 1;
-        let rtt = rtt as f64;
-        if self.smoothed == 0.0 {
-            (self.smoothed, self.variation) = (rtt, rtt / 2.0);
-        } else {
-            let error = rtt - self.smoothed;
-            self.smoothed += error / 8.0;
-            self.variation += (error.abs() - self.variation) / 4.0;
-        }
-    }
-
-    /// Has a packet been out longer than the fine timer allows?
-    fn is_overdue(&self, now: Ns, record: Record) -> bool {
-        let patience = (self.smoothed + 2.0 * self.variation) * 17.0 / 16.0;
-        self.smoothed > 0.0 && (now - record.sent_at) as f64 > patience
-    }
-
-    /// The window after an acknowledgement: once in a round, what the window
-    /// should give is compared with what it gives (§3.2).
-    fn window(&mut self, cwnd: f64, ack: u32, nxt: u32, flight: u32) -> f64 {
-        if ack <= self.round_end || self.samples == 0 {
-            return if self.slow && self.grows { cwnd + 1.0 } else { cwnd };
-        }
-        self.round_end = nxt;
-        let rtt = self.sum as f64 / self.samples as f64;
-        (self.sum, self.samples) = (0, 0);
-        let waiting = f64::from(flight) * (1.0 - self.base as f64 / rtt);
-        if self.slow {
-            if waiting > GAMMA {
-                self.slow = false;
-                return cwnd - cwnd / 8.0;
-            }
-            self.grows = !self.grows;
-            cwnd
-        } else if waiting > BETA {
-            cwnd - 1.0
-        } else if waiting < ALPHA {
-            cwnd + 1.0
-        } else {
-            cwnd
-        }
     }
 }

@@ -30,6 +30,8 @@ mod scenario;
 mod sink;
 mod source;
 mod switch;
+mod timer;
+mod vegas;
 
 #[cfg(test)]
 mod tests;

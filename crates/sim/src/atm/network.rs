@@ -100,9 +100,10 @@ impl<'a> Network<'a> {
         let connection = &mut self.connections[flow];
         let arrived = connection.receiver.handle_cell(&cell);
         self.outcome.usable += u64::from(arrived.is_usable);
+        self.outcome.noticed += u64::from(arrived.is_first);
         if let Some(segment) = arrived.completed {
             let response = now - connection.source.first_sent_at(segment);
-            self.outcome.note_delivered(flow, response, self.scenario.deadline_ns);
+            self.outcome.note_delivered(flow, now, response, self.scenario.deadline_ns);
         }
         if let Some(ack) = arrived.ack {
             self.sink_busy_until = self.sink_busy_until.max(slot) + self.ack_cells;

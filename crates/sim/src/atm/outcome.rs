@@ -18,6 +18,9 @@ pub struct FlowOutcome {
     response_us_squared: u128,
     /// Packets that took longer than the deadline.
     pub missed: u64,
+    /// Time during which some packet was out for longer than the deadline.
+    pub overdue_ns: u128,
+    overdue_until: Ns,
     /// Expiries of the retransmission timer.
     pub timeouts: u64,
     /// Reductions of the window without one.
@@ -58,6 +61,8 @@ pub struct Outcome {
     pub transmissions: u64,
     /// Those after which the receiver had the packet.
     pub usable: u64,
+    /// Those of which at least a cell arrived.
+    pub noticed: u64,
     /// Cells that left the sources.
     pub cells_sent: u64,
     /// Those of them that repeat or repair.
@@ -84,8 +89,19 @@ impl Outcome {
     }
 
     /// A packet is there.
-    pub(super) fn note_delivered(&mut self, flow: usize, response_ns: Ns, deadline_ns: Ns) {
+    pub(super) fn note_delivered(
+        &mut self,
+        flow: usize,
+        now: Ns,
+        response_ns: Ns,
+        deadline_ns: Ns,
+    ) {
         let it = &mut self.flows[flow];
+        let overdue_from = (now - response_ns + deadline_ns).max(it.overdue_until);
+        if now > overdue_from {
+            it.overdue_ns += u128::from(now - overdue_from);
+            it.overdue_until = now;
+        }
         it.delivered += 1;
         it.response_ns += u128::from(response_ns);
         it.missed += u64::from(response_ns > deadline_ns);
@@ -132,6 +148,21 @@ impl Outcome {
     #[must_use]
     pub fn packet_loss(&self) -> f64 {
         1.0 - self.usable as f64 / self.transmissions as f64
+    }
+
+    /// Share of transmissions of which no cell arrived: Boston's third case (TCP
+    /// Boston §2.2), "an entire packet is missing".
+    #[must_use]
+    pub fn missing_share(&self) -> f64 {
+        1.0 - self.noticed as f64 / self.transmissions as f64
+    }
+
+    /// Share of the time during which a connection had a packet out for longer than
+    /// the deadline, on average over the connections.
+    #[must_use]
+    pub fn overdue_share(&self) -> f64 {
+        let overdue: u128 = self.flows.iter().map(|it| it.overdue_ns).sum();
+        overdue as f64 / self.flows.len() as f64 / self.duration_ns.max(1) as f64
     }
 
     /// Share of cells that switches dropped.

@@ -40,6 +40,8 @@ pub(super) struct Arrived {
     pub completed: Option<u32>,
     /// The packet served its purpose, now or before.
     pub is_usable: bool,
+    /// No cell of its packet came before it.
+    pub is_first: bool,
     pub ack: Option<Ack>,
 }
 
@@ -74,6 +76,8 @@ pub(super) struct Receiver {
     seen: u32,
     received: u32,
     dirty: Vec<u32>,
+    /// Packets of which a cell came, the latest ones.
+    noticed: Box<[u32; RECORDS]>,
 }
 
 impl Receiver {
@@ -87,12 +91,16 @@ impl Receiver {
             seen: 0,
             received: 0,
             dirty: Vec::with_capacity(RECORDS),
+            noticed: Box::new([u32::MAX; RECORDS]),
         }
     }
 
     #[inline]
     pub fn handle_cell(&mut self, cell: &Cell) -> Arrived {
-        if self.is_boston { self.handle_row(cell) } else { self.handle_part(cell) }
+        let noticed = &mut self.noticed[cell.pdu as usize % RECORDS];
+        let is_first = std::mem::replace(noticed, cell.pdu) != cell.pdu;
+        let arrived = if self.is_boston { self.handle_row(cell) } else { self.handle_part(cell) };
+        Arrived { is_first, ..arrived }
     }
 
     /// TCP: only an intact packet counts.
@@ -106,7 +114,7 @@ impl Receiver {
             self.complete(cell);
         }
         let ack = Ack { cumulative: self.next, has_arrived: true, ..Ack::default() };
-        Arrived { completed, is_usable: true, ack: Some(ack) }
+        Arrived { completed, is_usable: true, ack: Some(ack), ..Arrived::default() }
     }
 
     /// Boston: every row counts until there are m.
@@ -120,7 +128,7 @@ impl Receiver {
             // of the one that completed the segment says nothing new.
             let is_spare = segment.number == cell.segment && segment.pdu == cell.pdu;
             let ack = (cell.is_end && !is_spare).then(|| self.ack(true, false));
-            return Arrived { completed: None, is_usable: ack.is_some(), ack };
+            return Arrived { is_usable: ack.is_some(), ack, ..Arrived::default() };
         }
         if segment.pdu != cell.pdu {
             (segment.pdu, segment.latest_cells) = (cell.pdu, 0);
@@ -136,7 +144,8 @@ impl Receiver {
             self.complete(cell);
         }
         let ack = (is_complete || cell.is_end).then(|| self.ack(is_complete, has_recovered));
-        Arrived { completed: is_complete.then_some(cell.segment), is_usable: is_complete, ack }
+        let completed = is_complete.then_some(cell.segment);
+        Arrived { completed, is_usable: is_complete, ack, ..Arrived::default() }
     }
 
     /// The record of a segment; one of long ago gives way to a new one.

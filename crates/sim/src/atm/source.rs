@@ -6,7 +6,7 @@ use super::flow::Flow;
 use super::outcome::Outcome;
 use super::scenario::{Protocol, Scenario, WINDOW_PACKETS_MAX};
 use super::sink::Ack;
-use crate::Ns;
+use crate::{Ns, Rng};
 use std::collections::VecDeque;
 
 const RECORDS: usize = 2 * WINDOW_PACKETS_MAX as usize;
@@ -33,6 +33,8 @@ struct Burst {
     next: u16,
     cells: u16,
     is_again: bool,
+    /// Not before it.
+    ready_at: Ns,
 }
 
 pub(super) struct Source {
@@ -48,6 +50,10 @@ pub(super) struct Source {
     next_pdu: u32,
     next_order: u32,
     lost: u32,
+    /// Sending a packet takes up to so long before its first cell leaves.
+    delay_max_ns: Ns,
+    ready_at: Ns,
+    rng: Rng,
 }
 
 impl Source {
@@ -64,6 +70,13 @@ impl Source {
             next_pdu: 0,
             next_order: 0,
             lost: 0,
+            delay_max_ns: if scenario.is_delayed_at_random {
+                scenario.slot_ns(u64::from(scenario.cells_per_packet()))
+            } else {
+                0
+            },
+            ready_at: 0,
+            rng: Rng::new(scenario.seed, u64::from(number)),
         }
     }
 
@@ -170,13 +183,17 @@ impl Source {
         }
         let pdu = self.next_pdu;
         self.next_pdu += 1;
-        self.bursts.push_back(Burst { pdu, segment, next: 0, cells, is_again });
+        // One after the other: a packet does not overtake another of its source.
+        self.ready_at = self.ready_at.max(now + self.rng.below(self.delay_max_ns));
+        let ready_at = self.ready_at;
+        self.bursts.push_back(Burst { pdu, segment, next: 0, cells, is_again, ready_at });
     }
 
     /// The cell that leaves in this slot.
     #[inline]
     pub fn take(&mut self, now: Ns) -> Option<Cell> {
-        let mut burst = self.bursts.pop_front()?;
+        let ready = self.bursts.iter().position(|it| it.ready_at <= now)?;
+        let mut burst = self.bursts.remove(ready)?;
         let order = self.next_order;
         self.next_order += 1;
         let index = burst.next;

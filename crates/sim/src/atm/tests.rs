@@ -8,7 +8,7 @@ const FEC: Protocol = Protocol::boston_fec(Repair::WithRetransmission);
 const FEC_AT_ONCE: Protocol = Protocol::boston_fec(Repair::AtOnce);
 
 fn paper(protocol: Protocol) -> Scenario {
-    Scenario { protocol, duration_ns: 60 * S, ..Scenario::PAPER }
+    Scenario { protocol, duration_ns: 60 * S, jitter_ns: S, ..Scenario::PAPER }
 }
 
 fn outcome(scenario: &Scenario) -> Outcome {
@@ -39,10 +39,11 @@ fn the_papers_fixed_numbers_hold() {
 #[test]
 fn a_lone_source_fills_the_wire() {
     for (protocol, cells) in [(Protocol::Tcp, 32.0), (BP, 32.0), (FEC, 33.0), (FEC_AT_ONCE, 33.0)] {
-        let it = outcome(&Scenario { sources: 1, ..paper(protocol) });
+        let it = outcome(&Scenario { sources: 1, is_delayed_at_random: false, ..paper(protocol) });
         let most = 1500.0 * 8.0 * 1.5 / (cells * 424.0);
         let got = it.goodput_mbps();
         assert!(got > 0.97 * most && got <= most, "{protocol:?}: {got} of {most}");
+        assert_eq!((it.missing_share() < 0.01, it.overdue_share()), (true, 0.0));
         assert_eq!((it.cells_dropped, it.timeouts(), it.flows[0].cuts), (0, 0, 0));
         // Two links of 10 ms, a packet on each but for its first cell, and a queue
         // of up to three packets; a first packet meets none.
@@ -93,7 +94,7 @@ fn a_packet_larger_than_the_buffer_gets_through_in_parts() {
     for protocol in [Protocol::boston_bp(Repair::AtOnce), FEC_AT_ONCE] {
         let scenario = Scenario { packet_bytes: 9180, buffer_cells: 64, ..paper(protocol) };
         let got = outcome(&scenario).goodput_mbps();
-        assert!(got > 1.1, "{protocol:?}: {got}");
+        assert!(got > 1.05, "{protocol:?}: {got}");
     }
 }
 

@@ -17,7 +17,6 @@ mod tests;
 
 pub use profile::{Congestion, Profile, Stack};
 pub use receiver::{RANGES_MAX, Received, Receiver};
-pub(crate) use ticks::TickEstimator;
 
 use crate::Ns;
 use crate::net::packet::{HEADER_BYTES, Kind, Packet};

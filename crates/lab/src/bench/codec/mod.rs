@@ -2,7 +2,7 @@
 //! other libraries and a plain copy, turn by turn, so that whatever else the machine
 //! does hits all of them.
 
-mod isal;
+mod outside;
 mod peers;
 
 use super::stats::Summary;
@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use holdfast_code::Kernel;
 use holdfast_sim::Rng;
-use isal::{Isal, Program};
+use outside::Outside;
 use peers::{Codec, Erasure, Memcpy, Ours, Packet, Rusty, Shape, Simd};
 use serde::Serialize;
 use std::time::Instant;
@@ -96,7 +96,8 @@ pub struct CodecReport {
     /// The kernel that users get on this machine, and that ratios are about.
     kernel: &'static str,
     shapes: Vec<ShapeReport>,
-    not_measured: Vec<&'static str>,
+    /// Peers, and why.
+    not_measured: Vec<String>,
 }
 
 /// Runs the bench.
@@ -105,18 +106,14 @@ pub struct CodecReport {
 /// When a codec refuses a shape or restores wrong bytes.
 pub fn run(args: &CodecArgs) -> Result<CodecReport> {
     let progress = super::progress("codec", (SHAPES.len() * args.rounds) as u64);
-    let isal = Program::build()?;
+    let (programs, not_measured) = outside::build_all()?;
     let mut shapes = Vec::new();
     for (shape, asked_ns) in SHAPES {
         let mut lanes = lanes(shape)?;
-        if let Some(program) = &isal {
-            lanes.push(Lane::new("ISA-L", false, Worker::Isal(program.start(shape)?)));
+        for program in &programs {
+            lanes.push(Lane::new(program.name, false, Worker::Outside(program.start(shape)?)));
         }
         shapes.push(measure_shape(args, shape, asked_ns, lanes, || progress.inc(1))?);
-    }
-    let mut not_measured = vec!["klauspost/reedsolomon (in Go)"];
-    if isal.is_none() {
-        not_measured.push("ISA-L (apt-get install libisal-dev)");
     }
     progress.finish_and_clear();
     Ok(CodecReport {
@@ -138,7 +135,7 @@ enum Side {
 /// Who takes the turns.
 enum Worker {
     Here { codec: Box<dyn Codec>, packets: Vec<Packet> },
-    Isal(Isal),
+    Outside(Outside),
 }
 
 /// A codec and what its turns took, ns per packet.
@@ -245,9 +242,9 @@ impl Lane {
     ) -> Result<()> {
         let (codec, packets) = match &mut self.worker {
             Worker::Here { codec, packets } => (codec, packets),
-            Worker::Isal(isal) => {
-                self.encode_ns.push(isal.take_turn(Side::Encode, turn_ns)?);
-                self.decode_ns.push(isal.take_turn(Side::Decode, turn_ns)?);
+            Worker::Outside(program) => {
+                self.encode_ns.push(program.take_turn(Side::Encode, turn_ns)?);
+                self.decode_ns.push(program.take_turn(Side::Decode, turn_ns)?);
                 return Ok(());
             }
         };
@@ -357,7 +354,9 @@ impl CodecReport {
                 shape.to_memcpy[1],
             );
         }
-        println!("not measured: {}", self.not_measured.join(", "));
+        for peer in &self.not_measured {
+            println!("not measured: {peer}");
+        }
     }
 }
 

@@ -1,0 +1,170 @@
+//! Peers that are no Rust crates: a small program beside the bench is compiled
+//! against each, where its compiler and the library are there, and takes its turns.
+
+use super::Side;
+use super::peers::Shape;
+use anyhow::{Context as _, Result, ensure};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// A peer: how it is called, and what makes a program named [`BINARY`] of files.
+struct Peer {
+    name: &'static str,
+    folder: &'static str,
+    files: &'static [(&'static str, &'static str)],
+    command: &'static [&'static str],
+    /// What to do where it cannot be built.
+    remedy: &'static str,
+}
+
+const BINARY: &str = "peer";
+
+const PEERS: [Peer; 2] = [
+    Peer {
+        name: "ISA-L",
+        folder: "isal",
+        files: &[("isal.c", include_str!("isal.c"))],
+        command: &["cc", "-O3", "-o", BINARY, "isal.c", "-lisal"],
+        remedy: "apt-get install gcc libisal-dev",
+    },
+    // The versions of the library and of what it needs are pinned in these files.
+    Peer {
+        name: "klauspost/reedsolomon",
+        folder: "klauspost",
+        files: &[
+            ("main.go", include_str!("klauspost/main.go")),
+            ("go.mod", include_str!("klauspost/go.mod")),
+            ("go.sum", include_str!("klauspost/go.sum")),
+        ],
+        command: &["go", "build", "-buildvcs=false", "-mod=readonly", "-o", BINARY, "."],
+        remedy: "install Go 1.24 or later; its module must be downloaded once",
+    },
+];
+
+/// A peer's program, compiled; removed when this is dropped.
+#[derive(Debug)]
+pub struct Program {
+    pub name: &'static str,
+    folder: PathBuf,
+}
+
+/// All peers that can be built here, and why the others cannot.
+///
+/// # Errors
+/// When a source cannot be written.
+pub fn build_all() -> Result<(Vec<Program>, Vec<String>)> {
+    let (mut built, mut missing) = (Vec::new(), Vec::new());
+    for peer in PEERS {
+        match Program::build(&peer)? {
+            Ok(program) => built.push(program),
+            Err(reason) => {
+                missing.push(format!("{}: {reason} ({})", peer.name, peer.remedy));
+            }
+        }
+    }
+    Ok((built, missing))
+}
+
+impl Program {
+    fn build(peer: &Peer) -> Result<Result<Self, String>> {
+        let name = format!("holdfast-{}-{}", peer.folder, std::process::id());
+        let program = Self { name: peer.name, folder: std::env::temp_dir().join(name) };
+        std::fs::create_dir_all(&program.folder)
+            .with_context(|| format!("cannot create {}", program.folder.display()))?;
+        for (name, text) in peer.files {
+            let path = program.folder.join(name);
+            std::fs::write(&path, text)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(compile(peer.command, &program.folder).map(|()| program))
+    }
+
+    /// Starts it for a shape; it checks itself first.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn start(&self, shape: Shape) -> Result<Outside> {
+        let words = [shape.data, shape.extra, shape.len].map(|word| word.to_string());
+        let mut child = Command::new(self.folder.join(BINARY))
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start the program of {}", self.name))?;
+        let asks = child.stdin.take().context("it has a standard input")?;
+        let answers = child.stdout.take().context("it has a standard output")?;
+        Ok(Outside { name: self.name, child, asks: Some(asks), answers: BufReader::new(answers) })
+    }
+}
+
+/// Why it cannot be compiled, in a line.
+fn compile(command: &[&str], folder: &Path) -> Result<(), String> {
+    let [compiler, args @ ..] = command else { return Err("nothing compiles it".to_owned()) };
+    let output = Command::new(compiler)
+        .args(args)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("cannot run {compiler}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let line = said.lines().map(str::trim).find(|line| !line.is_empty());
+    Err(line.map_or_else(|| format!("{compiler} failed"), str::to_owned))
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A running program.
+#[derive(Debug)]
+pub struct Outside {
+    name: &'static str,
+    child: Child,
+    asks: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Outside {
+    /// One turn; ns per packet.
+    ///
+    /// # Errors
+    /// When it has ended, which it does if it restores wrong bytes.
+    pub fn take_turn(&mut self, side: Side, turn_ns: u64) -> Result<f64> {
+        let letter = if side == Side::Encode { 'e' } else { 'd' };
+        let asks = self.asks.as_mut().context("it is asked until it is dropped")?;
+        writeln!(asks, "{letter} {turn_ns}")
+            .with_context(|| format!("the program of {} has ended", self.name))?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        ensure!(!line.is_empty(), "the program of {} has ended: wrong bytes?", self.name);
+        line.trim().parse().with_context(|| format!("{line:?} is no time"))
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        // Without anybody to ask it, it ends.
+        drop(self.asks.take());
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_compiled_says_why() {
+        let here = Path::new(".");
+        assert!(compile(&["no-such-compiler"], here).unwrap_err().contains("no-such-compiler"));
+        let script = ["sh", "-c", "echo; echo ' no library' >&2; exit 1"];
+        assert_eq!(compile(&script, here), Err("no library".to_owned()));
+        assert_eq!(compile(&["true"], here), Ok(()));
+    }
+}

@@ -1,0 +1,85 @@
+//! The retransmission timer of ns-1 (1996), in coarse ticks: every acknowledgement
+//! echoes when the packet that made it left, the timeout doubles at most six times,
+//! and it doubles with a fast retransmit too. Nothing else limits it from above.
+
+use crate::Ns;
+
+/// Before anything was measured.
+const INITIAL_NS: Ns = 3_000_000_000;
+/// 64 times the timeout, at most.
+const DOUBLINGS_MAX: u32 = 6;
+/// After so many the round trip that was measured is forgotten.
+const DOUBLINGS_TRUSTED: u32 = 3;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timer {
+    tick_ns: Ns,
+    /// Eighths of ticks; 0 when there is none.
+    smoothed: i64,
+    /// Quarters of ticks.
+    variation: i64,
+    doublings: u32,
+}
+
+impl Timer {
+    pub fn new(tick_ns: Ns) -> Self {
+        Self { tick_ns, smoothed: 0, variation: (INITIAL_NS / tick_ns) as i64, doublings: 0 }
+    }
+
+    /// A round trip.
+    pub fn sample(&mut self, rtt_ns: Ns) {
+        let ticks = (((rtt_ns + self.tick_ns / 2) / self.tick_ns) as i64).max(1);
+        if self.smoothed == 0 {
+            (self.smoothed, self.variation) = (ticks << 3, ticks << 1);
+            return;
+        }
+        let error = ticks - (self.smoothed >> 3);
+        self.smoothed = (self.smoothed + error).max(1);
+        self.variation = (self.variation + error.abs() - (self.variation >> 2)).max(1);
+    }
+
+    /// It expired, or a packet is retransmitted.
+    pub fn back_off(&mut self) {
+        self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
+        if self.doublings > DOUBLINGS_TRUSTED {
+            self.smoothed = 0;
+        }
+    }
+
+    /// A packet that was sent once was acknowledged (Karn 1987).
+    pub fn end_backoff(&mut self) {
+        self.doublings = 0;
+    }
+
+    /// How long to wait for an acknowledgement.
+    pub fn timeout_ns(&self) -> Ns {
+        let ticks = ((self.smoothed >> 3) + self.variation) as Ns;
+        ((ticks * self.tick_ns) << self.doublings).max(2 * self.tick_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Ns = 1_000_000;
+
+    #[test]
+    fn it_waits_three_seconds_at_first_and_64_times_the_usual_at_most() {
+        let mut timer = Timer::new(100 * MS);
+        assert_eq!(timer.timeout_ns(), 3000 * MS);
+        timer.sample(430 * MS);
+        // 4 ticks and four times a variation of 2.
+        assert_eq!(timer.timeout_ns(), 1200 * MS);
+        (0..50).for_each(|_| timer.sample(430 * MS));
+        let usual = timer.timeout_ns();
+        assert!((400 * MS..=800 * MS).contains(&usual), "{usual}");
+        (0..3).for_each(|_| timer.back_off());
+        assert_eq!(timer.timeout_ns(), 8 * usual);
+        (0..20).for_each(|_| timer.back_off());
+        assert!(timer.timeout_ns() <= 64 * usual);
+        timer.end_backoff();
+        timer.sample(430 * MS);
+        assert_eq!(timer.timeout_ns(), 1200 * MS);
+    }
+}

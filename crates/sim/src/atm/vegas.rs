@@ -1,0 +1,217 @@
+//! Vegas (Brakmo and Peterson, JSAC 1995) with the rules of ns-1's module, which is
+//! likely what TCP Boston was simulated with. Three of them are not in the paper:
+//! what differs from window to window is rounded to whole packets; a round of one
+//! packet *sets* the base round trip, so that it rises when queues stay; and the
+//! window after a fast retransmit keeps what the duplicates added unless more than
+//! three came.
+
+use crate::Ns;
+
+/// Packets in queues: below it the window grows, above it shrinks, and above the
+/// third slow start ends.
+const ALPHA: i64 = 1;
+const BETA: i64 = 3;
+const GAMMA: i64 = 1;
+/// The smallest window.
+pub const WINDOW_MIN: f64 = 2.0;
+/// Acknowledgements after a retransmission at which the next packet is checked.
+const WORRIED_ACKS: u32 = 2;
+/// A window that is more ahead of what is under way does not grow.
+const AHEAD_MAX: f64 = 2.0;
+
+#[derive(Debug)]
+pub(super) struct Vegas {
+    base: Ns,
+    sum: Ns,
+    samples: u64,
+    /// Smoothed round trip and its variation, ns.
+    smoothed: f64,
+    variation: f64,
+    /// A packet that is out for longer is overdue, ns.
+    patience: f64,
+    /// The round ends when this packet is acknowledged.
+    round_end: u32,
+    round_began_at: Ns,
+    /// What an acknowledgement adds to the window in this round.
+    step: f64,
+    /// In slow start the window grows every other round.
+    grows: bool,
+    pub cut_at: Ns,
+    /// The window without what duplicates have added.
+    target: f64,
+    worried: u32,
+}
+
+impl Vegas {
+    pub fn new() -> Self {
+        Self {
+            base: Ns::MAX,
+            sum: 0,
+            samples: 0,
+            smoothed: 0.0,
+            variation: 0.0,
+            patience: f64::MAX,
+            round_end: 0,
+            round_began_at: 0,
+            step: 0.0,
+            grows: true,
+            cut_at: 0,
+            target: 0.0,
+            worried: 0,
+        }
+    }
+
+    /// A round trip of a packet that was sent once.
+    pub fn sample(&mut self, rtt: Ns) {
+        self.base = self.base.min(rtt);
+        self.sum += rtt;
+        self.samples += 1;
+        let rtt = rtt as f64;
+        if self.smoothed == 0.0 {
+            (self.smoothed, self.variation) = (rtt, rtt / 2.0);
+        } else {
+            let error = rtt - self.smoothed;
+            self.smoothed += error / 8.0;
+            self.variation += (error.abs() - self.variation) / 4.0;
+        }
+        self.patience = (self.smoothed + 2.0 * self.variation) * 17.0 / 16.0;
+    }
+
+    /// Has a packet been out longer than the fine timer allows (§3.1)?
+    pub fn is_overdue(&self, now: Ns, sent_at: Ns) -> bool {
+        (now - sent_at) as f64 >= self.patience
+    }
+
+    /// The window once duplicates have come to an end.
+    pub fn deflated(&self, cwnd: f64) -> f64 {
+        cwnd.min(self.target.max(WINDOW_MIN))
+    }
+
+    /// The window and the threshold after everything before `ack` is there. What
+    /// the window should give is compared with what it gives, once in a round
+    /// (§3.2). `flight` counts the packet that was just acknowledged.
+    pub fn grow(
+        &mut self,
+        now: Ns,
+        ack: u32,
+        nxt: u32,
+        mut cwnd: f64,
+        mut ssthresh: f64,
+    ) -> [f64; 2] {
+        let flight = f64::from(nxt - ack + 1);
+        if ack > self.round_end {
+            let waiting = self.end_round(now, nxt, flight);
+            if cwnd < ssthresh {
+                self.grows = !self.grows;
+                self.step = f64::from(u8::from(self.grows));
+                if self.grows && waiting > GAMMA {
+                    ssthresh = WINDOW_MIN;
+                    cwnd = (cwnd - cwnd / 8.0).max(WINDOW_MIN);
+                    self.step = 0.0;
+                }
+            } else if waiting > BETA {
+                cwnd = (cwnd - 1.0).max(WINDOW_MIN);
+                self.step = 0.0;
+            } else {
+                self.step = if waiting < ALPHA { 1.0 / cwnd } else { 0.0 };
+            }
+        }
+        if self.step == 1.0 && cwnd >= ssthresh {
+            self.step = 0.0;
+        }
+        if cwnd - flight <= AHEAD_MAX {
+            cwnd += self.step;
+        }
+        [cwnd, ssthresh]
+    }
+
+    /// Packets of the round that waited in queues.
+    fn end_round(&mut self, now: Ns, nxt: u32, flight: f64) -> i64 {
+        let rtt = self.sum.checked_div(self.samples).unwrap_or(now - self.round_began_at).max(1);
+        (self.sum, self.samples) = (0, 0);
+        let length = nxt - self.round_end;
+        if rtt < self.base || length <= 1 {
+            self.base = rtt;
+        }
+        (self.round_end, self.round_began_at) = (nxt, now);
+        (flight - f64::from(length) * self.base as f64 / rtt as f64 + 0.5) as i64
+    }
+
+    /// A packet is retransmitted before the timer expires, at a duplicate. The new
+    /// window, a quarter less or half if the packet was lost twice; unless the
+    /// packet left before the window was cut last.
+    pub fn retransmit(
+        &mut self,
+        now: Ns,
+        sent_at: Ns,
+        was_again: bool,
+        cwnd: f64,
+        dup_acks: u32,
+        flight: u32,
+    ) -> Option<f64> {
+        self.worried = WORRIED_ACKS.min(flight + 1);
+        self.patience *= if was_again { 2.0 } else { 1.125 };
+        (self.cut_at < sent_at).then(|| {
+            let window = cwnd as u32;
+            let less = if was_again { window / 2 } else { window - window / 4 };
+            self.target = f64::from(if window <= 3 { 2 } else { less });
+            self.cut_at = now;
+            self.target + f64::from(dup_acks)
+        })
+    }
+
+    /// Boston's repairs at once: the window after a loss that was reported.
+    pub fn cut(&mut self, now: Ns, cwnd: f64) -> f64 {
+        (self.cut_at, self.step) = (now, 0.0);
+        (cwnd * 0.75).max(WINDOW_MIN)
+    }
+
+    /// The first acknowledgements after a retransmission: was the next packet lost
+    /// with it (§3.1)?
+    pub fn suspects(&mut self, now: Ns, sent_at: Ns) -> bool {
+        let overdue = self.worried > 0 && self.is_overdue(now, sent_at);
+        self.worried = if overdue { self.worried - 1 } else { 0 };
+        overdue
+    }
+
+    /// The timer expired.
+    pub fn restart(&mut self, now: Ns) {
+        (self.cut_at, self.target, self.worried) = (now, 0.0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Ns = 1_000_000;
+
+    /// The window after a round of eight packets that took `rtt` each, 40 ms of
+    /// which no packet waits, and after the next acknowledgement.
+    fn after_a_round(rtt: Ns) -> f64 {
+        let mut vegas = Vegas::new();
+        vegas.sample(40 * MS);
+        (vegas.sum, vegas.samples, vegas.round_end) = (8 * rtt, 8, 8);
+        let [cwnd, _] = vegas.grow(0, 9, 16, 8.0, WINDOW_MIN);
+        vegas.grow(0, 10, 17, cwnd, WINDOW_MIN)[0]
+    }
+
+    #[test]
+    fn the_window_follows_what_waits_in_queues() {
+        // None of eight packets waits, two do, four do.
+        assert!(after_a_round(40 * MS) > 8.2);
+        assert_eq!(after_a_round(40 * MS * 8 / 6), 8.0);
+        assert_eq!(after_a_round(40 * MS * 8 / 4), 7.0);
+    }
+
+    #[test]
+    fn a_round_of_one_packet_sets_the_base() {
+        let mut vegas = Vegas::new();
+        vegas.sample(40 * MS);
+        vegas.sum = 300 * MS;
+        vegas.samples = 1;
+        vegas.round_end = 7;
+        vegas.grow(0, 8, 8, 2.0, WINDOW_MIN);
+        assert_eq!(vegas.base, 300 * MS);
+    }
+}
