@@ -153,6 +153,7 @@ enum capture_what {
 	CAPTURE_CLAMPED,
 	CAPTURE_DROPPED,
 	CAPTURE_ANSWERED, /* an ICMP error in place of the packet */
+	CAPTURE_RESENT,   /* by the daemon, after an outage */
 };
 
 struct captured {

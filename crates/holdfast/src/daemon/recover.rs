@@ -3,7 +3,7 @@
 //! again when the service is back.
 
 use crate::config::recover::{Policy, Recover, Start};
-use holdfast_edge::{Direction, Passing, Recovery, RecoveryConfig, Slabs, Slot};
+use holdfast_edge::{Direction, Passing, Recovery, RecoveryConfig, Resend, Slabs, Slot};
 use holdfast_linux::bpf::{BpfError, Copied, Copies, CopyPolicy};
 use holdfast_linux::frame::{FrameError, FrameSender, Hop};
 use holdfast_linux::raw::{RawError, RawSender};
@@ -54,7 +54,7 @@ pub enum Exit {
     /// To this host, whatever the routes say.
     Host(Hop),
     /// By the routes that lead through an interface.
-    Routed(RawSender),
+    Routed { raw: RawSender, ifindex: u32 },
 }
 
 /// The cache of one edge and its kick-start. A component of an event loop: it
@@ -203,22 +203,32 @@ impl Recoverer {
             self.on_readable(now);
         }
         let at = self.nanos(now);
+        let mut is_watched = None;
         for count in 0..RESENDS_PER_TURN {
             let Some(resend) = self.notes.cache.poll_resend(at) else { return count };
-            let packet = self.notes.cache.shelf().get(resend.packet);
-            let sent = match resend.direction {
-                Direction::IntoCluster => {
-                    match self.exits.get(&resend.packet.tag).map(Rc::as_ref) {
-                        Some(Exit::Host(hop)) => self.frames.send(hop, packet).is_ok(),
-                        Some(Exit::Routed(raw)) => raw.send(packet).is_ok(),
-                        None => false,
-                    }
-                }
-                Direction::OutOfCluster => self.raw.send(packet).is_ok(),
+            let Some(ifindex) = self.send(&resend) else {
+                self.failed += 1;
+                continue;
             };
-            self.failed += u64::from(!sent);
+            let Self { copies, notes, .. } = self;
+            if *is_watched.get_or_insert_with(|| copies.is_watched()) {
+                copies.show_resent(ifindex, notes.cache.shelf().get(resend.packet));
+            }
         }
         RESENDS_PER_TURN
+    }
+
+    /// Sends a packet; answers the interface it left by, or 0 if that is the
+    /// routes' choice.
+    fn send(&mut self, resend: &Resend<Slot>) -> Option<u32> {
+        let packet = self.notes.cache.shelf().get(resend.packet);
+        if resend.direction == Direction::OutOfCluster {
+            return self.raw.send(packet).ok().map(|()| 0);
+        }
+        match self.exits.get(&resend.packet.tag)?.as_ref() {
+            Exit::Host(hop) => self.frames.send(hop, packet).ok().map(|()| hop.ifindex),
+            Exit::Routed { raw, ifindex } => raw.send(packet).ok().map(|()| *ifindex),
+        }
     }
 
     /// The part `cache` of `holdfast edge show`.

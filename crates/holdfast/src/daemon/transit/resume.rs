@@ -8,6 +8,7 @@ use crate::daemon::recover::{Exit, Recoverer, Way};
 use crate::daemon::regulate::Regulator;
 use anyhow::{Context, Result};
 use holdfast_linux::bpf::{NO_STRING, Transit};
+use holdfast_linux::link::Link;
 use holdfast_linux::raw::RawSender;
 use std::rc::Rc;
 use std::time::Instant;
@@ -26,8 +27,9 @@ pub(super) fn components(
 /// A way out for each string, by the routes that lead into it.
 pub(super) fn exits(config: &TransitConfig, side: Side) -> Result<Vec<Rc<Exit>>> {
     let exit = |string: &crate::config::transit::TransitString| {
-        let raw = RawSender::open_on(&string.end(side).interface)?;
-        Ok(Rc::new(Exit::Routed(raw)))
+        let interface = &string.end(side).interface;
+        let ifindex = Link::by_name(interface)?.index;
+        Ok(Rc::new(Exit::Routed { raw: RawSender::open_on(interface)?, ifindex }))
     };
     config.strings.iter().map(exit).collect()
 }
