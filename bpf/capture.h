@@ -24,7 +24,8 @@ struct {
 	__uint(max_entries, CAPTURE_RING_BYTES);
 } captures SEC(".maps");
 
-static __always_inline void capture(struct __sk_buff *skb, __u32 what)
+/* `wire_bytes`: of the whole packet, of which `skb` may be the beginning. */
+static __always_inline void capture_beginning(struct __sk_buff *skb, __u32 what, __u32 wire_bytes)
 {
 	__u32 zero = 0, len = skb->len;
 	__s64 *credit = bpf_map_lookup_elem(&capture_credit, &zero);
@@ -39,7 +40,7 @@ static __always_inline void capture(struct __sk_buff *skb, __u32 what)
 	c->at_ns = bpf_ktime_get_boot_ns();
 	c->ifindex = skb->ifindex;
 	c->what = what;
-	c->wire_bytes = len;
+	c->wire_bytes = wire_bytes;
 	if (len > CAPTURE_BYTES_MAX)
 		len = CAPTURE_BYTES_MAX;
 	c->bytes = len;
@@ -49,6 +50,11 @@ static __always_inline void capture(struct __sk_buff *skb, __u32 what)
 		return;
 	}
 	bpf_ringbuf_submit(c, 0);
+}
+
+static __always_inline void capture(struct __sk_buff *skb, __u32 what)
+{
+	capture_beginning(skb, what, skb->len);
 }
 
 #endif

@@ -157,6 +157,7 @@ enum capture_what {
 	CAPTURE_CLAMPED,
 	CAPTURE_DROPPED,
 	CAPTURE_ANSWERED, /* an ICMP error in place of the packet */
+	CAPTURE_RESENT,   /* by the daemon, after an outage */
 };
 
 struct captured {
@@ -201,21 +202,29 @@ struct recover_count {
 
 /* One word, so that a program sees either all of a change or none. */
 struct regulate_control {
-	__u32 window_bytes; /* 0: off */
+	__u32 window_bytes; /* 0: off; REGULATE_UNCAPPED: nothing but promises are bounded */
 	__u16 interval;     /* of the controller; counts on with every one */
 	__u16 session;      /* from one switching on to the next; never 0 */
 };
+
+#define REGULATE_UNCAPPED 0xffffffffu
 
 #define REGULATE_NEAR_SEEN 1
 #define REGULATE_FAR_SEEN 2
 #define REGULATE_NEAR_FIN 4
 #define REGULATE_FAR_FIN 8
 #define REGULATE_RESET 16
+#define REGULATE_FREE 32 /* was promised more before, and does not feel the cap yet */
 
 /* A flow whose sender is on this side of the edge; its key has the sender as
  * the client. */
 struct regulate_flow {
 	__u64 seen_ns;
+	__u64 turn_ns;    /* when this turn began: a round trip from here to the sender */
+	__u32 turn_us;    /* how long that takes; 0: not known */
+	__u32 turn_from;  /* `sent_end` when it began */
+	__u32 turn_bytes; /* what came in the turns before, the largest, fading */
+	__u32 sent_end;   /* the furthest that the sender has come */
 	__u32 right_edge; /* the furthest that the far side promised... */
 	__u16 session;    /* ...since then; an earlier one's is not known any more */
 	__u16 interval;   /* in which the sender was last counted */
@@ -229,6 +238,8 @@ struct regulate_flow {
 struct regulate_string {
 	__u64 bytes;
 	__u64 flows; /* times that a flow was the first time active in an interval */
+	__u64 free_bytes; /* what of both was that of REGULATE_FREE ones */
+	__u64 free_flows;
 };
 
 struct regulate_count {
@@ -396,7 +407,7 @@ _Static_assert(sizeof(struct edge_flow) == 40, "layout.rs");
 _Static_assert(sizeof(struct captured) == 280, "layout.rs");
 _Static_assert(sizeof(struct recovered) == 24, "layout.rs");
 _Static_assert(sizeof(struct regulate_control) == 8, "layout.rs");
-_Static_assert(sizeof(struct regulate_flow) == 24, "layout.rs");
+_Static_assert(sizeof(struct regulate_flow) == 48, "layout.rs");
 _Static_assert(sizeof(struct string_row) == 28, "layout.rs");
 _Static_assert(sizeof(struct transit_table) == 500, "layout.rs");
 _Static_assert(sizeof(struct transit_key) == 40, "layout.rs");

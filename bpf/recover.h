@@ -8,6 +8,7 @@
 #ifndef HOLDFAST_RECOVER_H
 #define HOLDFAST_RECOVER_H
 
+#include "capture.h"
 #include "maps.h"
 #include "parse.h"
 
@@ -148,6 +149,15 @@ static __always_inline void recover_see(struct __sk_buff *skb, const struct pack
 		r.head_bytes = p->payload > RECOVER_JUMBO ? RECOVER_JUMBO : p->payload;
 	}
 	recover_copy(skb, &r);
+}
+
+/* What the daemon resends leaves by a socket and passes no program: it shows
+ * its beginning here (`BPF_PROG_TEST_RUN`), with its length as the mark. */
+SEC("classifier")
+int recover_resent(struct __sk_buff *skb)
+{
+	capture_beginning(skb, CAPTURE_RESENT, skb->mark);
+	return TC_ACT_STOLEN;
 }
 
 #endif

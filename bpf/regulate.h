@@ -13,6 +13,13 @@
 #include "csum.h"
 #include "maps.h"
 
+/* A sender is promised room for so many times what it sends in a round trip: it
+ * may double that in the next one, while half of this one is not over yet... */
+#define PROMISE_TURNS 3
+/* ...and for this at least, as receivers do at first. */
+#define PROMISE_MIN 65536
+#define NS_PER_US 1000
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -108,11 +115,43 @@ __attribute__((noinline)) int regulate_learn(struct __sk_buff *skb, const struct
 	if (near) {
 		flow->near_scale = o.wscale;
 		flow->flags |= REGULATE_NEAR_SEEN;
+		flow->sent_end = p->seq + 1;
+		flow->turn_from = p->seq + 1;
 	} else {
+		flow->turn_ns = bpf_ktime_get_ns();
 		flow->far_scale = o.wscale;
 		flow->flags |= REGULATE_FAR_SEEN;
 	}
 	return 0;
+}
+
+/* How far the sender has come, and how much it sends in a round trip from here
+ * to it and back: its answer to the handshake tells how long that takes. */
+static __always_inline void regulate_sent(struct regulate_flow *flow, const struct packet *p)
+{
+	__u32 end = p->seq + p->payload, bytes;
+	__u64 now;
+
+	if (!flow->turn_us) {
+		if (!flow->turn_ns)
+			return;
+		/* The coarse clock may be a tick behind, which only makes turns longer. */
+		flow->turn_us = 1 + (bpf_ktime_get_ns() - flow->turn_ns) / NS_PER_US;
+	}
+	if (!p->payload)
+		return;
+	now = bpf_ktime_get_coarse_ns();
+	if ((__s64)(now - flow->turn_ns) > (__s64)flow->turn_us * NS_PER_US) {
+		bytes = flow->sent_end - flow->turn_from;
+		flow->turn_bytes -= flow->turn_bytes / 8;
+		if (bytes > flow->turn_bytes)
+			flow->turn_bytes = bytes;
+		flow->turn_from = flow->sent_end;
+		flow->turn_ns = now;
+		flow->seen_ns = now;
+	}
+	if (AFTER(end, flow->sent_end))
+		flow->sent_end = end;
 }
 
 /* A packet of this side's sender goes into a string. */
@@ -134,15 +173,39 @@ static __always_inline void regulate_data(struct __sk_buff *skb, const struct pa
 		flow->flags |= REGULATE_NEAR_FIN;
 	if (flow && p->flags & TCP_RST)
 		flow->flags |= REGULATE_RESET;
+	if (flow && now.window_bytes)
+		regulate_sent(flow, p);
 	s = bpf_map_lookup_elem(&regulate_strings, &string);
 	if (!s || !p->payload)
 		return;
 	s->bytes += skb->len;
-	if (flow && flow->interval != now.interval) {
+	if (!flow)
+		return;
+	if (flow->flags & REGULATE_FREE)
+		s->free_bytes += skb->len;
+	if (flow->interval != now.interval) {
 		flow->interval = now.interval;
 		flow->seen_ns = bpf_ktime_get_coarse_ns();
 		s->flows += 1;
+		if (flow->flags & REGULATE_FREE)
+			s->free_flows += 1;
 	}
+}
+
+/* How much a receiver need promise for the next round trip. What it promised and
+ * what is not used then could not be taken back when capacity is lost. */
+static __always_inline __u32 regulate_room(const struct regulate_flow *flow, __u32 ack)
+{
+	__u32 bytes = flow->sent_end - flow->turn_from, room = PROMISE_MIN;
+
+	if (!flow->turn_us)
+		return REGULATE_UNCAPPED;
+	if (bytes < flow->turn_bytes)
+		bytes = flow->turn_bytes;
+	if (bytes > PROMISE_MIN / PROMISE_TURNS)
+		room = bytes > REGULATE_UNCAPPED / 2 / PROMISE_TURNS ? REGULATE_UNCAPPED / 2 :
+								       PROMISE_TURNS * bytes;
+	return AFTER(flow->sent_end, ack) ? room + (flow->sent_end - ack) : room;
 }
 
 /* What the window field may say, and what the far side has promised then.
@@ -151,18 +214,27 @@ static __always_inline void regulate_data(struct __sk_buff *skb, const struct pa
 static __always_inline __u32 regulate_window(struct regulate_flow *flow, __u32 ack, __u32 field,
 					     __u32 scale, struct regulate_control now)
 {
-	__u32 unit = 1u << scale, offered = field << scale, allowed = offered, edge;
+	__u32 unit = 1u << scale, offered = field << scale, allowed = offered, room, edge;
 	__s32 promised;
 
 	if (flow->session != now.session) {
 		/* What was promised before is not known: this one passes. */
 		flow->right_edge = ack + offered;
 		flow->session = now.session;
+		flow->flags |= REGULATE_FREE;
 		return field;
 	}
 	if (now.window_bytes < allowed)
 		allowed = now.window_bytes;
+	room = regulate_room(flow, ack);
+	if (room < allowed)
+		allowed = room;
 	promised = flow->right_edge - ack;
+	/* A little more than allowed is used up within a round trip. */
+	if (promised > 0 && (__u32)promised / 5 > now.window_bytes / 4)
+		flow->flags |= REGULATE_FREE;
+	else
+		flow->flags &= ~REGULATE_FREE;
 	if (promised > 0 && (__u32)promised > allowed)
 		allowed = promised;
 	if (allowed < offered)

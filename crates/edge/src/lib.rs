@@ -19,7 +19,8 @@ mod slabs;
 pub mod strings;
 
 pub use pfrc::{
-    Law, Measurement, PfrcConfig, PfrcCounts, RateController, RightEdge, WindowControl, clamp,
+    Law, Measurement, PfrcConfig, PfrcCounts, QueueDelay, RateController, RightEdge, WindowControl,
+    clamp,
 };
 pub use recovery::{
     Direction, Loose, Passing, Recovery, RecoveryConfig, RecoveryCounts, Resend, Shelf,

@@ -4,10 +4,12 @@
 //! acknowledgements advertise, so that the queue need not overflow.
 
 mod control;
+mod queue;
 #[cfg(test)]
 mod tests;
 
 pub use control::{Law, Measurement, WindowControl};
+pub use queue::QueueDelay;
 
 use crate::Ns;
 use holdfast_wire::seq::SeqNo;
@@ -63,6 +65,8 @@ struct Flow {
     edge: Option<SeqNo>,
     /// It has sent something in this interval.
     is_active: bool,
+    /// It was promised more than the cap, and does not feel it yet.
+    is_free: bool,
 }
 
 /// The rate controller of one string. `K` names a flow.
@@ -77,8 +81,7 @@ struct Flow {
 pub struct RateController<K> {
     config: PfrcConfig,
     flows: BTreeMap<K, Flow>,
-    received_bytes: u64,
-    active: usize,
+    received: Measurement,
     control: WindowControl,
     counts: PfrcCounts,
 }
@@ -90,8 +93,7 @@ impl<K: Ord + Copy> RateController<K> {
         Self {
             config,
             flows: BTreeMap::new(),
-            received_bytes: 0,
-            active: 0,
+            received: Measurement::default(),
             control: WindowControl::new(config),
             counts: PfrcCounts::default(),
         }
@@ -113,13 +115,17 @@ impl<K: Ord + Copy> RateController<K> {
 
     /// A data packet passes.
     pub fn handle_data(&mut self, key: K, bytes: u32) {
-        self.received_bytes += u64::from(bytes);
+        self.received.bytes += u64::from(bytes);
         if self.flows.len() >= self.config.flows_max && !self.flows.contains_key(&key) {
             self.counts.refused += 1;
             return;
         }
         let flow = self.flows.entry(key).or_default();
-        self.active += usize::from(!flow.is_active);
+        self.received.flows += usize::from(!flow.is_active);
+        if flow.is_free {
+            self.received.free_flows += usize::from(!flow.is_active);
+            self.received.free_bytes += u64::from(bytes);
+        }
         flow.is_active = true;
     }
 
@@ -138,7 +144,11 @@ impl<K: Ord + Copy> RateController<K> {
         let cap = self.control.window_bytes().map_or(u32::MAX, |cap| cap as u32);
         let (allowed, edge) = match self.config.right_edge {
             RightEdge::MayShrink => (window_bytes.min(cap), flow.edge),
-            RightEdge::Keeps => clamp(cap, flow.edge, ack, window_bytes, 0),
+            RightEdge::Keeps => {
+                let promised = flow.edge.map_or(0, |edge| edge.since(ack));
+                flow.is_free = is_free(promised, cap);
+                clamp(cap, flow.edge, ack, window_bytes, 0)
+            }
         };
         flow.edge = edge;
         self.counts.capped += u64::from(allowed < window_bytes);
@@ -150,18 +160,16 @@ impl<K: Ord + Copy> RateController<K> {
         if self.control.poll_timeout().is_none_or(|ends| ends > now) {
             return;
         }
-        let flows = match self.config.law {
-            Law::Printed => self.flows.len(),
-            Law::Shipped { .. } => self.active,
-        };
-        let bytes = self.received_bytes;
-        self.control.handle_interval(now, Measurement { bytes, flows, queue_bytes: None });
+        let mut measured = self.received;
+        if self.config.law == Law::Printed {
+            measured.flows = self.flows.len();
+        }
+        self.control.handle_interval(now, measured);
         self.begin_interval();
     }
 
     fn begin_interval(&mut self) {
-        self.received_bytes = 0;
-        self.active = 0;
+        self.received = Measurement::default();
         self.flows.values_mut().for_each(|flow| flow.is_active = false);
     }
 
@@ -182,6 +190,12 @@ impl<K: Ord + Copy> RateController<K> {
     pub fn counts(&self) -> PfrcCounts {
         self.counts
     }
+}
+
+/// Has a flow been promised so much more than the cap that it will not feel it in
+/// the next round trip? `bpf/regulate.h` asks the same.
+fn is_free(promised: i32, cap_bytes: u32) -> bool {
+    promised > 0 && promised.unsigned_abs() / 5 > cap_bytes / 4
 }
 
 /// What a window field may say instead of `field`, where the receiver shifts its

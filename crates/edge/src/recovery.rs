@@ -13,7 +13,7 @@ use crate::pool::NONE;
 use holdfast_wire::seq::SeqNo;
 use kick::Kick;
 use lists::{ENDING, Flow, Kept, Lists, Place, SACK};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 
 /// How often a full cache looks for flows that it need not remember.
@@ -29,6 +29,10 @@ pub struct RecoveryConfig {
     /// 2 the lowest and the highest, so that a SACK receiver reports the hole
     /// between them; more keeps the lowest and the highest.
     pub segments_max: usize,
+    /// So many more while there is much room. They are not resent, but the
+    /// lowest segment of a busy flow is soon acknowledged, and the next one is
+    /// among them.
+    pub segments_spare: usize,
     /// Keep SYNs and nothing else.
     pub syn_only: bool,
     /// How often the latest acknowledgement is resent; 0 keeps none. Three
@@ -48,6 +52,10 @@ pub struct RecoveryConfig {
     pub tries: u32,
     /// Time from one try to the next; longer than `tail_delay_ns`.
     pub retry_ns: Ns,
+    /// For so long after the last try, an acknowledgement that asks for another
+    /// segment than the one resent gets it: the receiver had more than the
+    /// acknowledgements told that the outage has swallowed. 0: not at all.
+    pub follow_ns: Ns,
     /// Only so many flows, those with the most bytes (thesis §3.4); 0: all.
     pub heaviest: usize,
     /// The time over which these bytes are counted.
@@ -60,6 +68,7 @@ impl Default for RecoveryConfig {
     fn default() -> Self {
         Self {
             segments_max: 1,
+            segments_spare: 0,
             syn_only: false,
             ack_copies: 3,
             flows_max: 10_000,
@@ -69,6 +78,7 @@ impl Default for RecoveryConfig {
             tail_delay_ns: 1_000_000,
             tries: 1,
             retry_ns: 20_000_000,
+            follow_ns: 0,
             heaviest: 0,
             window_ns: 100_000_000,
         }
@@ -175,6 +185,8 @@ pub struct Recovery<K, S: Shelf> {
     spent: Vec<u32>,
     bytes: u64,
     kick: Option<Kick<K>>,
+    /// Flows of which the receiver waits for what is now the lowest segment.
+    asked: BTreeSet<K>,
     paced_until: Ns,
     heaviest: Option<Heaviest<K>>,
     swept: Option<Ns>,
@@ -196,6 +208,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
             spent: Vec::new(),
             bytes: 0,
             kick: None,
+            asked: BTreeSet::new(),
             paced_until: 0,
             heaviest,
             swept: None,
@@ -233,6 +246,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         let (flows, leaving) = (std::mem::take(&mut self.flows), std::mem::take(&mut self.leaving));
         flows.into_values().chain(leaving.into_values()).for_each(|flow| self.release(flow));
         self.kick = None;
+        self.asked.clear();
     }
 
     fn data(
@@ -287,14 +301,17 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         if at.acked().is_some_and(|acked| !passing.end.after(acked)) {
             return;
         }
-        let segments = usize::from(at.segments);
+        let max = self.segments_allowed(flow);
+        while let Some(goes) = self.one_too_many(flow, max) {
+            self.drop_segment(flow, goes);
+        }
+        let segments = usize::from(self.lists.flows[flow].segments);
         let (before, index) = match self.lists.place(flow, passing.seq) {
             // The original is resent: its timestamp tells the sender that its
             // timer was wrong (RFC 3522).
             Place::Known(kept) => return self.lists.kept[kept].touch(now),
             Place::At { before, index } => (before, index),
         };
-        let max = self.config.segments_max.min(usize::from(u16::MAX - 1));
         if gives_way(segments + 1, max) == Some(index) {
             return;
         }
@@ -303,10 +320,28 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
             return;
         };
         self.lists.insert(flow, before, Kept::new(now, passing, packet));
-        if let Some(goes) = gives_way(segments + 1, max).and_then(|at| self.lists.nth(flow, at)) {
+        if let Some(goes) = self.one_too_many(flow, max) {
             self.drop_segment(flow, goes);
         }
         self.took(passing.bytes);
+    }
+
+    /// How many segments a flow may have now: spare ones while half of the memory
+    /// is free, no more of them than it has while a quarter is, and then none.
+    fn segments_allowed(&self, flow: u32) -> usize {
+        let (least, most) = (self.config.segments_max, self.config.segments_spare);
+        let has = usize::from(self.lists.flows[flow].segments);
+        let max = match 4 * self.bytes / self.config.bytes_max.max(1) {
+            0 | 1 => least + most,
+            2 => has.clamp(least, least + most),
+            _ => least,
+        };
+        max.min(usize::from(u16::MAX - 1))
+    }
+
+    fn one_too_many(&self, flow: u32, max: usize) -> Option<u32> {
+        let segments = usize::from(self.lists.flows[flow].segments);
+        gives_way(segments, max).and_then(|at| self.lists.nth(flow, at))
     }
 
     fn acknowledgement(
@@ -323,7 +358,9 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
             return;
         };
         if let Some(flow) = self.leaving.get(&key).copied() {
+            let before = self.lists.flows[flow].first;
             self.free_acked(flow, ack);
+            self.follow(key, flow, before);
         }
         let wanted = self.config.ack_copies > 0 && !self.config.syn_only;
         // What is acknowledged is freed, room or not.

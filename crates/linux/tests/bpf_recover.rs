@@ -3,7 +3,9 @@
 mod bpf_common;
 
 use bpf_common::{ACK, Context, FIN, Frame, Lab, RST, SYN, ifindex, is_root, sh};
-use holdfast_linux::bpf::{Copied, Copies, CopyPolicy, Edge, EdgeConfig, MemberPort};
+use holdfast_linux::bpf::{
+    Captures, Copied, Copies, CopyPolicy, Edge, EdgeConfig, MemberPort, What,
+};
 use holdfast_wire::packet::{Checksum, Headers, TcpPacket};
 use std::net::IpAddr;
 
@@ -234,4 +236,33 @@ fn a_full_ring_loses_the_newest_and_says_so() {
     assert_eq!(copies.drain(|_| {}) as u64, copied);
     lab.run(CLIENT_IN, &frame, context);
     assert_eq!(copies.counts(), (copied + 1, lost));
+}
+
+#[test]
+fn what_is_resent_is_shown_to_whoever_watches() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("resent");
+    let mut watching = Captures::open(&f.lab.pin_dir).expect("maps").pop().expect("the edge's");
+    let packets = [false, true].map(|v6| forwarded(&request(v6).payload(8000)));
+    assert!(!f.copies.is_watched());
+    f.copies.show_resent(ifindex("e0"), &packets[0]);
+    watching.renew().expect("on");
+    assert!(f.copies.is_watched());
+    for packet in &packets {
+        f.copies.show_resent(ifindex("e0"), packet);
+    }
+    let mut shown = Vec::new();
+    watching.drain(|it| {
+        assert_eq!((it.what, it.ifindex), (What::Resent, ifindex("e0")));
+        shown.push((it.wire_bytes as usize, it.bytes.to_vec()));
+    });
+    assert_eq!(shown.len(), packets.len());
+    for ((wire_bytes, bytes), packet) in shown.iter().zip(&packets) {
+        assert_eq!(*wire_bytes, ETHERNET + packet.len());
+        assert_eq!(bytes[ETHERNET..], packet[..bytes.len() - ETHERNET]);
+        let ethertype = if packet[0] >> 4 == 6 { [0x86, 0xdd] } else { [8, 0] };
+        assert_eq!((bytes.len(), &bytes[12..ETHERNET]), (256, &ethertype[..]));
+    }
 }

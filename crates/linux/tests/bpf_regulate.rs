@@ -20,6 +20,11 @@ const STRING: u32 = 1;
 #[repr(C)]
 struct Flow {
     seen_ns: u64,
+    turn_ns: u64,
+    turn_us: u32,
+    turn_from: u32,
+    turn_bytes: u32,
+    sent_end: u32,
     right_edge: u32,
     session: u16,
     interval: u16,
@@ -114,10 +119,16 @@ impl Fixture {
 
     /// Bytes and active flows of the string.
     fn measured(&mut self) -> (u64, u64) {
+        let [bytes, flows, ..] = self.counted();
+        (bytes, flows)
+    }
+
+    /// And those of them that do not feel the cap yet.
+    fn counted(&mut self) -> [u64; 4] {
         let map = self.ebpf.map_mut("regulate_strings").expect("a map");
-        let map = PerCpuArray::<&mut MapData, [u64; 2]>::try_from(map).expect("an array");
+        let map = PerCpuArray::<&mut MapData, [u64; 4]>::try_from(map).expect("an array");
         let values = map.get(&STRING, 0).expect("values");
-        values.iter().fold((0, 0), |sum, it| (sum.0 + it[0], sum.1 + it[1]))
+        values.iter().fold([0; 4], |sum, it| std::array::from_fn(|at| sum[at] + it[at]))
     }
 }
 
@@ -215,6 +226,27 @@ fn only_flows_whose_scale_is_known_are_touched() {
 }
 
 #[test]
+fn no_more_is_promised_than_the_sender_may_use_soon() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("room");
+    f.start(u32::MAX);
+    f.handshake(Some(7), Some(7));
+    let window = |f: &Fixture, of: u32, window| u32::from(f.answers(&ack().ack(of).window(window)));
+    f.sends(&data().seq(5001));
+    assert_eq!(window(&f, 5001, 100), 100, "what was promised before is not known");
+    // What was sent and not acknowledged comes on top of the least.
+    f.sends(&data().seq(5001).payload(1400));
+    assert_eq!(window(&f, 5001, 60_000) << 7, 65_536 + 1408);
+    // And the right edge stays where it is, to the unit.
+    assert_eq!(window(&f, 6401, 60_000) << 7, 65_536 + 128);
+    let (_, flow) = f.flow().expect("a flow");
+    assert_eq!(flow.sent_end, 6401);
+    assert!(flow.turn_us > 0);
+}
+
+#[test]
 fn the_string_is_measured_while_it_is_on() {
     if !is_root() {
         return;
@@ -228,12 +260,21 @@ fn the_string_is_measured_while_it_is_on() {
     f.sends(&data().payload(500));
     f.sends(&data());
     assert_eq!(f.measured(), (1500 + 2 * 54, 1), "one flow, and no acknowledgements");
+    assert_eq!(f.counted()[2..], [0, 0], "nothing is known of promises");
     f.set(2000);
     f.sends(&data().payload(1000));
     assert_eq!(f.measured().1, 2, "once more in the next interval");
+    f.answers(&ack().ack(6000).window(100));
+    f.set(2000);
+    f.sends(&data().payload(1000));
+    assert_eq!(f.counted()[2..], [1054, 1], "it was promised more");
+    f.answers(&ack().ack(6000 + (98 << 7)).window(100));
+    f.set(2000);
+    f.sends(&data().payload(1000));
+    assert_eq!(f.counted()[2..], [1054, 1], "it has used that up");
     f.sends(&data().flags(FIN | ACK));
     f.answers(&ack().flags(FIN | ACK));
-    assert_eq!(f.flow().expect("a flow").1.flags, 1 | 2 | 4 | 8);
+    assert_eq!(f.flow().expect("a flow").1.flags & 15, 15);
     f.answers(&ack().flags(RST));
     assert_eq!(f.flow().expect("a flow").1.flags & 16, 16);
 }

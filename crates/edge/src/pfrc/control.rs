@@ -13,6 +13,8 @@ const STALLED_MAX: u32 = 10;
 /// Weight of an interval in what comes on average: senders in step with each
 /// other send more in one interval and less in the next.
 const LATEST: f64 = 0.25;
+/// A queue takes at most this part of the window in an interval.
+const DRAIN_MAX: f64 = 0.25;
 
 /// How the window follows what is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,8 +22,8 @@ pub enum Law {
     /// Equations (9) and (10) of the thesis §6.3.
     Printed,
     /// The same, with the round trip as it is measured, a term that drains a
-    /// queue where one is known, and no step from an interval in which nothing
-    /// came.
+    /// queue where one is known, no step from an interval in which nothing came,
+    /// and without the flows that do not feel the window yet.
     Shipped {
         /// Weight of the queue (β): the share of it that is drained per interval.
         beta: f64,
@@ -29,12 +31,15 @@ pub enum Law {
 }
 
 /// What one interval has shown.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measurement {
     /// B(n): bytes that came for the string.
     pub bytes: u64,
     /// N: flows.
     pub flows: usize,
+    /// Those of both that were promised more before, and use it up first.
+    pub free_bytes: u64,
+    pub free_flows: usize,
     /// What waits in front of the string, where that is known.
     pub queue_bytes: Option<f64>,
 }
@@ -51,22 +56,22 @@ pub struct WindowControl {
     window_bytes: f64,
     interval_ends: Option<Ns>,
     stalled: u32,
-    /// Bytes per interval, on average.
-    comes: Option<f64>,
+    /// What comes of what is wanted, on average.
+    load: Option<f64>,
 }
 
 impl WindowControl {
     /// A controller that is off.
     #[must_use]
     pub fn new(config: PfrcConfig) -> Self {
-        Self { config, window_bytes: f64::INFINITY, interval_ends: None, stalled: 0, comes: None }
+        Self { config, window_bytes: f64::INFINITY, interval_ends: None, stalled: 0, load: None }
     }
 
     /// Less is left, for so many flows.
     pub fn start(&mut self, now: Ns, flows: usize) {
         self.interval_ends = Some(now + self.config.interval_ns);
         self.stalled = 0;
-        self.comes = None;
+        self.load = None;
         // The fair share: what eq (9) comes to rest at when no queue builds up.
         self.window_bytes = self.target_bytes() * self.round_trips() / flows.max(1) as f64;
     }
@@ -103,19 +108,25 @@ impl WindowControl {
 
     /// Eq (9) with the round trip that Little's law gives for flows that use
     /// their windows, RTT = N W Δ / B; of a queue that is known β is drained.
+    ///
+    /// A flow that still has what it was promised before does not follow the
+    /// window. The others share what such flows leave, and their own part at
+    /// least: they do not pay for those.
     fn shipped(&mut self, measured: &Measurement, beta: f64) -> f64 {
         let (window, flows) = (self.window_bytes, measured.flows.max(1) as f64);
-        let came = measured.bytes as f64;
-        let target = self.target_bytes();
-        if came < STALLED * target && self.stalled < STALLED_MAX || measured.bytes == 0 {
+        let came = measured.bytes.saturating_sub(measured.free_bytes) as f64;
+        let follow = measured.flows.saturating_sub(measured.free_flows) as f64;
+        let left = self.target_bytes() - measured.free_bytes as f64;
+        let target = left.max(self.target_bytes() * follow / flows);
+        if came < STALLED * target && self.stalled < STALLED_MAX || came == 0.0 {
             self.stalled += 1;
             return window;
         }
         self.stalled = 0;
-        let came = self.comes.map_or(came, |comes| comes + LATEST * (came - comes));
-        self.comes = Some(came);
-        let queue = measured.queue_bytes.unwrap_or(0.0);
-        let step = self.config.alpha * window * (target - came) / came - beta * queue / flows;
+        let load = self.load.map_or(came / target, |load| load + LATEST * (came / target - load));
+        self.load = Some(load);
+        let drain = beta * measured.queue_bytes.unwrap_or(0.0) / flows;
+        let step = self.config.alpha * window * (1.0 - load) / load - drain.min(DRAIN_MAX * window);
         (window + step).min(window * GROWTH_MAX)
     }
 

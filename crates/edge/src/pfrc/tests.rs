@@ -122,7 +122,7 @@ fn closed_loop(config: PfrcConfig, flows: usize, round_trip: f64, intervals: u64
             sum += leaves;
             queue = f64::max(queue, flight - capacity * round_trip);
         }
-        let measured = Measurement { bytes: comes as u64, flows, queue_bytes: None };
+        let measured = Measurement { bytes: comes as u64, flows, ..Measurement::default() };
         control.handle_interval(interval * config.interval_ns, measured);
     }
     (sum / (intervals - intervals / 2) as f64 / capacity, queue / capacity)
@@ -150,8 +150,7 @@ fn an_interval_in_which_nothing_came_says_nothing() {
     control.start(0, 20);
     let before = control.window_bytes();
     for interval in 1..40 {
-        let nothing = Measurement { bytes: 0, flows: 0, queue_bytes: None };
-        control.handle_interval(interval * CONFIG.interval_ns, nothing);
+        control.handle_interval(interval * CONFIG.interval_ns, Measurement::default());
     }
     assert_eq!(control.window_bytes(), before);
 }
@@ -165,6 +164,44 @@ fn only_those_who_send_share() {
     (0..20).for_each(|key| controller.handle_data(key, (before * 2.5) as u32));
     controller.handle_timeout(250_000_000);
     assert!((controller.window_bytes().unwrap() / before - 1.05).abs() < 1e-9);
+}
+
+#[test]
+fn who_feels_the_window_does_not_pay_for_who_does_not() {
+    let law = Law::Shipped { beta: 0.25 };
+    let mut control = WindowControl::new(PfrcConfig { law, alpha: 0.25, ..CONFIG });
+    control.start(0, 20);
+    let before = control.window_bytes().unwrap();
+    let target = 0.95 * 3_125_000.0;
+    // Half of the flows take all that there is; the others have their part.
+    let measured = Measurement {
+        bytes: (1.5 * target) as u64,
+        flows: 20,
+        free_bytes: target as u64,
+        free_flows: 10,
+        queue_bytes: None,
+    };
+    control.handle_interval(CONFIG.interval_ns, measured);
+    assert!((control.window_bytes().unwrap() / before - 1.0).abs() < 1e-3);
+    // They take little: there is more for the others.
+    let measured = Measurement { bytes: (0.6 * target) as u64, free_bytes: 100, ..measured };
+    control.handle_interval(2 * CONFIG.interval_ns, measured);
+    assert!(control.window_bytes().unwrap() / before > 1.01);
+}
+
+#[test]
+fn a_queue_that_is_known_is_drained() {
+    let law = Law::Shipped { beta: 0.25 };
+    let mut control = WindowControl::new(PfrcConfig { law, alpha: 0.25, ..CONFIG });
+    control.start(0, 20);
+    let before = control.window_bytes().unwrap();
+    let came = Measurement { bytes: 2_968_750, flows: 20, ..Measurement::default() };
+    let queue_bytes = Some(before * 8.0);
+    control.handle_interval(CONFIG.interval_ns, Measurement { queue_bytes, ..came });
+    assert!((control.window_bytes().unwrap() / before - 0.9).abs() < 1e-6);
+    let queue_bytes = Some(before * 1e6);
+    control.handle_interval(2 * CONFIG.interval_ns, Measurement { queue_bytes, ..came });
+    assert!((control.window_bytes().unwrap() / before - 0.675).abs() < 1e-3);
 }
 
 /// The vectors that `bpf/regulate.h` is checked with too.

@@ -82,27 +82,71 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
             if self.poll_timeout()? > now {
                 return None;
             }
+            if let Some(key) = self.asked.pop_first() {
+                let first = self.leaving.get(&key).map(|flow| self.lists.flows[*flow].first);
+                match first.filter(|first| *first != NONE) {
+                    Some(first) => return Some(self.sent(now, first, Direction::IntoCluster)),
+                    None => continue,
+                }
+            }
             let Kick { restored, round, key, step } = self.kick?;
+            if round == self.rounds() {
+                self.end();
+                return None;
+            }
             let flow = self.leaving.get(&key).copied();
             let item = flow.and_then(|flow| self.item(flow, round, step));
             let next = item.as_ref().map_or(step, |item| item.step + 1);
             self.seek(restored, round, Included(key), next);
             // It may have been acknowledged since it was found.
             let Some(item) = item else { continue };
-            let kept = &self.lists.kept[item.kept];
-            let (packet, bytes) = (kept.packet, u64::from(kept.bytes));
-            // No rate is no pause.
-            let takes = (bytes * 1_000_000_000).checked_div(self.config.pace_bytes_per_s);
-            self.paced_until = self.paced_until.max(now) + takes.unwrap_or(0);
-            self.counts.resent += 1;
-            return Some(Resend { packet, direction: item.direction });
+            return Some(self.sent(now, item.kept, item.direction));
         }
+    }
+
+    fn sent(&mut self, now: Ns, kept: u32, direction: Direction) -> Resend<S::Packet> {
+        let kept = &self.lists.kept[kept];
+        let (packet, bytes) = (kept.packet, u64::from(kept.bytes));
+        // No rate is no pause.
+        let takes = (bytes * 1_000_000_000).checked_div(self.config.pace_bytes_per_s);
+        self.paced_until = self.paced_until.max(now) + takes.unwrap_or(0);
+        self.counts.resent += 1;
+        Resend { packet, direction }
+    }
+
+    /// Of a flow that was resent so much is acknowledged now. If the receiver waits
+    /// for a segment that is kept, it is to have that.
+    pub(super) fn follow(&mut self, key: K, flow: u32, before: u32) {
+        let first = self.lists.flows[flow].first;
+        let Some(kick) = self.kick.filter(|_| self.config.follow_ns > 0) else { return };
+        let was_resent = kick.round > 0 || key < kick.key;
+        if was_resent && first != NONE && first != before {
+            self.asked.insert(key);
+        }
+    }
+
+    /// Nobody is followed any more.
+    fn end(&mut self) {
+        self.kick = None;
+        self.asked.clear();
+        self.spent.extend(std::mem::take(&mut self.leaving).into_values());
+    }
+
+    fn rounds(&self) -> u32 {
+        self.config.tries.max(1) * ROUNDS
     }
 
     /// When the next packet is to be resent.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Ns> {
         let kick = self.kick.as_ref()?;
+        if !self.asked.is_empty() {
+            return Some(self.paced_until);
+        }
+        if kick.round == self.rounds() {
+            let tries = Ns::from(self.config.tries.max(1) - 1) * self.config.retry_ns;
+            return Some(kick.restored + tries + self.config.follow_ns);
+        }
         let tries = Ns::from(kick.round / ROUNDS) * self.config.retry_ns;
         let further = Ns::from(kick.round % ROUNDS) * self.config.tail_delay_ns;
         Some((kick.restored + tries + further).max(self.paced_until))
@@ -111,7 +155,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
     /// Finds what is to be resent from this place on; flows that are through are
     /// released with the next call.
     fn seek(&mut self, restored: Ns, mut round: u32, mut from: Bound<K>, mut step: u32) {
-        let rounds = self.config.tries.max(1) * ROUNDS;
+        let rounds = self.rounds();
         self.kick = None;
         while round < rounds {
             let next = self.leaving.range((from, Unbounded)).next();
@@ -126,12 +170,14 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
             }
             let left = self.lists.flows[flow].segments;
             let is_through = round + 1 == rounds || (round + ROUNDS == rounds && left <= 1);
-            if is_through || self.lists.flows[flow].is_bare() {
+            if is_through && self.config.follow_ns == 0 || self.lists.flows[flow].is_bare() {
                 self.leaving.remove(&key);
                 self.spent.push(flow);
             }
             (from, step) = (Excluded(key), 0);
         }
+        let first = self.leaving.keys().next().filter(|_| self.config.follow_ns > 0);
+        self.kick = first.map(|key| Kick { restored, round, key: *key, step });
     }
 
     /// What a flow has for a round at or after this step.
@@ -139,7 +185,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         let at = &self.lists.flows[flow];
         let direction = Direction::IntoCluster;
         if round % ROUNDS == 1 {
-            let kept = self.lists.nth(flow, step as usize + 1)?;
+            let kept = self.further(flow, step as usize)?;
             return Some(Item { step, kept, direction });
         }
         if step == 0 && at.first != NONE {
@@ -151,5 +197,14 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
             kept: at.ack,
             direction: Direction::OutOfCluster,
         })
+    }
+
+    /// The segment that is resent as so many-th behind the first one; the last of
+    /// them is the highest that there is.
+    fn further(&self, flow: u32, step: usize) -> Option<u32> {
+        let segments = usize::from(self.lists.flows[flow].segments);
+        let count = segments.min(self.config.segments_max).checked_sub(1)?;
+        let index = if step + 1 == count { segments - 1 } else { step + 1 };
+        (step < count).then(|| self.lists.nth(flow, index)).flatten()
     }
 }

@@ -156,7 +156,12 @@ impl<P: Copy> Lists<P> {
 
     /// The segment at a place in the order.
     pub fn nth(&self, flow: u32, index: usize) -> Option<u32> {
-        self.segments(flow).nth(index)
+        let Flow { first, segments, .. } = self.flows[flow];
+        let back = usize::from(segments).checked_sub(index).filter(|back| *back > 0)?;
+        if index <= back {
+            return self.segments(flow).nth(index);
+        }
+        Some((0..back).fold(first, |at, _| self.kept[at].prev))
     }
 
     pub fn insert(&mut self, flow: u32, before: u32, kept: Kept<P>) {

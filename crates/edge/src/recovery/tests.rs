@@ -110,6 +110,53 @@ fn more_room_keeps_the_lowest_ones_and_the_highest() {
 }
 
 #[test]
+fn the_head_of_a_busy_flow_is_among_the_spare_ones() {
+    let config = RecoveryConfig { ack_copies: 0, segments_spare: 100, ..with(2) };
+    let mut bench = Bench::new(RecoveryConfig { tail_delay_ns: 0, ..config });
+    (1..=50).for_each(|number| bench.pass(1, data(number * 1000)));
+    bench.pass(1, ack(17_000));
+    let resent: Vec<u32> = bench.kick().iter().map(|it| it.1).collect();
+    assert_eq!(resent, [17_000, 50_000]);
+    assert_eq!((bench.kick().len(), bench.cache.bytes()), (0, 0), "and the others are released");
+}
+
+#[test]
+fn a_receiver_that_had_more_gets_what_it_waits_for() {
+    let config =
+        RecoveryConfig { ack_copies: 0, segments_spare: 100, follow_ns: 50 * MS, ..with(2) };
+    let mut bench = Bench::new(config);
+    (1..=50).for_each(|number| bench.pass(1, data(number * 1000)));
+    assert_eq!(bench.kick(), [(IntoCluster, 1000)]);
+    // Its acknowledgements were lost up to here.
+    bench.pass(1, ack(17_000));
+    assert_eq!(bench.drain(), [(IntoCluster, 17_000), (IntoCluster, 50_000)]);
+    bench.pass(1, ack(17_000));
+    assert_eq!(bench.drain(), [], "once");
+    bench.pass(1, ack(18_000));
+    bench.pass(1, ack(19_000));
+    assert_eq!(bench.drain()[0], (IntoCluster, 19_000));
+    bench.now += 50 * MS;
+    assert_eq!((bench.drain(), bench.cache.poll_timeout()), (vec![], None));
+    bench.pass(1, ack(20_000));
+    assert_eq!((bench.drain(), bench.cache.bytes()), (vec![], 0), "it is over");
+}
+
+#[test]
+fn spare_segments_make_room_for_the_heads_of_others() {
+    let bytes_max = 100 * 1514;
+    let config = RecoveryConfig { ack_copies: 0, segments_spare: 1000, bytes_max, ..with(2) };
+    let mut bench = Bench::new(config);
+    (1..=60).for_each(|number| bench.pass(1, data(number * 1000)));
+    assert!((50..53).contains(&(bench.cache.bytes() / 1514)));
+    (2..40).for_each(|key| bench.pass(key, data(1000)));
+    bench.pass(1, data(61_000));
+    assert_eq!((bench.cache.bytes() / 1514, bench.cache.counts().refused), (38 + 2, 0));
+    assert_eq!(bench.kick().len(), 39);
+    bench.now += MS;
+    assert_eq!(bench.drain(), [(IntoCluster, 61_000)]);
+}
+
+#[test]
 fn sequence_numbers_may_wrap() {
     let mut bench = Bench::new(with(1));
     bench.pass(1, data(u32::MAX - 100));

@@ -161,6 +161,7 @@ fn comment(what: What) -> &'static str {
         What::Clamped => "holdfast: clamped",
         What::Dropped => "holdfast: dropped",
         What::Answered => "holdfast: answered with an ICMP error",
+        What::Resent => "holdfast: resent",
         What::Other(_) => "holdfast: shown by a newer release",
     }
 }

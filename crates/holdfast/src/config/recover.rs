@@ -124,7 +124,7 @@ impl Regulate {
             enabled: true,
             interval_ms: 100,
             rtt_ms: 100,
-            utilization_percent: 97,
+            utilization_percent: 98,
             window_min_bytes: 3000,
         }
     }

@@ -3,7 +3,7 @@
 //! again when the service is back.
 
 use crate::config::recover::{Policy, Recover, Start};
-use holdfast_edge::{Direction, Passing, Recovery, RecoveryConfig, Slabs, Slot};
+use holdfast_edge::{Direction, Passing, Recovery, RecoveryConfig, Resend, Slabs, Slot};
 use holdfast_linux::bpf::{BpfError, Copied, Copies, CopyPolicy};
 use holdfast_linux::frame::{FrameError, FrameSender, Hop};
 use holdfast_linux::raw::{RawError, RawSender};
@@ -18,10 +18,17 @@ use std::time::{Duration, Instant};
 /// What the programs have copied is looked at this often at least, so that its
 /// age is known.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
+/// And so often while acknowledgements may ask for more.
+const FOLLOW_PERIOD: Duration = Duration::from_millis(1);
+/// So long after what was resent, longer than a round trip behind the edge.
+const FOLLOW: Duration = Duration::from_millis(200);
 /// Packets resent in one turn of the daemon's loop.
 const RESENDS_PER_TURN: usize = 256;
 /// Segments of a flow under the policy `all`: a window of 400 KB.
 const ALL_SEGMENTS: usize = 256;
+/// Segments of a flow that the policy `head+tail` keeps while there is room, so
+/// that the lowest one is among them after every acknowledgement.
+const SPARE_SEGMENTS: usize = 254;
 /// A SYN is tried so often: the new server may need some time until it listens.
 const SYN_TRIES: u32 = 8;
 /// Time between two tries.
@@ -54,7 +61,7 @@ pub enum Exit {
     /// To this host, whatever the routes say.
     Host(Hop),
     /// By the routes that lead through an interface.
-    Routed(RawSender),
+    Routed { raw: RawSender, ifindex: u32 },
 }
 
 /// The cache of one edge and its kick-start. A component of an event loop: it
@@ -192,33 +199,48 @@ impl Recoverer {
     pub fn deadline(&self) -> Option<Instant> {
         let resend = self.notes.cache.poll_timeout();
         let resend = resend.map(|at| self.origin + Duration::from_nanos(at));
-        let look = self.active.then(|| self.looked + LOOK_PERIOD);
+        let look = self.active.then(|| self.looked + self.look_period());
         resend.into_iter().chain(look).min()
+    }
+
+    fn look_period(&self) -> Duration {
+        let is_resending = self.notes.cache.poll_timeout().is_some();
+        if is_resending { FOLLOW_PERIOD } else { LOOK_PERIOD }
     }
 
     /// Does what is due; returns how many packets were resent.
     pub fn poll(&mut self, now: Instant) -> usize {
         // What came since may have been acknowledged, and need not be sent again.
-        if self.active && (now >= self.looked + LOOK_PERIOD || self.deadline() <= Some(now)) {
+        if self.active && self.deadline() <= Some(now) {
             self.on_readable(now);
         }
         let at = self.nanos(now);
+        let mut is_watched = None;
         for count in 0..RESENDS_PER_TURN {
             let Some(resend) = self.notes.cache.poll_resend(at) else { return count };
-            let packet = self.notes.cache.shelf().get(resend.packet);
-            let sent = match resend.direction {
-                Direction::IntoCluster => {
-                    match self.exits.get(&resend.packet.tag).map(Rc::as_ref) {
-                        Some(Exit::Host(hop)) => self.frames.send(hop, packet).is_ok(),
-                        Some(Exit::Routed(raw)) => raw.send(packet).is_ok(),
-                        None => false,
-                    }
-                }
-                Direction::OutOfCluster => self.raw.send(packet).is_ok(),
+            let Some(ifindex) = self.send(&resend) else {
+                self.failed += 1;
+                continue;
             };
-            self.failed += u64::from(!sent);
+            let Self { copies, notes, .. } = self;
+            if *is_watched.get_or_insert_with(|| copies.is_watched()) {
+                copies.show_resent(ifindex, notes.cache.shelf().get(resend.packet));
+            }
         }
         RESENDS_PER_TURN
+    }
+
+    /// Sends a packet; answers the interface it left by, or 0 if that is the
+    /// routes' choice.
+    fn send(&mut self, resend: &Resend<Slot>) -> Option<u32> {
+        let packet = self.notes.cache.shelf().get(resend.packet);
+        if resend.direction == Direction::OutOfCluster {
+            return self.raw.send(packet).ok().map(|()| 0);
+        }
+        match self.exits.get(&resend.packet.tag)?.as_ref() {
+            Exit::Host(hop) => self.frames.send(hop, packet).ok().map(|()| hop.ifindex),
+            Exit::Routed { raw, ifindex } => raw.send(packet).ok().map(|()| *ifindex),
+        }
     }
 
     /// The part `cache` of `holdfast edge show`.
@@ -271,8 +293,10 @@ fn machine(config: &Recover) -> (RecoveryConfig, u64) {
         bytes_max: left,
         age_max_ns: config.age_s * 1_000_000_000,
         pace_bytes_per_s: config.pace_mbit * 1_000_000 / 8,
+        segments_spare: if config.policy == Policy::HeadTail { SPARE_SEGMENTS } else { 0 },
         tries: if syn_only { SYN_TRIES } else { 1 },
         retry_ns: SYN_RETRY.as_nanos() as u64,
+        follow_ns: if syn_only { 0 } else { FOLLOW.as_nanos() as u64 },
         heaviest: config.heaviest,
         ..RecoveryConfig::default()
     };

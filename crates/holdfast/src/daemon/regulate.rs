@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 const ALPHA: f64 = 0.25;
 /// Share of a standing queue that is drained in an interval.
 const BETA: f64 = 0.25;
-/// A flow that was silent for so long is left alone when it goes on.
-const FLOW_AGE: Duration = Duration::from_secs(300);
+/// A flow whose handshake is so long ago is left alone, unless it was seen since
+/// while windows were capped (RFC 5382 REQ-5): who sends is not looked at before.
+const FLOW_AGE: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
 const FLOW_AGE_PERIOD: Duration = Duration::from_secs(10);
 
 /// The rate control of one edge. A component of an event loop: due at
@@ -31,13 +32,18 @@ pub struct Regulator {
 }
 
 impl Regulator {
-    /// A control that is off, over the maps of a loaded program.
-    #[must_use]
-    pub fn new(config: &Regulate, maps: Regulated, now: Instant) -> Self {
+    /// A control that caps nothing yet, over the maps of a loaded program.
+    ///
+    /// # Errors
+    /// [`BpfError`] if the kernel refuses.
+    pub fn new(config: &Regulate, mut maps: Regulated, now: Instant) -> Result<Self, BpfError> {
+        if config.enabled {
+            maps.watch()?;
+        }
         let control = WindowControl::new(law(config, 0));
         let before = Measured::default();
         let strings = Vec::new();
-        Self { maps, config: *config, control, strings, before, origin: now, aged: now }
+        Ok(Self { maps, config: *config, control, strings, before, origin: now, aged: now })
     }
 
     /// Only these strings are left, which carry `capacity` bytes per second, for
@@ -59,7 +65,7 @@ impl Regulator {
         self.control.start(self.nanos(now), flows);
         strings.clone_into(&mut self.strings);
         self.before = self.measured();
-        self.maps.start(self.window())?;
+        self.maps.set_window(self.window())?;
         Ok(true)
     }
 
@@ -70,7 +76,9 @@ impl Regulator {
     pub fn stop(&mut self) -> Result<bool, BpfError> {
         let was_on = self.control.is_on();
         self.control.stop();
-        self.maps.stop()?;
+        if was_on {
+            self.maps.uncap()?;
+        }
         Ok(was_on)
     }
 
@@ -82,11 +90,15 @@ impl Regulator {
         interval.into_iter().chain([self.aged + FLOW_AGE_PERIOD]).min()
     }
 
-    /// Does what is due.
+    /// Does what is due; `queue_bytes` says what waits in front of these strings.
     ///
     /// # Errors
     /// [`BpfError`] if the kernel refuses.
-    pub fn poll(&mut self, now: Instant) -> Result<(), BpfError> {
+    pub fn poll(
+        &mut self,
+        now: Instant,
+        queue_bytes: impl FnOnce(&[usize]) -> Option<f64>,
+    ) -> Result<(), BpfError> {
         if now >= self.aged + FLOW_AGE_PERIOD {
             self.aged = now;
             self.maps.age(now, FLOW_AGE)?;
@@ -99,7 +111,9 @@ impl Regulator {
         let measured = Measurement {
             bytes: all.bytes - self.before.bytes,
             flows: (all.flows - self.before.flows) as usize,
-            queue_bytes: None,
+            free_bytes: all.free_bytes - self.before.free_bytes,
+            free_flows: (all.free_flows - self.before.free_flows) as usize,
+            queue_bytes: queue_bytes(&self.strings),
         };
         self.before = all;
         self.control.handle_interval(at, measured);
@@ -123,11 +137,7 @@ impl Regulator {
     }
 
     fn measured(&self) -> Measured {
-        let all = self.strings.iter().map(|string| self.maps.measured(*string));
-        all.fold(Measured::default(), |sum, it| Measured {
-            bytes: sum.bytes + it.bytes,
-            flows: sum.flows + it.flows,
-        })
+        self.strings.iter().map(|string| self.maps.measured(*string)).sum()
     }
 
     fn nanos(&self, now: Instant) -> u64 {

@@ -166,7 +166,7 @@ impl<'a> TransitDaemon<'a> {
     fn expire(&mut self, now: Instant) {
         while let Some(Timer::Beat) = self.timers.pop(now) {
             self.timers.set(Timer::Beat, now + self.config.heartbeat());
-            self.lines.send(self.machine.lost());
+            self.lines.send(self.nanos(Instant::now()), self.machine.lost());
         }
     }
 

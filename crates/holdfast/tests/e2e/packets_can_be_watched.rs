@@ -1,29 +1,79 @@
 //! `holdfast capture` shows what the edge does to packets, and nobody is slower
 //! for it or hears of it.
 
-use crate::world;
-use holdfast_lab::testbed::Role;
-use std::process::Stdio;
+use crate::{transit, world};
+use holdfast_lab::testbed::strings::Edge;
+use holdfast_lab::testbed::{Host, Role};
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Of the pcapng specification.
 const ENHANCED_PACKET: u32 = 6;
 
 #[test]
-fn packets_can_be_watched() {
+fn redirected_ones() {
     let _limit = world::limit(Duration::from_secs(60));
     world::with_redis(|testbed, group| {
-        let mut capture = testbed.host(Role::Edge).command(world::binary());
-        capture.args(["capture", "--role", "edge", "--packets", "50", "--seconds", "20"]);
-        capture.args(["--output", "-", "--config"]).arg(group.config());
-        let capture = capture.stdout(Stdio::piped()).spawn().expect("a capture");
+        let capture = watch(testbed.host(Role::Edge), "edge", group.config(), (50, 20));
         world::finish(world::start(testbed, &world::counting(1500, 0, None)), group);
-        let output = capture.wait_with_output().expect("its end");
-        assert!(output.status.success());
-        let comments = comments(&output.stdout);
+        let comments = seen(capture);
         assert_eq!(comments.len(), 50);
         assert!(comments.iter().all(|comment| comment == "holdfast: redirected"), "{comments:?}");
     });
+}
+
+#[test]
+fn resent_ones() {
+    let _limit = world::limit(Duration::from_secs(60));
+    let mut plan = transit::plan(&[100, 100], "");
+    plan.tables = "[recover]\nstart = \"always\"\n".to_owned();
+    transit::with_strings(&plan, |strings| {
+        let run = transit::counting(strings, 4000);
+        transit::pause(500);
+        strings.cut_all().expect("cut");
+        // Only what begins now is of interest.
+        transit::pause(300);
+        let near = strings.edge(Edge::Near);
+        let capture = watch(near, "near", &near.inside().join("holdfast.toml"), (20_000, 3));
+        transit::pause(300);
+        strings.restore_all().expect("restored");
+        transit::finish(strings, run);
+        let comments = seen(capture);
+        assert!(comments.iter().any(|comment| comment == "holdfast: resent"), "{comments:?}");
+    });
+}
+
+/// `holdfast capture` on a host, for so many packets and seconds at most.
+fn watch(host: &Host, role: &str, config: &Path, (packets, seconds): (u64, u64)) -> Child {
+    let mut capture = host.command(world::binary());
+    capture.args(["capture", "--role", role, "--packets", &packets.to_string()]);
+    capture.args(["--seconds", &seconds.to_string(), "--output", "-", "--config"]).arg(config);
+    capture.stdout(Stdio::piped()).spawn().expect("a capture")
+}
+
+/// The comments of what was captured, which tshark reads as they are if it is
+/// installed.
+fn seen(capture: Child) -> Vec<String> {
+    let output = capture.wait_with_output().expect("its end");
+    assert!(output.status.success());
+    let comments = comments(&output.stdout);
+    let file = std::env::temp_dir().join(format!("holdfast-{}.pcapng", std::process::id()));
+    std::fs::write(&file, &output.stdout).expect("a file");
+    let mut tshark = Command::new("tshark");
+    tshark.args(["-T", "fields", "-e", "frame.comment", "-e", "_ws.malformed", "-r"]).arg(&file);
+    match tshark.output() {
+        Err(error) if error.kind() == ErrorKind::NotFound => eprintln!("there is no tshark"),
+        Err(error) => panic!("tshark: {error}"),
+        Ok(read) => {
+            let read = String::from_utf8_lossy(&read.stdout);
+            let lines: Vec<&str> = read.lines().map(str::trim_end).collect();
+            assert_eq!(lines, comments, "tshark");
+        }
+    }
+    std::fs::remove_file(&file).expect("it was there");
+    comments
 }
 
 /// The comments of a file's packets, each of which is whole.

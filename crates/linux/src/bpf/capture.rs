@@ -3,7 +3,11 @@
 
 use super::error::BpfError;
 use super::layout::{CAPTURE_BYTES_MAX, RawCaptured};
+use super::loader::Loaded;
+use super::trace;
 use aya::maps::{Array, Map, MapData, RingBuf};
+use aya::programs::SchedClassifier;
+use aya::{TestRun as _, TestRunOptions};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use zerocopy::FromBytes;
@@ -13,6 +17,9 @@ pub const CAPTURE_CREDIT: i64 = 1 << 16;
 
 const RING: &str = "captures";
 const CREDIT: &str = "capture_credit";
+/// What shows the packets that the daemon itself sends.
+const RESENT: &str = "recover_resent";
+const ETHERNET: usize = 14;
 
 /// Why a packet is shown: `enum capture_what`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +28,8 @@ pub enum What {
     Clamped,
     Dropped,
     Answered,
+    /// By the daemon, after an outage.
+    Resent,
     /// Of a newer release.
     Other(u32),
 }
@@ -107,6 +116,43 @@ impl Drop for Captures {
     }
 }
 
+/// Where a daemon shows what it has resent, among what its programs show.
+pub(super) struct Resent {
+    credit: Array<MapData, i64>,
+    program: SchedClassifier,
+    frame: Vec<u8>,
+}
+
+impl Resent {
+    pub(super) fn of(loaded: &mut Loaded) -> Result<Self, BpfError> {
+        let credit = Map::Array(loaded.pinned(CREDIT)?);
+        let credit = Array::try_from(credit).map_err(BpfError::map(CREDIT))?;
+        let program = loaded.pin_only(RESENT)?;
+        Ok(Self { credit, program, frame: Vec::with_capacity(CAPTURE_BYTES_MAX) })
+    }
+
+    /// Does somebody look on?
+    pub(super) fn is_watched(&self) -> bool {
+        self.credit.get(&0, 0).is_ok_and(|credit| credit > 0)
+    }
+
+    /// Shows a packet, IP header first, as one of an interface; 0 where the routes
+    /// have chosen it. Whoever looks on may miss one; nobody waits for that.
+    pub(super) fn show(&mut self, ifindex: u32, l3: &[u8]) {
+        let ethertype: u16 =
+            if l3.first().is_some_and(|it| it >> 4 == 6) { 0x86dd } else { 0x0800 };
+        self.frame.clear();
+        self.frame.resize(ETHERNET - 2, 0);
+        self.frame.extend(ethertype.to_be_bytes());
+        self.frame.extend(l3.iter().take(CAPTURE_BYTES_MAX - ETHERNET));
+        let context = trace::context((ETHERNET + l3.len()) as u32, ifindex);
+        let mut options = TestRunOptions::new();
+        options.data_in = Some(&self.frame);
+        options.ctx_in = Some(&context);
+        let _missed = self.program.test_run(options);
+    }
+}
+
 impl What {
     fn of(number: u32) -> Self {
         match number {
@@ -114,6 +160,7 @@ impl What {
             2 => Self::Clamped,
             3 => Self::Dropped,
             4 => Self::Answered,
+            5 => Self::Resent,
             other => Self::Other(other),
         }
     }

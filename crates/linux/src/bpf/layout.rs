@@ -274,6 +274,7 @@ pub(crate) struct RawFlow {
 pub const NO_STRING: u16 = 255;
 
 pub(crate) const RECOVER_OUT: u16 = 1;
+pub(crate) const REGULATE_UNCAPPED: u32 = u32::MAX;
 pub(crate) const REGULATE_NEAR_FIN: u8 = 4;
 pub(crate) const REGULATE_FAR_FIN: u8 = 8;
 pub(crate) const REGULATE_RESET: u8 = 16;
@@ -314,6 +315,11 @@ pub(crate) struct RawRecoverCount {
 #[repr(C)]
 pub(crate) struct RawRegulateFlow {
     pub seen_ns: u64,
+    pub turn_ns: u64,
+    pub turn_us: u32,
+    pub turn_from: u32,
+    pub turn_bytes: u32,
+    pub sent_end: u32,
     pub right_edge: u32,
     pub session: u16,
     pub interval: u16,
@@ -328,6 +334,8 @@ pub(crate) struct RawRegulateFlow {
 pub(crate) struct RawRegulateString {
     pub bytes: u64,
     pub flows: u64,
+    pub free_bytes: u64,
+    pub free_flows: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -492,8 +500,8 @@ const _: () = assert!(size_of::<RawMember>() == 24);
 const _: () = assert!(size_of::<RawFlow>() == 40);
 const _: () = assert!(size_of::<Recovered>() == 24);
 const _: () = assert!(size_of::<RawRecoverCount>() == 16);
-const _: () = assert!(size_of::<RawRegulateFlow>() == 24);
-const _: () = assert!(size_of::<RawRegulateString>() == 16);
+const _: () = assert!(size_of::<RawRegulateFlow>() == 48);
+const _: () = assert!(size_of::<RawRegulateString>() == 32);
 const _: () = assert!(size_of::<RawRegulateCount>() == 16);
 const _: () = assert!(size_of::<RawString>() == 28);
 const _: () = assert!(size_of::<RawTable>() == 500);

@@ -154,8 +154,10 @@ impl Loaded {
     }
 
     /// Loads and pins a program that nothing is attached to.
-    pub(crate) fn pin_only(&mut self, program: &'static str) -> Result<(), BpfError> {
-        self.attach(program, &[], TcAttachType::Ingress)
+    pub(crate) fn pin_only(&mut self, program: &'static str) -> Result<SchedClassifier, BpfError> {
+        self.attach(program, &[], TcAttachType::Ingress)?;
+        let refused = |source| BpfError::Program { program, source: Box::new(source) };
+        SchedClassifier::from_pin(self.directory.join(program)).map_err(refused)
     }
 
     /// Takes a map out, as the type that fits its kind. It must live until the

@@ -1,5 +1,6 @@
 //! The copies that `bpf/recover.h` makes, for any object that includes it.
 
+use super::capture::Resent;
 use super::error::BpfError;
 use super::layout::{RECOVER_OUT, RawRecoverCount, Recovered};
 use super::loader::Loaded;
@@ -47,6 +48,7 @@ pub struct Copies {
     control: Array<MapData, u32>,
     packets: RingBuf<MapData>,
     counts: PerCpuArray<MapData, RawRecoverCount>,
+    resent: Resent,
 }
 
 impl Copies {
@@ -56,6 +58,7 @@ impl Copies {
             control: loaded.map(control)?,
             packets: loaded.map(packets)?,
             counts: loaded.map(counts)?,
+            resent: Resent::of(loaded)?,
         })
     }
 
@@ -89,6 +92,18 @@ impl Copies {
             }
         }
         count
+    }
+
+    /// Does somebody watch what the programs do to packets?
+    #[must_use]
+    pub fn is_watched(&self) -> bool {
+        self.resent.is_watched()
+    }
+
+    /// Shows whoever watches a packet that was sent again, IP header first, as one
+    /// of the interface `ifindex`; 0 where the routes have chosen it.
+    pub fn show_resent(&mut self, ifindex: u32, packet: &[u8]) {
+        self.resent.show(ifindex, packet);
     }
 
     /// Packets that were copied, and that found no room in the ring.

@@ -4,8 +4,8 @@
 use super::batch;
 use super::error::BpfError;
 use super::layout::{
-    REGULATE_FAR_FIN, REGULATE_NEAR_FIN, REGULATE_RESET, RawKey, RawRegulateCount, RawRegulateFlow,
-    RawRegulateString, STRINGS_MAX,
+    REGULATE_FAR_FIN, REGULATE_NEAR_FIN, REGULATE_RESET, REGULATE_UNCAPPED, RawKey,
+    RawRegulateCount, RawRegulateFlow, RawRegulateString, STRINGS_MAX,
 };
 use super::loader::Loaded;
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
@@ -24,6 +24,21 @@ pub struct Measured {
     pub bytes: u64,
     /// Counts a flow once in every interval in which it sent something.
     pub flows: u64,
+    /// The same of those flows that were promised more before than the cap, and
+    /// do not feel it yet.
+    pub free_bytes: u64,
+    pub free_flows: u64,
+}
+
+impl std::iter::Sum for Measured {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, it| Self {
+            bytes: sum.bytes + it.bytes,
+            flows: sum.flows + it.flows,
+            free_bytes: sum.free_bytes + it.free_bytes,
+            free_flows: sum.free_flows + it.free_flows,
+        })
+    }
 }
 
 /// The maps of one loaded object.
@@ -57,34 +72,35 @@ impl Regulated {
         let left = this.control.get(&0, 0).map_err(BpfError::map("regulate_control"))?;
         let [.., a, b] = left.to_ne_bytes();
         this.session = u16::from_ne_bytes([a, b]);
-        this.stop()?;
+        this.write(0)?;
         Ok(this)
     }
 
-    /// Caps every window at `window_bytes` from now on.
+    /// From now on receivers promise no more than their senders are about to use,
+    /// so that a cap is felt soon after it is set.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
-    pub fn start(&mut self, window_bytes: u32) -> Result<(), BpfError> {
+    pub fn watch(&mut self) -> Result<(), BpfError> {
         self.session = self.session.checked_add(1).unwrap_or(1);
-        self.set_window(window_bytes)
+        self.uncap()
     }
 
-    /// The next interval begins, with this cap.
+    /// Caps nothing any more, and watches on.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses.
+    pub fn uncap(&mut self) -> Result<(), BpfError> {
+        self.write(REGULATE_UNCAPPED)
+    }
+
+    /// The next interval begins, with this cap on every window.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
     pub fn set_window(&mut self, window_bytes: u32) -> Result<(), BpfError> {
         self.interval = self.interval.wrapping_add(1);
-        self.write(window_bytes.max(1))
-    }
-
-    /// Caps nothing any more.
-    ///
-    /// # Errors
-    /// [`BpfError::Map`] if the kernel refuses.
-    pub fn stop(&mut self) -> Result<(), BpfError> {
-        self.write(0)
+        self.write(window_bytes.clamp(1, REGULATE_UNCAPPED - 1))
     }
 
     fn write(&mut self, window_bytes: u32) -> Result<(), BpfError> {
@@ -97,7 +113,7 @@ impl Regulated {
         self.control.set(0, word, 0).map_err(BpfError::map("regulate_control"))
     }
 
-    /// What has gone into a string; only counted while it is on.
+    /// What has gone into a string; only counted while it watches.
     #[must_use]
     pub fn measured(&self, string: usize) -> Measured {
         let index = u32::try_from(string.min(STRINGS_MAX)).unwrap_or(0);
@@ -105,10 +121,13 @@ impl Regulated {
         values.map_or_else(
             |_| Measured::default(),
             |values| {
-                values.iter().fold(Measured::default(), |sum, it| Measured {
-                    bytes: sum.bytes + it.bytes,
-                    flows: sum.flows + it.flows,
-                })
+                let one = |it: &RawRegulateString| Measured {
+                    bytes: it.bytes,
+                    flows: it.flows,
+                    free_bytes: it.free_bytes,
+                    free_flows: it.free_flows,
+                };
+                values.iter().map(one).sum()
             },
         )
     }

@@ -147,9 +147,7 @@ pub(super) fn ask(
     let classifier = SchedClassifier::from_pin(pin).map_err(failed)?;
     let before = question.frame();
     let mut after = vec![0; before.len() + 256];
-    let mut context = [0; CONTEXT_BYTES];
-    context[CONTEXT_MARK..CONTEXT_MARK + 4].copy_from_slice(&TRACE_MARK.to_ne_bytes());
-    context[CONTEXT_IFINDEX..CONTEXT_IFINDEX + 4].copy_from_slice(&ifindex.to_ne_bytes());
+    let context = context(TRACE_MARK, ifindex);
     let mut context_after = [0; CONTEXT_BYTES];
     let mut options = TestRunOptions::new();
     options.data_in = Some(&before);
@@ -167,6 +165,14 @@ pub(super) fn ask(
         _ => Verdict::Dropped,
     };
     Ok(Traced { verdict, how, member, before, after })
+}
+
+/// A packet's context: its mark, and where it came in.
+pub(super) fn context(mark: u32, ifindex: u32) -> [u8; CONTEXT_BYTES] {
+    let mut context = [0; CONTEXT_BYTES];
+    context[CONTEXT_MARK..CONTEXT_MARK + 4].copy_from_slice(&mark.to_ne_bytes());
+    context[CONTEXT_IFINDEX..CONTEXT_IFINDEX + 4].copy_from_slice(&ifindex.to_ne_bytes());
+    context
 }
 
 /// The mean time of `repeat` runs of the pinned `program` on the packet, which is

@@ -6,9 +6,10 @@
 use super::batch;
 use super::error::BpfError;
 use super::layout::{
-    RawString, RawTable, RawTraffic, RawTransitFlow, RawTransitKey, STRING_V4, STRING_V6,
-    STRINGS_MAX, TRANSIT_COUNTERS, TRANSIT_FROM_OUTSIDE, TRANSIT_FROM_STRING, TRANSIT_LEADS,
-    TRANSIT_OUTSIDE_FIN, TRANSIT_RESET, TRANSIT_RETURN_ALL, TRANSIT_SLOTS, TRANSIT_STRING_FIN,
+    REGULATE_FLOWS_DEFAULT, RawKey, RawRegulateFlow, RawRegulateString, RawString, RawTable,
+    RawTraffic, RawTransitFlow, RawTransitKey, STRING_V4, STRING_V6, STRINGS_MAX, TRANSIT_COUNTERS,
+    TRANSIT_FROM_OUTSIDE, TRANSIT_FROM_STRING, TRANSIT_LEADS, TRANSIT_OUTSIDE_FIN, TRANSIT_RESET,
+    TRANSIT_RETURN_ALL, TRANSIT_SLOTS, TRANSIT_STRING_FIN,
 };
 use super::loader::{Counters, Object};
 use super::net;
@@ -327,6 +328,13 @@ fn check_pins(config: &TransitConfig) -> Result<(), BpfError> {
         ),
         ("transit_traffic", key, size_of::<RawTraffic>(), 2 * STRINGS_MAX as u32),
         ("counters", key, size_of::<u64>(), TRANSIT_COUNTERS.len() as u32),
+        (
+            "regulate_flows",
+            size_of::<RawKey>(),
+            size_of::<RawRegulateFlow>(),
+            REGULATE_FLOWS_DEFAULT,
+        ),
+        ("regulate_strings", key, size_of::<RawRegulateString>(), STRINGS_MAX as u32),
     ];
     OBJECT.check_pins(&config.pin_dir, &expected)
 }

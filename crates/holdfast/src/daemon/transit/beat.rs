@@ -7,6 +7,9 @@
 //! the other edge's session; and a session is believed only after it has echoed
 //! a number of ours that no session has echoed before, so that what was recorded
 //! in an earlier life of either edge proves nothing.
+//!
+//! A datagram also says for how long the echoed number has waited at its sender,
+//! so that the echo tells the round trip through the string.
 
 use crate::config::transit::Side;
 use blake2::digest::consts::U16;
@@ -15,10 +18,12 @@ use holdfast_edge::strings::STRINGS_MAX;
 
 /// Size of every heartbeat.
 pub const BEAT_BYTES: usize = BODY_BYTES + TAG_BYTES;
-const BODY_BYTES: usize = 40;
+const BODY_BYTES: usize = 44;
 const TAG_BYTES: usize = 16;
 /// Name and version of the format.
-const MAGIC: [u8; 5] = *b"HFSB\x01";
+const MAGIC: [u8; 5] = *b"HFSB\x02";
+/// Heartbeats of which it is known when they were sent.
+const SENT_KEPT: u64 = 128;
 
 /// Why a datagram does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +44,9 @@ pub struct Fresh {
     /// How much further its number is than that of the one before on this string;
     /// 0 if there was none.
     pub step: u64,
+    /// From here through the string and back, without the time that the other edge
+    /// took, ns; `None` where what it echoes is too old.
+    pub round_trip_ns: Option<u64>,
 }
 
 /// What a heartbeat says.
@@ -50,6 +58,8 @@ struct Beat {
     session: u64,
     number: u64,
     echo: Echo,
+    /// How long the echoed one has waited for this, µs.
+    held_us: u32,
 }
 
 /// The last datagram that was received on a string.
@@ -73,11 +83,15 @@ pub struct Beats {
     lost_number: u64,
     peer_lost: u8,
     strings: [Heard; STRINGS_MAX],
+    /// When number `n` was sent, at `n % SENT_KEPT`, ns.
+    sent: [u64; SENT_KEPT as usize],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Heard {
     echo: Echo,
+    /// When that came, ns.
+    came: u64,
     /// Highest number in the believed session.
     number: u64,
 }
@@ -96,20 +110,24 @@ impl Beats {
             lost_number: 0,
             peer_lost: 0,
             strings: [Heard::default(); STRINGS_MAX],
+            sent: [0; SENT_KEPT as usize],
         }
     }
 
     /// The next heartbeat for `string`; `lost` are the strings that this edge has
-    /// declared dead.
-    pub fn send(&mut self, string: usize, lost: u32) -> [u8; BEAT_BYTES] {
+    /// declared dead; `now` is in ns.
+    pub fn send(&mut self, now: u64, string: usize, lost: u32) -> [u8; BEAT_BYTES] {
         self.number += 1;
+        self.sent[(self.number % SENT_KEPT) as usize] = now;
+        let Heard { echo, came, .. } = self.strings[string];
         let beat = Beat {
             side: self.side,
             string: string as u8,
             lost: lost as u8,
             session: self.session,
             number: self.number,
-            echo: self.strings[string].echo,
+            echo,
+            held_us: u32::try_from(now.saturating_sub(came) / 1000).unwrap_or(u32::MAX),
         };
         beat.encode(&self.key)
     }
@@ -118,7 +136,7 @@ impl Beats {
     ///
     /// # Errors
     /// [`Reject`], and nothing has changed but what is echoed.
-    pub fn receive(&mut self, string: usize, datagram: &[u8]) -> Result<Fresh, Reject> {
+    pub fn receive(&mut self, now: u64, string: usize, datagram: &[u8]) -> Result<Fresh, Reject> {
         let beat = Beat::decode(datagram, &self.key).ok_or(Reject::Forged)?;
         if beat.side != self.side.other() || usize::from(beat.string) != string {
             return Err(Reject::Forged);
@@ -127,6 +145,7 @@ impl Beats {
         let heard = &mut self.strings[string];
         if beat.session != self.peer {
             heard.echo = Echo { session: beat.session, number: beat.number };
+            heard.came = now;
             if proof <= self.proven {
                 return Err(Reject::Unproven);
             }
@@ -142,11 +161,23 @@ impl Beats {
         let step = if heard.number == 0 { 0 } else { beat.number - heard.number };
         heard.number = beat.number;
         heard.echo = Echo { session: beat.session, number: beat.number };
+        heard.came = now;
         if beat.number > self.lost_number {
             self.lost_number = beat.number;
             self.peer_lost = beat.lost;
         }
-        Ok(Fresh { peer_lost: u32::from(self.peer_lost), step })
+        let round_trip_ns = self.round_trip(now, proof, beat.held_us);
+        Ok(Fresh { peer_lost: u32::from(self.peer_lost), step, round_trip_ns })
+    }
+
+    /// How long the heartbeat `number` of ours, echoed after `held_us`, was on its
+    /// way.
+    fn round_trip(&self, now: u64, number: u64, held_us: u32) -> Option<u64> {
+        if number == 0 || number > self.number || self.number - number >= SENT_KEPT {
+            return None;
+        }
+        let sent = self.sent[(number % SENT_KEPT) as usize];
+        now.checked_sub(sent)?.checked_sub(u64::from(held_us) * 1000)
     }
 }
 
@@ -163,6 +194,7 @@ impl Beat {
         for word in [self.session, self.number, self.echo.session, self.echo.number] {
             put(&word.to_le_bytes());
         }
+        put(&self.held_us.to_le_bytes());
         let tag = tag(key, &bytes[..BODY_BYTES]);
         bytes[BODY_BYTES..].copy_from_slice(&tag);
         bytes
@@ -187,6 +219,7 @@ impl Beat {
             session: word(0)?,
             number: word(1)?,
             echo: Echo { session: word(2)?, number: word(3)? },
+            held_us: u32::from_le_bytes(body.get(40..44)?.try_into().ok()?),
         })
     }
 }
@@ -210,7 +243,7 @@ mod tests {
 
     impl LostBy for Beats {
         fn lost_by(&mut self, string: usize, datagram: &[u8]) -> Result<u32, Reject> {
-            self.receive(string, datagram).map(|fresh| fresh.peer_lost)
+            self.receive(0, string, datagram).map(|fresh| fresh.peer_lost)
         }
     }
 
@@ -223,8 +256,8 @@ mod tests {
         let (mut near, mut far) = edges();
         for _ in 0..2 {
             for string in 0..strings {
-                let _first = far.lost_by(string, &near.send(string, 0));
-                let _first = near.lost_by(string, &far.send(string, 0));
+                let _first = far.lost_by(string, &near.send(0, string, 0));
+                let _first = near.lost_by(string, &far.send(0, string, 0));
             }
         }
         (near, far)
@@ -233,59 +266,75 @@ mod tests {
     #[test]
     fn two_edges_believe_each_other_after_one_exchange() {
         let (mut near, mut far) = edges();
-        assert_eq!(far.lost_by(0, &near.send(0, 0)), Err(Reject::Unproven));
-        assert_eq!(near.lost_by(0, &far.send(0, 0)), Ok(0));
-        assert_eq!(far.lost_by(0, &near.send(0, 2)), Ok(2));
+        assert_eq!(far.lost_by(0, &near.send(0, 0, 0)), Err(Reject::Unproven));
+        assert_eq!(near.lost_by(0, &far.send(0, 0, 0)), Ok(0));
+        assert_eq!(far.lost_by(0, &near.send(0, 0, 2)), Ok(2));
     }
 
     #[test]
     fn a_datagram_counts_once_for_its_string_and_its_edge() {
         let (mut near, mut far) = acquainted(2);
-        let beat = near.send(0, 0);
+        let beat = near.send(0, 0, 0);
         assert_eq!(far.lost_by(1, &beat), Err(Reject::Forged));
         assert_eq!(near.lost_by(0, &beat), Err(Reject::Forged));
         assert_eq!(far.lost_by(0, &beat), Ok(0));
         assert_eq!(far.lost_by(0, &beat), Err(Reject::Replayed));
-        let older = near.send(0, 0);
-        assert_eq!(far.lost_by(0, &near.send(0, 0)), Ok(0));
+        let older = near.send(0, 0, 0);
+        assert_eq!(far.lost_by(0, &near.send(0, 0, 0)), Ok(0));
         assert_eq!(far.lost_by(0, &older), Err(Reject::Replayed));
         let mut stranger = Beats::new([8; 32], Side::Near, 11);
-        assert_eq!(far.lost_by(0, &stranger.send(0, 0)), Err(Reject::Forged));
+        assert_eq!(far.lost_by(0, &stranger.send(0, 0, 0)), Err(Reject::Forged));
     }
 
     #[test]
     fn missing_numbers_are_noticed() {
         let (mut near, mut far) = acquainted(1);
         let step =
-            |far: &mut Beats, beat: [u8; BEAT_BYTES]| far.receive(0, &beat).expect("fresh").step;
-        assert_eq!(step(&mut far, near.send(0, 0)), 1);
-        let _lost = near.send(0, 0);
-        assert_eq!(step(&mut far, near.send(0, 0)), 2);
+            |far: &mut Beats, beat: [u8; BEAT_BYTES]| far.receive(0, 0, &beat).expect("fresh").step;
+        assert_eq!(step(&mut far, near.send(0, 0, 0)), 1);
+        let _lost = near.send(0, 0, 0);
+        assert_eq!(step(&mut far, near.send(0, 0, 0)), 2);
+    }
+
+    #[test]
+    fn an_echo_tells_the_round_trip() {
+        const MS: u64 = 1_000_000;
+        let (mut near, mut far) = acquainted(1);
+        let there = near.send(100 * MS, 0, 0);
+        far.receive(7, 0, &there).expect("fresh");
+        let back = far.send(7 + 20 * MS, 0, 0);
+        let fresh = near.receive(123 * MS, 0, &back).expect("fresh");
+        assert_eq!(fresh.round_trip_ns, Some(3 * MS), "20 of 23 ms at the far edge");
+        for _ in 0..SENT_KEPT {
+            let _lost = near.send(200 * MS, 0, 0);
+        }
+        let fresh = near.receive(201 * MS, 0, &far.send(7 + 98 * MS, 0, 0)).expect("fresh");
+        assert_eq!(fresh.round_trip_ns, None, "forgotten");
     }
 
     #[test]
     fn the_latest_word_on_lost_strings_counts() {
         let (mut near, mut far) = acquainted(2);
-        let early = near.send(0, 0b01);
-        assert_eq!(far.lost_by(1, &near.send(1, 0b10)), Ok(0b10));
+        let early = near.send(0, 0, 0b01);
+        assert_eq!(far.lost_by(1, &near.send(0, 1, 0b10)), Ok(0b10));
         assert_eq!(far.lost_by(0, &early), Ok(0b10), "it was on its way for longer");
     }
 
     #[test]
     fn another_life_is_believed_and_the_old_one_is_not() {
         let (mut near, mut far) = acquainted(1);
-        let recorded = far.send(0, 0xff);
+        let recorded = far.send(0, 0, 0xff);
         let mut reborn = Beats::new(KEY, Side::Far, 33);
-        assert_eq!(near.lost_by(0, &reborn.send(0, 0)), Err(Reject::Unproven));
-        assert_eq!(reborn.lost_by(0, &near.send(0, 0)), Ok(0));
-        assert_eq!(near.lost_by(0, &reborn.send(0, 0)), Ok(0));
+        assert_eq!(near.lost_by(0, &reborn.send(0, 0, 0)), Err(Reject::Unproven));
+        assert_eq!(reborn.lost_by(0, &near.send(0, 0, 0)), Ok(0));
+        assert_eq!(near.lost_by(0, &reborn.send(0, 0, 0)), Ok(0));
         assert_eq!(near.lost_by(0, &recorded), Err(Reject::Unproven));
         // What is echoed now is the recorded session; the next true one repairs it.
-        assert_eq!(near.lost_by(0, &reborn.send(0, 0)), Ok(0));
-        assert_eq!(reborn.lost_by(0, &near.send(0, 0)), Ok(0));
+        assert_eq!(near.lost_by(0, &reborn.send(0, 0, 0)), Ok(0));
+        assert_eq!(reborn.lost_by(0, &near.send(0, 0, 0)), Ok(0));
         // And one of our own earlier lives.
         let mut newborn = Beats::new(KEY, Side::Near, 44);
-        for beat in [recorded, reborn.send(0, 0)] {
+        for beat in [recorded, reborn.send(0, 0, 0)] {
             assert_eq!(newborn.lost_by(0, &beat), Err(Reject::Unproven));
         }
     }
@@ -294,7 +343,7 @@ mod tests {
         #[test]
         fn no_bit_may_change(index in 0..BEAT_BYTES * 8) {
             let (mut near, mut far) = acquainted(1);
-            let mut beat = near.send(0, 0);
+            let mut beat = near.send(0, 0, 0);
             beat[index / 8] ^= 1 << (index % 8);
             prop_assert_eq!(far.lost_by(0, &beat), Err(Reject::Forged));
         }
@@ -303,7 +352,7 @@ mod tests {
         fn garbage_changes_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let (mut near, mut far) = acquainted(1);
             prop_assert_eq!(far.lost_by(0, &bytes), Err(Reject::Forged));
-            let whole = near.send(0, 0);
+            let whole = near.send(0, 0, 0);
             for len in 0..BEAT_BYTES {
                 prop_assert_eq!(far.lost_by(0, &whole[..len]), Err(Reject::Forged));
             }

@@ -5,9 +5,11 @@ use crate::config::transit::{Side, StringEnd, TransitConfig};
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
 use holdfast_cluster::detector::{Detector, DetectorOutput, Peer};
+use holdfast_edge::QueueDelay;
 use holdfast_edge::strings::Strings;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
 
 /// Datagrams taken from one string before the others have their turn: whoever
 /// floods a string delays no other, and not for long.
@@ -27,6 +29,7 @@ struct Line {
     socket: UdpSocket,
     peer: SocketAddr,
     detector: Detector,
+    delay: QueueDelay,
 }
 
 /// See the module.
@@ -68,7 +71,8 @@ impl Lines {
                 )
             })?;
             let peer = string.end(side.other()).address;
-            Ok(Line { socket, peer, detector: Detector::new(Nanos(0), period) })
+            let detector = Detector::new(Nanos(0), period);
+            Ok(Line { socket, peer, detector, delay: QueueDelay::default() })
         };
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(std::io::Error::other)?;
@@ -90,9 +94,9 @@ impl Lines {
     }
 
     /// One heartbeat through every string. What cannot be sent is as good as lost.
-    pub(super) fn send(&mut self, lost: u32) {
+    pub(super) fn send(&mut self, now: Nanos, lost: u32) {
         for (string, line) in self.lines.iter().enumerate() {
-            let beat = self.beats.send(string, lost);
+            let beat = self.beats.send(now.0, string, lost);
             let _lost = line.socket.send_to(&beat, line.peer);
         }
     }
@@ -110,8 +114,11 @@ impl Lines {
                     self.rejected.forged += 1;
                     continue;
                 }
-                match self.beats.receive(string, &bytes[..len]) {
-                    Ok(Fresh { peer_lost, step }) => {
+                match self.beats.receive(now.0, string, &bytes[..len]) {
+                    Ok(Fresh { peer_lost, step, round_trip_ns }) => {
+                        if let Some(round_trip) = round_trip_ns {
+                            line.delay.handle_round_trip(now.0, round_trip);
+                        }
                         if line.detector.peer() == Peer::Dead {
                             line.detector = Detector::new(now, self.period);
                         }
@@ -124,6 +131,12 @@ impl Lines {
                 }
             }
         }
+    }
+
+    /// How long packets wait in front of a string, there or back, since this was
+    /// asked last.
+    pub(super) fn queue_delay(&mut self, string: usize) -> Option<Duration> {
+        self.lines.get_mut(string)?.delay.take().map(Duration::from_nanos)
     }
 
     /// Tells the machine who is silent.

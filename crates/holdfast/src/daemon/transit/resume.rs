@@ -8,6 +8,7 @@ use crate::daemon::recover::{Exit, Recoverer, Way};
 use crate::daemon::regulate::Regulator;
 use anyhow::{Context, Result};
 use holdfast_linux::bpf::{NO_STRING, Transit};
+use holdfast_linux::link::Link;
 use holdfast_linux::raw::RawSender;
 use std::rc::Rc;
 use std::time::Instant;
@@ -20,14 +21,15 @@ pub(super) fn components(
     let copies = bpf.take_copies().context("the copies are taken")?;
     let regulated = bpf.take_regulated().context("the cap is taken")?;
     let recoverer = Recoverer::new(&config.recover, copies, now)?;
-    Ok((recoverer, Regulator::new(&config.regulate, regulated, now)))
+    Ok((recoverer, Regulator::new(&config.regulate, regulated, now)?))
 }
 
 /// A way out for each string, by the routes that lead into it.
 pub(super) fn exits(config: &TransitConfig, side: Side) -> Result<Vec<Rc<Exit>>> {
     let exit = |string: &crate::config::transit::TransitString| {
-        let raw = RawSender::open_on(&string.end(side).interface)?;
-        Ok(Rc::new(Exit::Routed(raw)))
+        let interface = &string.end(side).interface;
+        let ifindex = Link::by_name(interface)?.index;
+        Ok(Rc::new(Exit::Routed { raw: RawSender::open_on(interface)?, ifindex }))
     };
     config.strings.iter().map(exit).collect()
 }
@@ -39,7 +41,7 @@ impl TransitDaemon<'_> {
             self.recoverer.on_readable(now);
         }
         self.recoverer.poll(now);
-        self.regulator.poll(now)?;
+        self.poll_regulator(now)?;
         if self.machine.is_in_doubt() {
             if self.recoverer.start(now)? {
                 self.events.add("cache", "packets may be lost: they are kept");
@@ -48,6 +50,15 @@ impl TransitDaemon<'_> {
             self.events.add("cache", "all is well: nothing is kept any more");
         }
         Ok(())
+    }
+
+    fn poll_regulator(&mut self, now: Instant) -> Result<()> {
+        let Self { regulator, lines, config, .. } = self;
+        let waiting = |string: usize| {
+            let bytes_per_s = config.strings[string].capacity as f64 / 8.0;
+            lines.queue_delay(string).map(|delay| delay.as_secs_f64() * bytes_per_s)
+        };
+        Ok(regulator.poll(now, |strings| strings.iter().copied().map(waiting).sum())?)
     }
 
     /// What was cached on its way into these strings goes into one that is in use:
