@@ -7,6 +7,7 @@ mod concurrency;
 mod emulator;
 pub(crate) mod faults;
 mod latency;
+mod ns3;
 mod promotion;
 mod recover;
 mod redirect;

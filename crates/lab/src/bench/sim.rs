@@ -1,6 +1,7 @@
-//! How fast the packet simulator is, on the scenarios that were measured with
-//! ns-3.48 (`-O3 -march=native`): CPU seconds, packet-hops and memory.
+//! How fast the packet simulator is: CPU seconds, packet-hops and memory, beside
+//! an installed ns-3 in turn, and beside what ns-3.48 (`-O3 -march=native`) took.
 
+use super::ns3::Ns3;
 use anyhow::Result;
 use clap::Args;
 use holdfast_sim::net::dumbbell::{Dumbbell, active_active};
@@ -27,6 +28,10 @@ const FLOW_BPS: u64 = 10_000_000;
 /// What ns-3.48 took on two cores of a Xeon: CPU seconds and MB.
 const NS3_ACTIVE: (f64, f64) = (7.0, 26.0);
 const NS3_THOUSAND: (f64, f64) = (56.3, 195.0);
+
+/// A scenario's names, ours and ns-3's.
+const ACTIVE: (&str, &str) = ("section 7.4", "active");
+const THOUSAND: (&str, &str) = ("1000 flows of 1000 segments", "thousand");
 
 /// Options of the bench.
 #[derive(Args, Clone, Debug)]
@@ -57,6 +62,22 @@ pub struct SimBenchRow {
     pub ns3_memory_mb: Option<f64>,
 }
 
+/// One scenario here and in ns-3, in turn.
+#[derive(Clone, Debug, Serialize)]
+pub struct BesideRow {
+    pub scenario: &'static str,
+    /// Medians of the runs.
+    pub cpu_seconds: f64,
+    pub ns3_cpu_seconds: f64,
+}
+
+/// All that were run in ns-3 too.
+#[derive(Clone, Debug, Serialize)]
+pub struct Beside {
+    pub version: String,
+    pub rows: Vec<BesideRow>,
+}
+
 /// All of them.
 #[derive(Clone, Debug, Serialize)]
 pub struct SimBenchReport {
@@ -64,6 +85,9 @@ pub struct SimBenchReport {
     pub rows: Vec<SimBenchRow>,
     /// The dearest packet-hop of 10 to 10,000 flows over the cheapest.
     pub hop_cost_ratio: f64,
+    /// An ns-3 that is installed, or why there is none.
+    pub ns3: Option<Beside>,
+    pub ns3_not_measured: Option<String>,
 }
 
 /// Runs the bench.
@@ -72,7 +96,7 @@ pub struct SimBenchReport {
 /// When a scenario cannot be run.
 pub fn run(args: &SimBenchArgs) -> Result<SimBenchReport> {
     // The smallest first: memory is a peak of the process.
-    let mut rows = vec![measure("section 7.4", &section_7_4(), args.runs, Some(NS3_ACTIVE))?];
+    let mut rows = vec![measure(ACTIVE.0, &section_7_4(), args.runs, Some(NS3_ACTIVE))?];
     let mut costs = Vec::new();
     for flows in [10, 100, 1000, 10_000] {
         // The same for each flow however many there are: no losses, no timeouts.
@@ -82,11 +106,36 @@ pub fn run(args: &SimBenchArgs) -> Result<SimBenchReport> {
         rows.push(row);
     }
     let thousand = shared(1000, 1000, 100_000_000);
-    rows.push(measure("1000 flows of 1000 segments", &thousand, args.runs, Some(NS3_THOUSAND))?);
+    rows.push(measure(THOUSAND.0, &thousand, args.runs, Some(NS3_THOUSAND))?);
     let dearest = costs.iter().copied().fold(0.0, f64::max);
     let cheapest = costs.iter().copied().fold(f64::MAX, f64::min);
     let hop_cost_ratio = dearest / cheapest;
-    Ok(SimBenchReport { schema: "holdfast.lab.bench.sim/1", rows, hop_cost_ratio })
+    let scenarios = [(ACTIVE, section_7_4()), (THOUSAND, thousand)];
+    let (ns3, ns3_not_measured) = match beside(&scenarios, args.runs) {
+        Ok(beside) => (Some(beside), None),
+        Err(error) => (None, Some(format!("{error:#}"))),
+    };
+    let schema = "holdfast.lab.bench.sim/1";
+    Ok(SimBenchReport { schema, rows, hop_cost_ratio, ns3, ns3_not_measured })
+}
+
+/// Runs scenarios here and in ns-3 in turn, so that both see the same machine.
+fn beside(scenarios: &[((&'static str, &str), Scenario)], runs: u64) -> Result<Beside> {
+    let ns3 = Ns3::find()?;
+    let mut rows = Vec::new();
+    for ((name, theirs), scenario) in scenarios {
+        let mut times = [Vec::new(), Vec::new()];
+        for _ in 0..runs {
+            let begun = cpu_seconds();
+            simulate(scenario)?;
+            times[0].push(cpu_seconds() - begun);
+            times[1].push(ns3.run(theirs)?);
+        }
+        let [cpu_seconds, ns3_cpu_seconds] =
+            times.map(|times| super::stats::Summary::of(&times).median);
+        rows.push(BesideRow { scenario: *name, cpu_seconds, ns3_cpu_seconds });
+    }
+    Ok(Beside { version: ns3.version.clone(), rows })
 }
 
 /// 100 flows, two strings, buffers of 750 packets, 60 s.
@@ -189,5 +238,16 @@ impl SimBenchReport {
         println!(
             "ns-3: 3.48, -O3 -march=native, measured once on two cores of a Xeon; MB is the peak so far"
         );
+        if let Some(reason) = &self.ns3_not_measured {
+            println!("ns-3 on this machine: not measured: {reason}");
+        }
+        if let Some(it) = &self.ns3 {
+            for row in &it.rows {
+                println!(
+                    "{:<28} {:>8.3} CPU s here, {:>8.3} in ns-{} on this machine, in turn",
+                    row.scenario, row.cpu_seconds, row.ns3_cpu_seconds, it.version
+                );
+            }
+        }
     }
 }

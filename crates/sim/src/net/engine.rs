@@ -1,11 +1,14 @@
 //! The event loop. In the steady state nothing is allocated: packets live in a
 //! slab, events in the wheel, and a hop is one event.
 
+mod fetch;
+
 use super::link::Link;
 use super::outcome::{
     BINS_MAX, FlowOutcome, OVERFLOWS_MAX, Outcome, QUEUE_BIN_NS, QueueOutcome, Tap,
 };
 use super::packet::{Packet, Slab};
+use super::route::{Goes, Routes, Step};
 use super::scenario::{CutAt, Hop, Scenario, ScenarioError};
 use super::switch::Switch;
 use super::wheel::Wheel;
@@ -25,25 +28,39 @@ enum Event {
     SwitchTimer(u32),
 }
 
-/// A flow's endpoints and what is known of it.
-struct Flow {
-    sender: Sender,
-    receiver: Receiver,
+/// A flow's sending end; what its acknowledgements touch comes first.
+#[repr(C, align(64))]
+struct Source {
+    /// When a timer is scheduled; a later deadline waits for the earlier event.
+    armed: Ns,
     profile: u32,
-    path: u32,
-    /// Where its data's hops begin, and those of the answers.
-    route: [u32; 2],
-    string: u32,
-    wish: Option<u32>,
-    segments: u32,
-    moved: bool,
-    /// When timers are scheduled; a later deadline waits for the earlier event.
-    sender_armed: Ns,
-    receiver_armed: Ns,
-    start_ns: Ns,
+    /// Where its data's steps begin.
+    route: u32,
+    sender: Sender,
     connected_ns: Ns,
-    received_ns: Ns,
     finished_ns: Ns,
+}
+
+/// A flow's receiving end, two lines of the cache that are fetched together.
+#[repr(align(128))]
+struct Sink {
+    armed: Ns,
+    profile: u32,
+    /// Where its answers' steps begin.
+    route: u32,
+    segments: u32,
+    received_ns: Ns,
+    receiver: Receiver,
+}
+
+const _: () = assert!(size_of::<Sink>() == 128);
+
+/// What packets do not need to know of their flow.
+struct Flow {
+    path: u32,
+    wish: Option<u32>,
+    moved: bool,
+    start_ns: Ns,
 }
 
 /// No time.
@@ -56,15 +73,24 @@ pub struct Network<'a> {
     wheel: Wheel<Event>,
     packets: Slab,
     links: Vec<Link>,
-    /// All paths, one behind the other, each direction with `None` at its end.
-    hops: Vec<Option<Hop>>,
+    routes: Routes,
     cut: Vec<CutAt>,
     switches: Vec<Switch>,
     flows: Vec<Flow>,
-    watched: Vec<Option<u32>>,
+    sources: Vec<Source>,
+    sinks: Vec<Sink>,
+    /// The string of each flow.
+    strings: Vec<u32>,
+    /// The first steps of each flow's data and of its answers.
+    departures: Vec<[Step; 2]>,
     outcome: Outcome,
     tap: Option<&'a mut dyn Tap>,
+    /// It does not fit into a processor's cache, so that what comes is fetched.
+    is_large: bool,
 }
+
+/// More flows than that make a simulation large.
+const SMALL_FLOWS_MAX: usize = 500;
 
 impl<'a> Network<'a> {
     /// Builds what a scenario describes.
@@ -73,65 +99,76 @@ impl<'a> Network<'a> {
     /// When the scenario names what is not there.
     pub fn new(scenario: &'a Scenario) -> Result<Self, ScenarioError> {
         scenario.check()?;
-        let link = |(index, spec)| Link::new(spec, Rng::new(scenario.seed, index as u64 + 1));
+        let queue = |link: &u32| QueueOutcome { link: *link, ..QueueOutcome::default() };
+        let outcome = Outcome {
+            queues: scenario.watch.queues.iter().map(queue).collect(),
+            ..Outcome::default()
+        };
+        let link = |(index, spec)| {
+            let rng = Rng::new(scenario.seed, index as u64 + 1);
+            Link::new(spec, rng, scenario.watch.queues.contains(&(index as u32)))
+        };
+        let count = scenario.flows.len();
         let mut network = Self {
             scenario,
             now: 0,
             wheel: Wheel::default(),
             packets: Slab::default(),
             links: scenario.links.iter().enumerate().map(link).collect(),
-            hops: Vec::new(),
+            routes: Routes::new(scenario),
             cut: vec![CutAt::BothEnds; scenario.links.len()],
             switches: scenario.switches.iter().map(Switch::new).collect(),
-            flows: Vec::with_capacity(scenario.flows.len()),
-            watched: vec![None; scenario.links.len()],
-            outcome: Outcome::default(),
+            flows: Vec::with_capacity(count),
+            sources: Vec::with_capacity(count),
+            sinks: Vec::with_capacity(count),
+            strings: vec![0; count],
+            departures: Vec::with_capacity(count),
+            outcome,
             tap: None,
+            is_large: count > SMALL_FLOWS_MAX,
         };
-        network.outcome.flows = vec![FlowOutcome::default(); scenario.flows.len()];
+        if network.is_large {
+            network.wheel.look_ahead(fetch::AHEAD);
+        }
         network.schedule();
         Ok(network)
     }
 
     fn schedule(&mut self) {
-        for (number, link) in self.scenario.watch.queues.iter().enumerate() {
-            self.watched[*link as usize] = Some(number as u32);
-            self.links[*link as usize].count_waiting();
-            self.outcome.queues.push(QueueOutcome { link: *link, ..QueueOutcome::default() });
-        }
-        let mut routes = Vec::with_capacity(self.scenario.paths.len());
-        for path in &self.scenario.paths {
-            let begins = [&path.forward, &path.back].map(|hops| {
-                let begin = self.hops.len() as u32;
-                self.hops.extend(hops.iter().copied().map(Some).chain([None]));
-                begin
-            });
-            routes.push(begins);
-        }
         for (index, spec) in self.scenario.flows.iter().enumerate() {
             let profile = &self.scenario.profiles[spec.profile as usize];
-            self.flows.push(Flow {
-                sender: Sender::new(profile, spec.segments),
-                receiver: Receiver::default(),
+            let [data, answers] = self.routes.begins(spec.path);
+            self.departures.push([data, answers].map(|place| self.routes.at(place)));
+            self.sources.push(Source {
+                armed: NEVER,
                 profile: spec.profile,
-                path: spec.path,
-                route: routes[spec.path as usize],
-                string: 0,
-                wish: spec.string,
-                segments: spec.segments,
-                moved: false,
-                sender_armed: NEVER,
-                receiver_armed: NEVER,
-                start_ns: spec.start_ns,
+                route: data,
                 connected_ns: NEVER,
-                received_ns: NEVER,
                 finished_ns: NEVER,
+                sender: Sender::new(profile, spec.segments),
+            });
+            self.sinks.push(Sink {
+                armed: NEVER,
+                profile: spec.profile,
+                route: answers,
+                segments: spec.segments,
+                received_ns: NEVER,
+                receiver: Receiver::default(),
+            });
+            self.flows.push(Flow {
+                path: spec.path,
+                wish: spec.string,
+                moved: false,
+                start_ns: spec.start_ns,
             });
             self.wheel.push(spec.start_ns, Event::Start(index as u32));
         }
         for (index, outage) in self.scenario.outages.iter().enumerate() {
             self.wheel.push(outage.from_ns, Event::OutageBegins(index as u32));
             self.wheel.push(outage.until_ns, Event::OutageEnds(index as u32));
+        }
+        if self.scenario.watch.bin_ns.is_some() || self.scenario.watch.windows {
+            self.outcome.flows = vec![FlowOutcome::default(); self.flows.len()];
         }
     }
 
@@ -151,6 +188,9 @@ impl<'a> Network<'a> {
             }
             self.now = at;
             self.outcome.events += 1;
+            if self.is_large {
+                self.fetch();
+            }
             self.handle(event);
         }
         self.finish()
@@ -171,72 +211,77 @@ impl<'a> Network<'a> {
 
     fn start(&mut self, index: u32) {
         let scenario = self.scenario;
-        let flow = &mut self.flows[index as usize];
+        let flow = &self.flows[index as usize];
         let path = &scenario.paths[flow.path as usize];
         let through = path.forward.iter().find_map(|hop| match hop {
             Hop::String { switch, .. } => Some(*switch),
             _ => None,
         });
         if let Some(switch) = through {
-            flow.string = self.switches[switch as usize].assign(flow.wish);
+            self.strings[index as usize] = self.switches[switch as usize].assign(flow.wish);
         }
-        flow.sender.start();
+        self.sources[index as usize].sender.start();
         self.drain_sender(index);
     }
 
     // --- packets -----------------------------------------------------------
 
-    /// Sends a packet of an endpoint.
-    fn send(&mut self, packet: Packet) {
-        let [data, answers] = self.flows[packet.flow as usize].route;
-        let hop = if packet.is_forward() { data } else { answers };
-        let number = self.packets.insert(Packet { hop, ..packet });
-        self.forward(number);
+    /// Sends a packet on from its place on its route.
+    fn send(&mut self, packet: &Packet) {
+        let number = self.packets.insert(packet);
+        self.forward(number, packet.hop, self.routes.at(packet.hop));
     }
 
-    /// Sends a packet on from its hop.
+    /// A packet takes a step of its route, which is at `place`.
     #[inline]
-    fn forward(&mut self, number: u32) {
-        loop {
-            let packet = self.packets.get_mut(number);
-            let Some(hop) = self.hops[packet.hop as usize] else {
-                let packet = self.packets.remove(number);
-                return self.deliver(&packet);
-            };
-            let link = match hop {
-                Hop::Link(link) => link,
-                Hop::String { switch, stage, forward } => {
-                    let string = self.flows[packet.flow as usize].string;
-                    self.switches[switch as usize].link(string, stage, forward)
+    fn forward(&mut self, number: u32, place: u32, step: Step) {
+        let (mut place, mut step) = (place, step);
+        let link = loop {
+            match step.goes() {
+                Goes::Link(link) => break link,
+                Goes::String(row) => {
+                    let string = self.strings[self.packets.flow(number) as usize];
+                    break self.routes.link(row, string);
                 }
-                Hop::Edge(switch) => {
-                    packet.hop += 1;
-                    let flow = &self.flows[packet.flow as usize];
-                    let profile = &self.scenario.profiles[flow.profile as usize];
-                    let bytes = profile.mss_bytes + profile.header_bytes;
-                    self.switches[switch as usize].pass(self.now, packet, profile.sack, bytes);
-                    continue;
+                Goes::Edge(switch) => {
+                    place += 1;
+                    step = self.routes.at(place);
+                    self.pass_edge(switch, number, place);
                 }
-            };
-            return self.enter(link, number);
-        }
+                Goes::End => {
+                    let packet = self.packets.remove(number);
+                    return self.deliver(&packet);
+                }
+            }
+        };
+        self.packets.set_place(number, place, self.routes.at(place + 1));
+        self.enter(link, number);
+    }
+
+    fn pass_edge(&mut self, switch: u32, number: u32, behind: u32) {
+        let mut packet = Packet { hop: behind, ..self.packets.get(number) };
+        let flow = &self.scenario.flows[packet.flow as usize];
+        let profile = &self.scenario.profiles[flow.profile as usize];
+        let bytes = profile.mss_bytes + profile.header_bytes;
+        self.switches[switch as usize].pass(self.now, &mut packet, profile.sack, bytes);
+        self.packets.set_window(number, packet.window);
     }
 
     #[inline]
     fn enter(&mut self, index: u32, number: u32) {
         let at = index as usize;
         let link = &mut self.links[at];
-        let packet = self.packets.get_mut(number);
         let cut = link.down > 0 && self.cut[at] == CutAt::BothEnds;
         let exit = if cut {
             link.count_cut();
             None
         } else {
-            link.offer(self.now, u32::from(packet.bytes))
+            link.offer(self.now, self.packets.bytes(number))
         };
         if let Some(tap) = &mut self.tap {
-            tap.packet(self.now, index, packet, exit.is_none());
+            tap.packet(self.now, index, &self.packets.get(number), exit.is_none());
         }
+        let is_watched = link.is_watched;
         match exit {
             Some(exit) if link.carry(exit, number, &mut self.packets) => {
                 self.wheel.push(exit, Event::Exit(index));
@@ -244,18 +289,22 @@ impl<'a> Network<'a> {
             Some(_) => {}
             None => drop(self.packets.remove(number)),
         }
-        if let Some(queue) = self.watched[at] {
-            self.watch_queue(queue, at, cut || exit.is_some());
+        if is_watched {
+            self.watch_queue(at, cut || exit.is_some());
         }
     }
 
     #[inline]
     fn exit(&mut self, index: u32) {
         let link = &mut self.links[index as usize];
-        let (number, next) = link.release(&mut self.packets);
+        let (number, next) = link.release(&self.packets);
         if let Some(next) = next {
             self.wheel.push(next, Event::Exit(index));
+            if self.is_large {
+                self.fetch_first(index, next - self.now);
+            }
         }
+        let link = &mut self.links[index as usize];
         if link.down > 0 {
             link.count_cut();
             self.packets.remove(number);
@@ -263,8 +312,8 @@ impl<'a> Network<'a> {
         }
         link.count_passed();
         self.outcome.hops += 1;
-        self.packets.get_mut(number).hop += 1;
-        self.forward(number);
+        let (place, then) = self.packets.place(number);
+        self.forward(number, place + 1, then);
     }
 
     fn deliver(&mut self, packet: &Packet) {
@@ -274,11 +323,11 @@ impl<'a> Network<'a> {
     #[inline]
     fn deliver_data(&mut self, packet: &Packet) {
         let scenario = self.scenario;
-        let flow = &mut self.flows[packet.flow as usize];
-        let profile = &scenario.profiles[flow.profile as usize];
-        let received = flow.receiver.handle_packet(self.now, profile, packet);
-        if flow.receiver.rcv_nxt() > flow.segments && flow.received_ns == NEVER {
-            flow.received_ns = self.now;
+        let sink = &mut self.sinks[packet.flow as usize];
+        let profile = &scenario.profiles[sink.profile as usize];
+        let received = sink.receiver.handle_packet(self.now, profile, packet);
+        if sink.receiver.rcv_nxt() > sink.segments && sink.received_ns == NEVER {
+            sink.received_ns = self.now;
         }
         if let Some(bin_ns) = scenario.watch.bin_ns {
             let segments = if scenario.watch.in_order { received.in_order } else { received.fresh };
@@ -290,14 +339,14 @@ impl<'a> Network<'a> {
 
     #[inline]
     fn deliver_ack(&mut self, packet: &Packet) {
-        let flow = &mut self.flows[packet.flow as usize];
-        let profile = &self.scenario.profiles[flow.profile as usize];
-        flow.sender.handle_ack(self.now, profile, packet);
-        if flow.connected_ns == NEVER && flow.sender.is_connected() {
-            flow.connected_ns = self.now;
+        let source = &mut self.sources[packet.flow as usize];
+        let profile = &self.scenario.profiles[source.profile as usize];
+        source.sender.handle_ack(self.now, profile, packet);
+        if source.connected_ns == NEVER && source.sender.is_connected() {
+            source.connected_ns = self.now;
         }
-        if flow.finished_ns == NEVER && flow.sender.is_done() {
-            flow.finished_ns = self.now;
+        if source.finished_ns == NEVER && source.sender.is_done() {
+            source.finished_ns = self.now;
             for switch in &mut self.switches {
                 switch.forget(packet.flow);
             }
@@ -311,59 +360,60 @@ impl<'a> Network<'a> {
     fn drain_sender(&mut self, index: u32) {
         let scenario = self.scenario;
         loop {
-            let flow = &mut self.flows[index as usize];
-            let profile = &scenario.profiles[flow.profile as usize];
-            let Some(segment) = flow.sender.poll_transmit(self.now, profile) else {
+            let source = &mut self.sources[index as usize];
+            let profile = &scenario.profiles[source.profile as usize];
+            let Some(segment) = source.sender.poll_transmit(self.now, profile) else {
                 break;
             };
-            let packet = segment.packet(self.now, profile, index);
-            self.send(packet);
+            let hop = source.route;
+            self.send(&Packet { hop, ..segment.packet(self.now, profile, index) });
         }
         if scenario.watch.windows {
             self.watch_window(index);
         }
-        let flow = &mut self.flows[index as usize];
-        let deadline = flow.sender.poll_timeout().unwrap_or(NEVER);
-        if deadline < flow.sender_armed {
-            flow.sender_armed = deadline;
+        let source = &mut self.sources[index as usize];
+        let deadline = source.sender.poll_timeout().unwrap_or(NEVER);
+        if deadline < source.armed {
+            source.armed = deadline;
             self.wheel.push(deadline, Event::SenderTimer(index));
         }
     }
 
     fn sender_timer(&mut self, index: u32) {
-        let flow = &mut self.flows[index as usize];
-        if flow.sender_armed != self.now {
+        let source = &mut self.sources[index as usize];
+        if source.armed != self.now {
             return;
         }
-        flow.sender_armed = NEVER;
-        let profile = &self.scenario.profiles[flow.profile as usize];
-        flow.sender.handle_timeout(self.now, profile);
+        source.armed = NEVER;
+        let profile = &self.scenario.profiles[source.profile as usize];
+        source.sender.handle_timeout(self.now, profile);
         self.drain_sender(index);
     }
 
     #[inline]
     fn drain_receiver(&mut self, index: u32) {
         let scenario = self.scenario;
-        let flow = &mut self.flows[index as usize];
-        let profile = &scenario.profiles[flow.profile as usize];
-        let packet = flow.receiver.poll_transmit(self.now, profile);
-        let deadline = flow.receiver.poll_timeout().unwrap_or(NEVER);
-        if deadline < flow.receiver_armed {
-            flow.receiver_armed = deadline;
+        let sink = &mut self.sinks[index as usize];
+        let profile = &scenario.profiles[sink.profile as usize];
+        let packet = sink.receiver.poll_transmit(self.now, profile);
+        let deadline = sink.receiver.poll_timeout().unwrap_or(NEVER);
+        let hop = sink.route;
+        if deadline < sink.armed {
+            sink.armed = deadline;
             self.wheel.push(deadline, Event::ReceiverTimer(index));
         }
         if let Some(packet) = packet {
-            self.send(Packet { flow: index, ..packet });
+            self.send(&Packet { flow: index, hop, ..packet });
         }
     }
 
     fn receiver_timer(&mut self, index: u32) {
-        let flow = &mut self.flows[index as usize];
-        if flow.receiver_armed != self.now {
+        let sink = &mut self.sinks[index as usize];
+        if sink.armed != self.now {
             return;
         }
-        flow.receiver_armed = NEVER;
-        flow.receiver.handle_timeout(self.now);
+        sink.armed = NEVER;
+        sink.receiver.handle_timeout(self.now);
         self.drain_receiver(index);
     }
 
@@ -395,10 +445,8 @@ impl<'a> Network<'a> {
             }
         }
         if let Some((switch, string)) = outage.string {
-            for flow in &mut self.flows {
-                let active = flow.start_ns <= self.now && flow.finished_ns == NEVER;
-                flow.moved |=
-                    active && flow.string == string && crosses(self.scenario, flow.path, switch);
+            for index in 0..self.flows.len() {
+                self.flows[index].moved |= self.is_active_on(index, switch, string);
             }
         }
         self.arm_switches();
@@ -434,15 +482,20 @@ impl<'a> Network<'a> {
     }
 
     fn move_flows(&mut self, switch: u32, string: u32) {
-        for flow in &mut self.flows {
-            let affected = flow.start_ns <= self.now
-                && flow.string == string
-                && flow.finished_ns == NEVER
-                && crosses(self.scenario, flow.path, switch);
-            if affected {
-                flow.string = self.switches[switch as usize].assign(None);
+        for index in 0..self.flows.len() {
+            if self.is_active_on(index, switch, string) {
+                self.strings[index] = self.switches[switch as usize].assign(None);
             }
         }
+    }
+
+    /// Has the flow begun and not ended, and is it on this string of a switch?
+    fn is_active_on(&self, index: usize, switch: u32, string: u32) -> bool {
+        let flow = &self.flows[index];
+        flow.start_ns <= self.now
+            && self.sources[index].finished_ns == NEVER
+            && self.strings[index] == string
+            && crosses(self.scenario, flow.path, switch)
     }
 
     fn switch_timer(&mut self, index: u32) {
@@ -464,8 +517,8 @@ impl<'a> Network<'a> {
                 return;
             };
             // It was kept behind the edge's place on its path.
-            let number = self.packets.insert(resend.packet);
-            self.forward(number);
+            let packet = resend.packet;
+            self.send(&packet);
         }
     }
 
@@ -484,9 +537,12 @@ impl<'a> Network<'a> {
 
     // --- measurements ------------------------------------------------------
 
-    fn watch_queue(&mut self, number: u32, link: usize, taken: bool) {
+    fn watch_queue(&mut self, link: usize, taken: bool) {
         let waiting = self.links[link].waiting(self.now) as u32;
-        let queue = &mut self.outcome.queues[number as usize];
+        let mut queues = self.outcome.queues.iter_mut().rev();
+        let Some(queue) = queues.find(|it| it.link as usize == link) else {
+            return;
+        };
         let bin = (self.now / QUEUE_BIN_NS) as usize;
         if bin < BINS_MAX {
             if bin >= queue.bins.len() {
@@ -500,7 +556,7 @@ impl<'a> Network<'a> {
     }
 
     fn watch_window(&mut self, index: u32) {
-        let (cwnd, ssthresh) = self.flows[index as usize].sender.window();
+        let (cwnd, ssthresh) = self.sources[index as usize].sender.window();
         let windows = &mut self.outcome.flows[index as usize].windows;
         let is_new = windows.last().is_none_or(|last| (last.1, last.2) != (cwnd, ssthresh));
         if is_new && windows.len() < BINS_MAX {
@@ -510,12 +566,15 @@ impl<'a> Network<'a> {
 
     fn finish(mut self) -> Outcome {
         let some = |at: Ns| (at != NEVER).then_some(at);
-        for (flow, outcome) in self.flows.iter().zip(&mut self.outcome.flows) {
+        self.outcome.flows.resize_with(self.flows.len(), FlowOutcome::default);
+        let ends = self.sources.iter().zip(&self.sinks);
+        let flows = self.flows.iter().zip(ends);
+        for ((flow, (source, sink)), outcome) in flows.zip(&mut self.outcome.flows) {
             outcome.start_ns = flow.start_ns;
-            outcome.connected_ns = some(flow.connected_ns);
-            outcome.received_ns = some(flow.received_ns);
-            outcome.finished_ns = some(flow.finished_ns);
-            outcome.counts = flow.sender.counts();
+            outcome.connected_ns = some(source.connected_ns);
+            outcome.received_ns = some(sink.received_ns);
+            outcome.finished_ns = some(source.finished_ns);
+            outcome.counts = source.sender.counts();
             outcome.moved = flow.moved;
         }
         self.outcome.links = self.links.iter().map(Link::counts).collect();

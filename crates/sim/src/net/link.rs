@@ -6,7 +6,7 @@
 //! of a link has it scheduled: a long queue costs no more than a short one.
 
 use super::loss::{Loss, LossModel};
-use super::packet::{Packet, Slab};
+use super::packet::{NONE, Slab};
 use crate::{Ns, Rng};
 use std::collections::VecDeque;
 
@@ -52,9 +52,6 @@ pub struct LinkCounts {
 /// Bits of a byte times nanoseconds of a second.
 const BIT_S: u64 = 8_000_000_000;
 
-/// No packet.
-const NONE: u32 = u32::MAX;
-
 /// What every packet touches fits into one cache line: with thousands of links
 /// that decides what a hop costs.
 #[repr(align(64))]
@@ -63,130 +60,99 @@ pub(super) struct Link {
     byte_ns: u64,
     delay_ns: Ns,
     busy_until: Ns,
-    /// The packet that comes out next.
-    next: u32,
+    /// The packet that comes out next, and the last one.
+    first: u32,
+    last: u32,
     /// How many outages have it down.
     pub(super) down: u16,
-    /// Others come out after the next one.
-    more: bool,
-    /// The queue, the losses or the rate need a closer look.
-    special: bool,
+    /// Somebody wants to know how many packets wait.
+    pub(super) is_watched: bool,
     passed: u64,
-    rest: Box<Rest>,
+    cut: u64,
+    /// The queue, the losses or the rate need a closer look.
+    special: Option<Box<Special>>,
 }
 
-/// What most packets do not touch.
-struct Rest {
+const _: () = assert!(size_of::<Link>() == 64);
+
+/// What most links do not have.
+struct Special {
     rate_bps: u64,
+    /// Bytes of the last packet and how long its transmission took: most are of
+    /// one size, and dividing is dear.
+    took: (u32, Ns),
     /// Waiting packets are counted only if somebody wants to know.
     counted: bool,
     queue: QueueLimit,
     loss: Loss,
     rng: Rng,
-    /// Those that come out after the next one: by value, so that a long queue is
-    /// memory that is written and read in its order.
-    behind: VecDeque<(Ns, Packet)>,
     /// When the transmission of each packet that waited begins, and its bytes.
     waiting: VecDeque<(Ns, u32)>,
     waiting_bytes: u64,
-    counts: LinkCounts,
+    overflowed: u64,
+    lost: u64,
 }
 
 impl Link {
-    pub(super) fn new(spec: &LinkSpec, rng: Rng) -> Self {
+    pub(super) fn new(spec: &LinkSpec, rng: Rng, is_watched: bool) -> Self {
         let whole = BIT_S.checked_rem(spec.rate_bps) == Some(0);
-        let counted = spec.queue != QueueLimit::None;
+        let counted = is_watched || spec.queue != QueueLimit::None;
+        let is_special = counted || !whole || spec.loss != LossModel::Never;
         Self {
             byte_ns: if whole { BIT_S / spec.rate_bps } else { 0 },
             delay_ns: spec.delay_ns,
             busy_until: 0,
-            next: NONE,
+            first: NONE,
+            last: NONE,
             down: 0,
-            more: false,
-            special: counted || !whole || spec.loss != LossModel::Never,
+            is_watched,
             passed: 0,
-            rest: Box::new(Rest {
-                rate_bps: spec.rate_bps,
-                counted,
-                queue: spec.queue,
-                loss: Loss::new(spec.loss),
-                rng,
-                behind: VecDeque::new(),
-                waiting: VecDeque::new(),
-                waiting_bytes: 0,
-                counts: LinkCounts::default(),
-            }),
+            cut: 0,
+            special: is_special.then(|| Box::new(Special::new(spec, rng, counted))),
         }
-    }
-
-    /// Somebody wants to know how many packets wait.
-    pub(super) fn count_waiting(&mut self) {
-        self.rest.counted = true;
-        self.special = true;
     }
 
     /// When a packet that arrives now comes out at the far end; `None` if it
     /// does not.
     #[inline]
     pub(super) fn offer(&mut self, now: Ns, bytes: u32) -> Option<Ns> {
-        if self.special {
-            return self.offer_special(now, bytes);
-        }
-        self.transmit(now, u64::from(bytes) * self.byte_ns)
-    }
-
-    #[inline]
-    fn transmit(&mut self, now: Ns, takes: Ns) -> Option<Ns> {
+        let takes = match &mut self.special {
+            None => u64::from(bytes) * self.byte_ns,
+            Some(special) => special.offer(now, self.busy_until, bytes)?,
+        };
         self.busy_until = self.busy_until.max(now).saturating_add(takes);
         Some(self.busy_until.saturating_add(self.delay_ns))
-    }
-
-    fn offer_special(&mut self, now: Ns, bytes: u32) -> Option<Ns> {
-        if self.rest.counted && self.is_full(now, bytes) {
-            self.rest.counts.overflowed += 1;
-            return None;
-        }
-        let rest = &mut *self.rest;
-        if rest.loss.loses(&mut rest.rng) {
-            rest.counts.lost += 1;
-            return None;
-        }
-        if rest.rate_bps == 0 {
-            return Some(now.saturating_add(self.delay_ns));
-        }
-        if rest.counted && self.busy_until > now {
-            rest.waiting.push_back((self.busy_until, bytes));
-            rest.waiting_bytes += u64::from(bytes);
-        }
-        let takes = u64::from(bytes) * BIT_S / rest.rate_bps;
-        self.transmit(now, takes)
     }
 
     /// Packet number `packet` is on its way; true if it is the first.
     #[inline]
     pub(super) fn carry(&mut self, exit: Ns, packet: u32, packets: &mut Slab) -> bool {
-        if self.next != NONE {
-            self.rest.behind.push_back((exit, packets.remove(packet)));
-            self.more = true;
-            return false;
+        let last = std::mem::replace(&mut self.last, packet);
+        if self.first == NONE {
+            self.first = packet;
+            return true;
         }
-        self.next = packet;
-        true
+        packets.append(last, packet, exit);
+        false
     }
 
     /// The first packet comes out; answers it, and when the next one does.
     #[inline]
-    pub(super) fn release(&mut self, packets: &mut Slab) -> (u32, Option<Ns>) {
-        let packet = std::mem::replace(&mut self.next, NONE);
-        if !self.more {
+    pub(super) fn release(&mut self, packets: &Slab) -> (u32, Option<Ns>) {
+        let packet = self.first;
+        if packet == self.last {
+            self.first = NONE;
             return (packet, None);
         }
-        let after = self.rest.behind.pop_front().map(|(exit, after)| {
-            self.next = packets.insert(after);
-            exit
-        });
-        self.more = !self.rest.behind.is_empty();
-        (packet, after)
+        let (behind, exit) = packets.behind(packet);
+        self.first = behind;
+        (packet, Some(exit))
+    }
+
+    /// The packet that comes out next, or [`NONE`].
+    #[inline]
+    pub(super) fn first(&self) -> u32 {
+        self.first
     }
 
     /// A packet has come out.
@@ -197,35 +163,79 @@ impl Link {
 
     /// A packet was lost because the link was down.
     pub(super) fn count_cut(&mut self) {
-        self.rest.counts.cut += 1;
+        self.cut += 1;
     }
 
     /// What became of its packets.
     pub(super) fn counts(&self) -> LinkCounts {
-        LinkCounts { passed: self.passed, ..self.rest.counts }
+        let (overflowed, lost) =
+            self.special.as_ref().map_or((0, 0), |special| (special.overflowed, special.lost));
+        LinkCounts { passed: self.passed, overflowed, lost, cut: self.cut }
     }
 
     /// How many packets wait for their transmission.
     pub(super) fn waiting(&mut self, now: Ns) -> usize {
-        let rest = &mut *self.rest;
-        while let Some((begins, bytes)) = rest.waiting.front().copied() {
+        self.special.as_mut().map_or(0, |special| special.waiting(now))
+    }
+}
+
+impl Special {
+    fn new(spec: &LinkSpec, rng: Rng, counted: bool) -> Self {
+        Self {
+            rate_bps: spec.rate_bps,
+            took: (0, 0),
+            counted,
+            queue: spec.queue,
+            loss: Loss::new(spec.loss),
+            rng,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            overflowed: 0,
+            lost: 0,
+        }
+    }
+
+    /// How long the transmission of a packet takes, if it gets there.
+    fn offer(&mut self, now: Ns, busy_until: Ns, bytes: u32) -> Option<Ns> {
+        if self.counted && self.is_full(now, busy_until, bytes) {
+            self.overflowed += 1;
+            return None;
+        }
+        if self.loss.loses(&mut self.rng) {
+            self.lost += 1;
+            return None;
+        }
+        if self.counted && busy_until > now {
+            self.waiting.push_back((busy_until, bytes));
+            self.waiting_bytes += u64::from(bytes);
+        }
+        if self.took.0 != bytes {
+            // Without a rate it takes no time.
+            let takes = (u64::from(bytes) * BIT_S).checked_div(self.rate_bps).unwrap_or(0);
+            self.took = (bytes, takes);
+        }
+        Some(self.took.1)
+    }
+
+    fn waiting(&mut self, now: Ns) -> usize {
+        while let Some((begins, bytes)) = self.waiting.front().copied() {
             if begins > now {
                 break;
             }
-            rest.waiting.pop_front();
-            rest.waiting_bytes -= u64::from(bytes);
+            self.waiting.pop_front();
+            self.waiting_bytes -= u64::from(bytes);
         }
-        rest.waiting.len()
+        self.waiting.len()
     }
 
-    fn is_full(&mut self, now: Ns, bytes: u32) -> bool {
+    fn is_full(&mut self, now: Ns, busy_until: Ns, bytes: u32) -> bool {
         let waiting = self.waiting(now);
         // A packet that need not wait is never too much.
-        self.busy_until > now
-            && match self.rest.queue {
+        busy_until > now
+            && match self.queue {
                 QueueLimit::None => false,
                 QueueLimit::Packets(limit) => waiting >= limit as usize,
-                QueueLimit::Bytes(limit) => self.rest.waiting_bytes + u64::from(bytes) > limit,
+                QueueLimit::Bytes(limit) => self.waiting_bytes + u64::from(bytes) > limit,
             }
     }
 }
@@ -237,7 +247,7 @@ mod tests {
     fn link(queue: QueueLimit) -> Link {
         let spec =
             LinkSpec { rate_bps: 100_000_000, delay_ns: 1_000_000, queue, loss: LossModel::Never };
-        Link::new(&spec, Rng::new(0, 0))
+        Link::new(&spec, Rng::new(0, 0), false)
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod link;
 pub mod loss;
 pub mod outcome;
 pub mod packet;
+mod route;
 pub mod scenario;
 mod switch;
 pub mod wheel;

@@ -1,6 +1,8 @@
 //! What travels: a small value, kept in a slab while it is on its way.
 
+use super::route::Step;
 use crate::Ns;
+use prefetch_index::prefetch_index;
 
 /// Bytes of the IPv4 and TCP headers without options.
 pub const HEADER_BYTES: u32 = 40;
@@ -58,35 +60,168 @@ impl Packet {
     }
 }
 
+/// No packet.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// A packet in a link's queue or on its wire. It holds what comes behind it, so
+/// that a link that lets it out need not look at that one, which is far away in
+/// memory if there are many flows.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Carried {
+    flow: u32,
+    seq: u32,
+    ack: u32,
+    window: u32,
+    sent_at: Ns,
+    echo: Ns,
+    hop: u32,
+    /// The step behind that hop.
+    then: Step,
+    /// Where its SACK blocks are, if it has some: few packets do.
+    blocks: u32,
+    bytes: u16,
+    kind: Kind,
+    push: bool,
+    /// The next packet of the same link, and when it comes out.
+    behind: u32,
+    behind_exit: Ns,
+}
+
 // A packet is a line of the cache.
-const _: () = assert!(size_of::<Packet>() == 64);
+const _: () = assert!(size_of::<Carried>() == 64);
 
 /// Packets by number; numbers are reused.
 #[derive(Default)]
 pub(super) struct Slab {
-    packets: Vec<Packet>,
+    packets: Vec<Carried>,
     free: Vec<u32>,
+    blocks: Vec<[(u32, u32); SACK_BLOCKS]>,
+    free_blocks: Vec<u32>,
 }
 
 impl Slab {
     #[inline]
-    pub(super) fn insert(&mut self, packet: Packet) -> u32 {
-        if let Some(index) = self.free.pop() {
-            self.packets[index as usize] = packet;
-            return index;
+    pub(super) fn insert(&mut self, packet: &Packet) -> u32 {
+        let blocks = if packet.sack == [(0, 0); SACK_BLOCKS] {
+            NONE
+        } else {
+            put(&mut self.blocks, &mut self.free_blocks, packet.sack)
+        };
+        let carried = Carried {
+            flow: packet.flow,
+            seq: packet.seq,
+            ack: packet.ack,
+            window: packet.window,
+            sent_at: packet.sent_at,
+            echo: packet.echo,
+            hop: packet.hop,
+            then: Step::END,
+            blocks,
+            bytes: packet.bytes,
+            kind: packet.kind,
+            push: packet.push,
+            behind: NONE,
+            behind_exit: 0,
+        };
+        put(&mut self.packets, &mut self.free, carried)
+    }
+
+    /// A copy of a packet.
+    #[inline]
+    pub(super) fn get(&self, number: u32) -> Packet {
+        let it = &self.packets[number as usize];
+        let sack = match it.blocks {
+            NONE => [(0, 0); SACK_BLOCKS],
+            blocks => self.blocks[blocks as usize],
+        };
+        Packet {
+            flow: it.flow,
+            seq: it.seq,
+            ack: it.ack,
+            window: it.window,
+            sack,
+            sent_at: it.sent_at,
+            echo: it.echo,
+            hop: it.hop,
+            bytes: it.bytes,
+            kind: it.kind,
+            push: it.push,
         }
-        self.packets.push(packet);
-        (self.packets.len() - 1) as u32
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, index: u32) -> &mut Packet {
-        &mut self.packets[index as usize]
+    pub(super) fn remove(&mut self, number: u32) -> Packet {
+        let packet = self.get(number);
+        self.free.push(number);
+        let blocks = self.packets[number as usize].blocks;
+        if blocks != NONE {
+            self.free_blocks.push(blocks);
+        }
+        packet
+    }
+
+    /// An edge has reduced its window.
+    pub(super) fn set_window(&mut self, number: u32, window: u32) {
+        self.packets[number as usize].window = window;
     }
 
     #[inline]
-    pub(super) fn remove(&mut self, index: u32) -> Packet {
-        self.free.push(index);
-        self.packets[index as usize]
+    pub(super) fn flow(&self, number: u32) -> u32 {
+        self.packets[number as usize].flow
     }
+
+    #[inline]
+    pub(super) fn bytes(&self, number: u32) -> u32 {
+        u32::from(self.packets[number as usize].bytes)
+    }
+
+    #[inline]
+    pub(super) fn is_forward(&self, number: u32) -> bool {
+        matches!(self.packets[number as usize].kind, Kind::Syn | Kind::Data)
+    }
+
+    /// Where it is, and what comes behind that.
+    #[inline]
+    pub(super) fn place(&self, number: u32) -> (u32, Step) {
+        let it = &self.packets[number as usize];
+        (it.hop, it.then)
+    }
+
+    #[inline]
+    pub(super) fn set_place(&mut self, number: u32, hop: u32, then: Step) {
+        let it = &mut self.packets[number as usize];
+        (it.hop, it.then) = (hop, then);
+    }
+
+    /// `number` comes out behind `last`, at `exit`.
+    #[inline]
+    pub(super) fn append(&mut self, last: u32, number: u32, exit: Ns) {
+        let it = &mut self.packets[last as usize];
+        (it.behind, it.behind_exit) = (number, exit);
+    }
+
+    /// What comes out behind it, and when.
+    #[inline]
+    pub(super) fn behind(&self, number: u32) -> (u32, Ns) {
+        let it = &self.packets[number as usize];
+        (it.behind, it.behind_exit)
+    }
+
+    /// It will be looked at soon.
+    #[inline]
+    pub(super) fn prefetch(&self, number: u32) {
+        prefetch_index(&self.packets, number as usize);
+    }
+}
+
+/// Puts `it` in a free place, or in a new one.
+#[inline]
+fn put<T>(places: &mut Vec<T>, free: &mut Vec<u32>, it: T) -> u32 {
+    if let Some(place) = free.pop() {
+        places[place as usize] = it;
+        return place;
+    }
+    places.push(it);
+    (places.len() - 1) as u32
 }

@@ -35,14 +35,6 @@ impl Switch {
         }
     }
 
-    /// The link of a string at a place.
-    #[inline]
-    pub(super) fn link(&self, string: u32, stage: u32, forward: bool) -> u32 {
-        let string = &self.spec.strings[string as usize];
-        let links = if forward { &string.forward } else { &string.back };
-        links[stage as usize]
-    }
-
     /// The string for a new flow: among those that are up, the one that is
     /// furthest below its share.
     pub(super) fn assign(&mut self, wish: Option<u32>) -> u32 {

@@ -3,6 +3,7 @@
 
 use crate::Ns;
 use crate::net::packet::SACK_BLOCKS;
+use prefetch_index::prefetch_index;
 use std::collections::VecDeque;
 
 const SACKED: u8 = 1;
@@ -12,10 +13,33 @@ const RESENT: u8 = 4;
 /// Ever sent again: its round trip is ambiguous (Karn).
 const AMBIGUOUS: u8 = 8;
 
+/// Bits of the flags above; the others hold a time of 36 years.
+const FLAG_BITS: u32 = 4;
+
+/// A segment that is out: when it left, and its flags.
 #[derive(Clone, Copy, Debug)]
-struct Out {
-    sent_at: Ns,
-    flags: u8,
+struct Out(u64);
+
+impl Out {
+    fn new(sent_at: Ns, flags: u8) -> Self {
+        Self(sent_at << FLAG_BITS | u64::from(flags))
+    }
+
+    fn sent_at(self) -> Ns {
+        self.0 >> FLAG_BITS
+    }
+
+    fn is(self, flag: u8) -> bool {
+        self.0 & u64::from(flag) != 0
+    }
+
+    fn set(&mut self, flags: u8) {
+        self.0 |= u64::from(flags);
+    }
+
+    fn clear(&mut self, flags: u8) {
+        self.0 &= !u64::from(flags);
+    }
 }
 
 /// What an acknowledgement has delivered.
@@ -31,9 +55,11 @@ pub struct Delivered {
 
 /// The segments from `snd_una` to `snd_nxt`.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub struct Flight {
-    base: u32,
+    /// In front: where these are is asked first.
     out: VecDeque<Out>,
+    base: u32,
     sacked: u32,
     lost: u32,
     resent: u32,
@@ -49,9 +75,17 @@ impl Flight {
         *self = Self { base, ..Self::default() };
     }
 
+    /// Brings its ends near in memory.
+    #[inline]
+    pub fn fetch(&self) {
+        let (out, _) = self.out.as_slices();
+        prefetch_index(out, 0);
+        prefetch_index(out, out.len());
+    }
+
     /// The next segment leaves.
     pub fn push(&mut self, now: Ns) {
-        self.out.push_back(Out { sent_at: now, flags: 0 });
+        self.out.push_back(Out::new(now, 0));
     }
 
     /// A lost segment leaves again.
@@ -59,11 +93,9 @@ impl Flight {
         let Some(out) = self.out.get_mut(seq.wrapping_sub(self.base) as usize) else {
             return;
         };
-        if out.flags & RESENT == 0 {
-            self.resent += 1;
-        }
-        out.flags |= RESENT | AMBIGUOUS;
-        out.sent_at = now;
+        self.resent += u32::from(!out.is(RESENT));
+        let known = (out.0 as u8) & (SACKED | LOST);
+        *out = Out::new(now, known | RESENT | AMBIGUOUS);
     }
 
     /// Everything before `ack` has arrived.
@@ -73,13 +105,13 @@ impl Flight {
         {
             self.base += 1;
             self.hint = self.hint.saturating_sub(1);
-            if out.flags & SACKED != 0 {
+            if out.is(SACKED) {
                 self.sacked -= 1;
             } else {
-                delivered.note(&out, self.base - 1);
+                delivered.note(out, self.base - 1);
             }
-            self.lost -= u32::from(out.flags & LOST != 0);
-            self.resent -= u32::from(out.flags & RESENT != 0);
+            self.lost -= u32::from(out.is(LOST));
+            self.resent -= u32::from(out.is(RESENT));
         }
     }
 
@@ -114,13 +146,14 @@ impl Flight {
 
     fn sack_one(&mut self, at: usize, delivered: &mut Delivered) {
         let out = &mut self.out[at];
-        if out.flags & SACKED != 0 {
+        if out.is(SACKED) {
             return;
         }
-        delivered.note(out, self.base + at as u32);
-        self.lost -= u32::from(out.flags & LOST != 0);
-        self.resent -= u32::from(out.flags & RESENT != 0);
-        out.flags = (out.flags & AMBIGUOUS) | SACKED;
+        delivered.note(*out, self.base + at as u32);
+        self.lost -= u32::from(out.is(LOST));
+        self.resent -= u32::from(out.is(RESENT));
+        out.clear(LOST | RESENT);
+        out.set(SACKED);
         self.sacked += 1;
     }
 
@@ -132,7 +165,7 @@ impl Flight {
         let mut above = self.sacked;
         let mut found = 0;
         for at in 0..self.out.len() {
-            if self.out[at].flags & SACKED != 0 {
+            if self.out[at].is(SACKED) {
                 above -= 1;
             } else if above < dup_acks {
                 break;
@@ -150,9 +183,9 @@ impl Flight {
         for at in 0..self.out.len() {
             let seq = self.base + at as u32;
             let out = &mut self.out[at];
-            if out.flags & SACKED == 0 && (out.sent_at + patience_ns, seq) < newest {
-                if out.flags & RESENT != 0 {
-                    out.flags &= !RESENT;
+            if !out.is(SACKED) && (out.sent_at() + patience_ns, seq) < newest {
+                if out.is(RESENT) {
+                    out.clear(RESENT);
                     self.resent -= 1;
                     self.hint = self.hint.min(at);
                     found += 1;
@@ -166,26 +199,26 @@ impl Flight {
     /// A timeout: all that is not known to have arrived is lost.
     pub fn mark_all_lost(&mut self) {
         for at in 0..self.out.len() {
-            if self.out[at].flags & SACKED == 0 {
+            if !self.out[at].is(SACKED) {
                 self.lose(at);
             }
-            self.out[at].flags &= !RESENT;
+            self.out[at].clear(RESENT);
         }
         (self.resent, self.unnamed, self.hint) = (0, 0, 0);
     }
 
     /// Nothing was lost after all.
     pub fn unmark_lost(&mut self) {
-        self.out.iter_mut().for_each(|out| out.flags &= !(LOST | RESENT));
+        self.out.iter_mut().for_each(|out| out.clear(LOST | RESENT));
         (self.lost, self.resent, self.hint) = (0, 0, 0);
     }
 
     fn lose(&mut self, at: usize) -> u32 {
         let out = &mut self.out[at];
-        if out.flags & LOST != 0 {
+        if out.is(LOST) {
             return 0;
         }
-        out.flags |= LOST;
+        out.set(LOST);
         self.lost += 1;
         self.hint = self.hint.min(at);
         1
@@ -193,7 +226,7 @@ impl Flight {
 
     /// Marks the first segment lost, if nothing else is known of it.
     pub fn lose_first(&mut self) {
-        if self.out.front().is_some_and(|out| out.flags & SACKED == 0) {
+        if self.out.front().is_some_and(|out| !out.is(SACKED)) {
             self.lose(0);
         }
     }
@@ -204,7 +237,7 @@ impl Flight {
             return None;
         }
         while let Some(out) = self.out.get(self.hint) {
-            if out.flags & (LOST | RESENT) == LOST {
+            if out.is(LOST) && !out.is(RESENT) {
                 return Some(self.base + self.hint as u32);
             }
             self.hint += 1;
@@ -227,16 +260,16 @@ impl Flight {
     /// Is the first segment lost and sent again?
     #[must_use]
     pub fn first_was_resent(&self) -> bool {
-        self.out.front().is_some_and(|out| out.flags & AMBIGUOUS != 0)
+        self.out.front().is_some_and(|out| out.is(AMBIGUOUS))
     }
 }
 
 impl Delivered {
-    fn note(&mut self, out: &Out, seq: u32) {
+    fn note(&mut self, out: Out, seq: u32) {
         self.count += 1;
-        self.newest = self.newest.max((out.sent_at, seq));
-        if out.flags & AMBIGUOUS == 0 {
-            self.sample_sent_at = self.sample_sent_at.max(Some(out.sent_at));
+        self.newest = self.newest.max((out.sent_at(), seq));
+        if !out.is(AMBIGUOUS) {
+            self.sample_sent_at = self.sample_sent_at.max(Some(out.sent_at()));
         }
     }
 }

@@ -65,7 +65,9 @@ impl Segment {
     }
 }
 
+// Which machine it is stands in front, in the line that is fetched first.
 #[derive(Debug)]
+#[repr(u8)]
 enum Machine {
     OneWay(oneway::Sender),
     TwoWay(twoway::Sender),
@@ -87,6 +89,7 @@ macro_rules! machine {
 /// [`Sender::poll_transmit`] until it has no segment more, then wait for an
 /// acknowledgement or for [`Sender::poll_timeout`].
 #[derive(Debug)]
+#[repr(C)]
 pub struct Sender {
     started: bool,
     machine: Machine,
@@ -126,6 +129,14 @@ impl Sender {
             return None;
         }
         machine!(&mut self.machine, it => it.poll_transmit(now, profile))
+    }
+
+    /// An acknowledgement will come soon: brings near what it will touch.
+    #[inline]
+    pub(crate) fn fetch(&self) {
+        if let Machine::TwoWay(it) = &self.machine {
+            it.fetch();
+        }
     }
 
     /// When it wants to be called again.

@@ -9,6 +9,8 @@ use super::profile::{Congestion, Profile};
 use super::{Counts, Segment};
 use crate::Ns;
 use crate::net::packet::Packet;
+use prefetch_index::prefetch_index;
+use std::slice;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -38,41 +40,43 @@ struct Undo {
     resent_at: Ns,
 }
 
-/// A sender; the contract is that of [`super::Sender`].
+/// A sender; the contract is that of [`super::Sender`]. What every
+/// acknowledgement touches comes first.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Sender {
-    state: State,
+    flight: Flight,
     snd_una: u32,
     snd_nxt: u32,
     segments: u32,
     window: u32,
     cwnd: f64,
     ssthresh: f64,
-    /// Recovery ends when this is acknowledged.
-    recover: u32,
-    flight: Flight,
+    timer: Option<(Ns, Timer)>,
     // Round trips, RFC 6298.
     srtt: Ns,
     rttvar: Ns,
     rtt_min: Ns,
     rtt_last: Ns,
+    /// When the last-sent segment that was delivered had left, and which.
+    rack: (Ns, u32),
     doublings: u32,
-    timer: Option<(Ns, Timer)>,
+    /// Recovery ends when this is acknowledged.
+    recover: u32,
+    state: State,
     syn_due: bool,
-    syn_sent_at: Ns,
     probe_due: bool,
     /// A probe is out; there is one per flight.
     probed: bool,
+    counts: Counts,
+    syn_sent_at: Ns,
     // Proportional rate reduction, RFC 6937.
     prr_delivered: u32,
     prr_out: u32,
     prr_flight: u32,
-    /// When the last-sent segment that was delivered had left, and which.
-    rack: (Ns, u32),
     undo: Option<Undo>,
     cubic: Cubic,
     hystart: HyStart,
-    counts: Counts,
 }
 
 impl Sender {
@@ -108,6 +112,15 @@ impl Sender {
             hystart: HyStart::default(),
             counts: Counts::default(),
         }
+    }
+
+    /// Brings near what an acknowledgement touches behind the first line.
+    #[inline]
+    pub(super) fn fetch(&self) {
+        self.flight.fetch();
+        prefetch_index(slice::from_ref(&self.cwnd), 0);
+        prefetch_index(slice::from_ref(&self.srtt), 0);
+        prefetch_index(slice::from_ref(&self.counts), 0);
     }
 
     fn end(&self) -> u32 {
