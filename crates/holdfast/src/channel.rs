@@ -123,6 +123,9 @@ impl Channel {
             Type::STREAM.nonblocking().cloexec(),
             Some(Protocol::TCP),
         )?;
+        // A lost segment must not look like a lost peer, from the first one on: the
+        // handshake's round trip starts the estimate. Older kernels refuse.
+        let _ = holdfast_linux::timers::repeat_soon(socket.as_fd());
         match socket.connect(&SockAddr::from(address)) {
             Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => return Err(e.into()),
             _ => {}
@@ -152,8 +155,6 @@ impl Channel {
         // The host's default may be one that probes with delay; where cubic is
         // missing the default has to do.
         let _ = options.set_tcp_congestion(b"cubic");
-        // A lost segment must not look like a lost peer. Older kernels refuse.
-        let _ = holdfast_linux::timers::repeat_soon(socket.as_fd());
         options.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
         let probes = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
         options.set_tcp_keepalive(&probes)?;

@@ -31,6 +31,8 @@ impl Listener {
     pub fn bind(address: SocketAddr, identity: Identity) -> io::Result<Self> {
         let socket = TcpListener::bind(address)?;
         socket.set_nonblocking(true)?;
+        // Its connections inherit them, before their first round trip.
+        let _ = holdfast_linux::timers::repeat_soon(socket.as_fd());
         let epoll = Epoll::new()?;
         epoll.add(&socket, LISTENER, Interest::Read)?;
         Ok(Self {
