@@ -136,7 +136,7 @@ fn beside(scenarios: &[((&'static str, &str), Scenario, u64)]) -> Result<Beside>
         }
         let [cpu_seconds, ns3_cpu_seconds] =
             times.map(|times| super::stats::Summary::of(&times).median);
-        rows.push(BesideRow { scenario: *name, cpu_seconds, ns3_cpu_seconds });
+        rows.push(BesideRow { scenario: name, cpu_seconds, ns3_cpu_seconds });
     }
     Ok(Beside { version: ns3.version.clone(), rows })
 }
