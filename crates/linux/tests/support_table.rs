@@ -39,8 +39,7 @@ const TAIL: &str = "
   instead, which are reported.
 - **`rdtsc`** is not noticed by default. With the option to trap it, reading the
   counter is reported like a system call; every clock read then takes a system
-  call (117 instead of 19 ns), and a trapped read takes 3.6 us. With it,
-  programs are to be run by fork and `execv` or its kin, not `execl`.
+  call (117 instead of 19 ns), and a trapped read takes 3.6 us.
 - **`rdrand`, `cpuid` and races without locks** cannot be seen. A replica that
   computes other bytes is found at its next write, one that takes another lock at
   that lock; it is reported, and never promoted. What a race changes without ever

@@ -55,13 +55,13 @@ const STRAY_EVERY: Duration = Duration::from_secs(2);
 /// than two segments (RFC 5681 §4.2).
 const OWED_WAIT: Duration = Duration::from_millis(5);
 const OWED_BYTES: i32 = 2 * 1448;
-/// What a third member is told.
 /// How long a server may take until the shim runs in it.
 const ATTACH_LIMIT: Duration = Duration::from_secs(5);
 const UNATTACHED: &str = "the server runs without the shim, so that nothing of it can be replicated: \
     it is a static or setuid program, or starts another one without LD_PRELOAD; \
     name the server itself in `command`, linked dynamically";
 
+/// What a third member is told.
 const PAIR_STANDS: &str = "the pair stands already";
 
 /// A connection as the gate and the kernel have it.

@@ -1,6 +1,7 @@
 //! The benches: each alternates between `clean` and `ours` on the same
 //! topology in the same run and prints medians with their extremes.
 
+mod built;
 mod check;
 mod codec;
 mod concurrency;

@@ -1,12 +1,15 @@
 //! ns-3 beside our simulator, if it is installed: the wheel `ns3` of PyPI has
 //! headers and libraries, and `ns3.cpp` has the scenarios.
 
-use anyhow::{Context as _, Result, bail, ensure};
+use super::built::Built;
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::{env, fs};
 
 const SOURCE: &str = include_str!("ns3.cpp");
+
+const BINARY: &str = "scenarios";
 
 /// The libraries of the scenarios, as the linker must see them.
 const LIBRARIES: [&str; 7] =
@@ -14,7 +17,7 @@ const LIBRARIES: [&str; 7] =
 
 /// The scenarios, compiled against the ns-3 that was found.
 pub struct Ns3 {
-    program: PathBuf,
+    built: Built,
     /// Of ns-3.
     pub version: String,
 }
@@ -30,28 +33,10 @@ impl Ns3 {
         let answer = Command::new("python3").args(["-c", ask]).output().context("no python3")?;
         ensure!(answer.status.success(), "python3 has no package ns3 (pip install ns3)");
         let package = PathBuf::from(String::from_utf8(answer.stdout)?.trim());
-        let libraries = package.join("lib64");
-        let version = version(&libraries)?;
-        let folder = env::temp_dir().join(format!("holdfast-ns3-{}", std::process::id()));
-        fs::create_dir_all(&folder)?;
-        let ns3 = Self { program: folder.join("scenarios"), version };
-        ns3.compile(&package, &libraries)?;
-        Ok(ns3)
-    }
-
-    fn compile(&self, package: &Path, libraries: &Path) -> Result<()> {
-        let source = self.program.with_extension("cpp");
-        fs::write(&source, SOURCE)?;
-        let mut command = Command::new("g++");
-        command.args(["-std=c++20", "-O3", "-march=native", "-I"]).arg(package.join("include"));
-        command.arg(&source).arg("-o").arg(&self.program).arg("-L").arg(libraries);
-        command.arg(format!("-Wl,-rpath,{}", libraries.display()));
-        command.args(LIBRARIES.map(|it| format!("-lns{}-{it}", self.version)));
-        let output = command.output().context("no g++")?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        let first = errors.lines().next().unwrap_or_default();
-        ensure!(output.status.success(), "the scenarios do not compile: {first}");
-        Ok(())
+        let version = version(&package.join("lib64"))?;
+        let built = Built::of("ns3", &[("scenarios.cpp", SOURCE)], &compiler(&package, &version))?;
+        let built = built.map_err(|why| anyhow!("the scenarios do not compile: {why}"))?;
+        Ok(Self { built, version })
     }
 
     /// CPU seconds of one run of a scenario, its set-up included.
@@ -59,20 +44,27 @@ impl Ns3 {
     /// # Errors
     /// When it does not run.
     pub fn run(&self, scenario: &str) -> Result<f64> {
-        let output = Command::new(&self.program).arg(scenario).stderr(Stdio::inherit()).output()?;
+        let output = Command::new(self.built.file(BINARY))
+            .arg(scenario)
+            .stderr(Stdio::inherit())
+            .output()?;
         let text = String::from_utf8(output.stdout)?;
         let seconds = text.split_whitespace().next().and_then(|it| it.parse().ok());
         seconds.with_context(|| format!("ns-3 said {text:?}"))
     }
 }
 
-impl Drop for Ns3 {
-    fn drop(&mut self) {
-        if let Some(folder) = self.program.parent() {
-            // What stays behind is one small program in the folder for such.
-            let _ = fs::remove_dir_all(folder);
-        }
-    }
+/// The words that compile the scenarios.
+fn compiler(package: &Path, version: &str) -> Vec<String> {
+    let (include, libraries) = (package.join("include"), package.join("lib64"));
+    let words = ["g++", "-std=c++20", "-O3", "-march=native", "-o", BINARY, "scenarios.cpp"];
+    let paths = [
+        format!("-I{}", include.display()),
+        format!("-L{}", libraries.display()),
+        format!("-Wl,-rpath,{}", libraries.display()),
+    ];
+    let libraries = LIBRARIES.map(|it| format!("-lns{version}-{it}"));
+    words.map(str::to_owned).into_iter().chain(paths).chain(libraries).collect()
 }
 
 /// What stands between `libns` and `-core.so`.

@@ -3,9 +3,9 @@
 
 use super::Side;
 use super::peers::Shape;
+use crate::bench::built::Built;
 use anyhow::{Context as _, Result, ensure};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// A peer: how it is called, and what makes a program named [`BINARY`] of files.
@@ -42,11 +42,11 @@ const PEERS: [Peer; 2] = [
     },
 ];
 
-/// A peer's program, compiled; removed when this is dropped.
+/// A peer's program.
 #[derive(Debug)]
 pub struct Program {
     pub name: &'static str,
-    folder: PathBuf,
+    built: Built,
 }
 
 /// All peers that can be built here, and why the others cannot.
@@ -68,16 +68,8 @@ pub fn build_all() -> Result<(Vec<Program>, Vec<String>)> {
 
 impl Program {
     fn build(peer: &Peer) -> Result<Result<Self, String>> {
-        let name = format!("holdfast-{}-{}", peer.folder, std::process::id());
-        let program = Self { name: peer.name, folder: std::env::temp_dir().join(name) };
-        std::fs::create_dir_all(&program.folder)
-            .with_context(|| format!("cannot create {}", program.folder.display()))?;
-        for (name, text) in peer.files {
-            let path = program.folder.join(name);
-            std::fs::write(&path, text)
-                .with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        Ok(compile(peer.command, &program.folder).map(|()| program))
+        let built = Built::of(peer.folder, peer.files, peer.command)?;
+        Ok(built.map(|built| Self { name: peer.name, built }))
     }
 
     /// Starts it for a shape; it checks itself first.
@@ -86,7 +78,7 @@ impl Program {
     /// When it does not start.
     pub fn start(&self, shape: Shape) -> Result<Outside> {
         let words = [shape.data, shape.extra, shape.len].map(|word| word.to_string());
-        let mut child = Command::new(self.folder.join(BINARY))
+        let mut child = Command::new(self.built.file(BINARY))
             .args(words)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -95,29 +87,6 @@ impl Program {
         let asks = child.stdin.take().context("it has a standard input")?;
         let answers = child.stdout.take().context("it has a standard output")?;
         Ok(Outside { name: self.name, child, asks: Some(asks), answers: BufReader::new(answers) })
-    }
-}
-
-/// Why it cannot be compiled, in a line.
-fn compile(command: &[&str], folder: &Path) -> Result<(), String> {
-    let [compiler, args @ ..] = command else { return Err("nothing compiles it".to_owned()) };
-    let output = Command::new(compiler)
-        .args(args)
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("cannot run {compiler}: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let line = said.lines().map(str::trim).find(|line| !line.is_empty());
-    Err(line.map_or_else(|| format!("{compiler} failed"), str::to_owned))
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -152,19 +121,5 @@ impl Drop for Outside {
         // Without anybody to ask it, it ends.
         drop(self.asks.take());
         let _ = self.child.wait();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_cannot_be_compiled_says_why() {
-        let here = Path::new(".");
-        assert!(compile(&["no-such-compiler"], here).unwrap_err().contains("no-such-compiler"));
-        let script = ["sh", "-c", "echo; echo ' no library' >&2; exit 1"];
-        assert_eq!(compile(&script, here), Err("no library".to_owned()));
-        assert_eq!(compile(&["true"], here), Ok(()));
     }
 }
