@@ -2,13 +2,23 @@
 //! length is special.
 
 use super::task::{Divisors, OUTPUTS_MAX, Task};
+use crate::code::ROWS;
 use crate::field::DIVIDE_BITS;
 use core::arch::x86_64::{
     __m512i, __mmask64, _mm512_gf2p8affine_epi64_epi8, _mm512_mask_storeu_epi8,
-    _mm512_maskz_loadu_epi8, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_xor_si512,
+    _mm512_maskz_loadu_epi8, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_ternarylogic_epi64,
+    _mm512_xor_si512,
 };
+use core::mem::MaybeUninit;
 
 const VECTOR_BYTES: usize = 64;
+/// Vectors at once: the sums of eight outputs and two cells fit into 32 registers.
+const VECTORS: usize = 2;
+/// From here on a cell has vectors enough that looking the matrices of all
+/// divisors up beforehand is the lesser work.
+const LONG_BYTES: usize = 512;
+/// `a + b + c` as a truth table.
+const SUM_OF_THREE: i32 = 0x96;
 
 /// # Safety
 /// The processor must have GFNI, AVX-512F and AVX-512BW.
@@ -33,29 +43,75 @@ pub(super) unsafe fn run<D: Divisors>(task: &Task<'_, D>) {
 /// As [`run`]; the task has `R` places.
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 unsafe fn outputs<const R: usize, D: Divisors>(task: &Task<'_, D>) {
+    let divisors = task.divisors.local::<R>(0);
+    let matrix_of = |o, k, column| DIVIDE_BITS[usize::from(divisors.divisor(o, k, column))];
+    if task.cell_len < LONG_BYTES {
+        // SAFETY: the same conditions.
+        return unsafe { cells::<R, D>(task, 0, matrix_of) };
+    }
+    // Never all of it is written, and none of it is worth being cleared.
+    let mut room = [const { MaybeUninit::<[u64; R]>::uninit() }; ROWS];
+    for (k, (matrices, &column)) in room.iter_mut().zip(task.columns).enumerate() {
+        matrices.write(core::array::from_fn(|o| matrix_of(o, k, column)));
+    }
+    // Where all cells begin alike, a part of a vector makes the others whole
+    // lines of the cache; a vector across two lines is read twice.
+    let are_alike = task.cell_len.is_multiple_of(VECTOR_BYTES);
+    let head = if are_alike { task.source.align_offset(VECTOR_BYTES) } else { 0 };
+    // SAFETY: the same conditions; matrices were written for all columns, and no
+    // others are asked for.
+    unsafe { cells::<R, D>(task, head, |o, k, _| room[k].assume_init_ref()[o]) }
+}
+
+/// All byte columns, [`VECTORS`] at once but for the first `head` bytes and the
+/// end. `matrix_of` knows the matrix of an output, the number of a source and its
+/// cell.
+///
+/// # Safety
+/// As [`outputs`]; `head` is less than a vector.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,gfni")]
+unsafe fn cells<const R: usize, D: Divisors>(
+    task: &Task<'_, D>,
+    head: usize,
+    matrix_of: impl Fn(usize, usize, u8) -> u64,
+) {
     let mut at = 0;
-    while task.cell_len - at >= 2 * VECTOR_BYTES {
-        // SAFETY: 128 bytes from `at` on are within a cell.
-        unsafe { column::<R, 2, D>(task, at, !0) };
-        at += 2 * VECTOR_BYTES;
+    if head > 0 {
+        // SAFETY: a long cell is longer than a vector.
+        unsafe { column::<R, 1, D>(task, 0, ones(head), &matrix_of) };
+        at = head;
+    }
+    while task.cell_len - at >= VECTORS * VECTOR_BYTES {
+        // SAFETY: so many bytes from `at` on are within a cell.
+        unsafe { column::<R, VECTORS, D>(task, at, !0, &matrix_of) };
+        at += VECTORS * VECTOR_BYTES;
     }
     while at < task.cell_len {
         let left = (task.cell_len - at).min(VECTOR_BYTES);
         // SAFETY: the mask has a bit for each of the bytes that are left.
-        unsafe { column::<R, 1, D>(task, at, !0 >> (VECTOR_BYTES - left)) };
+        unsafe { column::<R, 1, D>(task, at, ones(left), &matrix_of) };
         at += left;
     }
+}
+
+/// A mask of 1 to 64 bytes.
+#[inline]
+fn ones(bytes: usize) -> __mmask64 {
+    !0 >> (VECTOR_BYTES - bytes)
 }
 
 /// The byte columns from `at` on: `W` vectors, in each the bytes of `mask`.
 ///
 /// # Safety
 /// As [`outputs`]; those bytes are within a cell.
+#[inline]
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 unsafe fn column<const R: usize, const W: usize, D: Divisors>(
     task: &Task<'_, D>,
     at: usize,
     mask: __mmask64,
+    matrix_of: impl Fn(usize, usize, u8) -> u64,
 ) {
     let mut sums = [[_mm512_setzero_si512(); W]; R];
     if let Some(first) = task.first {
@@ -64,13 +120,28 @@ unsafe fn column<const R: usize, const W: usize, D: Divisors>(
             *sum = unsafe { load(first.add(o * task.cell_len + at), mask) };
         }
     }
-    let divisors = task.divisors.local::<R>(0);
-    for (k, &column) in task.columns.iter().enumerate() {
+    let cell = |column: u8| -> [__m512i; W] {
         // SAFETY: every column is a cell at `source`.
-        let cell: [__m512i; W] =
-            unsafe { load(task.source.add(usize::from(column) * task.cell_len + at), mask) };
+        unsafe { load(task.source.add(usize::from(column) * task.cell_len + at), mask) }
+    };
+    // Two sources at once: one instruction adds both quotients.
+    let (pairs, odd) = task.columns.as_chunks::<2>();
+    for (k, &[one, other]) in pairs.iter().enumerate() {
+        let (one_cell, other_cell) = (cell(one), cell(other));
         for (o, sum) in sums.iter_mut().enumerate() {
-            add_quotient(sum, &cell, divisors.divisor(o, k, column));
+            let one_matrix = _mm512_set1_epi64(matrix_of(o, 2 * k, one) as i64);
+            let other_matrix = _mm512_set1_epi64(matrix_of(o, 2 * k + 1, other) as i64);
+            for ((sum, one), other) in sum.iter_mut().zip(one_cell).zip(other_cell) {
+                let one = _mm512_gf2p8affine_epi64_epi8::<0>(one, one_matrix);
+                let other = _mm512_gf2p8affine_epi64_epi8::<0>(other, other_matrix);
+                *sum = _mm512_ternarylogic_epi64::<SUM_OF_THREE>(*sum, one, other);
+            }
+        }
+    }
+    if let &[last] = odd {
+        let vectors = cell(last);
+        for (o, sum) in sums.iter_mut().enumerate() {
+            add_quotient(sum, &vectors, matrix_of(o, task.columns.len() - 1, last));
         }
     }
     if let Some(mix) = task.mix {
@@ -100,8 +171,8 @@ unsafe fn load<const W: usize>(from: *const u8, mask: __mmask64) -> [__m512i; W]
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
-fn add_quotient<const W: usize>(sum: &mut [__m512i; W], cell: &[__m512i; W], divisor: u8) {
-    let matrix = _mm512_set1_epi64(DIVIDE_BITS[usize::from(divisor)] as i64);
+fn add_quotient<const W: usize>(sum: &mut [__m512i; W], cell: &[__m512i; W], matrix: u64) {
+    let matrix = _mm512_set1_epi64(matrix as i64);
     for (sum, vector) in sum.iter_mut().zip(cell) {
         let quotient = _mm512_gf2p8affine_epi64_epi8::<0>(*vector, matrix);
         *sum = _mm512_xor_si512(*sum, quotient);
@@ -117,7 +188,7 @@ fn mixed<const R: usize, const W: usize>(
     let mut mixed = [[_mm512_setzero_si512(); W]; R];
     for (sum, divisors) in sums.iter().zip(mix) {
         for (out, divisor) in mixed.iter_mut().zip(divisors) {
-            add_quotient(out, sum, *divisor);
+            add_quotient(out, sum, DIVIDE_BITS[usize::from(*divisor)]);
         }
     }
     mixed

@@ -59,6 +59,16 @@ impl Talk {
         matches!(self.workload, Workload::Churn | Workload::HttpClose)
     }
 
+    /// Requests to a shared counter that had no reply.
+    pub(super) fn unanswered(&self) -> u64 {
+        match self.workload {
+            Workload::Shared | Workload::MemcachedShared => {
+                self.number.saturating_sub(self.shared.len() as u64)
+            }
+            _ => 0,
+        }
+    }
+
     /// Whether it asks nothing until the very end.
     pub(super) fn is_idle(&self) -> bool {
         matches!(self.workload, Workload::Idle | Workload::IdleSubscriber)

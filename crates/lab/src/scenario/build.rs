@@ -369,7 +369,7 @@ fn profile(table: &ProfileTable) -> Result<Profile, FileError> {
     set!(mss_bytes, header_bytes, window_segments, initial_window_segments);
     set!(syn_loss_window_segments, syn_linear_timeouts, delack_segments, delack_syn);
     set!(quick_acks, ack_push, dup_acks, impatient, limited_transmit, syn_adds_segment);
-    set!(rto_floor_of_variation, reduces_again, counts_segments, hystart);
+    set!(rto_floor_of_variation, reduces_again, ns3_recovery, counts_segments, hystart);
     set!(timestamps, sack, prr, rack, tlp);
     set!(syn_timeout => syn_timeout_ns, rto_min => rto_min_ns, rto_max => rto_max_ns);
     set!(tick => tick_ns, delack => delack_ns);

@@ -144,6 +144,7 @@ pub struct ProfileTable {
     pub syn_adds_segment: Option<bool>,
     pub rto_floor_of_variation: Option<bool>,
     pub reduces_again: Option<bool>,
+    pub ns3_recovery: Option<bool>,
     pub counts_segments: Option<bool>,
     pub hystart: Option<bool>,
     pub timestamps: Option<bool>,

@@ -182,14 +182,20 @@ fn a_series_holds_every_byte_and_the_queue() {
     assert!(rows.iter().any(|row| row[5] > 0.0));
 }
 
+/// What passes a link, as pcapng.
+fn captured(scenario: &Scenario, link: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut writer = capture::Writer::new(&mut bytes, link, scenario).unwrap();
+    let _ = Network::new(scenario).unwrap().with_tap(&mut writer).run();
+    writer.finish().unwrap();
+    bytes
+}
+
 #[test]
 fn a_capture_is_valid_packets() {
     let sweep = Sweep::parse(FILE).unwrap();
     let scenario = build(&sweep.file(3).unwrap()).unwrap();
-    let mut bytes = Vec::new();
-    let mut writer = capture::Writer::new(&mut bytes, 0, &scenario).unwrap();
-    let _ = Network::new(&scenario).unwrap().with_tap(&mut writer).run();
-    writer.finish().unwrap();
+    let bytes = captured(&scenario, 0);
     let mut packets = 0;
     let mut rest = &bytes[..];
     while let Some((head, _)) = rest.split_first_chunk::<8>() {
@@ -205,6 +211,34 @@ fn a_capture_is_valid_packets() {
         rest = after;
     }
     assert!(packets > 400, "{packets}");
+}
+
+/// Both directions of a link under every profile: tshark, where it is installed,
+/// finds nothing malformed and every checksum right.
+#[test]
+fn tshark_reads_a_capture() {
+    for profile in ["ns2", "ns3", "modern", "web"] {
+        let text = FILE.replace("profile = \"web\"", &format!("profile = {profile:?}"));
+        let scenario = build(&Sweep::parse(&text).unwrap().file(0).unwrap()).unwrap();
+        for link in [0, 1] {
+            let name = format!("holdfast-{}-{profile}-{link}.pcapng", std::process::id());
+            let file = std::env::temp_dir().join(name);
+            std::fs::write(&file, captured(&scenario, link)).unwrap();
+            let mut tshark = std::process::Command::new("tshark");
+            tshark.args(["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"]);
+            tshark.args(["-T", "fields", "-e", "_ws.malformed", "-e", "ip.checksum.status"]);
+            let read = tshark.args(["-e", "tcp.checksum.status", "-r"]).arg(&file).output();
+            std::fs::remove_file(&file).unwrap();
+            let Ok(read) = read else {
+                eprintln!("there is no tshark");
+                return;
+            };
+            let lines = String::from_utf8(read.stdout).unwrap();
+            assert!(lines.lines().count() > 100, "{profile}, link {link}: {lines}");
+            // Nothing malformed, then 1 for good, twice.
+            assert!(lines.lines().all(|line| line == "\t1\t1"), "{profile}, link {link}: {lines}");
+        }
+    }
 }
 
 proptest::proptest! {

@@ -51,6 +51,10 @@ pub struct Delivered {
     pub newest: (Ns, u32),
     /// When the last-sent of those that were sent once left.
     pub sample_sent_at: Option<Ns>,
+    /// Segments that had not been reported before.
+    pub reported: u32,
+    /// Was one that had been sent again acknowledged without being reported?
+    pub acked_resent: bool,
 }
 
 /// The segments from `snd_una` to `snd_nxt`.
@@ -65,8 +69,12 @@ pub struct Flight {
     resent: u32,
     /// Arrived behind a hole, it is not known which.
     unnamed: u32,
+    /// Sent again, arrived, and yet taken to be on their way.
+    kept: u32,
+    /// The highest that arrived behind a hole.
+    highest: u32,
     /// No segment before this place is lost and not sent again.
-    hint: usize,
+    hint: u32,
 }
 
 impl Flight {
@@ -105,21 +113,30 @@ impl Flight {
         {
             self.base += 1;
             self.hint = self.hint.saturating_sub(1);
+            let is_resent = u32::from(out.is(RESENT));
             if out.is(SACKED) {
                 self.sacked -= 1;
+                self.kept -= is_resent;
             } else {
                 delivered.note(out, self.base - 1);
+                delivered.acked_resent |= out.is(RESENT);
+                self.resent -= is_resent;
             }
             self.lost -= u32::from(out.is(LOST));
-            self.resent -= u32::from(out.is(RESENT));
         }
     }
 
-    /// These have arrived too.
-    pub fn sack(&mut self, blocks: &[(u32, u32); SACK_BLOCKS], delivered: &mut Delivered) {
+    /// These have arrived too. With `keeps` those of them that were sent again
+    /// stay among those on their way until they are acknowledged.
+    pub fn sack(
+        &mut self,
+        blocks: &[(u32, u32); SACK_BLOCKS],
+        keeps: bool,
+        delivered: &mut Delivered,
+    ) {
         for &(first, end) in blocks {
             for seq in first.max(self.base)..end.min(self.base + self.out.len() as u32) {
-                self.sack_one((seq - self.base) as usize, delivered);
+                self.sack_one((seq - self.base) as usize, keeps, delivered);
             }
         }
     }
@@ -144,15 +161,24 @@ impl Flight {
         self.unnamed
     }
 
-    fn sack_one(&mut self, at: usize, delivered: &mut Delivered) {
+    fn sack_one(&mut self, at: usize, keeps: bool, delivered: &mut Delivered) {
         let out = &mut self.out[at];
         if out.is(SACKED) {
             return;
         }
-        delivered.note(*out, self.base + at as u32);
+        let seq = self.base + at as u32;
+        delivered.note(*out, seq);
+        delivered.reported += 1;
+        self.highest = self.highest.max(seq);
         self.lost -= u32::from(out.is(LOST));
-        self.resent -= u32::from(out.is(RESENT));
-        out.clear(LOST | RESENT);
+        let is_resent = u32::from(out.is(RESENT));
+        self.resent -= is_resent;
+        out.clear(LOST);
+        if keeps {
+            self.kept += is_resent;
+        } else {
+            out.clear(RESENT);
+        }
         out.set(SACKED);
         self.sacked += 1;
     }
@@ -187,7 +213,7 @@ impl Flight {
                 if out.is(RESENT) {
                     out.clear(RESENT);
                     self.resent -= 1;
-                    self.hint = self.hint.min(at);
+                    self.hint = self.hint.min(at as u32);
                     found += 1;
                 }
                 found += self.lose(at);
@@ -204,13 +230,13 @@ impl Flight {
             }
             self.out[at].clear(RESENT);
         }
-        (self.resent, self.unnamed, self.hint) = (0, 0, 0);
+        (self.resent, self.kept, self.unnamed, self.hint) = (0, 0, 0, 0);
     }
 
     /// Nothing was lost after all.
     pub fn unmark_lost(&mut self) {
         self.out.iter_mut().for_each(|out| out.clear(LOST | RESENT));
-        (self.lost, self.resent, self.hint) = (0, 0, 0);
+        (self.lost, self.resent, self.kept, self.hint) = (0, 0, 0, 0);
     }
 
     fn lose(&mut self, at: usize) -> u32 {
@@ -220,7 +246,7 @@ impl Flight {
         }
         out.set(LOST);
         self.lost += 1;
-        self.hint = self.hint.min(at);
+        self.hint = self.hint.min(at as u32);
         1
     }
 
@@ -236,19 +262,48 @@ impl Flight {
         if self.lost == self.resent {
             return None;
         }
-        while let Some(out) = self.out.get(self.hint) {
+        while let Some(out) = self.out.get(self.hint as usize) {
             if out.is(LOST) && !out.is(RESENT) {
-                return Some(self.base + self.hint as u32);
+                return Some(self.base + self.hint);
             }
             self.hint += 1;
         }
         None
     }
 
+    /// Did nothing behind this segment arrive, though something did behind
+    /// another?
+    #[must_use]
+    pub fn is_beyond_reports(&self, seq: u32) -> bool {
+        self.highest > self.base && seq >= self.highest
+    }
+
+    /// RFC 6675 §4 `NextSeg` rule 3: the first segment that neither arrived nor
+    /// was sent again, with something behind it that arrived.
+    #[must_use]
+    pub fn next_doubtful(&self) -> Option<u32> {
+        let below = self.highest.saturating_sub(self.base) as usize;
+        let at = self.out.iter().take(below).position(|out| !out.is(SACKED | RESENT))?;
+        Some(self.base + at as u32)
+    }
+
+    /// Is the first segment known to be lost?
+    #[must_use]
+    pub fn is_first_lost(&self) -> bool {
+        self.out.front().is_some_and(|out| out.is(LOST))
+    }
+
+    /// Is a repetition of the first segment on its way?
+    #[must_use]
+    pub fn is_first_resent(&self) -> bool {
+        self.out.front().is_some_and(|out| out.is(RESENT))
+    }
+
     /// Segments on their way, as far as is known.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        (self.out.len() as u32 + self.resent).saturating_sub(self.sacked + self.lost + self.unnamed)
+        let sent = self.out.len() as u32 + self.resent + self.kept;
+        sent.saturating_sub(self.sacked + self.lost + self.unnamed)
     }
 
     /// Segments that arrived behind a hole.

@@ -81,6 +81,8 @@ pub struct Profile {
     /// Two-way only: a repeated timeout reduces the threshold once more, which
     /// RFC 5681 §3.1 forbids and ns-3 does.
     pub reduces_again: bool,
+    /// Two-way only: recovery as ns-3.48 has it, see `tcp/twoway/ns3.rs`.
+    pub ns3_recovery: bool,
     /// Two-way only: the window grows by what was acknowledged (RFC 3465), not
     /// by one for each acknowledgement.
     pub counts_segments: bool,
@@ -125,6 +127,7 @@ impl Profile {
         syn_adds_segment: true,
         rto_floor_of_variation: false,
         reduces_again: false,
+        ns3_recovery: false,
         counts_segments: false,
         hystart: false,
         timestamps: false,
@@ -152,6 +155,7 @@ impl Profile {
         syn_adds_segment: false,
         ack_push: false,
         reduces_again: true,
+        ns3_recovery: true,
         ..Self::NS2
     };
 
@@ -171,6 +175,7 @@ impl Profile {
         quick_acks: 16,
         rto_floor_of_variation: true,
         reduces_again: false,
+        ns3_recovery: false,
         counts_segments: true,
         hystart: true,
         timestamps: true,

@@ -2,6 +2,8 @@
 //! 8985 loss detection, RFC 6937 recovery. The constants of its profile make it
 //! behave as ns-3's does, or as that of Linux.
 
+mod ns3;
+
 use super::cubic::Cubic;
 use super::flight::{Delivered, Flight};
 use super::hystart::{Acked, HyStart};
@@ -66,6 +68,10 @@ pub struct Sender {
     state: State,
     syn_due: bool,
     probe_due: bool,
+    /// A segment leaves whatever the window says.
+    forced: bool,
+    /// ns-3's recovery has had a partial acknowledgement.
+    was_partial: bool,
     /// A probe is out; there is one per flight.
     probed: bool,
     counts: Counts,
@@ -102,6 +108,8 @@ impl Sender {
             syn_due: true,
             syn_sent_at: 0,
             probe_due: false,
+            forced: false,
+            was_partial: false,
             probed: false,
             prr_delivered: 0,
             prr_out: 0,
@@ -142,7 +150,7 @@ impl Sender {
         let mut delivered = Delivered::default();
         self.flight.ack_to(packet.ack, &mut delivered);
         if profile.sack {
-            self.flight.sack(&packet.sack, &mut delivered);
+            self.flight.sack(&packet.sack, profile.ns3_recovery, &mut delivered);
         } else if advanced {
             self.flight.name(packet.ack - self.snd_una);
         } else {
@@ -154,6 +162,9 @@ impl Sender {
         if advanced {
             self.doublings = 0;
             self.probed = false;
+        }
+        if profile.ns3_recovery && profile.sack {
+            return self.handle_ack_ns3(now, profile, advanced, &delivered);
         }
         self.detect_spurious(profile, packet, advanced);
         self.detect_loss(profile);
@@ -425,12 +436,17 @@ impl Sender {
         if std::mem::take(&mut self.probe_due) {
             return self.send_probe(now);
         }
-        if f64::from(self.flight.in_flight()) >= self.cwnd.floor() {
+        let is_full = f64::from(self.flight.in_flight()) >= self.cwnd.floor();
+        if is_full && !self.forced {
             return None;
         }
-        let segment = match self.flight.next_lost() {
-            Some(seq) => self.send_again(now, seq),
-            None => self.send_new(now)?,
+        let segment = if profile.ns3_recovery && profile.sack {
+            self.next_segment_ns3(now)?
+        } else {
+            match self.flight.next_lost() {
+                Some(seq) => self.send_again(now, seq),
+                None => self.send_new(now)?,
+            }
         };
         self.prr_out += u32::from(self.state == State::Recovery);
         // A probe waits for the last of a burst.

@@ -1,0 +1,125 @@
+//! Recovery with SACK as ns-3.48 has it. It differs from RFC 6675 and RFC 6937
+//! in what decides how long a flow takes after an outage:
+//!
+//! * the threshold is half of what is still on its way when the loss is noticed,
+//!   not half of what was sent;
+//! * the first partial acknowledgement restarts the timer, the others do not;
+//! * a duplicate counts as one more segment delivered, and an acknowledgement
+//!   that is partial and a duplicate counts twice;
+//! * a repetition that arrived behind a hole is on its way until it is
+//!   acknowledged;
+//! * beyond the highest segment reported nothing is sent again.
+
+use super::{Sender, State};
+use crate::Ns;
+use crate::tcp::Segment;
+use crate::tcp::flight::Delivered;
+use crate::tcp::profile::Profile;
+
+impl Sender {
+    /// Everything that follows from an acknowledgement whose blocks are noted.
+    pub(super) fn handle_ack_ns3(
+        &mut self,
+        now: Ns,
+        profile: &Profile,
+        advanced: bool,
+        delivered: &Delivered,
+    ) {
+        self.flight.mark_lost_by_count(profile.dup_acks);
+        let is_safe =
+            self.state == State::Recovery && self.snd_una < self.recover && delivered.acked_resent;
+        if delivered.reported > 0 {
+            self.handle_duplicate_ns3(profile, delivered.count, is_safe);
+        }
+        let was_partial = self.was_partial;
+        if advanced {
+            self.advance_ns3(now, profile, delivered, is_safe);
+        }
+        let is_held = self.state == State::Recovery && was_partial;
+        self.arm(now, profile, advanced && !is_held);
+    }
+
+    fn handle_duplicate_ns3(&mut self, profile: &Profile, count: u32, is_safe: bool) {
+        match self.state {
+            State::Recovery => self.prr_ns3(count, true, is_safe),
+            State::Open if self.flight.is_first_lost() => {
+                self.enter_recovery_ns3(profile);
+                self.prr_ns3(count, true, false);
+            }
+            _ => {}
+        }
+    }
+
+    fn enter_recovery_ns3(&mut self, profile: &Profile) {
+        self.state = State::Recovery;
+        self.recover = self.snd_nxt;
+        self.counts.fast_retransmits += 1;
+        let in_flight = self.flight.in_flight();
+        self.reduce(profile, f64::from(in_flight));
+        self.prr_flight = in_flight;
+        (self.prr_delivered, self.prr_out) = (0, 0);
+        self.forced = true;
+    }
+
+    fn advance_ns3(&mut self, now: Ns, profile: &Profile, delivered: &Delivered, is_safe: bool) {
+        if self.state == State::Recovery && self.snd_una < self.recover {
+            if delivered.count > 0 {
+                self.prr_ns3(delivered.count, false, is_safe);
+            }
+            self.forced |= !self.flight.is_first_resent();
+            self.was_partial = true;
+            return;
+        }
+        if self.snd_una >= self.recover && matches!(self.state, State::Recovery | State::Loss) {
+            let was_lost = self.state == State::Loss;
+            self.state = State::Open;
+            self.undo = None;
+            self.was_partial = false;
+            if was_lost {
+                return;
+            }
+            self.cwnd = self.ssthresh;
+        }
+        self.adapt(now, profile, true, delivered);
+    }
+
+    /// RFC 6937 §3 as ns-3.48 reads it: once more was sent than was delivered,
+    /// its unsigned difference is so large that nothing is sent.
+    fn prr_ns3(&mut self, delivered: u32, is_duplicate: bool, is_safe: bool) {
+        let may_add = is_duplicate && self.prr_delivered < self.prr_flight;
+        let delivered = delivered + u32::from(may_add);
+        if delivered == 0 {
+            return;
+        }
+        self.prr_delivered += delivered;
+        let in_flight = f64::from(self.flight.in_flight());
+        let (all, out) = (f64::from(self.prr_delivered), f64::from(self.prr_out));
+        let send = if in_flight > self.ssthresh {
+            all * self.ssthresh / f64::from(self.prr_flight.max(1)) - out
+        } else {
+            let credit = if out > all { all - out } else { (all - out).max(delivered.into()) };
+            (credit + f64::from(u8::from(is_safe))).min(self.ssthresh - in_flight)
+        };
+        // The first retransmission leaves at once.
+        self.cwnd = in_flight + send.max(if self.prr_out == 0 { 1.0 } else { 0.0 });
+    }
+
+    /// RFC 6675 §4 `NextSeg`; what is forced out is the first segment if there is
+    /// nothing better.
+    pub(super) fn next_segment_ns3(&mut self, now: Ns) -> Option<Segment> {
+        let forced = std::mem::take(&mut self.forced);
+        let lost = self.flight.next_lost().filter(|seq| !self.flight.is_beyond_reports(*seq));
+        if let Some(seq) = lost {
+            return Some(self.send_again(now, seq));
+        }
+        if let Some(segment) = self.send_new(now) {
+            return Some(segment);
+        }
+        let doubtful = match self.state {
+            State::Recovery => self.flight.next_doubtful(),
+            _ => None,
+        };
+        let seq = doubtful.or(forced.then_some(self.snd_una))?;
+        Some(self.send_again(now, seq))
+    }
+}
