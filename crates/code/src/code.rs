@@ -15,6 +15,9 @@ pub const KEPT_MAX: usize = OUTPUTS_MAX;
 /// are `m` cells and 256 - `m` other rows.
 const REPAIRS_MAX: usize = ROWS / 2;
 
+/// Columns that are copied at once.
+const NEAR: usize = 32;
+
 /// 0 to 255: all columns, in order.
 static EVERY: [u8; ROWS] = every();
 
@@ -414,9 +417,15 @@ struct Present {
 impl Present {
     /// The first columns, where the missing ones among them are replaced by
     /// those columns behind that are present: work for the missing ones only.
-    #[inline]
+    #[inline(always)]
     fn new(cells: usize, missing: &[u8]) -> Self {
-        let mut present = Self { columns: EVERY, count: cells - missing.len() };
+        let mut present = Self { columns: [0; ROWS], count: cells - missing.len() };
+        // In parts of a known length, which need no call of memcpy.
+        let (every, _) = EVERY.as_chunks::<NEAR>();
+        let (columns, _) = present.columns.as_chunks_mut::<NEAR>();
+        for (columns, every) in columns.iter_mut().zip(every).take(cells.div_ceil(NEAR)) {
+            *columns = *every;
+        }
         let mut absent = RowSet::default();
         for &cell in missing {
             absent.insert(cell);

@@ -44,15 +44,27 @@ pub(super) unsafe fn run<D: Divisors>(task: &Task<'_, D>) {
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 unsafe fn outputs<const R: usize, D: Divisors>(task: &Task<'_, D>) {
     let divisors = task.divisors.local::<R>(0);
-    let matrix_of = |o, k, column| DIVIDE_BITS[usize::from(divisors.divisor(o, k, column))];
+    let matrix_of = |o, k, column| DIVIDE_BITS[divisors.divisor(o, k, column)];
     if task.cell_len < LONG_BYTES {
         // SAFETY: the same conditions.
         return unsafe { cells::<R, D>(task, 0, matrix_of) };
     }
+    // SAFETY: the same conditions.
+    unsafe { long_outputs::<R, D>(task) }
+}
+
+/// Apart from the others, which so need no room on the stack.
+///
+/// # Safety
+/// As [`outputs`]; cells are longer than a vector.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,gfni")]
+unsafe fn long_outputs<const R: usize, D: Divisors>(task: &Task<'_, D>) {
     // Never all of it is written, and none of it is worth being cleared.
     let mut room = [const { MaybeUninit::<[u64; R]>::uninit() }; ROWS];
     for (k, (matrices, &column)) in room.iter_mut().zip(task.columns).enumerate() {
-        matrices.write(core::array::from_fn(|o| matrix_of(o, k, column)));
+        let matrix = |o| DIVIDE_BITS[task.divisors.divisor(o, k, column)];
+        matrices.write(core::array::from_fn(matrix));
     }
     // Where all cells begin alike, a part of a vector makes the others whole
     // lines of the cache; a vector across two lines is read twice.

@@ -28,7 +28,7 @@ trait Lanes: Copy {
     unsafe fn store(self, to: *mut u8);
     unsafe fn prepare(self) -> Self::Prepared;
     /// `self + prepared / divisor`.
-    unsafe fn add_quotient(self, prepared: Self::Prepared, divisor: u8) -> Self;
+    unsafe fn add_quotient(self, prepared: Self::Prepared, divisor: usize) -> Self;
 }
 
 /// All byte columns of a task with `A + B` places. More than four sums of two
@@ -139,7 +139,7 @@ unsafe fn mixed<V: Lanes, const R: usize, const A: usize, const B: usize, const 
         for (sum, divisors) in some.iter().chain(others).zip(mix) {
             for (o, out) in mixed.iter_mut().enumerate() {
                 for (out, sum) in out.iter_mut().zip(sum) {
-                    *out = out.add_quotient(sum.prepare(), divisors[start + o]);
+                    *out = out.add_quotient(sum.prepare(), usize::from(divisors[start + o]));
                 }
             }
         }

@@ -44,7 +44,7 @@ fn mixed(sums: &[u64], mix: &[[u8; OUTPUTS_MAX]; OUTPUTS_MAX]) -> [u64; OUTPUTS_
     let mut mixed = [0; OUTPUTS_MAX];
     for (sum, divisors) in sums.iter().zip(mix) {
         for (out, divisor) in mixed.iter_mut().zip(divisors) {
-            *out ^= divided(*sum, *divisor);
+            *out ^= divided(*sum, usize::from(*divisor));
         }
     }
     mixed
@@ -52,8 +52,8 @@ fn mixed(sums: &[u64], mix: &[[u8; OUTPUTS_MAX]; OUTPUTS_MAX]) -> [u64; OUTPUTS_
 
 /// Every byte of `word` divided: bit b of a byte brings in 2^b / divisor. The
 /// products of 0 or 1 and a byte do not carry into their neighbours.
-fn divided(word: u64, divisor: u8) -> u64 {
-    let quotients = &DIVIDE_BIT[usize::from(divisor)];
+fn divided(word: u64, divisor: usize) -> u64 {
+    let quotients = &DIVIDE_BIT[divisor];
     quotients
         .iter()
         .enumerate()

@@ -8,8 +8,9 @@ pub(crate) const OUTPUTS_MAX: usize = 8;
 
 /// The divisors that say how outputs are made of sources.
 pub(crate) trait Divisors: Copy {
-    /// That of output `o` and of the `k`-th source, whose cell is `column`.
-    fn divisor(&self, o: usize, k: usize, column: u8) -> u8;
+    /// That of output `o` and of the `k`-th source, whose cell is `column`: a
+    /// byte, as an index.
+    fn divisor(&self, o: usize, k: usize, column: u8) -> usize;
     /// A copy for a loop that asks for the `R` outputs from the `start`-th on.
     fn local<const R: usize>(&self, start: usize) -> Self;
     /// Are there divisors for so many sources?
@@ -18,7 +19,7 @@ pub(crate) trait Divisors: Copy {
 
 /// Rows of the Cauchy matrix 1/(row + column).
 #[derive(Clone, Copy)]
-pub(crate) struct Cauchy([u32; OUTPUTS_MAX]);
+pub(crate) struct Cauchy([usize; OUTPUTS_MAX]);
 
 impl Cauchy {
     /// At most [`OUTPUTS_MAX`] rows.
@@ -26,7 +27,7 @@ impl Cauchy {
     pub fn new(rows: &[u8]) -> Self {
         let mut all = [0; OUTPUTS_MAX];
         for (all, row) in all.iter_mut().zip(rows) {
-            *all = u32::from(*row);
+            *all = usize::from(*row);
         }
         Self(all)
     }
@@ -40,14 +41,15 @@ impl Divisors for Cauchy {
     fn local<const R: usize>(&self, start: usize) -> Self {
         let mut all = self.0;
         for row in &mut all[start..start + R] {
-            *row = core::hint::black_box(*row);
+            // Known to be a byte again: an index that needs no check.
+            *row = core::hint::black_box(*row) & 0xff;
         }
         Self(all)
     }
 
     #[inline(always)]
-    fn divisor(&self, o: usize, _k: usize, column: u8) -> u8 {
-        self.0[o] as u8 ^ column
+    fn divisor(&self, o: usize, _k: usize, column: u8) -> usize {
+        self.0[o] ^ usize::from(column)
     }
 
     #[inline(always)]
@@ -67,8 +69,8 @@ impl Divisors for Explicit<'_> {
     }
 
     #[inline(always)]
-    fn divisor(&self, o: usize, k: usize, _column: u8) -> u8 {
-        self.0[k][o]
+    fn divisor(&self, o: usize, k: usize, _column: u8) -> usize {
+        usize::from(self.0[k][o])
     }
 
     #[inline(always)]
@@ -207,9 +209,25 @@ fn check_shape(cell_len: usize, outputs: usize, covered: bool) {
     assert!(cell_len != 0 && (1..=OUTPUTS_MAX).contains(&outputs) && covered);
 }
 
+/// Numbers that are compared at once.
+const NEAR: usize = 16;
+
 /// Is every one of `cells` a whole cell among `len` bytes?
 #[inline(always)]
 fn are_cells(cells: &[u8], len: usize, cell_len: usize) -> bool {
-    let last = cells.iter().fold(0, |last, cell| last.max(*cell));
-    cells.is_empty() || (usize::from(last) + 1) * cell_len <= len
+    let largest = |most: u8, cell: &u8| most.max(*cell);
+    // The last numbers twice rather than one by one.
+    let most = match cells.last_chunk::<NEAR>() {
+        None => cells.iter().fold(0, largest),
+        Some(end) => {
+            let mut all = *end;
+            for near in cells.as_chunks::<NEAR>().0 {
+                for (most, cell) in all.iter_mut().zip(near) {
+                    *most = (*most).max(*cell);
+                }
+            }
+            all.iter().fold(0, largest)
+        }
+    };
+    cells.is_empty() || (usize::from(most) + 1) * cell_len <= len
 }

@@ -41,9 +41,9 @@ impl Lanes for Table {
     }
 
     #[inline(always)]
-    unsafe fn add_quotient(self, (low, high): Self::Prepared, divisor: u8) -> Self {
+    unsafe fn add_quotient(self, (low, high): Self::Prepared, divisor: usize) -> Self {
         unsafe {
-            let table = DIVIDE_NIBBLES[usize::from(divisor)].as_ptr();
+            let table = DIVIDE_NIBBLES[divisor].as_ptr();
             let low = vqtbl1q_u8(vld1q_u8(table), low);
             let high = vqtbl1q_u8(vld1q_u8(table.add(16)), high);
             Self(veorq_u8(self.0, veorq_u8(low, high)))

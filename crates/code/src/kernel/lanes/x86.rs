@@ -55,9 +55,9 @@ impl Lanes for Gfni<__m256i> {
     }
 
     #[inline(always)]
-    unsafe fn add_quotient(self, prepared: __m256i, divisor: u8) -> Self {
+    unsafe fn add_quotient(self, prepared: __m256i, divisor: usize) -> Self {
         unsafe {
-            let matrix = _mm256_set1_epi64x(DIVIDE_BITS[usize::from(divisor)] as i64);
+            let matrix = _mm256_set1_epi64x(DIVIDE_BITS[divisor] as i64);
             let quotient = _mm256_gf2p8affine_epi64_epi8::<0>(prepared, matrix);
             Self(_mm256_xor_si256(self.0, quotient))
         }
@@ -89,9 +89,9 @@ impl Lanes for Gfni<__m128i> {
     }
 
     #[inline(always)]
-    unsafe fn add_quotient(self, prepared: __m128i, divisor: u8) -> Self {
+    unsafe fn add_quotient(self, prepared: __m128i, divisor: usize) -> Self {
         unsafe {
-            let matrix = _mm_set1_epi64x(DIVIDE_BITS[usize::from(divisor)] as i64);
+            let matrix = _mm_set1_epi64x(DIVIDE_BITS[divisor] as i64);
             let quotient = _mm_gf2p8affine_epi64_epi8::<0>(prepared, matrix);
             Self(_mm_xor_si128(self.0, quotient))
         }
@@ -129,9 +129,9 @@ impl Lanes for Shuffle<__m256i> {
     }
 
     #[inline(always)]
-    unsafe fn add_quotient(self, (low, high): Self::Prepared, divisor: u8) -> Self {
+    unsafe fn add_quotient(self, (low, high): Self::Prepared, divisor: usize) -> Self {
         unsafe {
-            let table: *const __m128i = DIVIDE_NIBBLES[usize::from(divisor)].as_ptr().cast();
+            let table: *const __m128i = DIVIDE_NIBBLES[divisor].as_ptr().cast();
             let low_table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table));
             let high_table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.add(1)));
             let low = _mm256_shuffle_epi8(low_table, low);
@@ -172,9 +172,9 @@ impl Lanes for Shuffle<__m128i> {
     }
 
     #[inline(always)]
-    unsafe fn add_quotient(self, (low, high): Self::Prepared, divisor: u8) -> Self {
+    unsafe fn add_quotient(self, (low, high): Self::Prepared, divisor: usize) -> Self {
         unsafe {
-            let table: *const __m128i = DIVIDE_NIBBLES[usize::from(divisor)].as_ptr().cast();
+            let table: *const __m128i = DIVIDE_NIBBLES[divisor].as_ptr().cast();
             let low = _mm_shuffle_epi8(_mm_loadu_si128(table), low);
             let high = _mm_shuffle_epi8(_mm_loadu_si128(table.add(1)), high);
             Self(_mm_xor_si128(self.0, _mm_xor_si128(low, high)))
