@@ -2,7 +2,7 @@
 
 use crate::field::{divide, multiply};
 use crate::inverse::{CauchyInverse, VandermondeInverse};
-use crate::kernel::{Cauchy, Explicit, Kernel, OUTPUTS_MAX, Task};
+use crate::kernel::{Cauchy, EVERY, Explicit, Kernel, OUTPUTS_MAX, Task};
 
 /// Rows of every code: the elements of GF(2^8).
 pub const ROWS: usize = 256;
@@ -17,19 +17,6 @@ const REPAIRS_MAX: usize = ROWS / 2;
 
 /// Columns that are copied at once.
 const NEAR: usize = 32;
-
-/// 0 to 255: all columns, in order.
-static EVERY: [u8; ROWS] = every();
-
-const fn every() -> [u8; ROWS] {
-    let mut numbers = [0; ROWS];
-    let mut i = 0;
-    while i < ROWS {
-        numbers[i] = i as u8;
-        i += 1;
-    }
-    numbers
-}
 
 /// How rows are made of a segment's cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -268,11 +255,10 @@ impl Code {
             } else {
                 let block = &rows[..rows.len().min(OUTPUTS_MAX)];
                 count = block.iter().take_while(|row| !self.is_plain(**row)).count();
-                let columns = &EVERY[..self.cells];
-                self.kernel.run(&Task::disperse(
+                self.kernel.run(&Task::disperse_first(
                     self.cell_len,
                     segment,
-                    columns,
+                    self.cells,
                     Cauchy::new(&block[..count]),
                     out,
                     count,
@@ -284,7 +270,7 @@ impl Code {
     }
 
     fn encode_rabin(&self, segment: &[u8], rows: &[u8], out: &mut [u8]) {
-        let columns = &EVERY[..self.cells];
+        let columns = self.cells;
         let blocks = out.chunks_mut(OUTPUTS_MAX * self.cell_len);
         for (rows, out) in rows.chunks(OUTPUTS_MAX).zip(blocks) {
             let mut divisors = [[0; OUTPUTS_MAX]; ROWS];
@@ -296,7 +282,8 @@ impl Code {
                 }
             }
             let divisors = Explicit(&divisors);
-            let task = Task::disperse(self.cell_len, segment, columns, divisors, out, rows.len());
+            let task =
+                Task::disperse_first(self.cell_len, segment, columns, divisors, out, rows.len());
             self.kernel.run(&task);
         }
     }

@@ -19,7 +19,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use task::{Cauchy, Divisors, Explicit, OUTPUTS_MAX, Task};
+pub(crate) use task::{Cauchy, Divisors, EVERY, Explicit, OUTPUTS_MAX, Task};
 
 /// Which instructions work on the cells.
 ///

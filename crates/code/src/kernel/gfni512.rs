@@ -12,8 +12,6 @@ use core::arch::x86_64::{
 use core::mem::MaybeUninit;
 
 const VECTOR_BYTES: usize = 64;
-/// Vectors at once: the sums of eight outputs and two cells fit into 32 registers.
-const VECTORS: usize = 2;
 /// From here on a cell has vectors enough that looking the matrices of all
 /// divisors up beforehand is the lesser work.
 const LONG_BYTES: usize = 512;
@@ -24,33 +22,34 @@ const SUM_OF_THREE: i32 = 0x96;
 /// The processor must have GFNI, AVX-512F and AVX-512BW.
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 pub(super) unsafe fn run<D: Divisors>(task: &Task<'_, D>) {
-    // SAFETY: the same instructions, and as many outputs as there are places.
+    // SAFETY: the same instructions, and as many outputs as there are places. The
+    // vectors at once leave room for two cells in 32 registers.
     unsafe {
         match task.places.len() {
-            1 => outputs::<1, D>(task),
-            2 => outputs::<2, D>(task),
-            3 => outputs::<3, D>(task),
-            4 => outputs::<4, D>(task),
-            5 => outputs::<5, D>(task),
-            6 => outputs::<6, D>(task),
-            7 => outputs::<7, D>(task),
-            _ => outputs::<8, D>(task),
+            1 => outputs::<1, 4, D>(task),
+            2 => outputs::<2, 4, D>(task),
+            3 => outputs::<3, 4, D>(task),
+            4 => outputs::<4, 4, D>(task),
+            5 => outputs::<5, 2, D>(task),
+            6 => outputs::<6, 2, D>(task),
+            7 => outputs::<7, 2, D>(task),
+            _ => outputs::<8, 2, D>(task),
         }
     }
 }
 
 /// # Safety
-/// As [`run`]; the task has `R` places.
+/// As [`run`]; the task has `R` places. Long cells are taken `W` vectors at once.
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
-unsafe fn outputs<const R: usize, D: Divisors>(task: &Task<'_, D>) {
+unsafe fn outputs<const R: usize, const W: usize, D: Divisors>(task: &Task<'_, D>) {
     let divisors = task.divisors.local::<R>(0);
     let matrix_of = |o, k, column| DIVIDE_BITS[divisors.divisor(o, k, column)];
     if task.cell_len < LONG_BYTES {
         // SAFETY: the same conditions.
-        return unsafe { cells::<R, D>(task, 0, matrix_of) };
+        return unsafe { cells::<R, 2, D>(task, 0, matrix_of) };
     }
     // SAFETY: the same conditions.
-    unsafe { long_outputs::<R, D>(task) }
+    unsafe { long_outputs::<R, W, D>(task) }
 }
 
 /// Apart from the others, which so need no room on the stack.
@@ -59,7 +58,7 @@ unsafe fn outputs<const R: usize, D: Divisors>(task: &Task<'_, D>) {
 /// As [`outputs`]; cells are longer than a vector.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
-unsafe fn long_outputs<const R: usize, D: Divisors>(task: &Task<'_, D>) {
+unsafe fn long_outputs<const R: usize, const W: usize, D: Divisors>(task: &Task<'_, D>) {
     // Never all of it is written, and none of it is worth being cleared.
     let mut room = [const { MaybeUninit::<[u64; R]>::uninit() }; ROWS];
     for (k, (matrices, &column)) in room.iter_mut().zip(task.columns).enumerate() {
@@ -72,10 +71,10 @@ unsafe fn long_outputs<const R: usize, D: Divisors>(task: &Task<'_, D>) {
     let head = if are_alike { task.source.align_offset(VECTOR_BYTES) } else { 0 };
     // SAFETY: the same conditions; matrices were written for all columns, and no
     // others are asked for.
-    unsafe { cells::<R, D>(task, head, |o, k, _| room[k].assume_init_ref()[o]) }
+    unsafe { cells::<R, W, D>(task, head, |o, k, _| room[k].assume_init_ref()[o]) }
 }
 
-/// All byte columns, [`VECTORS`] at once but for the first `head` bytes and the
+/// All byte columns, `W` vectors at once but for the first `head` bytes and the
 /// end. `matrix_of` knows the matrix of an output, the number of a source and its
 /// cell.
 ///
@@ -83,7 +82,7 @@ unsafe fn long_outputs<const R: usize, D: Divisors>(task: &Task<'_, D>) {
 /// As [`outputs`]; `head` is less than a vector.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
-unsafe fn cells<const R: usize, D: Divisors>(
+unsafe fn cells<const R: usize, const W: usize, D: Divisors>(
     task: &Task<'_, D>,
     head: usize,
     matrix_of: impl Fn(usize, usize, u8) -> u64,
@@ -94,10 +93,10 @@ unsafe fn cells<const R: usize, D: Divisors>(
         unsafe { column::<R, 1, D>(task, 0, ones(head), &matrix_of) };
         at = head;
     }
-    while task.cell_len - at >= VECTORS * VECTOR_BYTES {
+    while task.cell_len - at >= W * VECTOR_BYTES {
         // SAFETY: so many bytes from `at` on are within a cell.
-        unsafe { column::<R, VECTORS, D>(task, at, !0, &matrix_of) };
-        at += VECTORS * VECTOR_BYTES;
+        unsafe { column::<R, W, D>(task, at, !0, &matrix_of) };
+        at += W * VECTOR_BYTES;
     }
     while at < task.cell_len {
         let left = (task.cell_len - at).min(VECTOR_BYTES);

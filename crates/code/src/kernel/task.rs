@@ -1,6 +1,7 @@
 //! What a kernel is asked to do. The constructors check every index once, so
 //! that the kernels need not.
 
+use crate::code::ROWS;
 use core::marker::PhantomData;
 
 /// Outputs that one task computes at once.
@@ -99,8 +100,18 @@ pub(crate) struct Task<'a, D> {
     borrowed: PhantomData<&'a mut [u8]>,
 }
 
-/// The numbers 0 to 7: outputs that lie one behind the other.
-const IN_ORDER: [u8; OUTPUTS_MAX] = [0, 1, 2, 3, 4, 5, 6, 7];
+/// 0 to 255: all columns, or outputs that lie one behind the other.
+pub(crate) static EVERY: [u8; ROWS] = every();
+
+const fn every() -> [u8; ROWS] {
+    let mut numbers = [0; ROWS];
+    let mut i = 0;
+    while i < ROWS {
+        numbers[i] = i as u8;
+        i += 1;
+    }
+    numbers
+}
 
 impl<'a, D: Divisors> Task<'a, D> {
     /// `target[o] = Σ source[columns[k]] / divisor(o, k)` for `outputs` outputs.
@@ -116,7 +127,23 @@ impl<'a, D: Divisors> Task<'a, D> {
         check_shape(cell_len, outputs, divisors.covers(columns.len()));
         assert!(target.len() >= outputs * cell_len);
         assert!(are_cells(columns, source.len(), cell_len));
-        Self::sums(cell_len, source, columns, divisors, target, &IN_ORDER[..outputs])
+        Self::sums(cell_len, source, columns, divisors, target, &EVERY[..outputs])
+    }
+
+    /// The same from the first `columns` cells.
+    #[inline]
+    pub fn disperse_first(
+        cell_len: usize,
+        source: &'a [u8],
+        columns: usize,
+        divisors: D,
+        target: &'a mut [u8],
+        outputs: usize,
+    ) -> Self {
+        check_shape(cell_len, outputs, divisors.covers(columns));
+        assert!(target.len() >= outputs * cell_len && source.len() >= columns * cell_len);
+        let (columns, places) = (&EVERY[..columns], &EVERY[..outputs]);
+        Self::sums(cell_len, source, columns, divisors, target, places)
     }
 
     /// `sums[o] += Σ source[columns[k]] / divisor(o, k)`.
