@@ -271,6 +271,18 @@ impl Flight {
         None
     }
 
+    /// Takes the first segment to be lost, also if it was sent again already.
+    pub fn lose_first_again(&mut self) {
+        if let Some(out) = self.out.front_mut()
+            && out.is(RESENT)
+        {
+            out.clear(RESENT);
+            self.resent -= 1;
+            self.hint = 0;
+        }
+        self.lose_first();
+    }
+
     /// Did nothing behind this segment arrive, though something did behind
     /// another?
     #[must_use]

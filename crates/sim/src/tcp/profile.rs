@@ -141,6 +141,8 @@ impl Profile {
     pub const NS3: Self = Self {
         stack: Stack::TwoWay,
         congestion: Congestion::NewReno,
+        // Two of them are of the point-to-point link.
+        header_bytes: 42,
         window_segments: 5700,
         initial_window_segments: 1,
         syn_loss_window_segments: 1,

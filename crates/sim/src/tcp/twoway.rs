@@ -72,6 +72,8 @@ pub struct Sender {
     forced: bool,
     /// ns-3's recovery has had a partial acknowledgement.
     was_partial: bool,
+    /// Duplicates in a row without blocks, as ns-3 counts them.
+    duplicates: u32,
     /// A probe is out; there is one per flight.
     probed: bool,
     counts: Counts,
@@ -110,6 +112,7 @@ impl Sender {
             probe_due: false,
             forced: false,
             was_partial: false,
+            duplicates: 0,
             probed: false,
             prr_delivered: 0,
             prr_out: 0,
@@ -153,7 +156,7 @@ impl Sender {
             self.flight.sack(&packet.sack, profile.ns3_recovery, &mut delivered);
         } else if advanced {
             self.flight.name(packet.ack - self.snd_una);
-        } else {
+        } else if !profile.ns3_recovery {
             self.flight.sack_any(&mut delivered);
         }
         self.snd_una = packet.ack;
@@ -163,7 +166,7 @@ impl Sender {
             self.doublings = 0;
             self.probed = false;
         }
-        if profile.ns3_recovery && profile.sack {
+        if profile.ns3_recovery {
             return self.handle_ack_ns3(now, profile, advanced, &delivered);
         }
         self.detect_spurious(profile, packet, advanced);
@@ -440,7 +443,7 @@ impl Sender {
         if is_full && !self.forced {
             return None;
         }
-        let segment = if profile.ns3_recovery && profile.sack {
+        let segment = if profile.ns3_recovery {
             self.next_segment_ns3(now)?
         } else {
             match self.flight.next_lost() {

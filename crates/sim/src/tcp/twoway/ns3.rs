@@ -1,5 +1,5 @@
-//! Recovery with SACK as ns-3.48 has it. It differs from RFC 6675 and RFC 6937
-//! in what decides how long a flow takes after an outage:
+//! Recovery as ns-3.48 has it. It differs from RFC 6675, RFC 6582 and RFC 6937 in
+//! what decides how long a flow takes after an outage:
 //!
 //! * the threshold is half of what is still on its way when the loss is noticed,
 //!   not half of what was sent;
@@ -8,7 +8,9 @@
 //!   that is partial and a duplicate counts twice;
 //! * a repetition that arrived behind a hole is on its way until it is
 //!   acknowledged;
-//! * beyond the highest segment reported nothing is sent again.
+//! * beyond the highest segment reported nothing is sent again;
+//! * without blocks the window is made before a duplicate takes a segment from
+//!   those on their way, and after a timeout duplicates say nothing.
 
 use super::{Sender, State};
 use crate::Ns;
@@ -25,46 +27,80 @@ impl Sender {
         advanced: bool,
         delivered: &Delivered,
     ) {
-        self.flight.mark_lost_by_count(profile.dup_acks);
         let is_safe =
             self.state == State::Recovery && self.snd_una < self.recover && delivered.acked_resent;
-        if delivered.reported > 0 {
-            self.handle_duplicate_ns3(profile, delivered.count, is_safe);
+        if profile.sack {
+            self.flight.mark_lost_by_count(profile.dup_acks);
+            if delivered.reported > 0 {
+                self.handle_report_ns3(profile, delivered.count, is_safe);
+            }
+        } else if !advanced && self.snd_una < self.snd_nxt {
+            self.handle_duplicate_ns3(profile);
         }
         let was_partial = self.was_partial;
         if advanced {
+            self.duplicates = 0;
             self.advance_ns3(now, profile, delivered, is_safe);
         }
         let is_held = self.state == State::Recovery && was_partial;
         self.arm(now, profile, advanced && !is_held);
     }
 
-    fn handle_duplicate_ns3(&mut self, profile: &Profile, count: u32, is_safe: bool) {
+    /// Blocks have named segments that were not named before.
+    fn handle_report_ns3(&mut self, profile: &Profile, count: u32, is_safe: bool) {
+        let in_flight = self.flight.in_flight();
         match self.state {
-            State::Recovery => self.prr_ns3(count, true, is_safe),
+            State::Recovery => self.prr_ns3(in_flight, count, true, is_safe),
             State::Open if self.flight.is_first_lost() => {
-                self.enter_recovery_ns3(profile);
-                self.prr_ns3(count, true, false);
+                self.enter_recovery_ns3(profile, in_flight, count);
             }
             _ => {}
         }
     }
 
-    fn enter_recovery_ns3(&mut self, profile: &Profile) {
+    /// A duplicate without blocks.
+    fn handle_duplicate_ns3(&mut self, profile: &Profile) {
+        let in_flight = self.flight.in_flight();
+        match self.state {
+            State::Recovery => {
+                self.flight.sack_any(&mut Delivered::default());
+                self.prr_ns3(in_flight, 0, true, false);
+            }
+            State::Open => {
+                self.duplicates += 1;
+                self.flight.sack_any(&mut Delivered::default());
+                if self.duplicates == profile.dup_acks {
+                    self.flight.lose_first_again();
+                    // The first segment counts once more.
+                    self.enter_recovery_ns3(profile, self.flight.in_flight() + 1, 0);
+                }
+            }
+            State::Handshake | State::Loss => {}
+        }
+    }
+
+    fn enter_recovery_ns3(&mut self, profile: &Profile, window: u32, count: u32) {
         self.state = State::Recovery;
         self.recover = self.snd_nxt;
         self.counts.fast_retransmits += 1;
-        let in_flight = self.flight.in_flight();
-        self.reduce(profile, f64::from(in_flight));
-        self.prr_flight = in_flight;
+        self.reduce(profile, f64::from(window));
+        self.prr_flight = self.flight.in_flight();
         (self.prr_delivered, self.prr_out) = (0, 0);
         self.forced = true;
+        self.prr_ns3(self.prr_flight, count, true, false);
     }
 
     fn advance_ns3(&mut self, now: Ns, profile: &Profile, delivered: &Delivered, is_safe: bool) {
         if self.state == State::Recovery && self.snd_una < self.recover {
+            let in_flight = self.flight.in_flight();
+            if !profile.sack {
+                self.flight.lose_first_again();
+            }
             if delivered.count > 0 {
-                self.prr_ns3(delivered.count, false, is_safe);
+                // A duplicate that has come for the new first segment was noticed.
+                let noticed = !profile.sack && self.flight.unnamed() > 0;
+                let in_flight = in_flight.saturating_sub(u32::from(noticed));
+                self.prr_ns3(in_flight, delivered.count, false, is_safe);
             }
             self.forced |= !self.flight.is_first_resent();
             self.was_partial = true;
@@ -85,14 +121,14 @@ impl Sender {
 
     /// RFC 6937 §3 as ns-3.48 reads it: once more was sent than was delivered,
     /// its unsigned difference is so large that nothing is sent.
-    fn prr_ns3(&mut self, delivered: u32, is_duplicate: bool, is_safe: bool) {
+    fn prr_ns3(&mut self, in_flight: u32, delivered: u32, is_duplicate: bool, is_safe: bool) {
         let may_add = is_duplicate && self.prr_delivered < self.prr_flight;
         let delivered = delivered + u32::from(may_add);
         if delivered == 0 {
             return;
         }
         self.prr_delivered += delivered;
-        let in_flight = f64::from(self.flight.in_flight());
+        let in_flight = f64::from(in_flight);
         let (all, out) = (f64::from(self.prr_delivered), f64::from(self.prr_out));
         let send = if in_flight > self.ssthresh {
             all * self.ssthresh / f64::from(self.prr_flight.max(1)) - out
