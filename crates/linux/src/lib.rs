@@ -1,6 +1,8 @@
-//! Holdfast linux.
+//! What Holdfast asks of Linux beyond the standard library.
+
 pub mod address;
 pub mod affinity;
+pub mod arrival;
 pub mod bpf;
 pub mod diag;
 pub mod epoll;

@@ -44,22 +44,24 @@ fn sums_are_those_of_the_formula_on_every_kernel() {
     }
 }
 
-/// All that a task can be, on one kernel.
-fn everything(kernel: Kernel, len: usize, outputs: usize) -> Vec<u8> {
-    let mut segment = noise(len as u64, 20 * len);
+/// All that a task can be, on one kernel; the segment begins `from` bytes after
+/// where memory begins.
+fn everything(kernel: Kernel, len: usize, outputs: usize, from: usize) -> Vec<u8> {
+    let mut room = noise(len as u64, from + 20 * len);
+    let segment = &mut room[from..];
     let mut sums = noise(7 + len as u64, outputs * len);
     let columns = [0, 2, 4, 6, 8, 10, 12];
     let rows = [20, 99, 21, 254, 77, 128, 22, 250];
-    kernel.run(&Task::accumulate(len, &segment, &columns, Cauchy::new(&rows), &mut sums, outputs));
+    kernel.run(&Task::accumulate(len, segment, &columns, Cauchy::new(&rows), &mut sums, outputs));
     let matrix = noise(3, OUTPUTS_MAX * OUTPUTS_MAX);
     let matrix: [[u8; OUTPUTS_MAX]; OUTPUTS_MAX] =
         core::array::from_fn(|k| core::array::from_fn(|o| matrix[OUTPUTS_MAX * k + o]));
     let explicit = Explicit(&matrix);
     let places = &[1, 19, 3, 17, 5, 15, 7, 13][..outputs];
-    kernel.run(&Task::repair(len, &mut segment, &columns, places, explicit, &sums, &matrix));
+    kernel.run(&Task::repair(len, segment, &columns, places, explicit, &sums, &matrix));
     let mut target = vec![0; 20 * len];
-    kernel.run(&Task::place(len, &segment, &columns, Cauchy::new(&rows), &mut target, places));
-    [segment, sums, target].concat()
+    kernel.run(&Task::place(len, segment, &columns, Cauchy::new(&rows), &mut target, places));
+    [&*segment, &sums, &target].concat()
 }
 
 #[test]
@@ -68,10 +70,27 @@ fn every_kernel_gives_the_bytes_of_the_portable_one() {
     assert_eq!(portable.name(), "portable");
     for len in lengths() {
         for outputs in 1..=OUTPUTS_MAX {
-            let expected = everything(portable, len, outputs);
+            let expected = everything(portable, len, outputs, 0);
             for kernel in Kernel::available() {
                 let name = kernel.name();
-                assert!(everything(kernel, len, outputs) == expected, "{name}, {len}, {outputs}");
+                let found = everything(kernel, len, outputs, 0);
+                assert!(found == expected, "{name}, {len}, {outputs}");
+            }
+        }
+    }
+}
+
+/// Long cells that begin alike are read line by line, wherever that is.
+#[test]
+fn long_cells_may_begin_anywhere() {
+    for len in [512, 576, 640, 768, 1024] {
+        for kernel in Kernel::available() {
+            for from in (0..64).step_by(7).chain([1, 48, 62, 64]) {
+                let (found, expected) = (
+                    everything(kernel, len, 4, from),
+                    everything(Kernel::available().last().expect("one"), len, 4, from),
+                );
+                assert!(found == expected, "{}, {len}, {from}", kernel.name());
             }
         }
     }
@@ -80,7 +99,7 @@ fn every_kernel_gives_the_bytes_of_the_portable_one() {
 #[test]
 fn nothing_outside_of_the_cells_is_touched() {
     for kernel in Kernel::available() {
-        for len in (1..=130).chain([1400]) {
+        for len in (1..=130).chain([640, 1400]) {
             let source = noise(1, 3 * len);
             let mut room = vec![0x5a; 2 * len + 64];
             let rows = Cauchy::new(&[3, 4]);

@@ -5,6 +5,7 @@
 use super::topology::interface;
 use super::{Host, Role, Testbed};
 use anyhow::{Context as _, Result};
+use holdfast_linux::arrival;
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use std::io::Read as _;
 use std::sync::Arc;
@@ -65,7 +66,8 @@ fn listen(mut socket: Socket, told: &AtomicBool) -> Vec<SystemTime> {
             if heard.len() == REMEMBERED {
                 heard.drain(..REMEMBERED / 2);
             }
-            heard.push(SystemTime::now());
+            // On a busy machine this thread may run long after the packet came.
+            heard.push(arrival::of_last(&socket).unwrap_or_else(|_| SystemTime::now()));
         }
     }
     heard
@@ -80,6 +82,8 @@ fn socket_at(host: &Host) -> Result<Socket> {
         let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(protocol))?;
         socket.attach_filter(&filter())?;
         socket.set_read_timeout(Some(LOOK_EVERY))?;
+        // Times are kept from now on; there is none yet.
+        let _ = arrival::of_last(&socket);
         Ok(socket)
     });
     let made = made.join().unwrap_or_else(|_| anyhow::bail!("the thread panicked"));

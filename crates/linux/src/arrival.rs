@@ -1,0 +1,42 @@
+//! When a packet came, by the kernel's clock: who reads it may be late.
+
+use crate::sockopt::checked;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// `SIOCGSTAMPNS_OLD` of linux/sockios.h.
+const SIOCGSTAMPNS: libc::Ioctl = 0x8907;
+
+/// When the packet that was read last from this socket had come. The first call
+/// begins to keep times: make it before the first packet.
+///
+/// # Errors
+/// When no time is known, as of the first call.
+pub fn of_last(socket: impl AsFd) -> io::Result<SystemTime> {
+    let mut at = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the kernel writes one timespec, which is what we pass.
+    checked(unsafe { libc::ioctl(fd, SIOCGSTAMPNS, &raw mut at) })?;
+    let (seconds, nanos) = (at.tv_sec.unsigned_abs(), at.tv_nsec.unsigned_abs());
+    Ok(UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_nanos(nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+
+    #[test]
+    fn a_late_reader_learns_when_a_packet_came() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(of_last(&socket).is_err());
+        let before = SystemTime::now();
+        socket.send_to(&[1], socket.local_addr().unwrap()).unwrap();
+        let after = SystemTime::now();
+        std::thread::sleep(Duration::from_millis(20));
+        socket.recv(&mut [0; 1]).unwrap();
+        let came = of_last(&socket).unwrap();
+        assert!(before <= came && came <= after, "{before:?} {came:?} {after:?}");
+    }
+}
