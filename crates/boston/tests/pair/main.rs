@@ -2,7 +2,7 @@
 //! reorders, duplicates, corrupts and goes dark, with either end dying and coming
 //! back: every byte exactly once and in order, or a clean error.
 //!
-//! `HOLDFAST_SEEDS=N` runs the seeds 0 to N instead of as many as fit the time. A
+//! `HOLDFAST_SEEDS=N` runs the seeds 0 to N instead of 10,000 and as many as fit the time. A
 //! failure prints one line; `HOLDFAST_REPLAY=seed` with the test `replay_one` runs
 //! the same run again.
 
@@ -20,6 +20,9 @@ use world::{Summary, World};
 /// What the rest of `make test` leaves to it.
 const BUDGET: Duration = Duration::from_secs(10);
 
+/// So many seeds are run however long they take.
+const SEEDS_MIN: u64 = 10_000;
+
 fn run(seed: u64) -> Summary {
     World::new(Profile::draw(seed)).run().unwrap_or_else(|why| {
         let profile = Profile::draw(seed);
@@ -35,7 +38,8 @@ fn every_byte_exactly_once_or_a_clean_error() {
         std::env::var("HOLDFAST_SEEDS").ok().map(|text| text.parse().expect("a number of seeds"));
     let begun = Instant::now();
     let (mut seed, mut sum) = (0, Summary::default());
-    while wanted.map_or(begun.elapsed() < BUDGET, |wanted| seed < wanted) {
+    let is_short = |seed| seed < SEEDS_MIN || begun.elapsed() < BUDGET;
+    while wanted.map_or_else(|| is_short(seed), |wanted| seed < wanted) {
         let Summary { frames, lost, corrupted, failures, virtual_time } = run(seed);
         sum.frames += frames;
         sum.lost += lost;
