@@ -2,9 +2,9 @@
 //! reorders, duplicates, corrupts and goes dark, with either end dying and coming
 //! back: every byte exactly once and in order, or a clean error.
 //!
-//! `HOLDFAST_SEEDS=N` runs the seeds 0 to N instead of 10,000 and as many as fit the time. A
-//! failure prints one line; `HOLDFAST_REPLAY=seed` with the test `replay_one` runs
-//! the same run again.
+//! `HOLDFAST_SEEDS=N` runs the seeds 0 to N instead of 10,000 and as many more as
+//! fit the time. A failure prints one line; `HOLDFAST_REPLAY=seed` with the test
+//! `replay_one` runs the same run again.
 
 mod app;
 mod profile;

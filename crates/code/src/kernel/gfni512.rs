@@ -42,14 +42,14 @@ pub(super) unsafe fn run<D: Divisors>(task: &Task<'_, D>) {
 /// As [`run`]; the task has `R` places. Long cells are taken `W` vectors at once.
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 unsafe fn outputs<const R: usize, const W: usize, D: Divisors>(task: &Task<'_, D>) {
+    if task.cell_len >= LONG_BYTES {
+        // SAFETY: the same conditions.
+        return unsafe { long_outputs::<R, W, D>(task) };
+    }
     let divisors = task.divisors.local::<R>(0);
     let matrix_of = |o, k, column| DIVIDE_BITS[divisors.divisor(o, k, column)];
-    if task.cell_len < LONG_BYTES {
-        // SAFETY: the same conditions.
-        return unsafe { cells::<R, 2, D>(task, 0, matrix_of) };
-    }
     // SAFETY: the same conditions.
-    unsafe { long_outputs::<R, W, D>(task) }
+    unsafe { cells::<R, 2, D>(task, 0, matrix_of) }
 }
 
 /// Apart from the others, which so need no room on the stack.

@@ -81,7 +81,8 @@ pub struct Profile {
     /// Two-way only: a repeated timeout reduces the threshold once more, which
     /// RFC 5681 §3.1 forbids and ns-3 does.
     pub reduces_again: bool,
-    /// Two-way only: recovery as ns-3.48 has it, see `tcp/twoway/ns3.rs`.
+    /// Two-way only: recovery as ns-3.48 has it, see `tcp/twoway/ns3.rs`; `prr` is
+    /// not asked then.
     pub ns3_recovery: bool,
     /// Two-way only: the window grows by what was acknowledged (RFC 3465), not
     /// by one for each acknowledgement.

@@ -272,17 +272,23 @@ impl Sender {
     }
 
     fn enter_recovery(&mut self, profile: &Profile) {
-        self.state = State::Recovery;
-        self.recover = self.snd_nxt;
-        self.counts.fast_retransmits += 1;
         let flight = self.snd_nxt - self.snd_una;
-        self.reduce(profile, f64::from(flight).min(self.cwnd));
-        self.prr_flight = flight.max(1);
-        (self.prr_delivered, self.prr_out) = (0, 0);
+        self.begin_recovery(profile, f64::from(flight).min(self.cwnd), flight.max(1));
         self.flight.lose_first();
         if !profile.prr {
             self.cwnd = self.ssthresh;
         }
+    }
+
+    /// `window` is what the threshold is made of, `flight` what the reduction is
+    /// in proportion to.
+    fn begin_recovery(&mut self, profile: &Profile, window: f64, flight: u32) {
+        self.state = State::Recovery;
+        self.recover = self.snd_nxt;
+        self.counts.fast_retransmits += 1;
+        self.reduce(profile, window);
+        self.prr_flight = flight;
+        (self.prr_delivered, self.prr_out) = (0, 0);
     }
 
     fn reduce(&mut self, profile: &Profile, window: f64) {
@@ -296,7 +302,7 @@ impl Sender {
         if self.snd_una < self.recover || !matches!(self.state, State::Recovery | State::Loss) {
             return false;
         }
-        if self.state == State::Recovery && profile.prr {
+        if self.state == State::Recovery && (profile.prr || profile.ns3_recovery) {
             self.cwnd = self.ssthresh;
         }
         self.state = State::Open;

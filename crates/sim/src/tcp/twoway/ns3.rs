@@ -80,14 +80,10 @@ impl Sender {
     }
 
     fn enter_recovery_ns3(&mut self, profile: &Profile, window: u32, count: u32) {
-        self.state = State::Recovery;
-        self.recover = self.snd_nxt;
-        self.counts.fast_retransmits += 1;
-        self.reduce(profile, f64::from(window));
-        self.prr_flight = self.flight.in_flight();
-        (self.prr_delivered, self.prr_out) = (0, 0);
+        let in_flight = self.flight.in_flight();
+        self.begin_recovery(profile, f64::from(window), in_flight);
         self.forced = true;
-        self.prr_ns3(self.prr_flight, count, true, false);
+        self.prr_ns3(in_flight, count, true, false);
     }
 
     fn advance_ns3(&mut self, now: Ns, profile: &Profile, delivered: &Delivered, is_safe: bool) {
@@ -106,15 +102,12 @@ impl Sender {
             self.was_partial = true;
             return;
         }
-        if self.snd_una >= self.recover && matches!(self.state, State::Recovery | State::Loss) {
-            let was_lost = self.state == State::Loss;
-            self.state = State::Open;
-            self.undo = None;
+        let was_lost = self.state == State::Loss;
+        if self.leave_recovery(profile) {
             self.was_partial = false;
             if was_lost {
                 return;
             }
-            self.cwnd = self.ssthresh;
         }
         self.adapt(now, profile, true, delivered);
     }
