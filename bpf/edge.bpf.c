@@ -352,7 +352,8 @@ int edge_member(struct __sk_buff *skb)
 		return PASS;
 	if (!track(skb, &p))
 		return steal(EDGE_REFUSED_FLOWS);
-	recover_see(skb, &p, RECOVER_OUT);
+	if (recover_see(skb, &p, RECOVER_OUT))
+		return TC_ACT_STOLEN;
 	return forward(skb, &p, speaker->l3_ifindex);
 }
 

@@ -173,11 +173,17 @@ struct captured {
 #define RECOVER_OFF 0
 #define RECOVER_SYNS 1
 #define RECOVER_SEGMENTS 2
+#define RECOVER_POLICY 0xff /* one of these, and above it: */
+#define RECOVER_HOLDS 0x100 /* until the time in `recover_hold` */
+/* With this bit `recover_hold` is so long from the next packet on: a time namespace
+ * may hide the kernel's clock from the daemon. */
+#define RECOVER_FROM_NOW (1ULL << 63)
 
 /* Which way a packet goes. A program may add a number of its own, such as the
  * packet's string, above these bits. */
 #define RECOVER_INTO 0 /* into the part of the network that may fail */
 #define RECOVER_OUT 1
+#define RECOVER_HELD 2 /* out of it, but the daemon has it, and sends it on */
 #define RECOVER_WAY_SHIFT 8
 
 /* The head of a copied packet. Its bytes follow: the headers and the first
@@ -185,7 +191,7 @@ struct captured {
 struct recovered {
 	__u32 payload;    /* bytes of the whole frame's */
 	__u32 tail_at;    /* offset of the last segment in the payload; 0: no other */
-	__u16 direction;  /* RECOVER_INTO or RECOVER_OUT */
+	__u16 direction;  /* RECOVER_INTO, RECOVER_OUT or RECOVER_HELD */
 	__u16 way;        /* the program's own number */
 	__u16 headers;    /* bytes of the IP and the TCP header */
 	__u16 head_bytes; /* of the first segment's payload */

@@ -27,6 +27,15 @@ struct {
 	__type(value, __u32);
 } recover_control SEC(".maps");
 
+/* Until when bare acknowledgements are held, ns of the kernel's monotonic clock: a
+ * daemon that dies holds nothing for longer. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} recover_hold SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, RECOVER_RING_BYTES);
@@ -52,8 +61,8 @@ static __always_inline void recover_counted(int copied)
 
 /* Fills a record whose data has `room` bytes, a constant, and hands it over.
  * The comparisons with `room` are for the verifier: the caller chose it. */
-static __always_inline void recover_fill(struct __sk_buff *skb, struct recovered *to,
-					 const struct recovered *r, __u32 room, __u32 wake)
+static __always_inline int recover_fill(struct __sk_buff *skb, struct recovered *to,
+					const struct recovered *r, __u32 room, __u32 wake)
 {
 	__u32 first = (__u32)r->headers + r->head_bytes, tail = r->tail_bytes;
 	__u32 half = tail ? room / 2 : room;
@@ -71,10 +80,11 @@ static __always_inline void recover_fill(struct __sk_buff *skb, struct recovered
 	}
 	recover_counted(1);
 	bpf_ringbuf_submit(to, wake);
-	return;
+	return 1;
 discard:
 	recover_counted(0);
 	bpf_ringbuf_discard(to, BPF_RB_NO_WAKEUP);
+	return 0;
 }
 
 #define RECOVER_COPY(skb, r, room, wake)                                                      \
@@ -82,21 +92,21 @@ discard:
 		struct recovered *to =                                                        \
 			bpf_ringbuf_reserve(&recover_packets, sizeof(*to) + (room), 0);       \
 		if (to)                                                                       \
-			recover_fill(skb, to, r, room, wake);                                 \
-		else                                                                          \
-			recover_counted(0);                                                   \
+			return recover_fill(skb, to, r, room, wake);                          \
 	} while (0)
 
-/* A global function, so that the verifier proves it once. */
+/* Is it copied? A global function, so that the verifier proves it once. */
 __attribute__((noinline)) int recover_copy(struct __sk_buff *skb, struct recovered *r)
 {
 	__u32 first, wake;
 
 	if (!r)
-		return 1;
+		return 0;
 	first = (__u32)r->headers + r->head_bytes;
 	/* A wake-up for every packet would cost more than all the rest. */
-	wake = bpf_ringbuf_query(&recover_packets, BPF_RB_AVAIL_DATA) >= RECOVER_WAKE_BYTES ?
+	wake = r->direction == RECOVER_HELD || bpf_ringbuf_query(&recover_packets,
+								  BPF_RB_AVAIL_DATA) >=
+						      RECOVER_WAKE_BYTES ?
 		       BPF_RB_FORCE_WAKEUP :
 		       BPF_RB_NO_WAKEUP;
 	if (!r->tail_bytes && first <= RECOVER_SMALL)
@@ -107,9 +117,30 @@ __attribute__((noinline)) int recover_copy(struct __sk_buff *skb, struct recover
 		RECOVER_COPY(skb, r, RECOVER_PAIR, wake);
 	else if (first <= RECOVER_JUMBO / 2)
 		RECOVER_COPY(skb, r, RECOVER_JUMBO, wake);
-	else
-		recover_counted(0);
+	recover_counted(0);
 	return 0;
+}
+
+/* While what an outage has swallowed is resent, acknowledgements wait until all
+ * of it is out: one of them makes a sender that takes its timeout for a mistake
+ * (RFC 3522) send a whole window, and other flows' segments would queue behind
+ * that. */
+static __always_inline int recover_holds(const struct packet *p, __u32 control)
+{
+	__u32 zero = 0;
+	__u64 *until, at, now;
+
+	if (!(control & RECOVER_HOLDS) || p->payload || p->ttl <= 1 ||
+	    (p->flags & (TCP_SYN | TCP_FIN | TCP_RST | TCP_ACK)) != TCP_ACK)
+		return 0;
+	until = bpf_map_lookup_elem(&recover_hold, &zero);
+	if (!until)
+		return 0;
+	now = bpf_ktime_get_ns();
+	at = *(volatile __u64 *)until;
+	if (at & RECOVER_FROM_NOW)
+		*(volatile __u64 *)until = at = now + (at & ~RECOVER_FROM_NOW);
+	return now < at;
 }
 
 /* Is anything in it for the cache? */
@@ -122,17 +153,18 @@ static __always_inline int recover_wants(const struct packet *p, __u32 into, __u
 	return into ? p->payload || (p->flags & TCP_FIN) : p->flags & TCP_ACK;
 }
 
-/* Shows the cache a packet as it leaves the edge: after every change to it. */
-static __always_inline void recover_see(struct __sk_buff *skb, const struct packet *p,
-					__u32 direction)
+/* Shows the cache a packet as it leaves the edge: after every change to it. The
+ * daemon sends it on, and the caller must not, if this answers with 1. */
+static __always_inline int recover_see(struct __sk_buff *skb, const struct packet *p,
+				       __u32 direction)
 {
 	__u32 zero = 0, into = (direction & 0xff) == RECOVER_INTO, what, segment;
 	__u32 *control = bpf_map_lookup_elem(&recover_control, &zero);
 	struct recovered r = {};
 
 	what = control ? *(volatile __u32 *)control : RECOVER_OFF;
-	if (what == RECOVER_OFF || !recover_wants(p, into, what))
-		return;
+	if (what == RECOVER_OFF || !recover_wants(p, into, what & RECOVER_POLICY))
+		return 0;
 	r.direction = direction & 0xff;
 	r.way = direction >> RECOVER_WAY_SHIFT;
 	r.headers = p->l4 - ETH_HLEN + p->tcp_header;
@@ -147,8 +179,10 @@ static __always_inline void recover_see(struct __sk_buff *skb, const struct pack
 		r.tail_bytes = p->payload - r.tail_at;
 	} else if (into) {
 		r.head_bytes = p->payload > RECOVER_JUMBO ? RECOVER_JUMBO : p->payload;
+	} else if (recover_holds(p, what)) {
+		r.direction = RECOVER_HELD;
 	}
-	recover_copy(skb, &r);
+	return recover_copy(skb, &r) && r.direction == RECOVER_HELD;
 }
 
 /* What the daemon resends leaves by a socket and passes no program: it shows

@@ -352,7 +352,8 @@ int transit_string(struct __sk_buff *skb)
 	if (what == PARSED_TCP) {
 		if (regulate_ack(skb, &p))
 			return steal(TRANSIT_ODD);
-		recover_see(skb, &p, RECOVER_OUT | string << RECOVER_WAY_SHIFT);
+		if (recover_see(skb, &p, RECOVER_OUT | string << RECOVER_WAY_SHIFT))
+			return TC_ACT_STOLEN;
 	}
 	if (p.ttl <= 1 || found != BPF_FIB_LKUP_RET_SUCCESS) {
 		count(TRANSIT_SLOW_PATH);

@@ -40,6 +40,9 @@ pub struct RecoveryConfig {
     pub ack_copies: u32,
     /// Flows that are remembered. One more is not, and passes unprotected.
     pub flows_max: usize,
+    /// So many of a flow's highest segments are resent, and not only the last one, if
+    /// they passed after the service was last known to be there.
+    pub recent_max: usize,
     /// Bytes that are kept. What would exceed them is not kept.
     pub bytes_max: u64,
     /// A packet that is older is not resent: its ports may have a new owner.
@@ -69,6 +72,7 @@ impl Default for RecoveryConfig {
         Self {
             segments_max: 1,
             segments_spare: 0,
+            recent_max: 0,
             syn_only: false,
             ack_copies: 3,
             flows_max: 10_000,

@@ -147,6 +147,12 @@ impl Strings {
         }
     }
 
+    /// Packets of flows came through `string`: its heartbeats may be missing, but it
+    /// is not behind the others.
+    pub fn handle_traffic(&mut self, string: usize) {
+        self.ahead[string] = [0; STRINGS_MAX];
+    }
+
     /// A fresh heartbeat came through `string`. It says which strings the other
     /// edge has declared dead; `missed` says that others before it never came.
     pub fn handle_beat(&mut self, string: usize, peer_lost: u32, missed: bool) {

@@ -32,29 +32,37 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
     /// The service is back: everything that is kept goes out again, first
     /// segments before further ones, and is then released.
     pub fn handle_restored(&mut self, now: Ns) {
-        self.release_spent();
-        let all = std::mem::take(&mut self.flows);
-        self.leave(now, all);
+        self.handle_restored_for(now, |_| Some(now));
     }
 
-    /// The service is back for a part of the flows: those of which `is_back` says
-    /// so of a packet that is kept.
-    pub fn handle_restored_for(&mut self, now: Ns, is_back: impl Fn(&S::Packet) -> bool) {
+    /// The service is back for a part of the flows: those of which `lost_since` knows
+    /// of a packet that is kept since when such packets may have been lost.
+    pub fn handle_restored_for(
+        &mut self,
+        now: Ns,
+        lost_since: impl Fn(&S::Packet) -> Option<Ns>,
+    ) {
         self.release_spent();
         let lists = &self.lists;
-        let goes = |flow: u32| {
+        let since = |flow: u32| {
             let ack = Some(lists.flows[flow].ack).filter(|ack| *ack != NONE);
-            lists.segments(flow).chain(ack).any(|kept| is_back(&lists.kept[kept].packet))
+            let kept = lists.segments(flow).chain(ack);
+            kept.filter_map(|kept| lost_since(&lists.kept[kept].packet)).min()
         };
-        let (back, rest) =
-            std::mem::take(&mut self.flows).into_iter().partition(|(_, flow)| goes(*flow));
-        self.flows = rest;
+        let mut back = BTreeMap::new();
+        for (key, flow) in std::mem::take(&mut self.flows) {
+            match since(flow) {
+                Some(since) => drop(back.insert(key, (flow, since))),
+                None => drop(self.flows.insert(key, flow)),
+            }
+        }
         self.leave(now, back);
     }
 
-    fn leave(&mut self, now: Ns, back: BTreeMap<K, u32>) {
+    fn leave(&mut self, now: Ns, back: BTreeMap<K, (u32, Ns)>) {
         let age = self.config.age_max_ns;
-        for (key, flow) in back {
+        for (key, (flow, since)) in back {
+            self.lists.flows[flow].touch(since);
             let old: Vec<u32> = self
                 .lists
                 .segments(flow)
@@ -136,6 +144,12 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         self.config.tries.max(1) * ROUNDS
     }
 
+    /// Is there anything that nobody has to ask for first?
+    #[must_use]
+    pub fn is_kicking(&self) -> bool {
+        self.kick.as_ref().is_some_and(|kick| kick.round < self.rounds())
+    }
+
     /// When the next packet is to be resent.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Ns> {
@@ -199,12 +213,24 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         })
     }
 
-    /// The segment that is resent as so many-th behind the first one; the last of
-    /// them is the highest that there is.
+    /// The segment that is resent as so many-th behind the first one, in the order of
+    /// their sequence numbers; the last of them is the highest that there is.
     fn further(&self, flow: u32, step: usize) -> Option<u32> {
         let segments = usize::from(self.lists.flows[flow].segments);
-        let count = segments.min(self.config.segments_max).checked_sub(1)?;
-        let index = if step + 1 == count { segments - 1 } else { step + 1 };
-        (step < count).then(|| self.lists.nth(flow, index)).flatten()
+        let count = segments.min(self.config.segments_max).checked_sub(1).filter(|it| *it > 0)?;
+        let (low, high) = (count - 1, self.recent(flow).clamp(1, segments - count));
+        let index = if step < low { step + 1 } else { segments - high + (step - low) };
+        (step < low + high).then(|| self.lists.nth(flow, index)).flatten()
+    }
+
+    /// How many of a flow's highest segments may be lost and are resent for that.
+    fn recent(&self, flow: u32) -> usize {
+        let leaving = &self.lists.flows[flow];
+        let mut at = leaving.first;
+        let is_recent = |_: &usize| {
+            at = self.lists.kept[at].prev();
+            self.lists.kept[at].is_since(leaving)
+        };
+        (0..self.config.recent_max.min(usize::from(leaving.segments))).take_while(is_recent).count()
     }
 }

@@ -28,6 +28,8 @@ pub(super) struct Flow {
     /// The latest acknowledgement, or NONE.
     pub ack: u32,
     acked: SeqNo,
+    /// When it was seen last; of a flow that is being resent, since when packets may
+    /// have been lost.
     at: u32,
     pub segments: u16,
     marks: u8,
@@ -98,9 +100,19 @@ impl<P> Kept<P> {
         self.at = units(now);
     }
 
+    /// Did it pass when packets may have been lost? In doubt it did.
+    pub fn is_since(&self, leaving: &Flow) -> bool {
+        self.at.wrapping_sub(leaving.at).cast_signed() >= 0
+    }
+
     /// The next segment of its flow; behind the last one, the first.
     pub fn next(&self) -> u32 {
         self.next
+    }
+
+    /// The one before it; before the first one, the last.
+    pub fn prev(&self) -> u32 {
+        self.prev
     }
 }
 

@@ -121,6 +121,27 @@ fn the_head_of_a_busy_flow_is_among_the_spare_ones() {
 }
 
 #[test]
+fn what_passed_while_packets_were_lost_goes_out_behind_the_head() {
+    let config = RecoveryConfig { ack_copies: 0, segments_spare: 100, recent_max: 3, ..with(2) };
+    let resent = |segments: u32, lost_ms: u64| {
+        let mut bench = Bench::new(RecoveryConfig { tail_delay_ns: 0, ..config });
+        for number in 1..=segments {
+            bench.now += 10 * MS;
+            bench.pass(1, data(number * 1000));
+        }
+        bench.now += 5 * MS;
+        let since = bench.now - lost_ms * MS;
+        bench.cache.handle_restored_for(bench.now, |_| Some(since));
+        bench.drain().into_iter().map(|it| it.1 / 1000).collect::<Vec<_>>()
+    };
+    assert_eq!(resent(50, 20), [1, 49, 50]);
+    assert_eq!(resent(50, 0), [1, 50], "nothing passed since, and the highest still goes");
+    assert_eq!(resent(50, 500), [1, 48, 49, 50], "no more than `recent_max`");
+    assert_eq!(resent(2, 15), [1, 2]);
+    assert_eq!(resent(1, 10), [1]);
+}
+
+#[test]
 fn a_receiver_that_had_more_gets_what_it_waits_for() {
     let config =
         RecoveryConfig { ack_copies: 0, segments_spare: 100, follow_ns: 50 * MS, ..with(2) };
@@ -295,7 +316,9 @@ fn only_some_flows_may_be_back() {
     let mut bench = Bench::new(RecoveryConfig { ack_copies: 0, ..with(1) });
     bench.pass(1, data(1000));
     bench.pass(2, data(2000));
-    bench.cache.handle_restored_for(bench.now, |packet| packet.seq == SeqNo(2000));
+    bench.cache.handle_restored_for(bench.now, |packet| {
+        (packet.seq == SeqNo(2000)).then_some(0)
+    });
     assert_eq!(bench.drain(), [(IntoCluster, 2000)]);
     assert_eq!(bench.kick(), [(IntoCluster, 1000)]);
 }

@@ -49,6 +49,22 @@ fn a_dead_string_is_replaced_in_order() {
 }
 
 #[test]
+fn a_string_that_carries_packets_is_not_behind_the_others() {
+    let mut strings = machine(Mode::ActiveBackup, &[MBIT, MBIT]);
+    for _ in 0..AHEAD_BEATS {
+        strings.handle_beat(1, 0, false);
+    }
+    // Its queue has swallowed its heartbeats.
+    strings.handle_traffic(0);
+    strings.handle_silent(0);
+    assert_eq!((drain(&mut strings), strings.lost()), (vec![], 0));
+    for _ in 0..AHEAD_BEATS {
+        strings.handle_beat(1, 0, false);
+    }
+    assert_eq!(strings.lost(), 0b01, "and nothing came since");
+}
+
+#[test]
 fn a_string_returns_after_some_heartbeats_in_a_row() {
     let mut strings = machine(Mode::ActiveBackup, &[MBIT, MBIT]);
     strings.handle_silent(0);

@@ -369,7 +369,8 @@ impl<'a> EdgeDaemon<'a> {
             Ok(hop) => Exit::Host(hop).into(),
             Err(error) => return tracing::error!("resending to {name}: {error}"),
         };
-        let flows = self.recoverer.restored(Instant::now(), &[Way { way: 0, exit }]);
+        let now = Instant::now();
+        let flows = self.recoverer.restored(now, &[Way { way: 0, sound: now, exit }]);
         if flows > 0 {
             self.events.add("resend", format!("{flows} flows to {name}"));
         }

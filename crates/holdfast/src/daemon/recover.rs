@@ -29,6 +29,16 @@ const ALL_SEGMENTS: usize = 256;
 /// Segments of a flow that the policy `head+tail` keeps while there is room, so
 /// that the lowest one is among them after every acknowledgement.
 const SPARE_SEGMENTS: usize = 254;
+/// Of a flow so many of the last segments that passed in the outage are resent
+/// behind its head: senders probe with one or two of them (RFC 8985 §7).
+const RECENT_SEGMENTS: usize = 8;
+/// Acknowledgements are held for so long, that what they ask for overtakes what
+/// they make the sender send, and while heads and tails are being resent.
+const HOLD: Duration = Duration::from_millis(2);
+/// And no longer than this.
+const HOLD_MAX: Duration = Duration::from_millis(10);
+/// So many of them at most: 2 MB.
+const HELD_MAX: usize = 16_384;
 /// A SYN is tried so often: the new server may need some time until it listens.
 const SYN_TRIES: u32 = 8;
 /// Time between two tries.
@@ -53,6 +63,8 @@ pub enum RecoverError {
 pub struct Way {
     /// The program's number for it: the string; 0 where there is only one.
     pub way: u16,
+    /// The last moment at which packets are known to have got through.
+    pub sound: Instant,
     pub exit: Rc<Exit>,
 }
 
@@ -75,6 +87,8 @@ pub struct Recoverer {
     origin: Instant,
     active: bool,
     looked: Instant,
+    /// When what was cached began to go out again, while acknowledgements are held.
+    holding: Option<Instant>,
     exits: BTreeMap<u16, Rc<Exit>>,
     /// Packets that could not be sent again.
     failed: u64,
@@ -88,6 +102,9 @@ struct Notes {
     /// look alike.
     secret: [u8; 16],
     scratch: Vec<u8>,
+    /// Acknowledgements that the program did not forward, in their order.
+    held: Vec<Box<[u8]>>,
+    held_count: u64,
 }
 
 impl Recoverer {
@@ -103,13 +120,14 @@ impl Recoverer {
         let cache = Recovery::new(machine, Slabs::new(slabs_bytes));
         let mut this = Self {
             copies,
-            notes: Notes { cache, secret, scratch: Vec::new() },
+            notes: Notes::new(cache, secret),
             frames: FrameSender::open()?,
             raw: RawSender::open(None)?,
             config: *config,
             origin: now,
             active: false,
             looked: now,
+            holding: None,
             exits: BTreeMap::new(),
             failed: 0,
             bytes_max: config.memory_mb << 20,
@@ -175,6 +193,17 @@ impl Recoverer {
         let at = self.nanos(now);
         let Self { copies, notes, .. } = self;
         copies.drain(|copied| notes.take(at, &copied));
+        // Of another processor's program, which had begun before they were let go.
+        if self.holding.is_none() || self.notes.held.len() >= HELD_MAX {
+            self.let_go();
+        }
+    }
+
+    /// As [`Recoverer::on_readable`], if there may be anything.
+    pub fn look(&mut self, now: Instant) {
+        if self.active {
+            self.on_readable(now);
+        }
     }
 
     /// The service is back behind these ways: what was cached on them goes out
@@ -184,14 +213,42 @@ impl Recoverer {
         self.on_readable(now);
         let before = self.notes.cache.kept_flows();
         self.exits.extend(ways.iter().map(|way| (way.way, Rc::clone(&way.exit))));
-        let is_back = |slot: &Slot| ways.iter().any(|way| way.way == slot.tag);
-        let left = {
-            let at = self.nanos(now);
-            self.notes.cache.handle_restored_for(at, is_back);
-            self.notes.cache.kept_flows()
-        };
+        let sound: BTreeMap<u16, u64> =
+            ways.iter().map(|way| (way.way, self.nanos(way.sound))).collect();
+        let at = self.nanos(now);
+        self.notes.cache.handle_restored_for(at, |slot: &Slot| sound.get(&slot.tag).copied());
+        let flows = before - self.notes.cache.kept_flows();
+        if flows > 0 && self.config.policy != Policy::Syn {
+            self.hold(now);
+        }
         self.poll(now);
-        before - left
+        flows
+    }
+
+    /// From now on acknowledgements are held.
+    fn hold(&mut self, now: Instant) {
+        match self.copies.hold(HOLD_MAX) {
+            Ok(()) => self.holding = Some(now),
+            Err(error) => tracing::warn!("acknowledgements are not held: {error}"),
+        }
+    }
+
+    /// When they go on: while packets are being resent, not too soon.
+    fn held_until(&self) -> Option<Instant> {
+        let longest = if self.notes.cache.is_kicking() { HOLD_MAX } else { HOLD };
+        self.holding.map(|since| since + longest)
+    }
+
+    /// What was held goes on, and nothing is held any more.
+    fn let_go(&mut self) {
+        if self.holding.take().is_some()
+            && let Err(error) = self.copies.release()
+        {
+            tracing::warn!("acknowledgements are held for some ms more: {error}");
+        }
+        for packet in self.notes.held.drain(..) {
+            self.failed += u64::from(self.raw.send(&packet).is_err());
+        }
     }
 
     /// When [`Recoverer::poll`] is due.
@@ -200,7 +257,7 @@ impl Recoverer {
         let resend = self.notes.cache.poll_timeout();
         let resend = resend.map(|at| self.origin + Duration::from_nanos(at));
         let look = self.active.then(|| self.looked + self.look_period());
-        resend.into_iter().chain(look).min()
+        resend.into_iter().chain(look).chain(self.held_until()).min()
     }
 
     fn look_period(&self) -> Duration {
@@ -211,10 +268,19 @@ impl Recoverer {
     /// Does what is due; returns how many packets were resent.
     pub fn poll(&mut self, now: Instant) -> usize {
         // What came since may have been acknowledged, and need not be sent again.
-        if self.active && self.deadline() <= Some(now) {
-            self.on_readable(now);
+        if self.deadline() <= Some(now) {
+            self.look(now);
         }
         let at = self.nanos(now);
+        let count = self.resend(at);
+        if self.held_until().is_some_and(|until| until <= now) {
+            self.let_go();
+            self.on_readable(now);
+        }
+        count
+    }
+
+    fn resend(&mut self, at: u64) -> usize {
         let mut is_watched = None;
         for count in 0..RESENDS_PER_TURN {
             let Some(resend) = self.notes.cache.poll_resend(at) else { return count };
@@ -260,6 +326,7 @@ impl Recoverer {
             "refused": counts.refused,
             "lost": lost,
             "failed": self.failed,
+            "held": self.notes.held_count,
         })
     }
 
@@ -293,7 +360,11 @@ fn machine(config: &Recover) -> (RecoveryConfig, u64) {
         bytes_max: left,
         age_max_ns: config.age_s * 1_000_000_000,
         pace_bytes_per_s: config.pace_mbit * 1_000_000 / 8,
+        recent_max: RECENT_SEGMENTS,
         segments_spare: if config.policy == Policy::HeadTail { SPARE_SEGMENTS } else { 0 },
+        // Before the senders: an acknowledgement of the head makes them send a whole
+        // window, and what the receiver waits for would queue behind it.
+        tail_delay_ns: 0,
         tries: if syn_only { SYN_TRIES } else { 1 },
         retry_ns: SYN_RETRY.as_nanos() as u64,
         follow_ns: if syn_only { 0 } else { FOLLOW.as_nanos() as u64 },
@@ -304,9 +375,24 @@ fn machine(config: &Recover) -> (RecoveryConfig, u64) {
 }
 
 impl Notes {
+    fn new(cache: Recovery<u64, Slabs>, secret: [u8; 16]) -> Self {
+        Self { cache, secret, scratch: Vec::new(), held: Vec::new(), held_count: 0 }
+    }
+
+    /// One that was damaged on its way is not sent on.
+    fn hold(&mut self, headers: &Headers<'_>) {
+        if headers.cut(0, &[], (0, 0), &mut self.scratch).is_ok() {
+            self.held.push(self.scratch.as_slice().into());
+            self.held_count += 1;
+        }
+    }
+
     fn take(&mut self, now: u64, copied: &Copied<'_>) {
         let Ok(headers) = Headers::parse(copied.headers) else { return };
         let key = self.key(&headers, copied.into);
+        if copied.is_held {
+            self.hold(&headers);
+        }
         if !copied.into {
             let passing = passing(&headers, copied, 0, copied.payload_bytes);
             let Self { cache, scratch, .. } = self;

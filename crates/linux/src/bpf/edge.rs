@@ -36,6 +36,7 @@ static OBJECT: Object = Object {
         "edge_members",
         "edge_flows",
         "recover_control",
+        "recover_hold",
         "recover_packets",
         "recover_counts",
     ],

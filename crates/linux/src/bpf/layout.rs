@@ -273,7 +273,10 @@ pub(crate) struct RawFlow {
 /// The number of no string: of packets for which there was none.
 pub const NO_STRING: u16 = 255;
 
-pub(crate) const RECOVER_OUT: u16 = 1;
+pub(crate) const RECOVER_INTO: u16 = 0;
+pub(crate) const RECOVER_HELD: u16 = 2;
+pub(crate) const RECOVER_HOLDS: u32 = 0x100;
+pub(crate) const RECOVER_FROM_NOW: u64 = 1 << 63;
 pub(crate) const REGULATE_UNCAPPED: u32 = u32::MAX;
 pub(crate) const REGULATE_NEAR_FIN: u8 = 4;
 pub(crate) const REGULATE_FAR_FIN: u8 = 8;

@@ -2,14 +2,16 @@
 
 use super::capture::Resent;
 use super::error::BpfError;
-use super::layout::{RECOVER_OUT, RawRecoverCount, Recovered};
+use super::layout::{RECOVER_HELD, RECOVER_FROM_NOW, RECOVER_HOLDS, RECOVER_INTO, RawRecoverCount, Recovered};
 use super::loader::Loaded;
 use aya::maps::{Array, MapData, PerCpuArray, RingBuf};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 use zerocopy::FromBytes;
 
 /// The maps that `recover.h` adds to an object.
-pub(crate) const RECOVER_MAPS: [&str; 3] = ["recover_control", "recover_packets", "recover_counts"];
+pub(crate) const RECOVER_MAPS: [&str; 4] =
+    ["recover_control", "recover_hold", "recover_packets", "recover_counts"];
 
 /// What is to be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub enum CopyPolicy {
 pub struct Copied<'a> {
     /// It goes into the part of the network that may fail; else out of it.
     pub into: bool,
+    /// It was not forwarded: whoever reads this sends it on ([`Copies::hold`]).
+    pub is_held: bool,
     /// The program's own number, such as that of the string.
     pub way: u16,
     /// The IP and the TCP header.
@@ -46,6 +50,8 @@ pub struct Copied<'a> {
 /// The maps of one loaded object.
 pub struct Copies {
     control: Array<MapData, u32>,
+    until: Array<MapData, u64>,
+    policy: u32,
     packets: RingBuf<MapData>,
     counts: PerCpuArray<MapData, RawRecoverCount>,
     resent: Resent,
@@ -53,9 +59,11 @@ pub struct Copies {
 
 impl Copies {
     pub(crate) fn of(loaded: &mut Loaded) -> Result<Self, BpfError> {
-        let [control, packets, counts] = RECOVER_MAPS;
+        let [control, hold, packets, counts] = RECOVER_MAPS;
         Ok(Self {
             control: loaded.map(control)?,
+            until: loaded.map(hold)?,
+            policy: 0,
             packets: loaded.map(packets)?,
             counts: loaded.map(counts)?,
             resent: Resent::of(loaded)?,
@@ -67,12 +75,32 @@ impl Copies {
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
     pub fn set(&mut self, policy: CopyPolicy) -> Result<(), BpfError> {
-        let value = match policy {
+        self.policy = match policy {
             CopyPolicy::Off => 0,
             CopyPolicy::Syns => 1,
             CopyPolicy::Segments => 2,
         };
-        self.control.set(0, value, 0).map_err(BpfError::map("recover_control"))
+        self.control.set(0, self.policy, 0).map_err(BpfError::map("recover_control"))
+    }
+
+    /// Bare acknowledgements that come out of the cluster are not forwarded but
+    /// only copied until [`Copies::release`], and for `at_most` if that does not come.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses.
+    pub fn hold(&mut self, at_most: Duration) -> Result<(), BpfError> {
+        let ns = at_most.as_nanos().min(u128::from(RECOVER_FROM_NOW - 1)) as u64;
+        self.until.set(0, RECOVER_FROM_NOW | ns, 0).map_err(BpfError::map("recover_hold"))?;
+        let control = self.policy | RECOVER_HOLDS;
+        self.control.set(0, control, 0).map_err(BpfError::map("recover_control"))
+    }
+
+    /// They are forwarded again. What is still in the ring is to be read.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses.
+    pub fn release(&mut self) -> Result<(), BpfError> {
+        self.control.set(0, self.policy, 0).map_err(BpfError::map("recover_control"))
     }
 
     /// Readable when much waits. What waits does not have to be read before, but
@@ -125,7 +153,8 @@ fn copied(record: &[u8]) -> Option<Copied<'_>> {
         bytes => Some((head.tail_at, part(usize::from(head.tail_from), bytes)?)),
     };
     Some(Copied {
-        into: head.direction != RECOVER_OUT,
+        into: head.direction == RECOVER_INTO,
+        is_held: head.direction == RECOVER_HELD,
         way: head.way,
         headers: data.get(..headers)?,
         payload_bytes: head.payload,

@@ -33,6 +33,7 @@ static OBJECT: Object = Object {
         "capture_credit",
         "captures",
         "recover_control",
+        "recover_hold",
         "recover_packets",
         "recover_counts",
         "regulate_control",

@@ -47,6 +47,8 @@ pub struct Fresh {
     /// From here through the string and back, without the time that the other edge
     /// took, ns; `None` where what it echoes is too old.
     pub round_trip_ns: Option<u64>,
+    /// When what it echoes was sent, ns: what had passed by then has arrived.
+    pub echoed_ns: Option<u64>,
 }
 
 /// What a heartbeat says.
@@ -166,18 +168,16 @@ impl Beats {
             self.lost_number = beat.number;
             self.peer_lost = beat.lost;
         }
-        let round_trip_ns = self.round_trip(now, proof, beat.held_us);
-        Ok(Fresh { peer_lost: u32::from(self.peer_lost), step, round_trip_ns })
+        let echoed_ns = self.sent_at(proof);
+        let round_trip = |sent| now.checked_sub(sent)?.checked_sub(u64::from(beat.held_us) * 1000);
+        let round_trip_ns = echoed_ns.and_then(round_trip);
+        Ok(Fresh { peer_lost: u32::from(self.peer_lost), step, round_trip_ns, echoed_ns })
     }
 
-    /// How long the heartbeat `number` of ours, echoed after `held_us`, was on its
-    /// way.
-    fn round_trip(&self, now: u64, number: u64, held_us: u32) -> Option<u64> {
-        if number == 0 || number > self.number || self.number - number >= SENT_KEPT {
-            return None;
-        }
-        let sent = self.sent[(number % SENT_KEPT) as usize];
-        now.checked_sub(sent)?.checked_sub(u64::from(held_us) * 1000)
+    /// When the heartbeat `number` of ours was sent, if that is still known.
+    fn sent_at(&self, number: u64) -> Option<u64> {
+        let is_known = number != 0 && self.number.checked_sub(number)? < SENT_KEPT;
+        is_known.then(|| self.sent[(number % SENT_KEPT) as usize])
     }
 }
 

@@ -30,6 +30,11 @@ struct Line {
     peer: SocketAddr,
     detector: Detector,
     delay: QueueDelay,
+    /// When the last heartbeat was sent that has certainly arrived.
+    sound: Nanos,
+    /// Packets of flows that have come through it, and when they were counted.
+    traffic: u64,
+    counted: Nanos,
 }
 
 /// See the module.
@@ -72,7 +77,15 @@ impl Lines {
             })?;
             let peer = string.end(side.other()).address;
             let detector = Detector::new(Nanos(0), period);
-            Ok(Line { socket, peer, detector, delay: QueueDelay::default() })
+            Ok(Line {
+                socket,
+                peer,
+                detector,
+                delay: QueueDelay::default(),
+                sound: Nanos(0),
+                traffic: 0,
+                counted: Nanos(0),
+            })
         };
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(std::io::Error::other)?;
@@ -115,7 +128,8 @@ impl Lines {
                     continue;
                 }
                 match self.beats.receive(now.0, string, &bytes[..len]) {
-                    Ok(Fresh { peer_lost, step, round_trip_ns }) => {
+                    Ok(Fresh { peer_lost, step, round_trip_ns, echoed_ns }) => {
+                        line.sound = line.sound.max(Nanos(echoed_ns.unwrap_or(0)));
                         if let Some(round_trip) = round_trip_ns {
                             line.delay.handle_round_trip(now.0, round_trip);
                         }
@@ -139,8 +153,34 @@ impl Lines {
         self.lines.get_mut(string)?.delay.take().map(Duration::from_nanos)
     }
 
+    /// The last moment at which packets are known to have got through a string.
+    pub(super) fn sound(&self, string: usize) -> Nanos {
+        self.lines.get(string).map_or(Nanos(0), |line| line.sound)
+    }
+
+    /// So many packets of flows have come through each string. One that carries
+    /// them is not dead, even if its full queue has swallowed some heartbeats in a
+    /// row; they prove no more than that, for nobody has signed them.
+    pub(super) fn count(
+        &mut self,
+        now: Nanos,
+        traffic: impl Iterator<Item = u64>,
+        machine: &mut Strings,
+    ) {
+        for (string, (line, packets)) in self.lines.iter_mut().zip(traffic).enumerate() {
+            let (before, since) = (line.traffic, line.counted);
+            (line.traffic, line.counted) = (packets, now);
+            if packets > before && line.detector.peer() != Peer::Dead {
+                // They came at any time since then.
+                line.detector.handle_received(since, &mut Verdict::default());
+                machine.handle_traffic(string);
+            }
+        }
+    }
+
     /// Tells the machine who is silent.
     pub(super) fn judge(&mut self, now: Nanos, machine: &mut Strings) {
+        let mut silent = 0u32;
         for (string, line) in self.lines.iter_mut().enumerate() {
             if line.detector.next_deadline().is_none_or(|due| due > now) {
                 continue;
@@ -150,9 +190,11 @@ impl Lines {
             if verdict.suspected {
                 machine.handle_suspected(string);
             }
-            if verdict.declared {
-                machine.handle_silent(string);
-            }
+            silent |= u32::from(verdict.declared) << string;
+        }
+        // All doubts first: what is doubted too makes no other string a dead one.
+        for string in (0..self.lines.len()).filter(|string| silent >> string & 1 == 1) {
+            machine.handle_silent(string);
         }
     }
 

@@ -11,7 +11,7 @@ use holdfast_linux::bpf::{NO_STRING, Transit};
 use holdfast_linux::link::Link;
 use holdfast_linux::raw::RawSender;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(super) fn components(
     config: &TransitConfig,
@@ -75,11 +75,13 @@ impl TransitDaemon<'_> {
         let mut ways: Vec<Way> = lost
             .map(|string| {
                 let exit = if in_use(&string) { string } else { largest };
-                Way { way: string as u16, exit: Rc::clone(&self.exits[exit]) }
+                let sound = self.started + Duration::from_nanos(self.lines.sound(string).0);
+                Way { way: string as u16, sound, exit: Rc::clone(&self.exits[exit]) }
             })
             .collect();
         // While no string was left, packets were for none.
-        ways.push(Way { way: NO_STRING, exit: Rc::clone(&self.exits[largest]) });
+        let exit = Rc::clone(&self.exits[largest]);
+        ways.push(Way { way: NO_STRING, sound: self.started, exit });
         let flows = self.recoverer.restored(Instant::now(), &ways);
         if flows > 0 {
             self.events.add("resend", format!("{flows} flows"));

@@ -22,6 +22,10 @@ use std::time::{Duration, Instant};
 
 /// The string's rate: as in the measurements of what Linux does alone.
 const BITS_PER_SECOND: u64 = 100_000_000;
+/// What waits in front of a string is what fits into a round trip, as in a router
+/// that is set up well, and this at least: 12 ms of it.
+const QUEUE_PACKETS_MIN: u32 = 100;
+const FRAME_BYTES: u64 = 1514;
 /// The edges notice the end of an outage this late at most.
 const HEARTBEAT_MS: u64 = 5;
 const PORT: u16 = 7000;
@@ -143,8 +147,12 @@ fn testbed(round_trip_ms: u64, recover: &str) -> Result<Strings> {
         0 => None,
         _ => Some(EmuSpec::parse(&["delay", &delay]).context("emulated path")?),
     };
-    let string =
-        StringPlan { bits_per_second: BITS_PER_SECOND, limited: true, ..StringPlan::default() };
+    let in_flight = BITS_PER_SECOND * round_trip_ms / 1000 / (8 * FRAME_BYTES);
+    let string = StringPlan {
+        bits_per_second: BITS_PER_SECOND,
+        limited: true,
+        queue_packets: QUEUE_PACKETS_MIN.max(in_flight as u32),
+    };
     let mut testbed = Strings::build(&StringsPlan {
         strings: vec![string; STRINGS],
         client_path,
