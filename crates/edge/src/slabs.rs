@@ -1,11 +1,12 @@
 //! Packets of different lengths in little memory: slots of a few sizes in
-//! chunks of 64 KiB, and a limit that the chunks together never exceed.
+//! chunks of at most 64 KiB, and a limit that the chunks together never exceed.
 
 use crate::recovery::Shelf;
 
 /// Sizes of slots, bytes: a SYN of IPv4 and of IPv6 as Linux sends it, small
 /// requests, an Ethernet frame's packet, and those of larger MTUs.
-const SIZES: [usize; 8] = [64, 96, 256, 512, 1024, 1504, 3072, 9216];
+const SIZES: [usize; 8] = [64, 96, 256, 512, 1024, 1500, 3072, 9216];
+/// What a chunk takes at most: as many slots as fit, and nothing behind them.
 const CHUNK_BYTES: usize = 64 << 10;
 /// The longest packet that is taken.
 pub const PACKET_MAX: usize = SIZES[SIZES.len() - 1];
@@ -38,8 +39,8 @@ struct Chunk {
 #[derive(Debug)]
 pub struct Slabs {
     chunks: Vec<Option<Chunk>>,
-    /// How many of them there are.
-    count: usize,
+    /// What they take.
+    bytes: usize,
     /// By size, chunks that have room.
     open: [Vec<u16>; SIZES.len()],
     chunks_max: usize,
@@ -50,7 +51,7 @@ impl Slabs {
     #[must_use]
     pub fn new(bytes_max: u64) -> Self {
         let chunks_max = (bytes_max / CHUNK_BYTES as u64).clamp(1, u64::from(NONE)) as usize;
-        Self { chunks: Vec::new(), count: 0, open: Default::default(), chunks_max }
+        Self { chunks: Vec::new(), bytes: 0, open: Default::default(), chunks_max }
     }
 
     /// The bytes that a packet of this length takes; `None` if it is too long.
@@ -85,7 +86,7 @@ impl Slabs {
     /// What the allocator was asked for.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.count * CHUNK_BYTES + self.chunks.capacity() * size_of::<Option<Chunk>>()
+        self.bytes + self.chunks.capacity() * size_of::<Option<Chunk>>()
     }
 
     fn add_chunk(&mut self, class: usize) -> Option<u16> {
@@ -97,14 +98,10 @@ impl Slabs {
             }
             None => return None,
         };
-        self.chunks[number] = Some(Chunk {
-            class: class as u8,
-            used: 0,
-            free: NONE,
-            fresh: 0,
-            bytes: vec![0; CHUNK_BYTES].into(),
-        });
-        self.count += 1;
+        let bytes = vec![0; CHUNK_BYTES / SIZES[class] * SIZES[class]].into_boxed_slice();
+        self.bytes += bytes.len();
+        self.chunks[number] =
+            Some(Chunk { class: class as u8, used: 0, free: NONE, fresh: 0, bytes });
         self.open[class].push(number as u16);
         Some(number as u16)
     }
@@ -126,8 +123,8 @@ impl Shelf for Slabs {
         // would take and give back its chunk each time.
         if is_empty && self.open[class].len() > 1 {
             self.open[class].retain(|open| *open != packet.chunk);
-            self.chunks[number] = None;
-            self.count -= 1;
+            let gone = self.chunks[number].take();
+            self.bytes -= gone.map_or(0, |chunk| chunk.bytes.len());
         }
     }
 }
@@ -138,7 +135,7 @@ impl Chunk {
     }
 
     fn is_full(&self) -> bool {
-        usize::from(self.used) == CHUNK_BYTES / self.size()
+        usize::from(self.used) == self.bytes.len() / self.size()
     }
 
     fn slot(&self, slot: u16) -> &[u8] {
@@ -180,7 +177,7 @@ mod tests {
     fn packets_come_back_as_they_were() {
         let mut slabs = Slabs::new(1 << 20);
         let packet = |len: usize| (0..len).map(|byte| (byte * 7 + len) as u8).collect::<Vec<_>>();
-        let lengths = [0, 1, 60, 64, 65, 80, 1500, 1504, 1505, 9000, PACKET_MAX];
+        let lengths = [0, 1, 60, 64, 65, 80, 1499, 1500, 1501, 9000, PACKET_MAX];
         let slots: Vec<Slot> =
             lengths.iter().map(|len| slabs.put(&packet(*len), 3).unwrap()).collect();
         for (slot, len) in slots.iter().zip(lengths) {
@@ -209,6 +206,6 @@ mod tests {
             large += 1;
         }
         // One chunk of the old size stays.
-        assert_eq!(large, 3 * (CHUNK_BYTES / 1504));
+        assert_eq!(large, 3 * (CHUNK_BYTES / 1500));
     }
 }

@@ -384,8 +384,8 @@ fn ten_thousand_flows_take_little_memory() {
     };
     assert!(take(1, &[60], true) <= 160 * 10_000, "{}", take(1, &[60], true));
     assert!(take(1, &[80], true) <= 192 * 10_000);
-    assert!(take(1, &[1500], false) <= 16 << 20, "{}", take(1, &[1500], false));
-    assert!(take(2, &[1500, 1500], false) <= 32 << 20);
+    assert!(take(1, &[1500], false) <= 16_000_000, "{}", take(1, &[1500], false));
+    assert!(take(2, &[1500, 1500], false) <= 32_000_000);
 }
 
 proptest::proptest! {
