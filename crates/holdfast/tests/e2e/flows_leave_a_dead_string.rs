@@ -127,3 +127,31 @@ fn one_dead_direction_is_enough() {
         assert!(moved(strings) > 0);
     });
 }
+
+/// Uploads overflow the queue in front of a string all the time, and heartbeats are
+/// dropped like everything else.
+#[test]
+fn a_full_string_is_not_a_dead_one() {
+    let _limit = world::limit(Duration::from_secs(60));
+    let mut plan = transit::plan(&[20, 20], "heartbeat_ms = 20");
+    for string in &mut plan.strings {
+        (string.limited, string.queue_packets) = (true, 20);
+    }
+    transit::with_strings(&plan, |strings| {
+        let mut spec = world::counting(4000, 0, None);
+        spec.groups = vec![Group::usual(Workload::Upload, 16, Program::Redis.port())];
+        transit::finish(strings, transit::start(strings, &spec));
+        for edge in Edge::BOTH {
+            let events = transit::events(strings, edge);
+            assert!(!events.iter().any(|event| event == "declare"), "{events:?}");
+        }
+        // And one that is full and dead is noticed.
+        let run = transit::start(strings, &spec);
+        transit::pause(1000);
+        strings.cut(0, Cut::Both).expect("cut");
+        for edge in Edge::BOTH {
+            transit::wait_for_state(strings, edge, 0, "dead");
+        }
+        transit::finish(strings, run);
+    });
+}
