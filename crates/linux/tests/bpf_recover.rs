@@ -2,12 +2,13 @@
 
 mod bpf_common;
 
-use bpf_common::{ACK, Context, FIN, Frame, Lab, RST, SYN, ifindex, is_root, sh};
+use bpf_common::{ACK, Context, FIN, Frame, Lab, RST, STOLEN, SYN, ifindex, is_root, sh};
 use holdfast_linux::bpf::{
     Captures, Copied, Copies, CopyPolicy, Edge, EdgeConfig, MemberPort, What,
 };
 use holdfast_wire::packet::{Checksum, Headers, TcpPacket};
 use std::net::IpAddr;
+use std::time::Duration;
 
 const CLIENT_IN: &str = "edge/edge_client";
 const MEMBER_IN: &str = "edge/edge_member";
@@ -29,6 +30,7 @@ struct Fixture {
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     into: bool,
+    is_held: bool,
     headers: Vec<u8>,
     payload_bytes: u32,
     head: Vec<u8>,
@@ -82,6 +84,7 @@ impl Fixture {
 fn owned(copied: &Copied<'_>) -> Seen {
     Seen {
         into: copied.into,
+        is_held: copied.is_held,
         headers: copied.headers.to_vec(),
         payload_bytes: copied.payload_bytes,
         head: copied.head.to_vec(),
@@ -165,6 +168,41 @@ fn segments_are_copied_whole_and_of_the_answers_the_headers() {
     headers.bare_ack(seen.payload_bytes, &mut ack).expect("an acknowledgement");
     let parsed = TcpPacket::parse(&ack, Checksum::Verify).expect("a packet");
     assert_eq!((parsed.seq.0, parsed.ack.0), (9701, 5001));
+}
+
+#[test]
+fn acknowledgements_are_held_for_as_long_as_was_asked() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("held");
+    f.copies.set(CopyPolicy::Segments).expect("on");
+    // The flow is known.
+    f.enters(&request(false).flags(SYN).build(), 0);
+    f.leaves(&reply().flags(SYN | ACK).build());
+    let held = |f: &mut Fixture, frame: &Frame| {
+        let context = Context { ifindex: ifindex("e0"), ..Context::default() };
+        let (verdict, _) = f.lab.run(MEMBER_IN, &frame.build(), context);
+        let seen = f.seen().expect("a copy");
+        assert_eq!(verdict == STOLEN, seen.is_held, "{frame:?}");
+        seen.is_held
+    };
+    let ack = reply().options(&TIMESTAMPS);
+    assert!(!held(&mut f, &ack));
+    f.copies.hold(Duration::from_secs(60)).expect("held");
+    assert!(held(&mut f, &ack) && held(&mut f, &ack));
+    for frame in [ack.clone().payload(1), ack.clone().flags(FIN | ACK), ack.clone().flags(RST)] {
+        assert!(!held(&mut f, &frame), "more than an acknowledgement");
+    }
+    assert!(!held(&mut f, &ack.clone().ttl(1)), "the stack answers");
+    f.enters(&request(false).flags(SYN).build(), 0);
+    f.leaves(&reply().flags(SYN | ACK).build());
+    f.copies.release().expect("released");
+    assert!(!held(&mut f, &ack));
+    f.copies.hold(Duration::from_millis(20)).expect("held");
+    assert!(held(&mut f, &ack));
+    std::thread::sleep(Duration::from_millis(30));
+    assert!(!held(&mut f, &ack), "whoever asked has died");
 }
 
 #[test]

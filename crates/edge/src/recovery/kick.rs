@@ -37,11 +37,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
 
     /// The service is back for a part of the flows: those of which `lost_since` knows
     /// of a packet that is kept since when such packets may have been lost.
-    pub fn handle_restored_for(
-        &mut self,
-        now: Ns,
-        lost_since: impl Fn(&S::Packet) -> Option<Ns>,
-    ) {
+    pub fn handle_restored_for(&mut self, now: Ns, lost_since: impl Fn(&S::Packet) -> Option<Ns>) {
         self.release_spent();
         let lists = &self.lists;
         let since = |flow: u32| {

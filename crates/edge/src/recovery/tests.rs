@@ -316,9 +316,7 @@ fn only_some_flows_may_be_back() {
     let mut bench = Bench::new(RecoveryConfig { ack_copies: 0, ..with(1) });
     bench.pass(1, data(1000));
     bench.pass(2, data(2000));
-    bench.cache.handle_restored_for(bench.now, |packet| {
-        (packet.seq == SeqNo(2000)).then_some(0)
-    });
+    bench.cache.handle_restored_for(bench.now, |packet| (packet.seq == SeqNo(2000)).then_some(0));
     assert_eq!(bench.drain(), [(IntoCluster, 2000)]);
     assert_eq!(bench.kick(), [(IntoCluster, 1000)]);
 }

@@ -2,7 +2,9 @@
 
 use super::capture::Resent;
 use super::error::BpfError;
-use super::layout::{RECOVER_HELD, RECOVER_FROM_NOW, RECOVER_HOLDS, RECOVER_INTO, RawRecoverCount, Recovered};
+use super::layout::{
+    RECOVER_FROM_NOW, RECOVER_HELD, RECOVER_HOLDS, RECOVER_INTO, RawRecoverCount, Recovered,
+};
 use super::loader::Loaded;
 use aya::maps::{Array, MapData, PerCpuArray, RingBuf};
 use std::os::fd::{AsFd, BorrowedFd};
