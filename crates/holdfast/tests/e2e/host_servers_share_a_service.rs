@@ -82,6 +82,34 @@ fn host_servers_share_new_connections_and_keep_their_own() {
 }
 
 #[test]
+fn a_service_is_announced_because_it_was_bound() {
+    let _limit = limit(Duration::from_secs(60));
+    binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let mut group =
+        SpreadGroup::start(&testbed, &HOSTS, &SpreadOptions::default()).expect("a group");
+    let counters = |group: &SpreadGroup<'_>, role: Role| {
+        let status = group.status(role).expect("an answer");
+        ["host.binds", "host.announced_at_bind"].map(|name| status["counters"][name].clone())
+    };
+    assert_eq!(counters(&group, Role::Primary), [0, 0], "{}", group.logs());
+    // TCP and UDP of both families.
+    let server = Server::start(&testbed, Role::Primary, b'a', PORT);
+    for v6 in [false, true] {
+        let service = service(v6, PORT).to_string();
+        for name in [service.clone(), format!("{service}/udp")] {
+            group.wait_members(&name, &["a"]).expect("the bind is noticed");
+        }
+    }
+    assert_eq!(counters(&group, Role::Primary), [4, 4], "{}", group.logs());
+    assert_eq!(counters(&group, Role::Backup), [0, 0], "another host of the same kernel");
+    // Leaving is still noticed by looking.
+    server.stop();
+    group.wait_members(&service(false, PORT).to_string(), &[]).expect("leaving is noticed");
+    assert_eq!(counters(&group, Role::Primary), [4, 4]);
+}
+
+#[test]
 fn a_full_table_moves_nobody_while_a_host_server_is_drained() {
     let _limit = limit(Duration::from_secs(60));
     binary();

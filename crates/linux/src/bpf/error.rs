@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 /// A failure of [`super::Gate`], [`super::TapDrop`], [`super::Edge`],
-/// [`super::Redirect`] or [`super::HostEnd`].
+/// [`super::Redirect`], [`super::HostEnd`] or [`super::BindWatch`].
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {
     #[error(
@@ -24,6 +24,14 @@ pub enum BpfError {
         "cannot attach {program} to {interface}: {source}; is the interface up and clsact supported?"
     )]
     Attach { program: &'static str, interface: String, source: Box<aya::programs::ProgramError> },
+    #[error(
+        "cannot reach the root of the control groups: {0}; it needs CONFIG_CGROUP_BPF and CAP_SYS_ADMIN"
+    )]
+    Cgroup(io::Error),
+    #[error(
+        "cannot attach {program} to the root of the control groups: {source}; a program that was attached there before must bear others beside it (BPF_F_ALLOW_MULTI)"
+    )]
+    AttachToCgroup { program: &'static str, source: Box<aya::programs::ProgramError> },
     #[error("cannot pin {path}: {source}; remove what is left there with detach")]
     Pin { path: PathBuf, source: aya::pin::PinError },
     #[error("eBPF map {map}: {source}")]

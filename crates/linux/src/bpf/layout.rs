@@ -128,6 +128,9 @@ pub(crate) const SPREAD_COUNTERS: [&str; 13] = [
 pub(crate) const HOST_COUNTERS: [&str; 6] =
     ["decapsulated", "strangers", "not_ours", "congested", "clamped", "odd"];
 
+/// Names of the counters, in the order of `enum bind_counter`.
+pub(crate) const BIND_COUNTERS: [&str; 1] = ["binds"];
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct ServiceKey {
