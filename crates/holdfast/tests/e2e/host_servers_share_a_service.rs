@@ -5,6 +5,7 @@ use crate::spread_world::{Client, Server, ask_datagram, service};
 use crate::world::{binary, limit};
 use holdfast_lab::testbed::spread::{SpreadGroup, SpreadOptions};
 use holdfast_lab::testbed::{Plan, Role, Testbed, interface};
+use serde_json::json;
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -138,8 +139,14 @@ fn a_full_table_moves_nobody_while_a_host_server_is_drained() {
             check(&mut clients, "while the table is full");
         }
     });
+    // Each family has a table of its own: that of IPv6 has room.
+    check(&mut [connect(&testbed, true)], "while the other family's table is full");
+    let flows = |max: u32, count: [u32; 2]| {
+        let [ipv4, ipv6] = count.map(|count| json!({ "count": count, "max": max }));
+        json!({ "count": count[0] + count[1], "max": 2 * max, "ipv4": ipv4, "ipv6": ipv6 })
+    };
     let show = group.ask(&["edge", "show"]).expect("an answer");
-    assert_eq!(show["flows"]["count"], 16, "{show}");
+    assert_eq!(show["flows"], flows(16, [16, 1]), "{show}");
     assert_ne!(show["counters"]["refused_flows"], 0, "{show}");
 }
 

@@ -117,11 +117,20 @@ pub enum HostState {
 /// The flows there are.
 #[derive(Clone, Debug)]
 pub struct Flows {
-    pub count: usize,
-    /// Of each family.
+    pub ipv4: usize,
+    pub ipv6: usize,
+    /// Of each family, which has a table of its own.
     pub max: u32,
-    /// By slot.
+    /// By slot, of both families.
     pub per_host: Vec<usize>,
+}
+
+impl Flows {
+    /// Those of both families.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.ipv4 + self.ipv6
+    }
 }
 
 /// The attached redirector. Dropping it leaves everything in place and working.
@@ -265,11 +274,12 @@ impl Redirect {
     /// How many flows there are, and where.
     #[must_use]
     pub fn flows(&self) -> Flows {
+        let (four, six) = (self.flows4.hosts(), self.flows6.hosts());
         let mut per_host = vec![0; SPREAD_HOSTS_MAX + 1];
-        for host in self.flows4.hosts().into_iter().chain(self.flows6.hosts()) {
-            per_host[usize::from(host)] += 1;
+        for host in four.iter().chain(&six) {
+            per_host[usize::from(*host)] += 1;
         }
-        Flows { count: per_host.iter().sum(), max: self.flows_max, per_host }
+        Flows { ipv4: four.len(), ipv6: six.len(), max: self.flows_max, per_host }
     }
 
     /// What was counted since the maps were made.
