@@ -1,6 +1,7 @@
 //! What can go wrong when programs are loaded or maps are used, and the remedy.
 
 use super::layout::{MEMBERS_MAX, SERVICES_MAX, SPREAD_SERVICES_MAX, STRINGS_MAX};
+use super::pins::{Shape, shown};
 use std::io;
 use std::path::PathBuf;
 
@@ -57,9 +58,10 @@ pub enum BpfError {
     #[error("asking the program {program}: {source}")]
     Trace { program: &'static str, source: Box<aya::programs::ProgramError> },
     #[error(
-        "the pinned maps in {path} are of another version or size; stop the service and detach the old edge first"
+        "the map {map} in {path} was made by another version or for another `flows_max`: wanted are {wanted}, found were {}; start what made it, or give up what it remembers of connections: rm -r {path}, and start again",
+        shown(found.as_ref())
     )]
-    Incompatible { path: PathBuf },
+    Incompatible { path: PathBuf, map: &'static str, found: Option<Shape>, wanted: Shape },
 }
 
 impl BpfError {

@@ -74,23 +74,6 @@ impl Object {
         Ok(Loaded { ebpf: loader.load(self.bytes).map_err(refused)?, object: self, directory })
     }
 
-    /// Maps of another release must not be taken over: their layout may differ.
-    /// `expected` has the name, the sizes of key and value, and the entries.
-    pub(crate) fn check_pins(
-        &self,
-        pin_dir: &Path,
-        expected: &[(&str, usize, usize, u32)],
-    ) -> Result<(), BpfError> {
-        let path = self.directory(pin_dir);
-        let fits = |(name, key, value, entries): &(&str, usize, usize, u32)| {
-            MapData::from_pin(path.join(name)).and_then(|map| map.info()).is_ok_and(|info| {
-                (info.key_size() as usize, info.value_size() as usize, info.max_entries())
-                    == (*key, *value, *entries)
-            })
-        };
-        if expected.iter().all(fits) { Ok(()) } else { Err(BpfError::Incompatible { path }) }
-    }
-
     /// Removes pins, so that the next [`Object::load`] starts with empty maps.
     pub(crate) fn unpin(&self, pin_dir: &Path) -> Result<(), BpfError> {
         let directory = self.directory(pin_dir);

@@ -22,6 +22,7 @@ mod host;
 mod layout;
 mod loader;
 mod net;
+mod pins;
 mod recover;
 mod redirect;
 mod regulate;
@@ -42,6 +43,7 @@ pub use layout::{
     REGULATE_FLOWS_DEFAULT, SERVICES_MAX, SPREAD_FLOWS_DEFAULT, SPREAD_HOSTS_MAX,
     SPREAD_SERVICES_MAX, STRINGS_MAX, SYN_ACK_BYTES_MAX, TRANSIT_FLOWS_DEFAULT, TRANSIT_SLOTS,
 };
+pub use pins::Shape;
 pub use recover::{Copied, Copies, CopyPolicy};
 pub use redirect::{Flows, Host, HostState, Redirect, RedirectConfig, ServiceKey, Way};
 pub use regulate::{Measured, Regulated};
