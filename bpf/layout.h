@@ -19,6 +19,7 @@
 #define SYN_ACK_BYTES_MAX 128
 #define CAPTURE_BYTES_MAX 256
 #define CAPTURE_RING_BYTES (1 << 20)
+#define BIND_RING_BYTES 4096 /* the least there is: nothing but waking is in it */
 #define RECOVER_RING_BYTES (4 << 20)
 /* The reader is woken when so much waits; else it looks when it needs to know. */
 #define RECOVER_WAKE_BYTES (RECOVER_RING_BYTES / 4)
@@ -510,6 +511,11 @@ enum host_counter {
 	HOST_CLAMPED,
 	HOST_ODD,
 	HOST_COUNTERS
+};
+
+enum bind_counter {
+	BIND_NOTICED,
+	BIND_COUNTERS
 };
 
 #endif

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
-const PROGRAMS: [&str; 7] = ["gate", "tapdrop", "edge", "redirect", "host", "transit", "undo"];
+const PROGRAMS: [&str; 8] =
+    ["gate", "tapdrop", "edge", "redirect", "host", "bind", "transit", "undo"];
 const REMEDY: &str = "install the compiler and the headers: apt-get install clang libbpf-dev";
 
 fn main() {

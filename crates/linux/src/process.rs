@@ -1,10 +1,10 @@
 //! Other processes and the own thread: descriptors and memory of the replica,
 //! waiting, priorities, event counters.
 
-use crate::sockopt::{checked, checked_len};
+use crate::sockopt::{checked, checked_fd, checked_len};
 use libc::{c_int, c_long, c_ulong};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// Opens a descriptor that becomes readable when the process ends.
 ///
@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open() touches no memory of ours.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    owned(fd)
+    checked_fd(fd)
 }
 
 /// A duplicate of descriptor `fd` of another process; it shares the open file.
@@ -24,14 +24,7 @@ pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
 pub fn pidfd_getfd(process: BorrowedFd<'_>, fd: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_getfd() touches no memory of ours.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) };
-    owned(fd)
-}
-
-fn owned(fd: c_long) -> io::Result<OwnedFd> {
-    let fd = RawFd::try_from(fd).unwrap_or(-1);
-    checked(fd)?;
-    // SAFETY: the descriptor is new and nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    checked_fd(fd)
 }
 
 /// Copies memory of another process from `address` on. Returns how many bytes
@@ -155,7 +148,7 @@ impl EventFd {
     pub fn new() -> io::Result<Self> {
         // SAFETY: eventfd() touches no memory of ours.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        owned(c_long::from(fd)).map(Self)
+        checked_fd(c_long::from(fd)).map(Self)
     }
 
     /// Wakes whoever waits. A counter that is already full wakes just as well.

@@ -1,9 +1,9 @@
 //! Socket calls without the pointers: every other module of this crate sets
 //! options, sends and receives through these few functions.
 
-use libc::{c_int, c_void, socklen_t};
+use libc::{c_int, c_long, c_void, socklen_t};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The result of a call that answers -1 and sets `errno` on failure.
@@ -14,6 +14,13 @@ pub(crate) fn checked(result: c_int) -> io::Result<c_int> {
 /// As [`checked`] for calls that count bytes.
 pub(crate) fn checked_len(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// As [`checked`] for system calls that answer with a new descriptor.
+pub(crate) fn checked_fd(result: c_long) -> io::Result<OwnedFd> {
+    let fd = checked(RawFd::try_from(result).unwrap_or(-1))?;
+    // SAFETY: the descriptor is new and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// A new close-on-exec socket.

@@ -68,6 +68,9 @@ fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => "-".to_owned(),
+        Value::Object(part) if part.contains_key("count") && part.contains_key("max") => {
+            format!("{} of {}", plain(&part["count"]), plain(&part["max"]))
+        }
         other => other.to_string(),
     }
 }
@@ -153,11 +156,13 @@ mod tests {
             "group": "web", "kind": "spread",
             "services": [{"address": "10.9.0.100:80", "members": ["a", "b"]}],
             "members": [{"name": "a", "state": "up", "weight": 100, "flows": 3}],
-            "flows": {"count": 3, "max": 16}, "cache": null, "regulate": null,
+            "flows": {"count": 3, "max": 32, "ipv4": {"count": 3, "max": 16}},
+            "cache": null, "regulate": null,
             "counters": {"redirected": 7, "answered": 0},
         }));
         assert!(shown.contains("service 10.9.0.100:80 -> a, b"), "{shown}");
         assert!(shown.contains("member a: flows 3 state up weight 100"), "{shown}");
+        assert!(shown.contains("flows: count 3, ipv4 3 of 16, max 32\n"), "{shown}");
         assert!(shown.contains("counters: redirected 7\n"), "{shown}");
         let traced =
             render_trace(&json!({"verdict": "redirected", "member": "a", "rewritten": ["x"]}));

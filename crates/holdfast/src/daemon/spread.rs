@@ -5,6 +5,7 @@ mod edge;
 mod health;
 mod host;
 mod links;
+mod looks;
 mod report;
 mod roster;
 mod services;

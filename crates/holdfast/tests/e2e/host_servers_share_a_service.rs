@@ -5,6 +5,7 @@ use crate::spread_world::{Client, Server, ask_datagram, service};
 use crate::world::{binary, limit};
 use holdfast_lab::testbed::spread::{SpreadGroup, SpreadOptions};
 use holdfast_lab::testbed::{Plan, Role, Testbed, interface};
+use serde_json::json;
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -82,6 +83,34 @@ fn host_servers_share_new_connections_and_keep_their_own() {
 }
 
 #[test]
+fn a_service_is_announced_because_it_was_bound() {
+    let _limit = limit(Duration::from_secs(60));
+    binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let mut group =
+        SpreadGroup::start(&testbed, &HOSTS, &SpreadOptions::default()).expect("a group");
+    let counters = |group: &SpreadGroup<'_>, role: Role| {
+        let status = group.status(role).expect("an answer");
+        ["host.binds", "host.announced_at_bind"].map(|name| status["counters"][name].clone())
+    };
+    assert_eq!(counters(&group, Role::Primary), [0, 0], "{}", group.logs());
+    // TCP and UDP of both families.
+    let server = Server::start(&testbed, Role::Primary, b'a', PORT);
+    for v6 in [false, true] {
+        let service = service(v6, PORT).to_string();
+        for name in [service.clone(), format!("{service}/udp")] {
+            group.wait_members(&name, &["a"]).expect("the bind is noticed");
+        }
+    }
+    assert_eq!(counters(&group, Role::Primary), [4, 4], "{}", group.logs());
+    assert_eq!(counters(&group, Role::Backup), [0, 0], "another host of the same kernel");
+    // Leaving is still noticed by looking.
+    server.stop();
+    group.wait_members(&service(false, PORT).to_string(), &[]).expect("leaving is noticed");
+    assert_eq!(counters(&group, Role::Primary), [4, 4]);
+}
+
+#[test]
 fn a_full_table_moves_nobody_while_a_host_server_is_drained() {
     let _limit = limit(Duration::from_secs(60));
     binary();
@@ -110,8 +139,14 @@ fn a_full_table_moves_nobody_while_a_host_server_is_drained() {
             check(&mut clients, "while the table is full");
         }
     });
+    // Each family has a table of its own: that of IPv6 has room.
+    check(&mut [connect(&testbed, true)], "while the other family's table is full");
+    let flows = |max: u32, count: [u32; 2]| {
+        let [ipv4, ipv6] = count.map(|count| json!({ "count": count, "max": max }));
+        json!({ "count": count[0] + count[1], "max": 2 * max, "ipv4": ipv4, "ipv6": ipv6 })
+    };
     let show = group.ask(&["edge", "show"]).expect("an answer");
-    assert_eq!(show["flows"]["count"], 16, "{show}");
+    assert_eq!(show["flows"], flows(16, [16, 1]), "{show}");
     assert_ne!(show["counters"]["refused_flows"], 0, "{show}");
 }
 

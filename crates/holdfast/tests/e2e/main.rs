@@ -13,6 +13,7 @@ mod both_directions_use_one_string;
 mod client;
 mod closing_connections_end_cleanly;
 mod connections_survive_a_cut_link;
+mod datagrams_of_any_size_come_back;
 mod downloads_and_uploads_lose_no_byte;
 mod flows_leave_a_dead_string;
 mod heartbeats_come_as_configured;

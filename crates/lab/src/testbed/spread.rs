@@ -112,7 +112,11 @@ impl<'a> SpreadGroup<'a> {
     /// # Errors
     /// When it cannot be run.
     pub fn cli(&self, words: &[&str]) -> Result<Output> {
-        let mut command = self.testbed.host(Role::Edge).command("timeout");
+        self.cli_on(Role::Edge, words)
+    }
+
+    fn cli_on(&self, role: Role, words: &[&str]) -> Result<Output> {
+        let mut command = self.testbed.host(role).command("timeout");
         command.arg(ANSWER_LIMIT_S).arg(crate::own_binary()?).args(words);
         command.arg("--config").arg(&self.config).stdin(Stdio::null());
         Ok(command.output()?)
@@ -123,9 +127,15 @@ impl<'a> SpreadGroup<'a> {
     /// # Errors
     /// When it prints none.
     pub fn ask(&self, words: &[&str]) -> Result<Value> {
-        let done = self.cli(&[words, &["--json"]].concat())?;
-        serde_json::from_slice(&done.stdout)
-            .with_context(|| String::from_utf8_lossy(&done.stderr).into_owned())
+        parse(&self.cli(&[words, &["--json"]].concat())?)
+    }
+
+    /// The `status` of a host's daemon.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn status(&self, role: Role) -> Result<Value> {
+        parse(&self.cli_on(role, &["status", "--json", "--role", name(role)])?)
     }
 
     /// Waits until `edge show` satisfies `ready`; its answer then.
@@ -191,6 +201,11 @@ impl Drop for SpreadGroup<'_> {
             let _ = child.wait();
         }
     }
+}
+
+fn parse(done: &Output) -> Result<Value> {
+    serde_json::from_slice(&done.stdout)
+        .with_context(|| String::from_utf8_lossy(&done.stderr).into_owned())
 }
 
 fn name(role: Role) -> &'static str {

@@ -10,6 +10,7 @@ use super::layout::{
 };
 use super::loader::{Counters, Object};
 use super::net;
+use super::pins::Pin;
 use super::recover::Copies;
 use super::trace::{self, Question, Traced};
 use crate::frame::Hop;
@@ -97,8 +98,8 @@ impl Edge {
         if member_count == 0 || member_count > MEMBERS_MAX {
             return Err(BpfError::Members(member_count));
         }
-        let mut loaded = OBJECT.load(&config.pin_dir, &[("edge_flows", config.flows_max)])?;
         check_pins(config)?;
+        let mut loaded = OBJECT.load(&config.pin_dir, &[("edge_flows", config.flows_max)])?;
         loaded.set_services(&config.services)?;
         let mut edge = Self {
             fence: loaded.map("edge_fence")?,
@@ -316,15 +317,13 @@ impl Edge {
     }
 }
 
-/// Maps of another release must not be taken over: their layout may differ.
 fn check_pins(config: &EdgeConfig) -> Result<(), BpfError> {
-    let expected = [
-        ("edge_fence", size_of::<u32>(), size_of::<RawFence>(), 1),
-        ("edge_members", size_of::<u32>(), size_of::<RawMember>(), MEMBERS_MAX as u32),
-        ("edge_flows", size_of::<RawKey>(), size_of::<RawFlow>(), config.flows_max),
-        ("counters", size_of::<u32>(), size_of::<u64>(), EDGE_COUNTERS.len() as u32),
+    let lasting = [
+        Pin::of::<u32, RawFence>("edge_fence", 1),
+        Pin::of::<u32, RawMember>("edge_members", MEMBERS_MAX as u32),
+        Pin::of::<RawKey, RawFlow>("edge_flows", config.flows_max),
     ];
-    OBJECT.check_pins(&config.pin_dir, &expected)
+    OBJECT.check_pins(&config.pin_dir, &lasting, Pin::common(&OBJECT))
 }
 
 /// Both ends have said FIN.

@@ -1,11 +1,12 @@
 //! What can go wrong when programs are loaded or maps are used, and the remedy.
 
 use super::layout::{MEMBERS_MAX, SERVICES_MAX, SPREAD_SERVICES_MAX, STRINGS_MAX};
+use super::pins::{Shape, shown};
 use std::io;
 use std::path::PathBuf;
 
 /// A failure of [`super::Gate`], [`super::TapDrop`], [`super::Edge`],
-/// [`super::Redirect`] or [`super::HostEnd`].
+/// [`super::Redirect`], [`super::HostEnd`] or [`super::BindWatch`].
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {
     #[error(
@@ -24,6 +25,14 @@ pub enum BpfError {
         "cannot attach {program} to {interface}: {source}; is the interface up and clsact supported?"
     )]
     Attach { program: &'static str, interface: String, source: Box<aya::programs::ProgramError> },
+    #[error(
+        "cannot reach the root of the control groups: {0}; it needs CONFIG_CGROUP_BPF and CAP_SYS_ADMIN"
+    )]
+    Cgroup(io::Error),
+    #[error(
+        "cannot attach {program} to the root of the control groups: {source}; a program that was attached there before must bear others beside it (BPF_F_ALLOW_MULTI)"
+    )]
+    AttachToCgroup { program: &'static str, source: Box<aya::programs::ProgramError> },
     #[error("cannot pin {path}: {source}; remove what is left there with detach")]
     Pin { path: PathBuf, source: aya::pin::PinError },
     #[error("eBPF map {map}: {source}")]
@@ -49,9 +58,10 @@ pub enum BpfError {
     #[error("asking the program {program}: {source}")]
     Trace { program: &'static str, source: Box<aya::programs::ProgramError> },
     #[error(
-        "the pinned maps in {path} are of another version or size; stop the service and detach the old edge first"
+        "the map {map} in {path} was made by another version or for another `flows_max`: wanted are {wanted}, found were {}; start what made it, or give up what it remembers of connections: rm -r {path}, and start again",
+        shown(found.as_ref())
     )]
-    Incompatible { path: PathBuf },
+    Incompatible { path: PathBuf, map: &'static str, found: Option<Shape>, wanted: Shape },
 }
 
 impl BpfError {

@@ -18,6 +18,7 @@ pub const EDGE_FLOWS_DEFAULT: u32 = 65_536;
 pub const SYN_ACK_BYTES_MAX: usize = 128;
 /// What is shown of a captured packet, in bytes.
 pub(crate) const CAPTURE_BYTES_MAX: usize = 256;
+pub(crate) const CAPTURE_RING_BYTES: u32 = 1 << 20;
 
 /// Default number of flows whose window scales an edge knows.
 pub const REGULATE_FLOWS_DEFAULT: u32 = 65_536;
@@ -40,6 +41,11 @@ pub const MAGLEV_ENTRIES: usize = 65_537;
 pub(crate) const SPREAD_TABLES: u32 = 2 * SPREAD_SERVICES_MAX as u32;
 pub(crate) const SPREAD_DIRECTORIES: u32 = 4;
 pub(crate) const SPREAD_BUCKETS: usize = 4096;
+pub(crate) const SPREAD_EMBRYOS_MAX: u32 = 65_536;
+pub(crate) const SPREAD_DATAGRAMS_MAX: u32 = 65_536;
+pub(crate) const SPREAD_FRAGMENTS_MAX: u32 = 4096;
+/// `struct spread_fragment`, which only the program looks into.
+pub(crate) const SPREAD_FRAGMENT_BYTES: usize = 40;
 pub(crate) const NO_SERVICE: u8 = 255;
 /// The mark of a packet that only asks, and the top byte of the answer in it.
 pub(crate) const TRACE_MARK: u32 = 0x686f_6c64;
@@ -127,6 +133,9 @@ pub(crate) const SPREAD_COUNTERS: [&str; 13] = [
 /// Names of the counters, in the order of `enum host_counter`.
 pub(crate) const HOST_COUNTERS: [&str; 6] =
     ["decapsulated", "strangers", "not_ours", "congested", "clamped", "odd"];
+
+/// Names of the counters, in the order of `enum bind_counter`.
+pub(crate) const BIND_COUNTERS: [&str; 1] = ["binds"];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]

@@ -1,5 +1,5 @@
 //! Loads one eBPF object, pins its maps and programs, and attaches programs as
-//! netlink tc filters. Filters are replaced in place: there is no moment at
+//! netlink tc filters, or for as long as the daemon lives to a control group. Filters are replaced in place: there is no moment at
 //! which the old program is gone and the new one not yet there.
 
 use super::error::BpfError;
@@ -8,11 +8,12 @@ use super::net;
 use aya::maps::{HashMap, Map, MapData, PerCpuArray};
 use aya::programs::links::Link;
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
-use aya::programs::{SchedClassifier, TcAttachType, tc};
+use aya::programs::{CgroupAttachMode, CgroupSockAddr, SchedClassifier, TcAttachType, tc};
 use aya::{Ebpf, EbpfLoader};
 use std::ffi::CString;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -49,34 +50,28 @@ impl Object {
         let made = |source| BpfError::PinDir { path: directory.clone(), source };
         ensure_bpffs(pin_dir)?;
         std::fs::create_dir_all(&directory).map_err(made)?;
-        let mut loader = EbpfLoader::new();
-        // No program needs the kernel's types, and reading them takes 100 ms.
-        loader.btf(None);
+        let mut loader = loader(sizes);
         for map in self.maps {
             loader.map_pin_path(map, directory.join(map));
         }
-        for (map, entries) in sizes {
-            loader.map_max_entries(map, *entries);
-        }
-        let refused = |error| BpfError::Load { object: self.name, source: Box::new(error) };
-        Ok(Loaded { ebpf: loader.load(self.bytes).map_err(refused)?, object: self, directory })
+        self.load_by(&mut loader, directory)
     }
 
-    /// Maps of another release must not be taken over: their layout may differ.
-    /// `expected` has the name, the sizes of key and value, and the entries.
-    pub(crate) fn check_pins(
-        &self,
-        pin_dir: &Path,
-        expected: &[(&str, usize, usize, u32)],
-    ) -> Result<(), BpfError> {
-        let path = self.directory(pin_dir);
-        let fits = |(name, key, value, entries): &(&str, usize, usize, u32)| {
-            MapData::from_pin(path.join(name)).and_then(|map| map.info()).is_ok_and(|info| {
-                (info.key_size() as usize, info.value_size() as usize, info.max_entries())
-                    == (*key, *value, *entries)
-            })
-        };
-        if expected.iter().all(fits) { Ok(()) } else { Err(BpfError::Incompatible { path }) }
+    /// Loads the object so that it ends with its owner: nothing is pinned.
+    pub(crate) fn load_unpinned(
+        &'static self,
+        sizes: &[(&'static str, u32)],
+    ) -> Result<Loaded, BpfError> {
+        self.load_by(&mut loader(sizes), PathBuf::new())
+    }
+
+    fn load_by(
+        &'static self,
+        loader: &mut EbpfLoader<'_>,
+        directory: PathBuf,
+    ) -> Result<Loaded, BpfError> {
+        let refused = |error| BpfError::Load { object: self.name, source: Box::new(error) };
+        Ok(Loaded { ebpf: loader.load(self.bytes).map_err(refused)?, object: self, directory })
     }
 
     /// Removes pins, so that the next [`Object::load`] starts with empty maps.
@@ -113,10 +108,21 @@ impl Object {
     }
 }
 
+fn loader(sizes: &[(&'static str, u32)]) -> EbpfLoader<'static> {
+    let mut loader = EbpfLoader::new();
+    // No program needs the kernel's types, and reading them takes 100 ms.
+    loader.btf(None);
+    for (map, entries) in sizes {
+        loader.map_max_entries(map, *entries);
+    }
+    loader
+}
+
 /// An object in the kernel.
 pub(crate) struct Loaded {
     ebpf: Ebpf,
     object: &'static Object,
+    /// Of its pins.
     directory: PathBuf,
 }
 
@@ -158,6 +164,25 @@ impl Loaded {
         self.attach(program, &[], TcAttachType::Ingress)?;
         let refused = |source| BpfError::Program { program, source: Box::new(source) };
         SchedClassifier::from_pin(self.directory.join(program)).map_err(refused)
+    }
+
+    /// Loads `program` and attaches it to a control group, beside other programs
+    /// there and until this object is dropped.
+    pub(crate) fn attach_to_cgroup(
+        &mut self,
+        program: &'static str,
+        cgroup: BorrowedFd<'_>,
+    ) -> Result<(), BpfError> {
+        let refused = |source| BpfError::Program { program, source: Box::new(source) };
+        let hook: &mut CgroupSockAddr = match self.ebpf.program_mut(program) {
+            Some(found) => found.try_into().map_err(refused)?,
+            None => return Err(BpfError::MissingMap { map: program }),
+        };
+        hook.load().map_err(refused)?;
+        // A link is always one of several; the kernel refuses flags that say so.
+        let attached = hook.attach(cgroup, CgroupAttachMode::Single);
+        let failed = |source| BpfError::AttachToCgroup { program, source: Box::new(source) };
+        attached.map(|_owned_by_the_object| ()).map_err(failed)
     }
 
     /// Takes a map out, as the type that fits its kind. It must live until the
@@ -204,7 +229,7 @@ impl Loaded {
     }
 
     /// The map stays in the object: programs not yet loaded refer to it.
-    fn replace_set<K: aya::Pod + PartialEq>(
+    pub(crate) fn replace_set<K: aya::Pod + PartialEq>(
         &mut self,
         name: &'static str,
         wanted: &[K],

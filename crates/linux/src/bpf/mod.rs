@@ -1,6 +1,7 @@
 //! The eBPF programs of `bpf/` and their maps, as safe types: the primary's
 //! [`Gate`], the backup's [`TapDrop`] and the [`Edge`]; a spread group's
-//! [`Redirect`] and [`HostEnd`]; and an edge of strings, the [`Transit`].
+//! [`Redirect`] and [`HostEnd`], and its [`BindWatch`], which alone ends with its
+//! daemon; and an edge of strings, the [`Transit`].
 //!
 //! Programs are attached as netlink tc filters and pinned with their maps in a
 //! BPF file system, so that they go on when the daemon is killed. Dropping one
@@ -9,7 +10,9 @@
 //! the mount namespace in which they were made (`ip netns exec` makes a new one).
 
 mod batch;
+mod bind;
 mod capture;
+mod cgroup;
 mod cost;
 mod directory;
 mod edge;
@@ -19,6 +22,7 @@ mod host;
 mod layout;
 mod loader;
 mod net;
+mod pins;
 mod recover;
 mod redirect;
 mod regulate;
@@ -27,6 +31,7 @@ mod tapdrop;
 mod trace;
 mod transit;
 
+pub use bind::{BindWatch, Watched};
 pub use capture::{CAPTURE_CREDIT, Captured, Captures, What};
 pub use cost::Cost;
 pub use edge::{Edge, EdgeConfig, MemberPort};
@@ -38,6 +43,7 @@ pub use layout::{
     REGULATE_FLOWS_DEFAULT, SERVICES_MAX, SPREAD_FLOWS_DEFAULT, SPREAD_HOSTS_MAX,
     SPREAD_SERVICES_MAX, STRINGS_MAX, SYN_ACK_BYTES_MAX, TRANSIT_FLOWS_DEFAULT, TRANSIT_SLOTS,
 };
+pub use pins::Shape;
 pub use recover::{Copied, Copies, CopyPolicy};
 pub use redirect::{Flows, Host, HostState, Redirect, RedirectConfig, ServiceKey, Way};
 pub use regulate::{Measured, Regulated};

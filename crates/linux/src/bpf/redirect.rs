@@ -8,11 +8,13 @@ use super::directory;
 use super::error::{BpfError, absent_is_fine};
 use super::layout::{
     FLOW_CLIENT_FIN, FLOW_ESTABLISHED, FLOW_RESET, MAGLEV_ENTRIES, RawKey, SPREAD_COUNTERS,
-    SPREAD_DIRECTORIES, SPREAD_HOSTS_MAX, SPREAD_TABLES, SpreadConfig, SpreadDirectory, SpreadFlow,
-    SpreadHost, SpreadKey4, SpreadService, SpreadTable, SpreadWay, mapped, unmapped,
+    SPREAD_DATAGRAMS_MAX, SPREAD_DIRECTORIES, SPREAD_EMBRYOS_MAX, SPREAD_FRAGMENT_BYTES,
+    SPREAD_FRAGMENTS_MAX, SPREAD_HOSTS_MAX, SPREAD_TABLES, SpreadConfig, SpreadDirectory,
+    SpreadFlow, SpreadHost, SpreadKey4, SpreadService, SpreadTable, SpreadWay, mapped, unmapped,
 };
 use super::loader::{Counters, Loaded, Object};
 use super::net;
+use super::pins::Pin;
 use super::trace::{self, Question, Traced};
 use aya::maps::{Array, HashMap, MapData};
 use aya::programs::TcAttachType::Ingress;
@@ -117,11 +119,20 @@ pub enum HostState {
 /// The flows there are.
 #[derive(Clone, Debug)]
 pub struct Flows {
-    pub count: usize,
-    /// Of each family.
+    pub ipv4: usize,
+    pub ipv6: usize,
+    /// Of each family, which has a table of its own.
     pub max: u32,
-    /// By slot.
+    /// By slot, of both families.
     pub per_host: Vec<usize>,
+}
+
+impl Flows {
+    /// Those of both families.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.ipv4 + self.ipv6
+    }
 }
 
 /// The attached redirector. Dropping it leaves everything in place and working.
@@ -150,8 +161,8 @@ impl Redirect {
     /// maps do not fit this configuration.
     pub fn attach(config: &RedirectConfig) -> Result<Self, BpfError> {
         let sizes = [(FLOWS4, config.flows_max), (FLOWS6, config.flows_max)];
-        let mut loaded = OBJECT.load(&config.pin_dir, &sizes)?;
         check_pins(config)?;
+        let mut loaded = OBJECT.load(&config.pin_dir, &sizes)?;
         let mut redirect = Self {
             config: loaded.map("spread_config")?,
             directories: loaded.map("spread_directories")?,
@@ -265,11 +276,12 @@ impl Redirect {
     /// How many flows there are, and where.
     #[must_use]
     pub fn flows(&self) -> Flows {
+        let (four, six) = (self.flows4.hosts(), self.flows6.hosts());
         let mut per_host = vec![0; SPREAD_HOSTS_MAX + 1];
-        for host in self.flows4.hosts().into_iter().chain(self.flows6.hosts()) {
-            per_host[usize::from(host)] += 1;
+        for host in four.iter().chain(&six) {
+            per_host[usize::from(*host)] += 1;
         }
-        Flows { count: per_host.iter().sum(), max: self.flows_max, per_host }
+        Flows { ipv4: four.len(), ipv6: six.len(), max: self.flows_max, per_host }
     }
 
     /// What was counted since the maps were made.
@@ -473,17 +485,27 @@ fn host_of(host: &SpreadHost) -> Host {
 }
 
 fn check_pins(config: &RedirectConfig) -> Result<(), BpfError> {
-    let word = size_of::<u32>();
-    OBJECT.check_pins(
-        &config.pin_dir,
-        &[
-            ("spread_config", word, size_of::<SpreadConfig>(), 1),
-            ("spread_directories", word, size_of::<SpreadDirectory>(), SPREAD_DIRECTORIES),
-            ("spread_tables", word, size_of::<SpreadTable>(), SPREAD_TABLES),
-            ("spread_hosts", word, size_of::<SpreadHost>(), SPREAD_HOSTS_MAX as u32),
-            (FLOWS4, size_of::<SpreadKey4>(), size_of::<SpreadFlow>(), config.flows_max),
-            (FLOWS6, size_of::<RawKey>(), size_of::<SpreadFlow>(), config.flows_max),
-            ("counters", word, size_of::<u64>(), SPREAD_COUNTERS.len() as u32),
-        ],
-    )
+    let hosts = SPREAD_HOSTS_MAX as u32;
+    let lasting = [
+        Pin::of::<u32, SpreadConfig>("spread_config", 1),
+        Pin::of::<u32, SpreadDirectory>("spread_directories", SPREAD_DIRECTORIES),
+        Pin::of::<u32, SpreadTable>("spread_tables", SPREAD_TABLES),
+        Pin::of::<u32, SpreadHost>("spread_hosts", hosts),
+        Pin::of::<SpreadKey4, SpreadFlow>(FLOWS4, config.flows_max),
+        Pin::of::<RawKey, SpreadFlow>(FLOWS6, config.flows_max),
+    ];
+    // Without them a handshake is repeated, or a datagram goes elsewhere.
+    let others = [
+        Pin::of::<SpreadKey4, SpreadFlow>("spread_embryos4", SPREAD_EMBRYOS_MAX),
+        Pin::of::<RawKey, SpreadFlow>("spread_embryos6", SPREAD_EMBRYOS_MAX),
+        Pin::of::<SpreadKey4, SpreadFlow>("spread_datagrams4", SPREAD_DATAGRAMS_MAX),
+        Pin::of::<RawKey, SpreadFlow>("spread_datagrams6", SPREAD_DATAGRAMS_MAX),
+        Pin::of::<[u8; SPREAD_FRAGMENT_BYTES], SpreadFlow>(
+            "spread_fragments",
+            SPREAD_FRAGMENTS_MAX,
+        ),
+        Pin::of::<u32, u32>("spread_full", 2),
+    ];
+    let others = Pin::common(&OBJECT).into_iter().chain(others);
+    OBJECT.check_pins(&config.pin_dir, &lasting, others)
 }

@@ -13,6 +13,7 @@ use super::layout::{
 };
 use super::loader::{Counters, Object};
 use super::net;
+use super::pins::Pin;
 use super::recover::Copies;
 use super::regulate::Regulated;
 use super::trace::{self, Question, Traced};
@@ -130,8 +131,8 @@ impl Transit {
         if string_count == 0 || string_count > STRINGS_MAX {
             return Err(BpfError::Strings(string_count));
         }
-        let mut loaded = OBJECT.load(&config.pin_dir, &[("transit_flows", config.flows_max)])?;
         check_pins(config)?;
+        let mut loaded = OBJECT.load(&config.pin_dir, &[("transit_flows", config.flows_max)])?;
         let mut table: Array<MapData, RawTable> = loaded.map("transit_table")?;
         let raw = take_over(&table, config)?;
         table.set(0, raw, 0).map_err(BpfError::map("transit_table"))?;
@@ -316,26 +317,14 @@ fn take_over(
     Ok(raw)
 }
 
-/// Maps of another release must not be taken over: their layout may differ.
 fn check_pins(config: &TransitConfig) -> Result<(), BpfError> {
-    let key = size_of::<u32>();
-    let expected = [
-        ("transit_table", key, size_of::<RawTable>(), 1),
-        (
-            "transit_flows",
-            size_of::<RawTransitKey>(),
-            size_of::<RawTransitFlow>(),
-            config.flows_max,
-        ),
-        ("transit_traffic", key, size_of::<RawTraffic>(), 2 * STRINGS_MAX as u32),
-        ("counters", key, size_of::<u64>(), TRANSIT_COUNTERS.len() as u32),
-        (
-            "regulate_flows",
-            size_of::<RawKey>(),
-            size_of::<RawRegulateFlow>(),
-            REGULATE_FLOWS_DEFAULT,
-        ),
-        ("regulate_strings", key, size_of::<RawRegulateString>(), STRINGS_MAX as u32),
+    let strings = STRINGS_MAX as u32;
+    let lasting = [
+        Pin::of::<u32, RawTable>("transit_table", 1),
+        Pin::of::<RawTransitKey, RawTransitFlow>("transit_flows", config.flows_max),
+        Pin::of::<u32, RawTraffic>("transit_traffic", 2 * strings),
+        Pin::of::<RawKey, RawRegulateFlow>("regulate_flows", REGULATE_FLOWS_DEFAULT),
+        Pin::of::<u32, RawRegulateString>("regulate_strings", strings),
     ];
-    OBJECT.check_pins(&config.pin_dir, &expected)
+    OBJECT.check_pins(&config.pin_dir, &lasting, Pin::common(&OBJECT))
 }

@@ -2,10 +2,11 @@
 
 use super::{Capture, Context, Frame, Lab, counter, ifindex, sh};
 use holdfast_linux::bpf::{
-    Host, HostState, MAGLEV_ENTRIES, Redirect, RedirectConfig, ServiceKey, Way,
+    BpfError, Host, HostState, MAGLEV_ENTRIES, Redirect, RedirectConfig, ServiceKey, Way,
 };
 use holdfast_wire::packet::{Sum, internet_checksum};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 pub const VIP4: &str = "10.9.0.100";
@@ -24,7 +25,7 @@ pub const HOSTS: [(IpAddr, IpAddr); 2] = [
         IpAddr::V6(Ipv6Addr::new(0xfd00, 9, 0, 0, 0, 0, 0, 3)),
     ),
 ];
-const FLOWS_MAX: u32 = 16;
+pub const FLOWS_MAX: u32 = 16;
 /// What redirected copies must have done by.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -72,7 +73,18 @@ impl Fixture {
     }
 
     pub fn attach_again(&mut self) {
-        self.redirect = Redirect::attach(&self.config).unwrap_or_else(|error| panic!("{error}"));
+        let redirect = self.try_attach(FLOWS_MAX);
+        self.redirect = redirect.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// As a daemon would, whose file says so many flows.
+    pub fn try_attach(&self, flows_max: u32) -> Result<Redirect, BpfError> {
+        Redirect::attach(&RedirectConfig { flows_max, ..self.config.clone() })
+    }
+
+    /// The directory of the redirector's pins.
+    pub fn pins(&self) -> PathBuf {
+        self.lab.pin_dir.join("redirect")
     }
 
     pub fn set_host(&mut self, slot: u8, change: impl FnOnce(&mut Host)) {

@@ -437,7 +437,7 @@ impl<'a> SpreadEdge<'a> {
     /// A service without host servers goes when its last flow has gone.
     fn forget_unserved(&mut self) -> Result<()> {
         let unserved = self.roster.unserved();
-        if !self.settled || unserved.is_empty() || self.bpf.flows().count > 0 {
+        if !self.settled || unserved.is_empty() || self.bpf.flows().count() > 0 {
             return Ok(());
         }
         for service in unserved {

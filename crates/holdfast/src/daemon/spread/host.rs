@@ -4,6 +4,7 @@
 use super::super::edge_link::{EdgeLink, LinkEvent};
 use super::edge::outers;
 use super::health::Health;
+use super::looks::Looks;
 use super::services::Finder;
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
@@ -13,23 +14,22 @@ use crate::poll::{Interest, Poll, Signals, Timers};
 use crate::status::{Peer, Role, State, Status};
 use anyhow::{Context, Result};
 use holdfast_linux::address::AddressSocket;
-use holdfast_linux::bpf::{HostEnd, HostEndConfig};
+use holdfast_linux::bpf::{BindWatch, HostEnd, HostEndConfig, Watched};
 use holdfast_linux::link::Link;
 use holdfast_linux::route;
 use holdfast_wire::log::LOG_VERSION;
 use holdfast_wire::message::{Message, Offer, VERSION};
 use serde_json::Value;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// How often listeners are looked at: how soon a service that leaves is withdrawn.
-const LOOK: Duration = Duration::from_millis(200);
-/// How often they are asked whether they answer.
+/// How often listeners are asked whether they answer.
 const HEALTH: Duration = Duration::from_secs(1);
 
 const EDGE: u64 = 0;
 const ADMIN: u64 = 1;
 const SIGNALS: u64 = 2;
+const BINDS: u64 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
@@ -44,11 +44,16 @@ struct HostDaemon<'a> {
     link: EdgeLink,
     poll: Poll,
     timers: Timers<Timer>,
+    /// None where the kernel refuses: then listeners are only looked up.
+    binds: Option<BindWatch>,
+    looks: Looks,
     finder: Finder,
     health: Health,
     events: Events,
     listening: Vec<Service>,
     announced: Vec<Service>,
+    /// Services that were announced because their bind was noticed.
+    announced_at_bind: u64,
 }
 
 /// Runs the host server's daemon until a signal ends it. The programs stay in
@@ -78,25 +83,36 @@ impl<'a> HostDaemon<'a> {
         };
         let mut events = Events::default();
         events.add("started", format!("{}, weight {}", me.name, me.weight));
+        let binds = watch_binds(config, me).inspect_err(|error| {
+            let how = "listeners are only looked up, five times a second";
+            let cause = error.root_cause();
+            events.add("polling", format!("{how}: binds are not noticed: {error} ({cause})"));
+        });
+        let now = Instant::now();
         Ok(Self {
             config,
             me,
             bpf,
-            link: EdgeLink::new(config.edge.listen, identity, EDGE, Instant::now()),
+            link: EdgeLink::new(config.edge.listen, identity, EDGE, now),
             poll: Poll::new()?,
             timers: Timers::new(),
+            binds: binds.ok(),
+            looks: Looks::new(now),
             finder: Finder::new(me, &config.group.addresses)?,
             health: Health::start(),
             events,
             listening: Vec::new(),
             announced: Vec::new(),
+            announced_at_bind: 0,
         })
     }
 
     fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
-        let start = Instant::now();
-        self.timers.set(Timer::Look, start);
-        self.timers.set(Timer::Health, start);
+        if let Some(binds) = &self.binds {
+            self.poll.add(binds, BINDS, Interest::Read)?;
+        }
+        self.timers.set(Timer::Look, self.looks.due());
+        self.timers.set(Timer::Health, Instant::now());
         loop {
             let deadline = [self.timers.next(), self.link.deadline()];
             let deadline = deadline.into_iter().flatten().min();
@@ -104,6 +120,9 @@ impl<'a> HostDaemon<'a> {
             let now = Instant::now();
             if ready.contains(&EDGE) || self.link.deadline().is_some_and(|at| at <= now) {
                 self.turn(now);
+            }
+            if ready.contains(&BINDS) {
+                self.hear_of_binds(now);
             }
             self.expire(now);
             if ready.contains(&ADMIN) {
@@ -159,29 +178,49 @@ impl<'a> HostDaemon<'a> {
                     self.timers.set(Timer::Health, now + HEALTH);
                     self.health.ask(&self.listening);
                 }
-                Timer::Look => {
-                    self.timers.set(Timer::Look, now + LOOK);
-                    self.look(now);
-                }
+                Timer::Look => self.look(now),
             }
+        }
+    }
+
+    fn hear_of_binds(&mut self, now: Instant) {
+        if self.binds.as_mut().is_some_and(BindWatch::take) {
+            self.looks.bind(now);
+            self.timers.set(Timer::Look, self.looks.due());
         }
     }
 
     fn look(&mut self, now: Instant) {
         self.health.take();
-        match self.finder.look() {
+        let found = self.finder.look();
+        // The kernel tells of a bind before it is done: that of whatever was found
+        // has been told.
+        self.hear_of_binds(now);
+        let at_bind = self.looks.follow_a_bind();
+        self.looks.looked(now, Instant::now());
+        self.timers.set(Timer::Look, self.looks.due());
+        match found {
             Ok(found) => self.listening = found,
             Err(error) => {
                 tracing::warn!("listeners: {error}");
                 return;
             }
         }
+        self.announce(now, at_bind);
+    }
+
+    /// Tells the edge what has changed.
+    fn announce(&mut self, now: Instant, at_bind: bool) {
         let good = self.listening.iter().filter(|service| self.health.is_good(service));
         let good: Vec<Service> = good.copied().collect();
         if good != self.announced {
             let names: Vec<String> = good.iter().map(ToString::to_string).collect();
             let what = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
             self.events.add("announced", what);
+            if at_bind {
+                let new = good.iter().filter(|service| !self.announced.contains(service));
+                self.announced_at_bind += new.count() as u64;
+            }
             self.announced = good;
             self.say(now);
         }
@@ -218,7 +257,9 @@ impl<'a> HostDaemon<'a> {
     fn status(&self) -> Status {
         let mut status = Status::new(&self.config.group.name, &self.me.name);
         status.role = Role::Host;
-        let counters = self.bpf.counters().into_iter();
+        let binds = self.binds.iter().flat_map(BindWatch::counters);
+        let at_bind = [("announced_at_bind", self.announced_at_bind)];
+        let counters = self.bpf.counters().into_iter().chain(binds).chain(at_bind);
         status.counters = counters.map(|(name, count)| (format!("host.{name}"), count)).collect();
         let connected = self.link.is_open();
         let note = if connected { "" } else { "does not answer" };
@@ -253,6 +294,18 @@ fn take_addresses(config: &SpreadConfig, me: &SpreadHost) -> Result<()> {
         socket.add(lo.index, &mapped)?;
     }
     Ok(())
+}
+
+/// A bind of what this host server may announce is to be noticed.
+fn watch_binds(config: &SpreadConfig, me: &SpreadHost) -> Result<BindWatch> {
+    let watch = match &me.services {
+        None => BindWatch::attach(Watched::Addresses(&config.group.addresses)),
+        Some(named) => {
+            let named: Vec<SocketAddr> = named.iter().map(|service| service.address).collect();
+            BindWatch::attach(Watched::Services(&named))
+        }
+    };
+    Ok(watch?)
 }
 
 fn end_config(config: &SpreadConfig, me: &SpreadHost) -> Result<HostEndConfig> {

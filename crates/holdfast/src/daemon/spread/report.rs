@@ -45,7 +45,12 @@ impl SpreadEdge<'_> {
             "kind": Kind::Spread,
             "services": services.collect::<Vec<_>>(),
             "members": members.collect::<Vec<_>>(),
-            "flows": { "count": flows.count, "max": flows.max },
+            "flows": {
+                "count": flows.count(),
+                "max": 2 * u64::from(flows.max),
+                "ipv4": { "count": flows.ipv4, "max": flows.max },
+                "ipv6": { "count": flows.ipv6, "max": flows.max },
+            },
             "cache": null,
             "regulate": null,
             "counters": counters,
@@ -56,7 +61,7 @@ impl SpreadEdge<'_> {
         let mut status = Status::new(&self.config.group.name, "edge");
         status.role = Role::Edge;
         (status.state, status.reason, status.remedy) = self.judge();
-        status.connections = self.bpf.flows().count as u64;
+        status.connections = self.bpf.flows().count() as u64;
         status.peers =
             self.placed.iter().map(|placed| self.peer(&placed.name, placed.slot)).collect();
         let counters = self.bpf.counters().into_iter();

@@ -1,0 +1,93 @@
+//! Pinned maps that an earlier daemon has left: whether this version can take them
+//! over. The kernel would not mind if their layout differed.
+
+use super::error::BpfError;
+use super::layout::CAPTURE_RING_BYTES;
+use super::loader::Object;
+use aya::maps::MapData;
+use std::fmt;
+use std::path::Path;
+
+/// Sizes of a map's keys and values in bytes, and how many there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    key: u32,
+    value: u32,
+    entries: u32,
+}
+
+/// A map by its name, and what it must be like.
+pub(crate) struct Pin {
+    map: &'static str,
+    shape: Shape,
+}
+
+impl Pin {
+    pub(crate) fn of<K, V>(map: &'static str, entries: u32) -> Self {
+        let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
+        Self { map, shape: Shape { key, value, entries } }
+    }
+
+    /// What every object that forwards has, and what nothing depends on.
+    pub(crate) fn common(object: &Object) -> [Self; 3] {
+        [
+            Self::of::<u32, u64>("counters", object.counters.len() as u32),
+            Self::of::<u32, i64>("capture_credit", 1),
+            Self::of::<(), ()>("captures", CAPTURE_RING_BYTES),
+        ]
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, value, entries } = self;
+        write!(f, "{key}-byte keys, {value}-byte values and {entries} entries")
+    }
+}
+
+/// As [`Shape`] shows itself; there may be no map.
+pub(super) fn shown(shape: Option<&Shape>) -> String {
+    shape.map_or_else(|| "none there".to_owned(), ToString::to_string)
+}
+
+impl Object {
+    /// Before [`Object::load`]: refuses what it would take over with another layout.
+    /// Maps that are `lasting` hold what connections need: all of them are there and
+    /// as they must be, or none is, and then nothing has been there. The others are
+    /// unpinned if they differ, and so made anew; programs that still use them go on.
+    pub(crate) fn check_pins(
+        &self,
+        pin_dir: &Path,
+        lasting: &[Pin],
+        others: impl IntoIterator<Item = Pin>,
+    ) -> Result<(), BpfError> {
+        let directory = self.directory(pin_dir);
+        let found: Vec<Option<Shape>> =
+            lasting.iter().map(|pin| shape_at(&directory, pin.map)).collect::<Result<_, _>>()?;
+        if found.iter().any(Option::is_some) {
+            for (pin, found) in lasting.iter().zip(found) {
+                if found != Some(pin.shape) {
+                    let Pin { map, shape: wanted } = *pin;
+                    return Err(BpfError::Incompatible { path: directory, map, found, wanted });
+                }
+            }
+        }
+        for Pin { map, shape } in others {
+            if shape_at(&directory, map)?.is_some_and(|found| found != shape) {
+                let path = directory.join(map);
+                let failed = |source| BpfError::PinDir { path: path.clone(), source };
+                std::fs::remove_file(&path).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn shape_at(directory: &Path, map: &'static str) -> Result<Option<Shape>, BpfError> {
+    let path = directory.join(map);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let info = MapData::from_pin(path).and_then(|map| map.info()).map_err(BpfError::map(map))?;
+    Ok(Some(Shape { key: info.key_size(), value: info.value_size(), entries: info.max_entries() }))
+}
