@@ -98,17 +98,15 @@ discard:
 /* Is it copied? A global function, so that the verifier proves it once. */
 __attribute__((noinline)) int recover_copy(struct __sk_buff *skb, struct recovered *r)
 {
-	__u32 first, wake;
+	__u32 first, wake = BPF_RB_NO_WAKEUP;
 
 	if (!r)
 		return 0;
 	first = (__u32)r->headers + r->head_bytes;
 	/* A wake-up for every packet would cost more than all the rest. */
-	wake = r->direction == RECOVER_HELD || bpf_ringbuf_query(&recover_packets,
-								  BPF_RB_AVAIL_DATA) >=
-						      RECOVER_WAKE_BYTES ?
-		       BPF_RB_FORCE_WAKEUP :
-		       BPF_RB_NO_WAKEUP;
+	if (r->direction == RECOVER_HELD ||
+	    bpf_ringbuf_query(&recover_packets, BPF_RB_AVAIL_DATA) >= RECOVER_WAKE_BYTES)
+		wake = BPF_RB_FORCE_WAKEUP;
 	if (!r->tail_bytes && first <= RECOVER_SMALL)
 		RECOVER_COPY(skb, r, RECOVER_SMALL, wake);
 	else if (!r->tail_bytes && first <= RECOVER_SEGMENT)

@@ -1,6 +1,7 @@
 //! Loads one eBPF object, pins its maps and programs, and attaches programs as
-//! netlink tc filters, or for as long as the daemon lives to a control group. Filters are replaced in place: there is no moment at
-//! which the old program is gone and the new one not yet there.
+//! netlink tc filters, or for as long as the daemon lives to a control group. Filters
+//! are replaced in place: there is no moment at which the old program is gone and
+//! the new one not yet there.
 
 use super::error::BpfError;
 use super::layout::{SERVICES_MAX, ServiceKey, mapped};
