@@ -185,6 +185,7 @@ struct captured {
 #define RECOVER_INTO 0 /* into the part of the network that may fail */
 #define RECOVER_OUT 1
 #define RECOVER_HELD 2 /* out of it, but the daemon has it, and sends it on */
+#define RECOVER_OPENED 3 /* into it, by a client that was answered: no SYN is lost */
 #define RECOVER_WAY_SHIFT 8
 
 /* The head of a copied packet. Its bytes follow: the headers and the first
@@ -192,7 +193,7 @@ struct captured {
 struct recovered {
 	__u32 payload;    /* bytes of the whole frame's */
 	__u32 tail_at;    /* offset of the last segment in the payload; 0: no other */
-	__u16 direction;  /* RECOVER_INTO, RECOVER_OUT or RECOVER_HELD */
+	__u16 direction;  /* RECOVER_INTO to RECOVER_OPENED */
 	__u16 way;        /* the program's own number */
 	__u16 headers;    /* bytes of the IP and the TCP header */
 	__u16 head_bytes; /* of the first segment's payload */

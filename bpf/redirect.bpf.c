@@ -11,6 +11,7 @@
 #include "capture.h"
 #include "csum.h"
 #include "maps.h"
+#include "recover.h"
 #include "spread.h"
 #include "toobig.h"
 
@@ -206,6 +207,33 @@ static __always_inline int may_be_cut(struct __sk_buff *skb, const struct look *
 	return !k->df && !skb->gso_size && k->protocol != IPPROTO_TCP && !is_open(skb, k, &check);
 }
 
+static __always_inline int is_syn(const struct look *k)
+{
+	return k->protocol == IPPROTO_TCP && (k->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+}
+
+/* Shows the cache a SYN as it came, and that its client was answered: the answers
+ * themselves do not pass here. */
+static __always_inline void keep_syn(struct __sk_buff *skb, const struct handling *h,
+				     const struct look *k)
+{
+	struct recovered r = {};
+	__u32 zero = 0, *control;
+
+	if (h->traced || (!h->opened && !is_syn(k)))
+		return;
+	control = bpf_map_lookup_elem(&recover_control, &zero);
+	if (!control || *(volatile __u32 *)control == RECOVER_OFF)
+		return;
+	r.direction = h->opened ? RECOVER_OPENED : RECOVER_INTO;
+	r.way = h->host;
+	r.headers = k->headers;
+	r.payload = k->l3_len - k->headers;
+	if (!h->opened)
+		r.head_bytes = r.payload > RECOVER_SEGMENT ? RECOVER_SEGMENT : r.payload;
+	recover_copy(skb, &r);
+}
+
 static __always_inline int to_host(struct __sk_buff *skb, struct handling *h, struct look *k,
 				   __u64 flags4, __u64 flags6)
 {
@@ -221,6 +249,7 @@ static __always_inline int to_host(struct __sk_buff *skb, struct handling *h, st
 	way = k->v6 ? &host->v6 : &host->v4;
 	if (!way->ifindex)
 		return drop(skb, h, SPREAD_NO_WAY);
+	keep_syn(skb, h, k);
 	room = way->mtu;
 	if (!host->layer2)
 		room -= k->v6 ? IPV6_HEADER : IPV4_HEADER;
@@ -334,7 +363,7 @@ static __always_inline int place(struct __sk_buff *skb, struct handling *h, stru
 		return 0;
 	if (k->protocol == IPPROTO_UDP)
 		placed = place_datagram(h, &k->key);
-	else if ((k->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+	else if (is_syn(k))
 		placed = place_syn(h, &k->key);
 	else
 		placed = place_segment(h, k);

@@ -116,6 +116,7 @@ struct handling {
 	__u8 how;     /* enum trace_how */
 	__u8 host;
 	__u8 v6;
+	__u8 opened; /* the first packet after a handshake */
 };
 
 static __always_inline void note(const struct handling *h, __u32 which)
@@ -333,6 +334,7 @@ static __always_inline int place_segment(struct handling *h, const struct look *
 		}
 		IN_TABLE(spread_embryos, h, &k->key, bpf_map_delete_elem);
 		count(SPREAD_ESTABLISHED);
+		h->opened = 1;
 		return 1;
 	}
 	follow(h, flow, TRACE_FLOW);

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
-const ETHERNET: usize = 14;
+pub(crate) const ETHERNET: usize = 14;
 
 /// Why a frame did not leave.
 #[derive(Debug, thiserror::Error)]
@@ -56,18 +56,28 @@ impl FrameSender {
     /// [`FrameError::NoPacket`], or [`FrameError::Send`]: `EMSGSIZE` beyond the
     /// link's MTU, `EAGAIN` or `ENOBUFS` when its queue is full.
     pub fn send(&mut self, hop: &Hop, l3: &[u8]) -> Result<(), FrameError> {
-        let protocol = match l3.first().map(|byte| byte >> 4) {
-            Some(4) => ETHERTYPE_IPV4,
-            Some(6) => ETHERTYPE_IPV6,
-            _ => return Err(FrameError::NoPacket),
-        };
-        self.frame.clear();
-        self.frame.extend(hop.to);
-        self.frame.extend(hop.from);
-        self.frame.extend(protocol.to_be_bytes());
-        self.frame.extend(l3);
+        let protocol = ethertype(l3).ok_or(FrameError::NoPacket)?;
+        write(&mut self.frame, (hop.to, hop.from), protocol, l3);
         let to = Address::link(hop.ifindex, protocol, Some(hop.to));
         sockopt::send_to(self.fd.as_fd(), &self.frame, &to).map_err(FrameError::Send)?;
         Ok(())
     }
+}
+
+/// Of a packet, IP header first.
+pub(crate) fn ethertype(l3: &[u8]) -> Option<u16> {
+    match l3.first().map(|byte| byte >> 4) {
+        Some(4) => Some(ETHERTYPE_IPV4),
+        Some(6) => Some(ETHERTYPE_IPV6),
+        _ => None,
+    }
+}
+
+/// Puts a packet into a frame to the one and from the other of two addresses.
+pub(crate) fn write(frame: &mut Vec<u8>, ends: ([u8; 6], [u8; 6]), protocol: u16, l3: &[u8]) {
+    frame.clear();
+    frame.extend(ends.0);
+    frame.extend(ends.1);
+    frame.extend(protocol.to_be_bytes());
+    frame.extend(l3);
 }

@@ -7,6 +7,7 @@ pub mod bpf;
 pub mod diag;
 pub mod epoll;
 pub mod frame;
+pub mod inlet;
 pub mod link;
 pub mod listener;
 pub mod listeners;

@@ -80,8 +80,32 @@ pub fn complete_checksums(name: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// Sets an interface up, with these flags beside.
+///
+/// # Errors
+/// As SIOCSIFFLAGS; it needs CAP_NET_ADMIN.
+pub(crate) fn set_up(name: &str, flags: libc::c_int) -> io::Result<()> {
+    let fd = sockopt::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    let mut request = request(name);
+    // SAFETY: the kernel reads and writes one ifreq, which is what we pass.
+    checked(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) })?;
+    // SAFETY: SIOCGIFFLAGS has filled this member of the union.
+    let now = unsafe { request.ifr_ifru.ifru_flags };
+    request.ifr_ifru.ifru_flags = now | (flags | libc::IFF_UP) as libc::c_short;
+    // SAFETY: the kernel reads one ifreq, which is what we pass.
+    checked(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut request) })?;
+    Ok(())
+}
+
+/// The interface that a request speaks of.
+pub(crate) fn name_in(request: &libc::ifreq) -> String {
+    let bytes = request.ifr_name.iter().map(|byte| byte.cast_unsigned());
+    let name: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&name).into_owned()
+}
+
 /// A request about an interface. A name that is too long is nobody's.
-fn request(name: &str) -> libc::ifreq {
+pub(crate) fn request(name: &str) -> libc::ifreq {
     // SAFETY: ifreq is plain data; all zero is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let room = request.ifr_name.len() - 1;

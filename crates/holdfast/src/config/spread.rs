@@ -9,6 +9,7 @@ use super::raw::{
     self, THROUGH_CLIENTS, check_heartbeat, check_interface, check_interfaces, check_ip,
     check_name, number, run_dir, suggestion, unspecified,
 };
+use super::recover::{Policy, RawRecover, Recover, Start, check_recover};
 use crate::key::GroupKey;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -46,6 +47,8 @@ pub struct SpreadConfig {
     /// In the order of the file.
     #[serde(rename = "host")]
     pub hosts: Vec<SpreadHost>,
+    /// What the edge keeps for the death of a host server.
+    pub recover: Recover,
     #[serde(skip)]
     key_file_at: Position,
     #[serde(skip)]
@@ -252,6 +255,7 @@ struct RawSpread {
     group: RawGroup,
     edge: RawEdge,
     host: Vec<Spanned<RawHost>>,
+    recover: Option<Spanned<RawRecover>>,
 }
 
 #[derive(Deserialize)]
@@ -295,10 +299,23 @@ fn check(findings: &mut Findings, raw: RawSpread) -> SpreadConfig {
     SpreadConfig {
         edge: check_edge(findings, raw.edge),
         hosts: check_hosts(findings, raw.host, &group.addresses),
+        recover: check_syns(findings, raw.recover),
         group,
         key_file_at,
         path: findings.path.to_owned(),
     }
+}
+
+/// Answers do not pass the edge: of a segment it could not tell whether it arrived.
+fn check_syns(findings: &mut Findings, raw: Option<Spanned<RawRecover>>) -> Recover {
+    let span = raw.as_ref().map(Spanned::span);
+    let standard = Recover::standard(Policy::Syn, Start::Always);
+    let recover = check_recover(findings, raw.map(Spanned::into_inner), standard);
+    if let Some(span) = span.filter(|_| !matches!(recover.policy, Policy::Off | Policy::Syn)) {
+        let message = "a spread group's edge keeps SYNs and nothing else";
+        findings.add(span, message, "write policy = \"syn\" or \"off\"");
+    }
+    recover
 }
 
 fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> SpreadGroup {

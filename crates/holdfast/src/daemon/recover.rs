@@ -6,6 +6,7 @@ use crate::config::recover::{Policy, Recover, Start};
 use holdfast_edge::{Direction, Passing, Recovery, RecoveryConfig, Resend, Slabs, Slot};
 use holdfast_linux::bpf::{BpfError, Copied, Copies, CopyPolicy};
 use holdfast_linux::frame::{FrameError, FrameSender, Hop};
+use holdfast_linux::inlet::Inlet;
 use holdfast_linux::raw::{RawError, RawSender};
 use holdfast_wire::packet::{Flags, Headers};
 use serde_json::{Value, json};
@@ -74,6 +75,8 @@ pub enum Exit {
     Host(Hop),
     /// By the routes that lead through an interface.
     Routed { raw: RawSender, ifindex: u32 },
+    /// They come in again, and the program sends them where it now sends such.
+    Inlet(Inlet),
 }
 
 /// The cache of one edge and its kick-start. A component of an event loop: it
@@ -306,6 +309,7 @@ impl Recoverer {
         match self.exits.get(&resend.packet.tag)?.as_ref() {
             Exit::Host(hop) => self.frames.send(hop, packet).ok().map(|()| hop.ifindex),
             Exit::Routed { raw, ifindex } => raw.send(packet).ok().map(|()| *ifindex),
+            Exit::Inlet(inlet) => inlet.put(packet).ok().map(|()| inlet.ifindex()),
         }
     }
 
@@ -392,6 +396,9 @@ impl Notes {
         let key = self.key(&headers, copied.into);
         if copied.is_held {
             self.hold(&headers);
+        }
+        if copied.is_opened {
+            return self.cache.forget(key);
         }
         if !copied.into {
             let passing = passing(&headers, copied, 0, copied.payload_bytes);

@@ -9,6 +9,7 @@ mod looks;
 mod report;
 mod roster;
 mod services;
+mod syns;
 
 use crate::config::spread::SpreadConfig;
 use anyhow::{Context, Result};

@@ -29,6 +29,7 @@ mod spread_world;
 mod status_counts_the_lag;
 mod strings_work_without_their_daemons;
 mod subscribers_miss_nothing;
+mod syns_outlive_a_host_server;
 mod the_edge_works_without_its_daemon;
 mod the_matrix;
 mod threads_are_replicated;

@@ -47,7 +47,7 @@ pub struct RegulateArgs {
     pub json: bool,
     /// Failures for each congestion control, with rate control and without: each of
     /// the two takes 10 s longer than what is measured.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 15)]
     pub pairs: usize,
     /// Flows from the client to the server.
     #[arg(long, default_value_t = 100)]

@@ -284,6 +284,7 @@ pub const NO_STRING: u16 = 255;
 
 pub(crate) const RECOVER_INTO: u16 = 0;
 pub(crate) const RECOVER_HELD: u16 = 2;
+pub(crate) const RECOVER_OPENED: u16 = 3;
 pub(crate) const RECOVER_HOLDS: u32 = 0x100;
 pub(crate) const RECOVER_FROM_NOW: u64 = 1 << 63;
 pub(crate) const REGULATE_UNCAPPED: u32 = u32::MAX;

@@ -3,7 +3,8 @@
 use super::capture::Resent;
 use super::error::BpfError;
 use super::layout::{
-    RECOVER_FROM_NOW, RECOVER_HELD, RECOVER_HOLDS, RECOVER_INTO, RawRecoverCount, Recovered,
+    RECOVER_FROM_NOW, RECOVER_HELD, RECOVER_HOLDS, RECOVER_INTO, RECOVER_OPENED, RawRecoverCount,
+    Recovered,
 };
 use super::loader::Loaded;
 use aya::maps::{Array, MapData, PerCpuArray, RingBuf};
@@ -32,6 +33,8 @@ pub enum CopyPolicy {
 pub struct Copied<'a> {
     /// It goes into the part of the network that may fail; else out of it.
     pub into: bool,
+    /// What its flow sent before was answered, though no answer was seen.
+    pub is_opened: bool,
     /// It was not forwarded: whoever reads this sends it on ([`Copies::hold`]).
     pub is_held: bool,
     /// The program's own number, such as that of the string.
@@ -155,7 +158,8 @@ fn copied(record: &[u8]) -> Option<Copied<'_>> {
         bytes => Some((head.tail_at, part(usize::from(head.tail_from), bytes)?)),
     };
     Some(Copied {
-        into: head.direction == RECOVER_INTO,
+        into: matches!(head.direction, RECOVER_INTO | RECOVER_OPENED),
+        is_opened: head.direction == RECOVER_OPENED,
         is_held: head.direction == RECOVER_HELD,
         way: head.way,
         headers: data.get(..headers)?,

@@ -15,6 +15,7 @@ use super::layout::{
 use super::loader::{Counters, Loaded, Object};
 use super::net;
 use super::pins::Pin;
+use super::recover::Copies;
 use super::trace::{self, Question, Traced};
 use aya::maps::{Array, HashMap, MapData};
 use aya::programs::TcAttachType::Ingress;
@@ -33,6 +34,10 @@ static OBJECT: Object = Object {
         "counters",
         "capture_credit",
         "captures",
+        "recover_control",
+        "recover_hold",
+        "recover_packets",
+        "recover_counts",
         "spread_config",
         "spread_directories",
         "spread_tables",
@@ -144,6 +149,7 @@ pub struct Redirect {
     flows4: FlowTable<SpreadKey4>,
     flows6: FlowTable<RawKey>,
     counters: Counters,
+    copies: Option<Copies>,
     /// Where the search for an unused table begins.
     next_table: u32,
     interfaces: Vec<String>,
@@ -171,6 +177,7 @@ impl Redirect {
             flows4: FlowTable::open(&mut loaded, FLOWS4)?,
             flows6: FlowTable::open(&mut loaded, FLOWS6)?,
             counters: loaded.counters()?,
+            copies: Some(Copies::of(&mut loaded)?),
             next_table: 0,
             interfaces: config.client_interfaces.clone(),
             first_ifindex: 0,
@@ -185,6 +192,13 @@ impl Redirect {
         loaded.pin_only("redirect_undone")?;
         loaded.attach("redirect", &clients, Ingress)?;
         Ok(redirect)
+    }
+
+    /// Copies of the SYNs that pass, each with the slot of its host server, for a
+    /// cache; only the first call has them.
+    #[must_use]
+    pub fn take_copies(&mut self) -> Option<Copies> {
+        self.copies.take()
     }
 
     /// The slots that are somebody's.

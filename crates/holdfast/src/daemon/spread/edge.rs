@@ -4,15 +4,18 @@
 
 use super::links::{Link, News, Word};
 use super::roster::{Announcement, Roster};
+use super::syns::Syns;
 use crate::admin::{AdminSocket, Events, Request, TraceRequest, refusal};
 use crate::channel::{Identity, Kind, Listener};
 use crate::config::admin_socket;
+use crate::config::recover::Policy;
 use crate::config::spread::{HOSTS_MAX, Prefix, SpreadConfig};
 use crate::daemon::trace;
 use crate::poll::{Interest, Poll, Signals, Timers};
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
 use holdfast_linux::bpf::{Host, HostState, Redirect, RedirectConfig, ServiceKey, Way};
+use holdfast_linux::inlet::Inlet;
 use holdfast_linux::route::RouteSocket;
 use holdfast_wire::message::{Message, Offer};
 use holdfast_wire::packet::mapped_ipv4;
@@ -31,8 +34,9 @@ const GRACE: Duration = Duration::from_secs(3);
 const LISTENER: u64 = 0;
 const ADMIN: u64 = 1;
 const SIGNALS: u64 = 2;
+const SYNS: u64 = 3;
 /// Link `i` has the token `HOSTS + i`.
-const HOSTS: u64 = 3;
+const HOSTS: u64 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
@@ -56,6 +60,8 @@ pub(super) struct SpreadEdge<'a> {
     pub links: Vec<Link>,
     pub placed: Vec<Placed>,
     pub listener: Listener,
+    /// None where it is off, or the kernel refuses.
+    pub syns: Option<Syns>,
     poll: Poll,
     timers: Timers<Timer>,
     routes: RouteSocket,
@@ -84,7 +90,8 @@ pub(super) fn run(config: &SpreadConfig) -> Result<()> {
 impl<'a> SpreadEdge<'a> {
     fn start(config: &'a SpreadConfig) -> Result<Self> {
         let key = config.key()?;
-        let bpf = Redirect::attach(&redirect_config(config, key.spread_seed()))?;
+        let mut events = Events::default();
+        let (bpf, syns) = attach(config, key.spread_seed(), &mut events)?;
         let identity = Identity {
             key: key.channel_key(),
             group: config.group.name.clone(),
@@ -100,10 +107,11 @@ impl<'a> SpreadEdge<'a> {
             links: Vec::new(),
             placed: Vec::new(),
             listener,
+            syns,
             poll: Poll::new()?,
             timers: Timers::new(),
             routes: RouteSocket::open()?,
-            events: Events::default(),
+            events,
             started: Instant::now(),
             period: Nanos(config.heartbeat().as_nanos() as u64),
             settled: false,
@@ -111,6 +119,9 @@ impl<'a> SpreadEdge<'a> {
             bpf,
         };
         edge.poll.add(&edge.listener, LISTENER, Interest::Read)?;
+        if let Some(syns) = &edge.syns {
+            edge.poll.add(&syns.fd(), SYNS, Interest::Read)?;
+        }
         edge.inherit();
         Ok(edge)
     }
@@ -141,7 +152,8 @@ impl<'a> SpreadEdge<'a> {
         loop {
             let watch = self.links.iter().filter_map(Link::deadline).min();
             let watch = watch.map(|at| self.started + Duration::from_nanos(at.0));
-            let deadline = [self.timers.next(), self.listener.deadline(), watch];
+            let syns = self.syns.as_ref().and_then(Syns::deadline);
+            let deadline = [self.timers.next(), self.listener.deadline(), watch, syns];
             let deadline = deadline.into_iter().flatten().min();
             let ready: Vec<u64> = self.poll.wait(deadline)?.iter().map(|r| r.token).collect();
             let now = Instant::now();
@@ -152,6 +164,7 @@ impl<'a> SpreadEdge<'a> {
             self.watch(now);
             self.expire(now)?;
             self.apply();
+            self.resend(now, ready.contains(&SYNS))?;
             if ready.contains(&ADMIN) {
                 admin.serve(|request| self.answer(request))?;
                 self.apply();
@@ -217,7 +230,13 @@ impl<'a> SpreadEdge<'a> {
         let name = link.name.clone();
         for word in words {
             match word {
-                Word::Beat => self.revive(&name),
+                Word::Beat => {
+                    self.revive(&name);
+                    let placed = &self.placed;
+                    if let Some(syns) = &mut self.syns {
+                        syns.handle_beat(&name, || slots_of(placed, &name));
+                    }
+                }
                 Word::Announce { weight, layer2, tunnels, services } => {
                     if let Err(reason) = self.announce(&name, weight, layer2, &tunnels, &services) {
                         self.links[index].send(&Message::Refused { reason: &reason });
@@ -258,7 +277,16 @@ impl<'a> SpreadEdge<'a> {
     }
 
     fn slots_of(&self, name: &str) -> Vec<u8> {
-        self.placed.iter().filter(|p| p.name == name).map(|p| p.slot).collect()
+        slots_of(&self.placed, name)
+    }
+
+    /// SYNs of a host server that died or was away come in anew.
+    fn resend(&mut self, now: Instant, is_readable: bool) -> Result<()> {
+        let Some(syns) = &mut self.syns else { return Ok(()) };
+        if let Some(flows) = syns.turn(now, is_readable)? {
+            self.events.add("resend", format!("{flows} flows"));
+        }
+        Ok(())
     }
 
     fn announce(
@@ -371,11 +399,20 @@ impl<'a> SpreadEdge<'a> {
             let news = self.links[index].watch(at, self.period);
             let name = self.links[index].name.clone();
             match news {
-                Some(News::Suspected) => self.events.add("suspect", name.clone()),
+                Some(News::Suspected) => {
+                    self.events.add("suspect", name.clone());
+                    if let Some(syns) = &mut self.syns {
+                        syns.handle_suspected(&name);
+                    }
+                }
                 Some(News::Declared) => {
                     self.events.add("declare", name.clone());
-                    for slot in self.slots_of(&name) {
-                        self.roster.set_alive(slot, false);
+                    let slots = self.slots_of(&name);
+                    for slot in &slots {
+                        self.roster.set_alive(*slot, false);
+                    }
+                    if let Some(syns) = &mut self.syns {
+                        syns.handle_declared(&slots);
                     }
                 }
                 None => {}
@@ -485,6 +522,35 @@ impl<'a> SpreadEdge<'a> {
         self.write_hosts();
         json!({ "name": name, "draining": !end })
     }
+}
+
+/// The redirector, and the cache of SYNs with an interface by which they come in
+/// anew. Without one the edge works, and clients repeat their SYNs.
+fn attach(
+    config: &SpreadConfig,
+    seed: u64,
+    events: &mut Events,
+) -> Result<(Redirect, Option<Syns>)> {
+    let mut redirector = redirect_config(config, seed);
+    if config.recover.policy == Policy::Off {
+        return Ok((Redirect::attach(&redirector)?, None));
+    }
+    match Inlet::open() {
+        Ok(inlet) => {
+            redirector.client_interfaces.push(inlet.name().to_owned());
+            let mut bpf = Redirect::attach(&redirector)?;
+            let syns = Syns::new(&config.recover, &mut bpf, inlet)?;
+            Ok((bpf, Some(syns)))
+        }
+        Err(error) => {
+            events.add("cache", format!("nothing is kept: {error}"));
+            Ok((Redirect::attach(&redirector)?, None))
+        }
+    }
+}
+
+fn slots_of(placed: &[Placed], name: &str) -> Vec<u8> {
+    placed.iter().filter(|p| p.name == name).map(|p| p.slot).collect()
 }
 
 /// What is known of the way to an address is kept while the address is.

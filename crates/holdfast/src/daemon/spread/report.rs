@@ -51,7 +51,7 @@ impl SpreadEdge<'_> {
                 "ipv4": { "count": flows.ipv4, "max": flows.max },
                 "ipv6": { "count": flows.ipv6, "max": flows.max },
             },
-            "cache": null,
+            "cache": self.syns.as_ref().map(super::syns::Syns::show),
             "regulate": null,
             "counters": counters,
         })

@@ -1,0 +1,65 @@
+//! Clients that connect while a host server dies: their SYNs are lost with it, and
+//! the edge gives them to another one before anybody repeats them.
+
+use crate::client::on_client;
+use crate::spread_world::{Client, Server, service};
+use crate::world::{binary, limit};
+use holdfast_lab::testbed::spread::{SpreadGroup, SpreadOptions};
+use holdfast_lab::testbed::{Plan, Role, Testbed, interface};
+use std::time::Duration;
+
+const PORT: u16 = 8080;
+const CLIENTS: usize = 32;
+
+/// How many SYNs the client's kernel has repeated.
+fn repeated(testbed: &Testbed) -> u64 {
+    let text = on_client(testbed, || std::fs::read_to_string("/proc/thread-self/net/netstat"));
+    let text = text.expect("it is there");
+    let lines: Vec<Vec<&str>> = text
+        .lines()
+        .filter(|line| line.starts_with("TcpExt:"))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let at = lines[0].iter().position(|name| *name == "TCPSynRetrans").expect("a counter");
+    lines[1][at].parse().expect("a number")
+}
+
+#[test]
+fn nobody_repeats_a_syn() {
+    let _limit = limit(Duration::from_secs(60));
+    binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let hosts = [Role::Primary, Role::Backup];
+    let mut group =
+        SpreadGroup::start(&testbed, &hosts, &SpreadOptions::default()).expect("a group");
+    let _servers = [(Role::Primary, b'a'), (Role::Backup, b'b')]
+        .map(|(role, name)| Server::start(&testbed, role, name, PORT));
+    for v6 in [false, true] {
+        let name = service(v6, PORT).to_string();
+        group.wait_members(&name, &["a", "b"]).expect("the binds are noticed");
+    }
+    let before = repeated(&testbed);
+    let flags = testbed.host(Role::Backup).interface_flags(interface::BACKUP);
+    std::fs::write(flags, "0x1002").expect("the interface goes down");
+    let testbed = &testbed;
+    std::thread::scope(|scope| {
+        let connects: Vec<_> = (0..CLIENTS)
+            .map(|i| scope.spawn(move || Client::connect(testbed, service(i % 2 == 1, PORT))))
+            .collect();
+        for connect in connects {
+            let mut client = connect.join().expect("no panic").expect("a connection");
+            assert_eq!(client.ask(1000).expect("an answer"), b'a');
+        }
+    });
+    assert_eq!(repeated(testbed), before, "{}", group.logs());
+    let shown = group.ask(&["edge", "show"]).expect("an answer");
+    assert!(shown["cache"]["resent"].as_u64() >= Some(1), "{}", shown["cache"]);
+    let events = group.cli(&["events"]).expect("the verb runs").stdout;
+    let events = String::from_utf8_lossy(&events);
+    assert!(events.contains("resend"), "{events}");
+    // Whose handshake is over is not remembered.
+    crate::world::wait_until("the cache is empty", || {
+        let shown = group.ask(&["edge", "show"]).expect("an answer");
+        shown["cache"]["flows"] == 0
+    });
+}
