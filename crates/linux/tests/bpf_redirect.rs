@@ -6,7 +6,9 @@ use bpf_common::redirector::{
     CLIENT4, CLIENT6, Fixture, HOSTS, VIP4, VIP6, icmp_error, outer, request, request6,
 };
 use bpf_common::{ACK, FIN, Frame, PASS, REDIRECT, RST, STOLEN, SYN, is_root, sums_are_right};
-use holdfast_linux::bpf::{HostState, How, MAGLEV_ENTRIES, Question, ServiceKey, Verdict};
+use holdfast_linux::bpf::{
+    CopyPolicy, HostState, How, MAGLEV_ENTRIES, Question, ServiceKey, Verdict,
+};
 
 #[test]
 fn a_hit_is_encapsulated_and_a_miss_goes_the_plain_way() {
@@ -34,6 +36,40 @@ fn a_hit_is_encapsulated_and_a_miss_goes_the_plain_way() {
         assert_eq!(f.send(&frame.build()), (PASS, frame.build()));
     }
     assert_eq!(f.count("redirected"), 2);
+}
+
+#[test]
+fn syns_are_copied_as_they_came_and_the_end_of_a_handshake_is_told() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("syns");
+    f.serve(&[1]);
+    let mut copies = f.redirect.take_copies().expect("the first time");
+    assert!(f.redirect.take_copies().is_none());
+    let syn = |port: u16| request(port).flags(SYN);
+    f.send(&syn(40000).build());
+    copies.set(CopyPolicy::Syns).expect("on");
+    let mut seen = |f: &mut Fixture, frame: &Frame| {
+        f.send(&frame.build());
+        let mut all = Vec::new();
+        copies.drain(|copied| {
+            let packet = [copied.headers, copied.head].concat();
+            all.push((copied.into, copied.is_opened, copied.way, packet));
+        });
+        assert!(all.len() <= 1);
+        all.pop()
+    };
+    for frame in [syn(40001), syn(40002).payload(100), request6(40001).flags(SYN)] {
+        let whole = frame.build()[14..].to_vec();
+        assert_eq!(seen(&mut f, &frame), Some((true, false, 1, whole)));
+    }
+    for frame in [request(40001), request6(40001)] {
+        let told = seen(&mut f, &frame.clone().flags(ACK)).expect("it is told");
+        assert_eq!((told.0, told.1, told.2), (true, true, 1));
+        assert_eq!(seen(&mut f, &frame.payload(9).flags(ACK)), None, "once");
+    }
+    assert_eq!(seen(&mut f, &request(40009).flags(RST)), None);
 }
 
 #[test]

@@ -52,6 +52,7 @@ fn values_are_checked_where_they_stand() {
             "is not an address of the group",
         ),
         ("#services = [\"10.9.0.100:80\"", "services = [\"10.9.0.100\"", "is not a service"),
+        ("#[recover]", "[recover]\npolicy = \"head\"", "keeps SYNs and nothing else"),
     ];
     for (from, to, expected) in cases {
         assert!(GOOD.contains(from), "{from}");
