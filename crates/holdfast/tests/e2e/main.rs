@@ -15,6 +15,7 @@ mod closing_connections_end_cleanly;
 mod connections_survive_a_cut_link;
 mod datagrams_of_any_size_come_back;
 mod downloads_and_uploads_lose_no_byte;
+mod every_tcp_is_recovered;
 mod flows_leave_a_dead_string;
 mod heartbeats_come_as_configured;
 mod host_servers_share_a_service;
