@@ -52,6 +52,11 @@ pub fn name_of(index: u32) -> Option<String> {
     if unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null() {
         return None;
     }
+    text(&name)
+}
+
+/// Up to the first NUL.
+fn text(name: &[libc::c_char]) -> Option<String> {
     let bytes = name.iter().map(|byte| byte.cast_unsigned()).take_while(|byte| *byte != 0);
     String::from_utf8(bytes.collect()).ok()
 }
@@ -99,9 +104,7 @@ pub(crate) fn set_up(name: &str, flags: libc::c_int) -> io::Result<()> {
 
 /// The interface that a request speaks of.
 pub(crate) fn name_in(request: &libc::ifreq) -> String {
-    let bytes = request.ifr_name.iter().map(|byte| byte.cast_unsigned());
-    let name: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
-    String::from_utf8_lossy(&name).into_owned()
+    text(&request.ifr_name).unwrap_or_default()
 }
 
 /// A request about an interface. A name that is too long is nobody's.

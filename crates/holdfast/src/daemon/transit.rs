@@ -159,16 +159,13 @@ impl<'a> TransitDaemon<'a> {
     fn hear(&mut self, now: Instant) -> Result<()> {
         let at = self.nanos(now);
         self.lines.receive(at, &mut self.machine);
-        if self.lines.deadline() <= Some(at) {
-            self.count(at);
+        // Once per heartbeat: that is when each detector is due at least.
+        if self.lines.deadline().is_some_and(|due| due <= at) {
+            let traffic = self.bpf.traffic().into_iter().map(|(_, out)| out.packets);
+            self.lines.count(at, traffic, &mut self.machine);
         }
         self.lines.judge(at, &mut self.machine);
         self.act()
-    }
-
-    fn count(&mut self, at: Nanos) {
-        let traffic = self.bpf.traffic().into_iter().map(|(_, out)| out.packets);
-        self.lines.count(at, traffic, &mut self.machine);
     }
 
     fn expire(&mut self, now: Instant) {
@@ -176,7 +173,6 @@ impl<'a> TransitDaemon<'a> {
             self.timers.set(Timer::Beat, now + self.config.heartbeat());
             // What came before the heartbeat is told apart from what comes behind it.
             self.recoverer.look(now);
-            self.count(self.nanos(now));
             self.lines.send(self.nanos(Instant::now()), self.machine.lost());
         }
     }

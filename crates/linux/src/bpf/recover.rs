@@ -85,7 +85,11 @@ impl Copies {
             CopyPolicy::Syns => 1,
             CopyPolicy::Segments => 2,
         };
-        self.control.set(0, self.policy, 0).map_err(BpfError::map("recover_control"))
+        self.control(self.policy)
+    }
+
+    fn control(&mut self, value: u32) -> Result<(), BpfError> {
+        self.control.set(0, value, 0).map_err(BpfError::map("recover_control"))
     }
 
     /// Bare acknowledgements that come out of the cluster are not forwarded but
@@ -96,8 +100,7 @@ impl Copies {
     pub fn hold(&mut self, at_most: Duration) -> Result<(), BpfError> {
         let ns = at_most.as_nanos().min(u128::from(RECOVER_FROM_NOW - 1)) as u64;
         self.until.set(0, RECOVER_FROM_NOW | ns, 0).map_err(BpfError::map("recover_hold"))?;
-        let control = self.policy | RECOVER_HOLDS;
-        self.control.set(0, control, 0).map_err(BpfError::map("recover_control"))
+        self.control(self.policy | RECOVER_HOLDS)
     }
 
     /// They are forwarded again. What is still in the ring is to be read.
@@ -105,7 +108,7 @@ impl Copies {
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
     pub fn release(&mut self) -> Result<(), BpfError> {
-        self.control.set(0, self.policy, 0).map_err(BpfError::map("recover_control"))
+        self.control(self.policy)
     }
 
     /// Readable when much waits. What waits does not have to be read before, but

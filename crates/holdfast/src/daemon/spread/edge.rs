@@ -231,10 +231,10 @@ impl<'a> SpreadEdge<'a> {
         for word in words {
             match word {
                 Word::Beat => {
-                    self.revive(&name);
-                    let placed = &self.placed;
+                    let slots = self.slots_of(&name);
+                    self.revive(&name, &slots);
                     if let Some(syns) = &mut self.syns {
-                        syns.handle_beat(&name, || slots_of(placed, &name));
+                        syns.handle_beat(&name, &slots);
                     }
                 }
                 Word::Announce { weight, layer2, tunnels, services } => {
@@ -266,9 +266,8 @@ impl<'a> SpreadEdge<'a> {
     }
 
     /// A host server that was declared dead is heard again.
-    fn revive(&mut self, name: &str) {
-        let slots: Vec<u8> = self.slots_of(name);
-        for slot in slots {
+    fn revive(&mut self, name: &str, slots: &[u8]) {
+        for &slot in slots {
             // It is only news for one that has announced something before.
             if self.roster.weight(slot) > 0 && self.roster.set_alive(slot, true) {
                 self.events.add("trusted", name.to_owned());
@@ -277,7 +276,7 @@ impl<'a> SpreadEdge<'a> {
     }
 
     fn slots_of(&self, name: &str) -> Vec<u8> {
-        slots_of(&self.placed, name)
+        self.placed.iter().filter(|p| p.name == name).map(|p| p.slot).collect()
     }
 
     /// SYNs of a host server that died or was away come in anew.
@@ -547,10 +546,6 @@ fn attach(
             Ok((Redirect::attach(&redirector)?, None))
         }
     }
-}
-
-fn slots_of(placed: &[Placed], name: &str) -> Vec<u8> {
-    placed.iter().filter(|p| p.name == name).map(|p| p.slot).collect()
 }
 
 /// What is known of the way to an address is kept while the address is.
