@@ -77,6 +77,8 @@ enum Hearing {
     Suspected,
     /// Silent, then this many heartbeats.
     Silent(u32),
+    /// Silent as all were, until another was heard again: it is judged anew.
+    Hoped,
 }
 
 /// See the module.
@@ -97,6 +99,8 @@ pub struct Strings {
     /// In force.
     usable: u32,
     all_silent: bool,
+    /// What was sent into these may be lost, and there is no way for it yet.
+    owed: u32,
     capacity: u64,
     events: VecDeque<StringsEvent>,
 }
@@ -119,6 +123,7 @@ impl Strings {
             peer_lost: 0,
             usable: all(count) & !lost,
             all_silent: false,
+            owed: 0,
             capacity: 0,
             events: VecDeque::new(),
         };
@@ -166,9 +171,10 @@ impl Strings {
                 self.events.push_back(StringsEvent::Trusted(string));
                 // An outage too short to be declared has swallowed packets, too.
                 if missed {
-                    self.events.push_back(StringsEvent::Restored { strings: 1 << string });
+                    self.owed |= 1 << string;
                 }
             }
+            Hearing::Hoped => self.hearing[string] = Hearing::Heard,
             Hearing::Silent(beats) if self.is_lost(string) && beats + 1 < RETURN_BEATS => {
                 self.hearing[string] = Hearing::Silent(beats + 1);
             }
@@ -178,26 +184,42 @@ impl Strings {
             }
         }
         // One that was declared dead and is not used yet ends no silence.
-        let ends = self.all_silent && !self.is_lost(string);
-        if ends {
+        if self.all_silent && !self.is_lost(string) {
             self.end_silence();
         }
         self.judge();
-        if ends {
-            let strings = all(self.hearing.len());
-            self.events.push_back(StringsEvent::Restored { strings });
-        }
+        self.restore();
     }
 
     /// After the first heartbeat that ends a silence on all strings the others
     /// follow; whoever does not is judged from now on.
     fn end_silence(&mut self) {
         self.all_silent = false;
+        self.owed = all(self.hearing.len());
         for string in 0..self.hearing.len() {
             if self.hearing[string] == Hearing::Silent(0) && !self.is_lost(string) {
-                self.hearing[string] = Hearing::Heard;
+                self.hearing[string] = Hearing::Hoped;
                 self.events.push_back(StringsEvent::Renew(string));
             }
+        }
+    }
+
+    /// What is owed goes out as soon as where it goes is heard again: what is resent
+    /// too early is lost as well.
+    fn restore(&mut self) {
+        let heir = self.heir();
+        let has_way = |string: &usize| {
+            let into = if self.usable >> string & 1 == 1 { Some(*string) } else { heir };
+            into.is_some_and(|into| {
+                matches!(self.hearing[into], Hearing::Heard | Hearing::Suspected)
+            })
+        };
+        let ready = bits(self.owed).filter(has_way).fold(0, |mask, string| mask | 1 << string);
+        self.owed &= !ready;
+        match self.events.back_mut() {
+            _ if ready == 0 => {}
+            Some(StringsEvent::Restored { strings }) => *strings |= ready,
+            _ => self.events.push_back(StringsEvent::Restored { strings: ready }),
         }
     }
 
@@ -228,8 +250,8 @@ impl Strings {
         self.usable = usable;
         self.events.push_back(StringsEvent::Table(Box::new(self.table())));
         if usable != 0 && (gone != 0 || was_closed) {
-            let strings = if was_closed { all(self.hearing.len()) } else { gone };
-            self.events.push_back(StringsEvent::Restored { strings });
+            self.owed |= if was_closed { all(self.hearing.len()) } else { gone };
+            self.restore();
         }
         self.note_capacity();
     }
@@ -284,8 +306,17 @@ impl Strings {
             _ if self.peer_lost >> string & 1 == 1 => "unheard",
             Hearing::Heard => "alive",
             Hearing::Suspected => "suspected",
-            Hearing::Silent(_) => "silent",
+            Hearing::Silent(_) | Hearing::Hoped => "silent",
         }
+    }
+
+    /// The string in use that has the largest part of the flows: there goes what was
+    /// sent into those that are not in use any more. `None`: no string is left.
+    #[must_use]
+    pub fn heir(&self) -> Option<usize> {
+        let slots = self.table().slots;
+        let part = |string: &usize| slots.iter().filter(|it| usize::from(**it) == *string).count();
+        bits(self.usable).max_by_key(part)
     }
 
     /// Where flows go now.

@@ -2,7 +2,7 @@
 //! acknowledgements first, then what is left of each, and again while there
 //! are tries. It needs no queue; what was acknowledged meanwhile is not sent.
 
-use super::lists::SACK;
+use super::lists::{RESENT, SACK};
 use super::{Direction, Recovery, Resend, Shelf};
 use crate::Ns;
 use crate::pool::NONE;
@@ -56,6 +56,15 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
     }
 
     fn leave(&mut self, now: Ns, back: BTreeMap<K, (u32, Ns)>) {
+        if back.is_empty() {
+            return;
+        }
+        // Of flows that came back earlier nothing is sent again.
+        if !self.is_kicking() {
+            for flow in self.leaving.values() {
+                self.lists.flows[*flow].mark(RESENT, true);
+            }
+        }
         let age = self.config.age_max_ns;
         for (key, (flow, since)) in back {
             self.lists.flows[flow].touch(since);
@@ -123,7 +132,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
     pub(super) fn follow(&mut self, key: K, flow: u32, before: u32) {
         let first = self.lists.flows[flow].first;
         let Some(kick) = self.kick.filter(|_| self.config.follow_ns > 0) else { return };
-        let was_resent = kick.round > 0 || key < kick.key;
+        let was_resent = self.lists.flows[flow].has(RESENT) || kick.round > 0 || key < kick.key;
         if was_resent && first != NONE && first != before {
             self.asked.insert(key);
         }
@@ -193,6 +202,9 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
     /// What a flow has for a round at or after this step.
     fn item(&self, flow: u32, round: u32, step: u32) -> Option<Item> {
         let at = &self.lists.flows[flow];
+        if at.has(RESENT) {
+            return None;
+        }
         let direction = Direction::IntoCluster;
         if round % ROUNDS == 1 {
             let kept = self.further(flow, step as usize)?;

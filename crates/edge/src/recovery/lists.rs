@@ -41,6 +41,8 @@ const ACKED: u8 = 1;
 pub(super) const SACK: u8 = 2;
 /// The flow's last segment has passed: it ends when that is acknowledged.
 pub(super) const ENDING: u8 = 4;
+/// All of it has been resent; what its receiver then asks for may follow.
+pub(super) const RESENT: u8 = 8;
 
 impl Flow {
     pub fn new(now: Ns) -> Self {

@@ -322,6 +322,29 @@ fn only_some_flows_may_be_back() {
 }
 
 #[test]
+fn whoever_comes_back_later_has_nobody_sent_again() {
+    let config = RecoveryConfig { follow_ns: 200 * MS, ack_copies: 0, ..with(2) };
+    let mut bench = Bench::new(config);
+    for key in [1, 2] {
+        for seq in [1000, 2000] {
+            bench.pass(key, data(seq + key * 10_000));
+        }
+    }
+    let is_of = |key: u32| move |kept: &Passing| (kept.seq.0 / 10_000 == key).then_some(0);
+    bench.cache.handle_restored_for(bench.now, is_of(1));
+    bench.now += 2 * MS;
+    assert_eq!(bench.drain(), [(IntoCluster, 11_000), (IntoCluster, 12_000)]);
+    bench.cache.handle_restored_for(bench.now, is_of(3));
+    assert_eq!(bench.drain(), []);
+    bench.cache.handle_restored_for(bench.now, is_of(2));
+    bench.now += 2 * MS;
+    assert_eq!(bench.drain(), [(IntoCluster, 21_000), (IntoCluster, 22_000)]);
+    // The first one is still followed.
+    bench.pass(1, ack(12_000));
+    assert_eq!(bench.drain(), [(IntoCluster, 12_000)]);
+}
+
+#[test]
 fn the_last_segment_is_kept_until_it_is_acknowledged() {
     let mut bench = Bench::new(with(1));
     let last = Passing { is_last: true, end: SeqNo(2001), ..data(1000) };

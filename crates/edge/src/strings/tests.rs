@@ -122,15 +122,57 @@ fn silence_on_all_strings_kills_none() {
     assert_eq!(strings.usable(), 0b11);
     assert!(strings.is_in_doubt());
     strings.handle_beat(1, 0, false);
-    assert_eq!(
-        drain(&mut strings),
-        [StringsEvent::Renew(0), StringsEvent::Restored { strings: 0b11 }]
-    );
+    // What went into the other one is not sent before that is heard.
+    let restored = |strings| StringsEvent::Restored { strings };
+    assert_eq!(drain(&mut strings), [StringsEvent::Renew(0), restored(0b10)]);
+    assert!(strings.is_in_doubt());
+    assert_eq!(strings.word(0), "silent");
+    strings.handle_beat(0, 0, false);
+    assert_eq!(drain(&mut strings), [restored(0b01)]);
     assert!(!strings.is_in_doubt());
-    // Whoever does not come back after all is judged then.
+}
+
+/// Two strings, and silence on both.
+fn silent() -> Strings {
+    let mut strings = machine(Mode::ActiveBackup, &[MBIT, MBIT]);
+    for string in [0, 1] {
+        strings.handle_suspected(string);
+    }
+    for string in [0, 1] {
+        strings.handle_silent(string);
+    }
+    assert!(strings.is_all_silent());
+    drain(&mut strings);
+    strings
+}
+
+#[test]
+fn whoever_stays_silent_when_others_are_back_is_dead() {
+    let mut strings = silent();
+    for _ in 0..AHEAD_BEATS {
+        strings.handle_beat(1, 0, false);
+    }
+    drain(&mut strings);
     strings.handle_suspected(0);
     strings.handle_silent(0);
+    let events = drain(&mut strings);
+    assert_eq!(events[0], StringsEvent::Declared { string: 0, by_peer: false });
+    assert_eq!(events[2], StringsEvent::Restored { strings: 0b01 });
+    assert_eq!((strings.usable(), strings.heir()), (0b10, Some(1)));
+}
+
+#[test]
+fn nothing_is_resent_into_a_string_that_is_not_heard_yet() {
+    let mut strings = silent();
+    // The other edge has heard one more heartbeat through string 1 than through 0.
+    strings.handle_beat(0, 0b01, false);
     assert_eq!(strings.usable(), 0b10);
+    let is_restored = |event: &StringsEvent| matches!(event, StringsEvent::Restored { .. });
+    assert!(!drain(&mut strings).iter().any(is_restored));
+    strings.handle_beat(1, 0b01, false);
+    let mut events = drain(&mut strings);
+    events.retain(is_restored);
+    assert_eq!(events, [StringsEvent::Restored { strings: 0b11 }]);
 }
 
 #[test]

@@ -62,25 +62,21 @@ impl TransitDaemon<'_> {
     }
 
     /// What was cached on its way into these strings goes into one that is in use:
-    /// its own, if it is, or that with the largest part of the flows.
+    /// its own, if it is, or the heir of those that are not.
     pub(super) fn resend(&mut self, strings: u32) {
-        let (usable, slots) = (self.machine.usable(), self.machine.table().slots);
-        let parts = |string: usize| slots.iter().filter(|it| usize::from(**it) == string).count();
-        let count = self.exits.len();
+        let Some(heir) = self.machine.heir() else { return };
+        let usable = self.machine.usable();
         let in_use = |string: &usize| usable >> string & 1 == 1;
-        let Some(largest) = (0..count).filter(in_use).max_by_key(|string| parts(*string)) else {
-            return;
-        };
-        let lost = (0..count).filter(|string| strings >> string & 1 == 1);
+        let lost = (0..self.exits.len()).filter(|string| strings >> string & 1 == 1);
         let mut ways: Vec<Way> = lost
             .map(|string| {
-                let exit = if in_use(&string) { string } else { largest };
+                let exit = if in_use(&string) { string } else { heir };
                 let sound = self.started + Duration::from_nanos(self.lines.sound(string).0);
                 Way { way: string as u16, sound, exit: Rc::clone(&self.exits[exit]) }
             })
             .collect();
         // While no string was left, packets were for none.
-        let exit = Rc::clone(&self.exits[largest]);
+        let exit = Rc::clone(&self.exits[heir]);
         ways.push(Way { way: NO_STRING, sound: self.started, exit });
         let flows = self.recoverer.restored(Instant::now(), &ways);
         if flows > 0 {
