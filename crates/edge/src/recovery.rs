@@ -11,7 +11,7 @@ use crate::Ns;
 use crate::heaviest::Heaviest;
 use crate::pool::NONE;
 use holdfast_wire::seq::SeqNo;
-use kick::Kick;
+use kick::{Kick, Looks};
 use lists::{ENDING, Flow, Kept, Lists, Place, SACK};
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
@@ -59,6 +59,9 @@ pub struct RecoveryConfig {
     /// segment than the one resent gets it: the receiver had more than the
     /// acknowledgements told that the outage has swallowed. 0: not at all.
     pub follow_ns: Ns,
+    /// After this time, and two more times within 9 of it, the head and the tail of
+    /// flows go out again that got no answer for so long. 0: never.
+    pub overdue_ns: Ns,
     /// Only so many flows, those with the most bytes (thesis §3.4); 0: all.
     pub heaviest: usize,
     /// The time over which these bytes are counted.
@@ -83,6 +86,7 @@ impl Default for RecoveryConfig {
             tries: 1,
             retry_ns: 20_000_000,
             follow_ns: 0,
+            overdue_ns: 0,
             heaviest: 0,
             window_ns: 100_000_000,
         }
@@ -189,6 +193,7 @@ pub struct Recovery<K, S: Shelf> {
     spent: Vec<u32>,
     bytes: u64,
     kick: Option<Kick<K>>,
+    looks: Option<Looks>,
     /// Flows of which the receiver waits for what is now the lowest segment.
     asked: BTreeSet<K>,
     paced_until: Ns,
@@ -212,6 +217,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
             spent: Vec::new(),
             bytes: 0,
             kick: None,
+            looks: None,
             asked: BTreeSet::new(),
             paced_until: 0,
             heaviest,
@@ -249,7 +255,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         self.release_spent();
         let (flows, leaving) = (std::mem::take(&mut self.flows), std::mem::take(&mut self.leaving));
         flows.into_values().chain(leaving.into_values()).for_each(|flow| self.release(flow));
-        self.kick = None;
+        (self.kick, self.looks) = (None, None);
         self.asked.clear();
     }
 

@@ -11,6 +11,17 @@ use std::ops::Bound::{self, Excluded, Included, Unbounded};
 
 /// Rounds of one try: first segments, further ones.
 const ROUNDS: u32 = 2;
+/// How often it is looked for flows that have come to a halt again, and how much
+/// longer each look waits than the one before.
+const LOOKS: u32 = 3;
+const LOOK_FACTOR: Ns = 3;
+
+/// When it is looked for flows that have come to a halt again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Looks {
+    restored: Ns,
+    done: u32,
+}
 
 /// What is resent next.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +63,37 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
                 None => drop(self.flows.insert(key, flow)),
             }
         }
+        if !back.is_empty() && self.config.overdue_ns > 0 {
+            self.looks = Some(Looks { restored: now, done: 0 });
+        }
+        self.leave(now, back);
+    }
+
+    /// Senders whose timeouts are undone send whole windows at the same time. One of
+    /// which a full queue drops all waits for a timer that knows the outage as a
+    /// round trip; and what was resent may be lost as well. So the lowest and the
+    /// highest segment of whoever got no answer go out once more.
+    fn look(&mut self, now: Ns) {
+        let Some(Looks { restored, done }) = self.looks.take() else { return };
+        if done + 1 < LOOKS {
+            self.looks = Some(Looks { restored, done: done + 1 });
+        }
+        let (lists, overdue_ns) = (&self.lists, self.config.overdue_ns);
+        let is_overdue = |flow: u32| {
+            let first = lists.flows[flow].first;
+            first != NONE && lists.kept[first].is_older(now, overdue_ns)
+        };
+        let keys = |flows: &BTreeMap<K, u32>| -> Vec<K> {
+            flows.iter().filter(|(_, flow)| is_overdue(**flow)).map(|(key, _)| *key).collect()
+        };
+        // Of a flow that has sent on, that is what counts.
+        let (anew, again) = (keys(&self.flows), keys(&self.leaving));
+        let again = again.into_iter().filter(|key| !self.flows.contains_key(key));
+        let mut back: BTreeMap<K, (u32, Ns)> =
+            again.filter_map(|key| Some((key, (self.leaving.remove(&key)?, now)))).collect();
+        back.extend(
+            anew.into_iter().filter_map(|key| Some((key, (self.flows.remove(&key)?, now)))),
+        );
         self.leave(now, back);
     }
 
@@ -68,6 +110,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         let age = self.config.age_max_ns;
         for (key, (flow, since)) in back {
             self.lists.flows[flow].touch(since);
+            self.lists.flows[flow].unmark(RESENT);
             let old: Vec<u32> = self
                 .lists
                 .segments(flow)
@@ -91,8 +134,11 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
     /// The next packet to resend now.
     pub fn poll_resend(&mut self, now: Ns) -> Option<Resend<S::Packet>> {
         self.release_spent();
+        if self.look_timeout().is_some_and(|at| at <= now) {
+            self.look(now);
+        }
         loop {
-            if self.poll_timeout()? > now {
+            if self.kick_timeout()? > now {
                 return None;
             }
             if let Some(key) = self.asked.pop_first() {
@@ -155,9 +201,18 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         self.kick.as_ref().is_some_and(|kick| kick.round < self.rounds())
     }
 
-    /// When the next packet is to be resent.
+    /// When the next packet is to be resent, or looked for one.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Ns> {
+        self.kick_timeout().into_iter().chain(self.look_timeout()).min()
+    }
+
+    fn look_timeout(&self) -> Option<Ns> {
+        let factor = |looks: Looks| LOOK_FACTOR.pow(looks.done);
+        self.looks.map(|looks| looks.restored + self.config.overdue_ns * factor(looks))
+    }
+
+    fn kick_timeout(&self) -> Option<Ns> {
         let kick = self.kick.as_ref()?;
         if !self.asked.is_empty() {
             return Some(self.paced_until);

@@ -62,9 +62,13 @@ impl Flow {
         self.marks & mark != 0
     }
 
-    /// Marks it, once and for all.
+    /// Marks it, if that is so.
     pub fn mark(&mut self, mark: u8, yes: bool) {
         self.marks |= if yes { mark } else { 0 };
+    }
+
+    pub fn unmark(&mut self, mark: u8) {
+        self.marks &= !mark;
     }
 
     pub fn touch(&mut self, now: Ns) {

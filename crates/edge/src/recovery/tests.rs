@@ -345,6 +345,40 @@ fn whoever_comes_back_later_has_nobody_sent_again() {
 }
 
 #[test]
+fn who_comes_to_a_halt_again_is_helped_again() {
+    let config = RecoveryConfig {
+        follow_ns: 200 * MS,
+        overdue_ns: 20 * MS,
+        tail_delay_ns: 0,
+        ack_copies: 0,
+        ..with(2)
+    };
+    let mut bench = Bench::new(config);
+    for key in [1, 2, 3] {
+        bench.pass(key, data(1000));
+    }
+    assert_eq!(bench.kick().len(), 3);
+    // One goes on; of one all that it sends then is lost; of one what was resent.
+    bench.pass(1, ack(2000));
+    bench.pass(2, ack(2000));
+    for seq in [2000, 3000, 4000] {
+        bench.pass(2, data(seq));
+    }
+    bench.now += 25 * MS;
+    assert_eq!(bench.cache.poll_timeout(), Some(3 * MS + 20 * MS));
+    bench.pass(1, data(2000));
+    assert_eq!(bench.drain(), [(IntoCluster, 2000), (IntoCluster, 1000), (IntoCluster, 4000)]);
+    bench.pass(2, ack(3000));
+    bench.pass(3, ack(2000));
+    for (after, again) in [(60, true), (180, true), (600, false)] {
+        bench.now = (3 + after) * MS;
+        bench.pass(1, ack(2000 + after as u32));
+        assert_eq!(bench.drain().contains(&(IntoCluster, 4000)), again, "{after} ms");
+    }
+    assert_eq!(bench.cache.poll_timeout(), None);
+}
+
+#[test]
 fn the_last_segment_is_kept_until_it_is_acknowledged() {
     let mut bench = Bench::new(with(1));
     let last = Passing { is_last: true, end: SeqNo(2001), ..data(1000) };

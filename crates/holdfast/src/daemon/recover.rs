@@ -23,6 +23,9 @@ const LOOK_PERIOD: Duration = Duration::from_secs(1);
 const FOLLOW_PERIOD: Duration = Duration::from_millis(1);
 /// So long after what was resent, longer than a round trip behind the edge.
 const FOLLOW: Duration = Duration::from_millis(200);
+/// A flow that got no answer for so long after the outage has its head resent once
+/// more: longer than a queue that has filled at once, and than its round trip.
+const OVERDUE: Duration = Duration::from_millis(20);
 /// Packets resent in one turn of the daemon's loop.
 const RESENDS_PER_TURN: usize = 256;
 /// Segments of a flow under the policy `all`: a window of 400 KB.
@@ -209,6 +212,12 @@ impl Recoverer {
         }
     }
 
+    /// Where packets go that were cached on their way with this number, after an
+    /// outage of another one.
+    pub fn has_way(&mut self, way: u16, exit: &Rc<Exit>) {
+        self.exits.insert(way, Rc::clone(exit));
+    }
+
     /// The service is back behind these ways: what was cached on them goes out
     /// again with [`Recoverer::poll`], of which the first call is made here.
     /// Returns how many flows that are.
@@ -372,6 +381,7 @@ fn machine(config: &Recover) -> (RecoveryConfig, u64) {
         tries: if syn_only { SYN_TRIES } else { 1 },
         retry_ns: SYN_RETRY.as_nanos() as u64,
         follow_ns: if syn_only { 0 } else { FOLLOW.as_nanos() as u64 },
+        overdue_ns: if syn_only { 0 } else { OVERDUE.as_nanos() as u64 },
         heaviest: config.heaviest,
         ..RecoveryConfig::default()
     };

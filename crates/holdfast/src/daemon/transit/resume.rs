@@ -78,6 +78,9 @@ impl TransitDaemon<'_> {
         // While no string was left, packets were for none.
         let exit = Rc::clone(&self.exits[heir]);
         ways.push(Way { way: NO_STRING, sound: self.started, exit });
+        for string in (0..self.exits.len()).filter(in_use) {
+            self.recoverer.has_way(string as u16, &self.exits[string]);
+        }
         let flows = self.recoverer.restored(Instant::now(), &ways);
         if flows > 0 {
             self.events.add("resend", format!("{flows} flows"));
