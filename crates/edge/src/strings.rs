@@ -207,6 +207,9 @@ impl Strings {
     /// What is owed goes out as soon as where it goes is heard again: what is resent
     /// too early is lost as well.
     fn restore(&mut self) {
+        if self.owed == 0 {
+            return;
+        }
         let heir = self.heir();
         let has_way = |string: &usize| {
             let into = if self.usable >> string & 1 == 1 { Some(*string) } else { heir };
