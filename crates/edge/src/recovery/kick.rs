@@ -78,22 +78,16 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         if done + 1 < LOOKS {
             self.looks = Some(Looks { restored, done: done + 1 });
         }
-        let (lists, overdue_ns) = (&self.lists, self.config.overdue_ns);
+        let Self { lists, flows, leaving, config, .. } = self;
         let is_overdue = |flow: u32| {
             let first = lists.flows[flow].first;
-            first != NONE && lists.kept[first].is_older(now, overdue_ns)
+            first != NONE && lists.kept[first].is_older(now, config.overdue_ns)
         };
-        let keys = |flows: &BTreeMap<K, u32>| -> Vec<K> {
-            flows.iter().filter(|(_, flow)| is_overdue(**flow)).map(|(key, _)| *key).collect()
-        };
+        let since = |(key, flow)| (key, (flow, now));
         // Of a flow that has sent on, that is what counts.
-        let (anew, again) = (keys(&self.flows), keys(&self.leaving));
-        let again = again.into_iter().filter(|key| !self.flows.contains_key(key));
-        let mut back: BTreeMap<K, (u32, Ns)> =
-            again.filter_map(|key| Some((key, (self.leaving.remove(&key)?, now)))).collect();
-        back.extend(
-            anew.into_iter().filter_map(|key| Some((key, (self.flows.remove(&key)?, now)))),
-        );
+        let again = |key: &K, flow: &mut u32| !flows.contains_key(key) && is_overdue(*flow);
+        let mut back: BTreeMap<K, (u32, Ns)> = leaving.extract_if(.., again).map(since).collect();
+        back.extend(flows.extract_if(.., |_, flow| is_overdue(*flow)).map(since));
         self.leave(now, back);
     }
 

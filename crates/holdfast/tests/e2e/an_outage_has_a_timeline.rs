@@ -60,7 +60,9 @@ fn of_one_string_and_of_all() {
         }
         in_order(strings, Edge::Near, &["return", "silent", "declare", "switch", "resend"]);
         strings.restore(1, Cut::Both).expect("restored");
-        transit::wait_for_state(strings, Edge::Near, 1, "alive");
+        for edge in Edge::BOTH {
+            transit::wait_for_state(strings, edge, 1, "alive");
+        }
         transit::finish(strings, run);
         assert_eq!(transit::count(strings, Edge::Near, "transit.no_string"), 0);
     });
