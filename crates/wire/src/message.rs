@@ -5,7 +5,7 @@
 //! trailing bytes are errors.
 
 use crate::seq::SeqNo;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// Version of the conversation; another version is refused in [`Message::Hello`].
 pub const VERSION: u32 = 4;
@@ -135,12 +135,14 @@ pub enum Message<'a> {
     /// Whole records, tapped payload left out. Frames are numbered from 1.
     Frame {
         number: u64,
+        #[serde(serialize_with = "in_one_piece")]
         records: &'a [u8],
     },
     /// The payload of record `index` (from 0) of frame `frame`.
     Payload {
         frame: u64,
         index: u32,
+        #[serde(serialize_with = "in_one_piece")]
         bytes: &'a [u8],
     },
     /// A SYN-ACK waits for [`Message::ConnOk`].
@@ -236,6 +238,11 @@ pub struct Offer {
     pub address: [u8; 16],
     pub port: u16,
     pub udp: bool,
+}
+
+/// Without this, serde encodes a slice byte by byte. The encoding is the same.
+fn in_one_piece<S: Serializer>(bytes: &&[u8], to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_bytes(bytes)
 }
 
 /// A message that could not be decoded.

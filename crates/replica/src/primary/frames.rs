@@ -65,6 +65,7 @@ impl Primary {
     ) -> Result<(), Broken> {
         let mut at = 0;
         let mut frame = Builder::new(self.framed);
+        frame.records.reserve(bytes.len().min(FRAME_BYTES_MAX));
         while at < bytes.len() && self.unconfirmed.len() < frames_max {
             let (header, op, record) = match split(&bytes[at..]) {
                 Err(LogError::Truncated) if walk == Walk::Partial => break,
