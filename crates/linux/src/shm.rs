@@ -4,7 +4,7 @@
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::{HEADER_LEN, Header as Record, record_len};
 use holdfast_wire::shm::{
-    CONNS_MAX, ConnEntry, HEADER_BYTES, Header, Listener, MAGIC, RING_OFFSET, VERSION, mode,
+    CONNS_MAX, ConnEntry, HEADER_BYTES, Header, Listener, MAGIC, OPEN, RING_OFFSET, VERSION, mode,
 };
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -113,7 +113,43 @@ impl SharedMemory {
     /// How far the producer has come.
     #[must_use]
     pub fn tail(&self) -> u64 {
-        self.header().tail.0.load(Acquire)
+        self.header().tail.0.load(Acquire) & !OPEN
+    }
+
+    /// Primary: as [`Self::tail`], for what is to be read now: a last record that
+    /// the shim could still have added to is ended.
+    #[must_use]
+    pub fn take_tail(&self) -> u64 {
+        let h = self.header();
+        loop {
+            let tail = h.tail.0.load(Acquire);
+            if tail & OPEN == 0 {
+                return tail;
+            }
+            let start = h.open_at.0.load(Relaxed);
+            let end = tail & !OPEN;
+            if h.tail.0.compare_exchange(tail, end, AcqRel, Acquire).is_ok() {
+                self.set_payload_len(start, end);
+                return end;
+            }
+        }
+    }
+
+    /// The record from `start` to `end` says how long it is. The positions are the
+    /// server's word: a nonsensical one is left for the parser to refuse.
+    fn set_payload_len(&self, start: u64, end: u64) {
+        let len = end.saturating_sub(start);
+        if len < HEADER_LEN as u64 || len > self.ring_bytes as u64 {
+            return;
+        }
+        let at = (start & (self.ring_bytes as u64 - 1)) as usize;
+        let payload_len = (len - HEADER_LEN as u64) as u32;
+        // SAFETY: a record's header lies inside the double mapping of the ring; the
+        // shim has given the record up with the bit in `tail`.
+        unsafe {
+            let record = self.base.add(RING_OFFSET + at).cast::<Record>();
+            (&raw mut (*record).payload_len).write_unaligned(payload_len);
+        }
     }
 
     /// How far the consumer has come.
@@ -270,4 +306,56 @@ fn map_twice(fd: i32, total: usize, ring_bytes: usize) -> io::Result<*mut u8> {
 fn futex_wake(word: &AtomicU32) {
     // SAFETY: the word is valid for the call.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromBytes;
+
+    fn memory() -> SharedMemory {
+        let (hash_key, ports) = ([1; 8], vec![80]);
+        let settings =
+            Settings { ring_bytes: 1 << 20, hash_key, ports, options: 0, mode: mode::RECORD };
+        SharedMemory::create(&settings).expect("memory")
+    }
+
+    fn append(memory: &SharedMemory, payload: &[u8]) -> u64 {
+        assert!(memory.append(&Record::default(), &[payload]));
+        memory.tail()
+    }
+
+    fn payload_len(memory: &SharedMemory, position: u64) -> u32 {
+        Record::read_from_prefix(memory.bytes(position, HEADER_LEN))
+            .expect("a record")
+            .0
+            .payload_len
+    }
+
+    #[test]
+    fn taking_an_open_record_ends_it() {
+        let memory = memory();
+        let start = append(&memory, b"before");
+        let end = append(&memory, &[7; 24]);
+        let h = memory.header();
+        h.open_at.0.store(start, Relaxed);
+        h.tail.0.store(end + 16 | OPEN, Release);
+        assert_eq!((memory.tail(), memory.take_tail()), (end + 16, end + 16));
+        assert_eq!(h.tail.0.load(Relaxed) & OPEN, 0);
+        assert_eq!(payload_len(&memory, start), 24 + 16);
+        assert_eq!(memory.take_tail(), end + 16);
+    }
+
+    #[test]
+    fn a_nonsensical_open_record_is_left_alone() {
+        for (open_at, tail) in [(u64::MAX, 40), (1 << 40, 40), (0, 8)] {
+            let memory = memory();
+            let end = append(&memory, b"whole");
+            memory.header().open_at.0.store(open_at, Relaxed);
+            memory.header().tail.0.store(tail | OPEN, Release);
+            assert_eq!(memory.take_tail(), tail);
+            memory.header().tail.0.store(end, Release);
+            assert_eq!(payload_len(&memory, 0), 5);
+        }
+    }
 }

@@ -193,6 +193,20 @@ fn threads_that_meet_in_every_way_go_live() {
 }
 
 #[test]
+fn clocks_read_thousands_of_times_are_the_same_for_the_replica() {
+    let Some(program) = compiled("clocks.c") else { return };
+    let (port, path) = (16426, program.display().to_string());
+    let load = || {
+        wait_for(port);
+        let mut client = Client::new(port);
+        (0..200).for_each(|_| drop(client.ask("?\n")));
+    };
+    let argv = [path.as_str(), &port.to_string()];
+    run_and_promote(&argv, port, "clocks", load, || drop(Client::new(port).ask("?\n")));
+    let _ = std::fs::remove_file(program);
+}
+
+#[test]
 fn a_race_without_a_lock_is_noticed() {
     let Some(program) = compiled("race.c") else { return };
     let path = program.display().to_string();

@@ -3,10 +3,10 @@
 
 use crate::calls::Call;
 use crate::log::{self, Entry};
-use crate::signals;
 use crate::sockets::with_data;
 use crate::state::{self, Mode, mode};
 use crate::sys::{libc_result, sys};
+use crate::{readings, signals};
 use core::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use holdfast_wire::log::Op;
 
@@ -114,26 +114,14 @@ fn now(call: Call, clock: i32) -> i64 {
         Mode::Record => {
             signals::deliver();
             let value = own(clock);
-            log::append(
-                Entry {
-                    op: Op::Clock,
-                    flags: 0,
-                    fd: clock,
-                    conn: 0,
-                    ret: value,
-                    hash: call as u64,
-                },
-                &[],
-            );
+            readings::note(call, clock, value);
             value
         }
-        Mode::Replay => match log::take(Op::Clock, call, clock) {
-            Some(taken) => {
-                let value = taken.header.ret;
+        Mode::Replay => match readings::take(call, clock) {
+            Some(value) => {
                 if let Some(b) = base(clock) {
                     LAST[b].fetch_max(value, Relaxed);
                 }
-                taken.done();
                 value
             }
             None => {

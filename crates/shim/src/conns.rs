@@ -1,9 +1,9 @@
 //! Protected connections: the table shared with the daemon, and the replica's
 //! retained output, which promotion may have to send again (decision 9).
 
-use crate::fds;
 use crate::state::{self, Mode, shared};
 use crate::sys::{self, sys};
+use crate::{copy, fds};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::log::NO_CONN;
 use holdfast_wire::shm::{CONNS_MAX, ConnEntry, conn_state};
@@ -125,8 +125,8 @@ fn copy_in(e: &ConnEntry, bytes: &[u8]) {
     let first = bytes.len().min(cap as usize - at);
     // SAFETY: the ring at `base` has `cap` bytes and make_room left space.
     unsafe {
-        core::ptr::copy_nonoverlapping(bytes.as_ptr(), base.add(at), first);
-        core::ptr::copy_nonoverlapping(bytes.as_ptr().add(first), base, bytes.len() - first);
+        copy::for_keeping(bytes.as_ptr(), base.add(at), first);
+        copy::for_keeping(bytes.as_ptr().add(first), base, bytes.len() - first);
     }
     e.out_bytes.store(out + bytes.len() as u64, Release);
 }

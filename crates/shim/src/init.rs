@@ -58,7 +58,7 @@ extern "C" fn start(_: i32, _: *mut *mut u8, environment: *mut *mut u8) {
     crate::processors::note();
     crate::threads::note_main();
     // What another program logged that became this one.
-    DIRTY.store(header().tail.0.load(Acquire), Relaxed);
+    DIRTY.store(crate::log::tail(), Relaxed);
     header().pid.store(sys!(SYS_getpid) as i32, SeqCst);
     state::set_mode(match header().mode.0.load(Acquire) {
         shm::mode::RECORD => Mode::Record,

@@ -7,10 +7,10 @@
 use crate::calls::Call;
 use crate::state::{self, DIRTY, Mode, WAKE_FD, header, shared, threaded};
 use crate::sys::{self, sys};
-use crate::{defer, live, signals};
+use crate::{copy, defer, live, signals};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 use holdfast_wire::log::{HEADER_LEN, Header, LAZY, Op, record_len};
-use holdfast_wire::shm::{mode, option};
+use holdfast_wire::shm::{OPEN, mode, option};
 
 /// The daemon is woken early once this much waits in the ring.
 const KICK_BYTES: u64 = 256 << 10;
@@ -19,6 +19,8 @@ const TURN_WORDS: usize = 64;
 /// A thread that nobody could wake looks for itself this often: the one that
 /// consumed last may be blocked where the log knows nothing of it.
 const TURN_WAIT_NS: u64 = 10_000_000;
+/// Bytes of a record that grows: one that is half a kilobyte is sent as it is.
+const OPEN_BYTES_MAX: u64 = 512;
 /// Turns of the loop that waits for the backup before it sleeps.
 const SPIN: u32 = 200;
 
@@ -85,17 +87,55 @@ pub fn append(entry: Entry, parts: &[(*const u8, usize)]) {
 
 /// As [`append`], by a caller that holds the log already.
 pub fn append_held(_: &Held, entry: Entry, parts: &[(*const u8, usize)]) {
-    let payload_len: usize = parts.iter().map(|p| p.1).sum();
-    let len = record_len(payload_len) as u64;
+    let tail = put(entry, parts);
+    header().tail.0.store(tail, Release);
+}
+
+/// Appends a record that [`extend`] may add to.
+pub fn append_open(_: &Held, entry: Entry) {
+    let h = header();
+    let tail = put(entry, &[]);
+    h.open_at.0.store(tail - HEADER_LEN as u64, Relaxed);
+    h.tail.0.store(tail | OPEN, Release);
+}
+
+/// Adds to the payload of the last record, if that is the calling thread's and
+/// the daemon has not taken it.
+pub fn extend(_: &Held, word: u64) -> bool {
+    const WORD: u64 = size_of::<u64>() as u64;
     let h = header();
     let tail = h.tail.0.load(Relaxed);
+    let end = tail & !OPEN;
+    let start = h.open_at.0.load(Relaxed);
+    let used = end + WORD - h.head.0.load(Acquire);
+    if tail & OPEN == 0 || end - start >= OPEN_BYTES_MAX || used > shared().ring_bytes {
+        return false;
+    }
+    // SAFETY: the open record begins at `start`, and behind `end` there is space.
+    unsafe {
+        if at(start).cast::<Header>().read().tid != state::tid() {
+            return false;
+        }
+        at(end).cast::<u64>().write(word.to_le());
+    }
+    // It fails if the daemon has ended the record meanwhile.
+    let added = h.tail.0.compare_exchange(tail, tail + WORD, Release, Relaxed).is_ok();
+    if added {
+        DIRTY.store(end + WORD, Relaxed);
+    }
+    added
+}
+
+/// Writes a record behind the last one; the tail that makes it part of the log.
+fn put(entry: Entry, parts: &[(*const u8, usize)]) -> u64 {
+    let payload_len: usize = parts.iter().map(|p| p.1).sum();
+    let len = record_len(payload_len) as u64;
+    let tail = end_open();
     wait_for_space(tail + len);
-    let ring = shared();
     // SAFETY: the ring is mapped twice, so `len` bytes from any position are
     // contiguous; wait_for_space made sure that the daemon has done with them.
     unsafe {
-        let at = ring.ring.add((tail & (ring.ring_bytes - 1)) as usize);
-        at.cast::<Header>().write(Header {
+        at(tail).cast::<Header>().write(Header {
             payload_len: payload_len as u32,
             op: entry.op as u8,
             flags: entry.flags,
@@ -105,16 +145,48 @@ pub fn append_held(_: &Held, entry: Entry, parts: &[(*const u8, usize)]) {
             ret: entry.ret,
             hash: entry.hash,
         });
-        let mut to = at.add(HEADER_LEN);
+        let mut to = at(tail).add(HEADER_LEN);
         for &(from, n) in parts {
-            core::ptr::copy_nonoverlapping(from, to, n);
+            copy::for_keeping(from, to, n);
             to = to.add(n);
         }
     }
-    h.tail.0.store(tail + len, Release);
     if entry.flags & LAZY == 0 {
         DIRTY.store(tail + len, Relaxed);
     }
+    tail + len
+}
+
+/// Ends a record that may still grow; the log's tail. The daemon may do the same
+/// at the same time: both write what both know.
+fn end_open() -> u64 {
+    let h = header();
+    let tail = h.tail.0.load(Relaxed);
+    let end = tail & !OPEN;
+    if tail & OPEN != 0 {
+        let start = h.open_at.0.load(Relaxed);
+        let payload_len = (end - start) as u32 - HEADER_LEN as u32;
+        // SAFETY: the record at `start` is ours until the tail says otherwise.
+        unsafe { (&raw mut (*at(start).cast::<Header>()).payload_len).write(payload_len) };
+        // Before `open_at` changes: the daemon reads the two together.
+        h.tail.0.store(end, Release);
+    }
+    end
+}
+
+/// Where a position lies in the ring.
+///
+/// # Safety
+/// The shared memory is mapped.
+unsafe fn at(position: u64) -> *mut u8 {
+    let ring = shared();
+    // SAFETY: the offset is below the ring's size.
+    unsafe { ring.ring.add((position & (ring.ring_bytes - 1)) as usize) }
+}
+
+/// How far the log goes.
+pub fn tail() -> u64 {
+    header().tail.0.load(Acquire) & !OPEN
 }
 
 /// The daemon frees the ring's space when the backup has confirmed it: until
@@ -134,7 +206,7 @@ fn wait_for_space(until: u64) {
 /// Wakes the daemon if it sleeps: there is something in the ring for it.
 pub fn kick() {
     let h = header();
-    KICKED_AT.store(h.tail.0.load(Relaxed), Relaxed);
+    KICKED_AT.store(tail(), Relaxed);
     fence(SeqCst);
     if h.daemon_waiting.0.load(Relaxed) != 0 && h.daemon_waiting.0.swap(0, AcqRel) != 0 {
         let one = 1u64;
@@ -145,8 +217,7 @@ pub fn kick() {
 /// Before a call that may block: nothing has to be confirmed, but the backup
 /// should not fall far behind.
 pub fn before_block() {
-    let tail = header().tail.0.load(Relaxed);
-    if tail - KICKED_AT.load(Relaxed) > KICK_BYTES {
+    if tail() - KICKED_AT.load(Relaxed) > KICK_BYTES {
         kick();
     }
 }
@@ -166,7 +237,7 @@ pub fn is_committed() -> bool {
 /// As [`commit`], for everything logged so far: the end of a connection must be
 /// known to the gate before the kernel speaks of it (decision 11).
 pub fn commit_all() {
-    commit_to(header().tail.0.load(Relaxed));
+    commit_to(tail());
 }
 
 fn commit_to(need: u64) {
@@ -325,13 +396,12 @@ fn wait_for_turn(head: u64, empty: bool) {
 }
 
 fn read_at(head: u64) -> Taken {
-    let ring = shared();
     // SAFETY: [head, tail) holds whole records written by our daemon; the
     // double mapping makes each contiguous. They stay until `done`.
     unsafe {
-        let at = ring.ring.add((head & (ring.ring_bytes - 1)) as usize);
-        let header = at.cast::<Header>().read();
-        let payload = core::slice::from_raw_parts(at.add(HEADER_LEN), header.payload_len as usize);
+        let header = at(head).cast::<Header>().read();
+        let payload =
+            core::slice::from_raw_parts(at(head).add(HEADER_LEN), header.payload_len as usize);
         Taken { header, payload }
     }
 }

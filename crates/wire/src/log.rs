@@ -9,7 +9,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of the record format; peers with another version are refused.
-pub const LOG_VERSION: u32 = 1;
+pub const LOG_VERSION: u32 = 2;
 
 /// Records start at multiples of this.
 pub const ALIGN: usize = 8;
@@ -107,7 +107,8 @@ ops! {
     Shutdown,
     /// A signal handler ran here: `ret` is the signal.
     Signal,
-    /// A clock: `fd` is the clock id, payload is `[i64; 2]` seconds, nanoseconds.
+    /// A clock: `fd` is the clock id, `ret` nanoseconds, `hash` the call; the payload
+    /// is [`Reading`]s that follow it, packed, with nothing in between.
     Clock,
     /// Lock acquired (mutex, rwlock, semaphore, condition): `ret` is the result.
     Lock,
@@ -117,6 +118,41 @@ ops! {
     Fork,
     /// The process exits with `ret`.
     Exit,
+}
+
+/// One more reading of a clock within an [`Op::Clock`] record: servers read
+/// clocks several times for each request, so a reading takes eight bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// As `hash` of the record.
+    pub call: u16,
+    /// Clock id.
+    pub clock: u8,
+    /// Since the last reading of the same clock id in the log.
+    pub delta_ns: i64,
+}
+
+impl Reading {
+    const DELTA_SHIFT: u32 = 24;
+
+    /// `None` if the distance does not fit into 40 bits (9 minutes).
+    #[must_use]
+    pub const fn pack(self) -> Option<u64> {
+        let delta = self.delta_ns << Self::DELTA_SHIFT;
+        if delta >> Self::DELTA_SHIFT != self.delta_ns {
+            return None;
+        }
+        Some(delta as u64 | (self.clock as u64) << 16 | self.call as u64)
+    }
+
+    #[must_use]
+    pub const fn unpack(word: u64) -> Self {
+        Self {
+            call: word as u16,
+            clock: (word >> 16) as u8,
+            delta_ns: word as i64 >> Self::DELTA_SHIFT,
+        }
+    }
 }
 
 /// Payload of [`Op::Accept`].
@@ -175,4 +211,25 @@ pub fn read_header(bytes: &[u8]) -> Result<(Header, Op), LogError> {
     }
     let op = Op::from_u8(header.op).ok_or(LogError::UnknownOp(header.op))?;
     Ok((header, op))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_reading_is_what_was_packed(call: u16, clock: u8, delta_ns in -(1i64 << 39)..1 << 39) {
+            let reading = Reading { call, clock, delta_ns };
+            prop_assert_eq!(reading.pack().map(Reading::unpack), Some(reading));
+        }
+
+        #[test]
+        fn a_long_distance_is_not_packed(delta_ns in 1i64 << 39..) {
+            let reading = Reading { call: 1, clock: 1, delta_ns };
+            prop_assert_eq!(reading.pack(), None);
+            prop_assert_eq!(Reading { delta_ns: -delta_ns - 1, ..reading }.pack(), None);
+        }
+    }
 }

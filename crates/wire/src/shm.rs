@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 pub const MAGIC: u64 = 0x686f_6c64_6661_7374;
 /// Version of the layout and of what the shim writes into records; shim and
 /// daemon must agree.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Bytes of the header; the connection table follows, then the ring.
 pub const HEADER_BYTES: usize = 4096;
 /// Connections that one server can have open or closing at a time.
@@ -56,6 +56,11 @@ pub mod option {
     pub const TRAP_TSC: u32 = 4;
 }
 
+/// In `Header::tail` (records are 8-aligned): the producer may still add to the
+/// last record, so that its `payload_len` says nothing yet. Whoever takes the bit
+/// away ends the record and sets the length.
+pub const OPEN: u64 = 1;
+
 /// One producer or consumer word per cache line.
 #[repr(C, align(64))]
 pub struct Line<T>(pub T);
@@ -72,8 +77,10 @@ pub struct Header {
     pub ports: [u16; 16],
     /// See [`mode`]; also a futex word.
     pub mode: Line<AtomicU32>,
-    /// Produced up to here.
+    /// Produced up to here; with [`OPEN`] while the last record may grow.
     pub tail: Line<AtomicU64>,
+    /// Where the record starts that `tail` says is open.
+    pub open_at: Line<AtomicU64>,
     /// Low half of `tail`, the futex word that the replaying shim sleeps on.
     pub tail_futex: Line<AtomicU32>,
     /// Consumed up to here: space before it may be overwritten.
@@ -90,8 +97,6 @@ pub struct Header {
     pub end: Line<AtomicU64>,
     /// Not 0 while the daemon keeps the server's main thread on one processor.
     pub kept: Line<AtomicU32>,
-    /// Records executed by the replica.
-    pub executed: Line<AtomicU64>,
     /// Why protection ended or the replica diverged: UTF-8, 0-terminated.
     pub reason_len: AtomicU32,
     pub reason: [u8; 512],

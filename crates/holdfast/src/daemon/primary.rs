@@ -340,7 +340,7 @@ impl Loop {
     }
 
     fn log(&mut self, nanos: u64) {
-        let tail = self.server.memory.tail();
+        let tail = self.server.memory.take_tail();
         if tail == self.log_at {
             return;
         }
