@@ -81,6 +81,14 @@ impl<'a> Service<'a> {
         self.group.as_mut().context("nothing protects this service")
     }
 
+    /// See [`Group::ensure_protected`]; nothing to see in the variant `clean`.
+    ///
+    /// # Errors
+    /// When the pair is none any more.
+    pub fn ensure_protected(&self) -> Result<()> {
+        self.group.as_ref().map_or(Ok(()), Group::ensure_protected)
+    }
+
     /// The pid of the primary's server as seen from outside.
     ///
     /// # Errors

@@ -188,6 +188,7 @@ fn measure(
                     Case::Nginx256k => wrk(args, service, DOCUMENT_BYTES[1])?,
                 };
                 let after = service.cpu();
+                service.ensure_protected().with_context(|| format!("after {case:?}"))?;
                 let cpu = CpuSeconds {
                     primary: after.primary - before.primary,
                     backup: after.backup - before.backup,

@@ -147,6 +147,17 @@ impl<'a> Group<'a> {
         }
     }
 
+    /// A number does not count if the pair was none while it was measured.
+    ///
+    /// # Errors
+    /// When the primary is not protected now; it tells what the daemons said.
+    pub fn ensure_protected(&self) -> Result<()> {
+        let status = self.status(Role::Primary)?;
+        let logs = || self.log_tails();
+        ensure!(is_protected(&status), "the pair has lost its protection: {status}\n{}", logs());
+        Ok(())
+    }
+
     /// What `holdfast status --json` says on a host.
     ///
     /// # Errors
