@@ -40,7 +40,7 @@ const WAKE_AFTER: Duration = Duration::from_micros(400);
 /// After a look at the tap the next one follows this much later, unless the
 /// primary's log wakes us first: the log needs the copies, and a client's ACK
 /// can wait that long.
-const TAP_AFTER: Duration = Duration::from_micros(250);
+const TAP_AFTER: Duration = Duration::from_micros(800);
 /// What is held is told with the next confirmation of the log, or after this
 /// many bytes or this long.
 const HELD_BYTES: usize = 512 << 10;
