@@ -1,26 +1,40 @@
 //! The event loop's parts: what is ready, what is due, and the signals that
 //! end a daemon.
 
+use holdfast_linux::epoll::Timer;
 pub use holdfast_linux::epoll::{Epoll, Interest, Ready, Signals};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// The timer's own token; no caller's.
+const TIMER: u64 = u64::MAX;
 
 /// An epoll set with its buffer.
+///
+/// Its time-outs are one timer that stays set: a loop that runs thousands of
+/// times a second moves its deadline each time, and setting the processor's timer
+/// for each sleep (an exit from a virtual machine) costs more than an early
+/// return now and then.
 #[derive(Debug)]
 pub struct Poll {
     epoll: Epoll,
     ready: Vec<Ready>,
+    timer: Timer,
+    /// When the timer will ring.
+    rings_at: Option<Instant>,
 }
 
 impl Poll {
     /// An empty set.
     ///
     /// # Errors
-    /// As `epoll_create1`.
+    /// As `epoll_create1` and `timerfd_create`.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { epoll: Epoll::new()?, ready: Vec::new() })
+        let (epoll, timer) = (Epoll::new()?, Timer::new()?);
+        epoll.add(&timer, TIMER, Interest::Rung)?;
+        Ok(Self { epoll, ready: Vec::new(), timer, rings_at: None })
     }
 
     /// Watches `fd` under the number `token`; closing it ends the watch.
@@ -47,15 +61,36 @@ impl Poll {
         self.epoll.remove(fd)
     }
 
-    /// Waits until something is ready or `deadline` has passed.
+    /// Waits until something is ready or `deadline` has passed; it may also return
+    /// before that with nothing.
     ///
     /// # Errors
-    /// As `epoll_pwait2`.
+    /// As `epoll_pwait2` and `timerfd_settime`.
     pub fn wait(&mut self, deadline: Option<Instant>) -> io::Result<&[Ready]> {
-        let timeout = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         self.ready.clear();
+        let timeout = match deadline {
+            Some(at) => self.ring_by(at)?,
+            None => None,
+        };
         self.epoll.wait(&mut self.ready, timeout)?;
+        if self.ready.iter().any(|ready| ready.token == TIMER) {
+            self.rings_at = None;
+            self.ready.retain(|ready| ready.token != TIMER);
+        }
         Ok(&self.ready)
+    }
+
+    /// Sees to it that the timer rings by `at`; zero if that has passed.
+    fn ring_by(&mut self, at: Instant) -> io::Result<Option<Duration>> {
+        let delay = at.saturating_duration_since(Instant::now());
+        if delay.is_zero() {
+            return Ok(Some(delay));
+        }
+        if self.rings_at.is_none_or(|rings| at < rings) {
+            self.timer.set(delay)?;
+            self.rings_at = Some(at);
+        }
+        Ok(None)
     }
 }
 
@@ -111,6 +146,31 @@ impl<K: Ord + Copy> Default for Timers<K> {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    /// Waits until `at` as a loop does: it may be called back early.
+    fn wait_until(poll: &mut Poll, at: Instant) -> usize {
+        let mut turns = 0;
+        while Instant::now() < at {
+            assert!(poll.wait(Some(at)).unwrap().is_empty());
+            turns += 1;
+        }
+        turns
+    }
+
+    #[test]
+    fn a_deadline_is_kept_wherever_the_last_one_was() {
+        let mut poll = Poll::new().unwrap();
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        poll.ring_by(at(60_000)).unwrap();
+        assert!(wait_until(&mut poll, at(5)) <= 2);
+        poll.ring_by(at(10)).unwrap();
+        // The earlier one rings first, and then no more.
+        assert!(wait_until(&mut poll, at(20)) <= 3);
+        assert!(wait_until(&mut poll, at(21)) <= 2);
+        assert!(poll.wait(Some(start)).unwrap().is_empty());
+        assert!(start.elapsed() < Duration::from_secs(30));
+    }
 
     #[test]
     fn timers_fall_due_in_order_and_once() {

@@ -98,10 +98,7 @@ impl Epoll {
     /// As `epoll_pwait2`, except `EINTR`.
     pub fn wait(&self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_PER_WAIT];
-        let limit = timeout.map(|d| libc::timespec {
-            tv_sec: libc::time_t::try_from(d.as_secs()).unwrap_or(libc::time_t::MAX),
-            tv_nsec: d.subsec_nanos().into(),
-        });
+        let limit = timeout.map(timespec);
         let limit_ptr = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: `events` has room for EVENTS_PER_WAIT entries and outlives the
         // call; `limit_ptr` is null or points to `limit`; no signal mask is given.
@@ -153,6 +150,55 @@ impl Epoll {
 impl AsFd for Epoll {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// A timer as a descriptor, to be watched as [`Interest::Rung`].
+#[derive(Debug)]
+pub struct Timer {
+    fd: OwnedFd,
+}
+
+impl Timer {
+    /// Opens a timer that is not set.
+    ///
+    /// # Errors
+    /// As `timerfd_create`.
+    pub fn new() -> io::Result<Self> {
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: no pointers; the result is checked.
+        let fd = check(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
+        // SAFETY: the call above returned a new descriptor that nobody else owns.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// Rings once after `delay`, and not when it was set to ring before.
+    ///
+    /// # Errors
+    /// As `timerfd_settime`.
+    pub fn set(&self, delay: Duration) -> io::Result<()> {
+        let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // Zero would stop it.
+        let delay = timespec(delay.max(Duration::from_nanos(1)));
+        let once = libc::itimerspec { it_interval: never, it_value: delay };
+        // SAFETY: the kernel only reads `once`; the old setting is not asked for.
+        check(unsafe {
+            libc::timerfd_settime(self.fd.as_raw_fd(), 0, &raw const once, std::ptr::null_mut())
+        })?;
+        Ok(())
+    }
+}
+
+impl AsFd for Timer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn timespec(duration: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: libc::time_t::try_from(duration.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: duration.subsec_nanos().into(),
     }
 }
 
