@@ -339,7 +339,7 @@ mod tests {
         let end = append(&memory, &[7; 24]);
         let h = memory.header();
         h.open_at.0.store(start, Relaxed);
-        h.tail.0.store(end + 16 | OPEN, Release);
+        h.tail.0.store((end + 16) | OPEN, Release);
         assert_eq!((memory.tail(), memory.take_tail()), (end + 16, end + 16));
         assert_eq!(h.tail.0.load(Relaxed) & OPEN, 0);
         assert_eq!(payload_len(&memory, start), 24 + 16);

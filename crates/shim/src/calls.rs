@@ -82,7 +82,7 @@ calls! {
     rdrand Passed "cannot be seen: a server that uses it diverges, and the backup reports it";
     getrandom Replayed "getrandom, getentropy, arc4random*";
     // Files
-    open Passed "both members; outcomes are compared";
+    open Passed "both members; outcomes are compared, and until the first client comes the content of what is opened for reading, also by fopen";
     open_device Replayed "/dev/urandom, /dev/random, /proc, /sys: content from the log";
     readlink Replayed "of links in /proc and /sys; others are the member's own";
     mkstemp Replayed "mkstemp, mkostemp, mkstemps, mkostemps, mkdtemp: the name's letters are drawn on the primary";
@@ -91,6 +91,7 @@ calls! {
     fstatfs Replayed "statfs, fstatfs, statvfs, fstatvfs";
     readdir Passed "the order of entries must not matter, or be alike on both members; opendir, closedir: as open and close";
     lseek Passed "both members";
+    dlopen Passed "dlopen, dlmopen: both members load; a module named by a path is compared, one that the loader searches for, and libraries that a module needs, are not";
     mmap Passed "shared mappings of files that other programs change are not covered";
     isatty Replayed "";
     syslog Passed "both members log; the log socket must exist on both or on none";

@@ -8,7 +8,7 @@ use crate::log::{self, Entry};
 use crate::sockets::{new_fd, refuse_high, simple, with_data};
 use crate::state::{Mode, inside, mode};
 use crate::sys::{libc_result, sys};
-use crate::{live, signals};
+use crate::{content, live, signals};
 use holdfast_wire::log::Op;
 
 const DEVICES: [&[u8]; 4] = [b"/dev/urandom", b"/dev/random", b"/proc/", b"/sys/"];
@@ -28,8 +28,8 @@ pub fn open_raw(dir: i32, path: *const u8, flags: i32, mode_bits: u32) -> isize 
     if mode() == Mode::Pass || inside() || path.is_null() {
         return raw();
     }
-    let cloexec = flags & libc::O_CLOEXEC != 0;
     if is_device(path) {
+        let cloexec = flags & libc::O_CLOEXEC != 0;
         let stand_in = || {
             sys!(
                 SYS_openat,
@@ -40,17 +40,25 @@ pub fn open_raw(dir: i32, path: *const u8, flags: i32, mode_bits: u32) -> isize 
         };
         return new_fd(Call::open_device, -1, Kind::Device, cloexec, raw, stand_in);
     }
-    open_own(path, cloexec, raw)
+    open_own(path, flags, raw)
 }
 
-/// Opens a file that each member has for itself.
-pub fn open_own(path: *const u8, cloexec: bool, raw: impl Fn() -> isize) -> isize {
+/// Opens a file that each member has for itself; `flags` are those of `raw`.
+pub fn open_own(path: *const u8, flags: i32, raw: impl Fn() -> isize) -> isize {
+    // Asked while the log stands still: whether there was a client is in its order.
+    let look = |fd: isize| {
+        let compared = fd >= 0 && content::is_compared(path, flags);
+        if compared { content::of(fd as i32) } else { None }
+    };
     match mode() {
         Mode::Record => {
             signals::deliver();
             let held = log::hold();
             let r = refuse_high(raw());
-            log::append_held(&held, Entry::new(Op::NewFd, Call::open, -1, r).lazy_if(true), &[]);
+            let content = look(r);
+            let payload = content::payload(&content);
+            let entry = Entry::new(Op::NewFd, Call::open, -1, r).lazy_if(content.is_none());
+            log::append_held(&held, entry, &[(payload.as_ptr(), payload.len())]);
             r
         }
         Mode::Replay => match log::take(Op::NewFd, Call::open, -1) {
@@ -59,7 +67,8 @@ pub fn open_own(path: *const u8, cloexec: bool, raw: impl Fn() -> isize) -> isiz
                 if (here < 0) != (there < 0) {
                     live::diverged_open(path, here, there);
                 }
-                fds::renumber(here, there, cloexec);
+                content::compare("file", path, &look(here), taken.payload);
+                fds::renumber(here, there, flags & libc::O_CLOEXEC != 0);
                 taken.done();
                 there
             }

@@ -260,6 +260,8 @@ reals! {
     Fclose = c"fclose",
     Opendir = c"opendir",
     Closedir = c"closedir",
+    Dlopen = c"dlopen",
+    Dlmopen = c"dlmopen",
     System = c"system",
     PosixSpawn = c"posix_spawn",
     PosixSpawnp = c"posix_spawnp",

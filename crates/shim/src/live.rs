@@ -347,14 +347,34 @@ pub fn diverged_fd(fd: i32) -> ! {
     report(&["descriptor ", number, " is free on the primary, and ", name, " on the replica"])
 }
 
+/// Bytes of a path that a reason has room for.
+const PATH_SHOWN_BYTES: usize = 300;
+
+/// The end of a path that may be long, and what stands for its beginning.
+fn shown(path: *const u8) -> (&'static str, &'static str) {
+    // SAFETY: the server's path string, which lasts for the call that reports it.
+    let path = unsafe { core::ffi::CStr::from_ptr(path.cast()) }.to_str().unwrap_or("?");
+    let mut from = path.len().saturating_sub(PATH_SHOWN_BYTES);
+    while !path.is_char_boundary(from) {
+        from += 1;
+    }
+    (if from == 0 { "" } else { "..." }, &path[from..])
+}
+
+/// A file is not what it is on the primary: `how` ends with the remedy.
+pub fn diverged_file(what: &str, path: *const u8, how: &str) -> ! {
+    let (cut, path) = shown(path);
+    report(&["the ", what, " ", cut, path, " ", how])
+}
+
 /// A file could be opened on one member only.
 pub fn diverged_open(path: *const u8, here: isize, there: isize) -> ! {
-    // SAFETY: the server's path string.
-    let path = unsafe { core::ffi::CStr::from_ptr(path.cast()) }.to_str().unwrap_or("?");
+    let (cut, path) = shown(path);
     let mut n = [[0u8; 24]; 2];
     let [a, b] = &mut n;
     report(&[
         "opening ",
+        cut,
         path,
         " gave ",
         decimal(there as i64, a),

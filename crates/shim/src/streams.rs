@@ -1,6 +1,7 @@
 //! Streams and directories, whose descriptors libc opens, reads and closes behind
 //! our back.
 
+use crate::content;
 use crate::descriptors::close_plain;
 use crate::fds;
 use crate::files::{is_device, open_own, open_raw};
@@ -51,7 +52,12 @@ fn open_stream(
         return real(path, how);
     }
     if !is_device(path) {
-        return if compete() { open_plain_stream(path, how) } else { real(path, how) };
+        let flags = flags_of(how);
+        return if compete() || is_compared(path, how, flags) {
+            open_plain_stream(path, how, flags)
+        } else {
+            real(path, how)
+        };
     }
     let fd = open_raw(libc::AT_FDCWD, path, libc::O_RDONLY, 0);
     if libc_result(fd) < 0 {
@@ -63,10 +69,22 @@ fn open_stream(
     unsafe { fopencookie(fd as usize as *mut u8, how, functions) }
 }
 
-/// A stream whose descriptor has the primary's number.
-fn open_plain_stream(path: *const u8, how: *const u8) -> *mut u8 {
-    // SAFETY: the caller's mode string.
-    let letters = unsafe { CStr::from_ptr(how.cast()) }.to_bytes();
+/// A stream's mode, such as "rb".
+fn letters(how: *const u8) -> &'static [u8] {
+    // SAFETY: the caller's mode string, which is used only while it calls.
+    unsafe { CStr::from_ptr(how.cast()) }.to_bytes()
+}
+
+/// Whether the members compare the stream's file. A mode that names a character
+/// set, or nothing that we know, is for libc alone.
+fn is_compared(path: *const u8, how: *const u8, flags: i32) -> bool {
+    let letters = letters(how);
+    letters.starts_with(b"r") && !letters.contains(&b',') && content::is_compared(path, flags)
+}
+
+/// What `open` is told for a stream's mode.
+fn flags_of(how: *const u8) -> i32 {
+    let letters = letters(how);
     let has = |c: u8| letters.contains(&c);
     let make = match letters.first() {
         Some(b'w') => libc::O_CREAT | libc::O_TRUNC,
@@ -80,7 +98,12 @@ fn open_plain_stream(path: *const u8, how: *const u8) -> *mut u8 {
     };
     let exclusive = if has(b'x') { libc::O_EXCL } else { 0 };
     let cloexec = if has(b'e') { libc::O_CLOEXEC } else { 0 };
-    let fd = open_raw(libc::AT_FDCWD, path, access | make | exclusive | cloexec, 0o666);
+    access | make | exclusive | cloexec
+}
+
+/// A stream whose descriptor has the primary's number.
+fn open_plain_stream(path: *const u8, how: *const u8, flags: i32) -> *mut u8 {
+    let fd = open_raw(libc::AT_FDCWD, path, flags, 0o666);
     if libc_result(fd) < 0 {
         return core::ptr::null_mut();
     }
@@ -107,7 +130,7 @@ pub unsafe extern "C" fn opendir(path: *const u8) -> *mut u8 {
         return real6(Real::Opendir, [path as usize, 0, 0, 0, 0, 0]) as *mut u8;
     }
     let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    let fd = open_own(path, true, || sys!(SYS_openat, libc::AT_FDCWD, path, flags, 0));
+    let fd = open_own(path, flags, || sys!(SYS_openat, libc::AT_FDCWD, path, flags, 0));
     if libc_result(fd) < 0 {
         return core::ptr::null_mut();
     }

@@ -82,7 +82,8 @@ macro_rules! ops {
 ops! {
     /// Filler up to the end of the ring, skipped by readers.
     Pad,
-    /// A descriptor came into being: `ret` is its number.
+    /// A descriptor came into being: `ret` is its number; payload is the hash of
+    /// the file's content, if members compare it.
     NewFd,
     /// Two descriptors (pipe, socketpair): payload is `[i32; 2]`.
     NewPair,
@@ -91,7 +92,7 @@ ops! {
     Accept,
     /// A call whose outcome is just `ret`.
     Result,
-    /// `ret` plus an out-parameter in the payload.
+    /// `ret` plus an out-parameter in the payload, or the hash of a module's file.
     Data,
     /// Bytes read; payload is the bytes.
     Read,
@@ -142,7 +143,7 @@ impl Reading {
         if delta >> Self::DELTA_SHIFT != self.delta_ns {
             return None;
         }
-        Some(delta as u64 | (self.clock as u64) << 16 | self.call as u64)
+        Some(delta as u64 | ((self.clock as u64) << 16) | self.call as u64)
     }
 
     #[must_use]

@@ -4,6 +4,7 @@
 
 mod a_bgp_session_survives;
 mod a_client_may_do_what_tcp_allows;
+mod a_file_that_differs_is_named;
 mod a_hung_replica_is_given_up;
 mod a_launcher_becomes_the_server;
 mod a_lone_request_survives_kill_9;

@@ -124,26 +124,45 @@ pub fn observe(
     name: &str,
     load: impl FnOnce() + Send,
 ) -> Outcome {
-    observe_promoted(argv, port, options, name, load, |_| {})
+    observe_promoted(argv, port, options, name, load, |_| {}, |_| {})
 }
 
-/// As [`observe`]; `after` gets the replica when it has consumed what it would.
+/// As [`observe`]; `edit` may change the log before it is replayed.
+pub fn observe_edited(
+    argv: &[&str],
+    port: u16,
+    name: &str,
+    load: impl FnOnce() + Send,
+    edit: impl FnOnce(&mut [u8]),
+) -> Outcome {
+    observe_promoted(argv, port, 0, name, load, edit, |_| {})
+}
+
+/// The working directories of the two members, which are removed in the end.
+pub fn directories(name: &str) -> [PathBuf; 2] {
+    ["p", "b"].map(|member| {
+        let own = format!("hf-shim-{name}-{member}-{}", std::process::id());
+        let dir = std::env::temp_dir().join(own);
+        std::fs::create_dir_all(&dir).expect("directory");
+        dir
+    })
+}
+
+/// As [`observe_edited`]; `after` gets the replica when it has consumed what it
+/// would.
 fn observe_promoted(
     argv: &[&str],
     port: u16,
     options: u32,
     name: &str,
     load: impl FnOnce() + Send,
+    edit: impl FnOnce(&mut [u8]),
     after: impl FnOnce(&Server),
 ) -> Outcome {
-    let dirs = ["p", "b"]
-        .map(|m| std::env::temp_dir().join(format!("hf-shim-{name}-{m}-{}", std::process::id())));
-    for d in &dirs {
-        std::fs::create_dir_all(d).expect("directory");
-    }
+    let dirs = directories(name);
     let stop = AtomicBool::new(false);
     let mut primary = start(argv, port, options, mode::RECORD, &dirs[0]);
-    let log = std::thread::scope(|s| {
+    let mut log = std::thread::scope(|s| {
         let loading = s.spawn(|| {
             let _stop = StopAtEnd(&stop);
             load();
@@ -154,6 +173,7 @@ fn observe_promoted(
     });
     let of_primary = (primary.memory.mode(), primary.memory.reason());
     primary.kill();
+    edit(&mut log);
     let mut replica = start(argv, port, options, mode::REPLAY, &dirs[1]);
     let left = replay(&replica, &log);
     let of_replica = (replica.memory.mode(), replica.memory.reason());
@@ -194,11 +214,19 @@ pub fn run_and_promote(
     after: impl FnOnce(),
 ) {
     let mut is_live = false;
-    let o = observe_promoted(argv, port, 0, name, load, |replica| {
-        promote(replica);
-        after();
-        is_live = true;
-    });
+    let o = observe_promoted(
+        argv,
+        port,
+        0,
+        name,
+        load,
+        |_| {},
+        |replica| {
+            promote(replica);
+            after();
+            is_live = true;
+        },
+    );
     consumed(&o);
     assert!(is_live, "{}", o.said);
 }
