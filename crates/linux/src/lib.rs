@@ -24,3 +24,4 @@ mod sockopt;
 pub mod spawn;
 pub mod tap;
 pub mod timers;
+pub mod unread;

@@ -1,8 +1,9 @@
 //! Starting a server under the shim: memory, control socket and wake-up are
 //! handed over as descriptors, and the server dies with its daemon.
 
-use crate::process;
 use crate::shm::{Settings, SharedMemory};
+use crate::{process, unread};
+use holdfast_wire::shm::{ConnEntry, conn_state};
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice};
@@ -10,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
 /// What to start.
 #[derive(Clone, Debug, Default)]
@@ -85,6 +87,23 @@ impl Server {
         process::pidfd_getfd(self.pidfd.as_fd(), fd)
     }
 
+    /// Holds a connection that the server has accepted and not closed: `None` if
+    /// it is not there, or is not the socket with this cookie.
+    #[must_use]
+    pub fn borrow(&self, accept: u32, socket: u64) -> Option<Borrowed<'_>> {
+        let entry = self.memory.entry(accept);
+        let mark = Mark(entry);
+        // The server that closes says so first, and looks at the mark then.
+        entry.borrowed.store(1, SeqCst);
+        let open = entry.state.load(SeqCst) == conn_state::OPEN;
+        if !open || entry.conn.load(Relaxed) != accept {
+            return None;
+        }
+        let fd = self.take_fd(entry.fd.load(Relaxed)).ok()?;
+        let same = unread::cookie(fd.as_fd()).is_ok_and(|cookie| cookie == socket);
+        same.then_some(Borrowed { fd, _mark: mark })
+    }
+
     /// Hands a connection of the dead primary's accept queue to the replica.
     ///
     /// # Errors
@@ -103,6 +122,29 @@ impl Server {
     /// How the server ended, if it has.
     pub fn exit_status(&mut self) -> Option<std::process::ExitStatus> {
         self.child.try_wait().ok().flatten()
+    }
+}
+
+/// One of the server's connections. Its last close waits until this is dropped:
+/// that must be soon.
+pub struct Borrowed<'a> {
+    // Dropped in this order.
+    fd: OwnedFd,
+    _mark: Mark<'a>,
+}
+
+impl AsFd for Borrowed<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Says as long as it lives that the daemon holds the descriptor.
+struct Mark<'a>(&'a ConnEntry);
+
+impl Drop for Mark<'_> {
+    fn drop(&mut self) {
+        self.0.borrowed.store(0, Release);
     }
 }
 

@@ -4,8 +4,10 @@
 mod conns;
 mod counters;
 mod log;
+mod unread;
 
 pub use counters::Counters;
+pub use unread::{UNREAD_AFTER, UNREAD_ANSWER, UNREAD_ASKED_MAX, UNREAD_PAUSE_MAX};
 
 use crate::promotion::Promotion;
 use crate::segment::OwnedSegment;
@@ -16,6 +18,7 @@ use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
 use log::Log;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use unread::Gaps;
 
 /// How long a read waits for the tap before the primary is asked.
 pub const NEED_AFTER: Nanos = Nanos(300_000);
@@ -98,6 +101,7 @@ pub struct Backup {
     log: Log,
     /// Connections with news for [`Message::Held`].
     dirty: BTreeSet<ConnId>,
+    gaps: Gaps,
     lag: Lag,
     syns: VecDeque<(Nanos, OwnedSegment)>,
     early: VecDeque<OwnedSegment>,
@@ -121,6 +125,7 @@ impl Backup {
             leaving: BTreeSet::new(),
             log: Log::default(),
             dirty: BTreeSet::new(),
+            gaps: Gaps::default(),
             lag: Lag::default(),
             syns: VecDeque::new(),
             early: VecDeque::new(),
@@ -166,6 +171,9 @@ impl Backup {
             Message::Frame { number, records } => self.handle_frame(now, *number, records, out),
             Message::Payload { frame, index, bytes } => {
                 self.handle_payload(now, *frame, *index, bytes, out)
+            }
+            Message::Unread { conn, offset, bytes, last } => {
+                self.handle_unread(now, *conn, *offset, bytes, *last, out);
             }
             Message::Conn { conn, record } => self.handle_conn(now, *conn, *record, out),
             Message::Progress { conns } => {
@@ -267,19 +275,23 @@ impl Backup {
     /// When [`handle_timeout`](Self::handle_timeout) is due.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
-        let drain = match self.phase {
+        let own = match self.phase {
             Phase::Draining { until, .. } => Some(until),
-            Phase::Following => None,
+            Phase::Following => self.gaps.next(),
             Phase::Ending | Phase::Ended | Phase::Broken => return None,
         };
-        [drain, self.log.need_at()].into_iter().flatten().min()
+        [own, self.log.need_at()].into_iter().flatten().min()
     }
 
     /// Asks for what the tap failed to bring, and ends a drain that took too long.
     pub fn handle_timeout(&mut self, now: Nanos, out: &mut impl BackupOutput) {
         match self.phase {
             Phase::Draining { until, .. } if now >= until => self.end_log(now, out),
-            Phase::Following | Phase::Draining { .. } => self.log.ask_if_due(now, out),
+            Phase::Draining { .. } => self.log.ask_if_due(now, out),
+            Phase::Following => {
+                self.log.ask_if_due(now, out);
+                self.ask_for_unread(now, out);
+            }
             Phase::Ending | Phase::Ended | Phase::Broken => {}
         }
     }

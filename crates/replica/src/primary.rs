@@ -5,7 +5,9 @@ mod frames;
 
 use crate::{Broken, CONNS_MAX, Nanos};
 use frames::{Frame, Walk};
-use holdfast_wire::message::{ConnId, ConnKey, ConnProgress, ConnRecord, Message};
+use holdfast_wire::message::{
+    ConnId, ConnKey, ConnProgress, ConnRecord, Message, UNREAD_BYTES_MAX,
+};
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,6 +18,29 @@ pub const FRAME_BYTES_MAX: usize = 64 << 10;
 pub const FRAMES_UNCONFIRMED_MAX: usize = 4096;
 /// How far one confirmation may move a stream; more is nonsense.
 const ADVANCE_BYTES_MAX: u64 = 1 << 31;
+
+/// Bytes of a client's stream that the backup lacks and the server may not have
+/// read: `[from, until)`, where the client's FIN counts as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub conn: ConnId,
+    /// The server's number of it, and the cookie of the kernel's socket.
+    pub accept: u32,
+    pub socket: u64,
+    pub from: u64,
+    pub until: u64,
+}
+
+/// What came of a look at them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peeked {
+    /// The kernel does not have the first one, or nobody can tell.
+    Nothing,
+    /// Bytes from the first one on.
+    Bytes,
+    /// Such bytes, if any, and then the client's FIN.
+    Last,
+}
 
 /// What the machine wants done. Called during `handle_*`, in order.
 pub trait PrimaryOutput {
@@ -34,6 +59,9 @@ pub trait PrimaryOutput {
     /// Replaces `into` by `len` bytes of the ring from `pos` on; false if they
     /// are gone. Never asked for bytes before the last `stable`.
     fn read_log(&mut self, pos: u64, len: usize, into: &mut Vec<u8>) -> bool;
+    /// Replaces `into` by what the kernel holds unread of `wanted`, and leaves it
+    /// there for the server.
+    fn peek(&mut self, wanted: &Wanted, into: &mut Vec<u8>) -> Peeked;
     /// Protection has ended; nothing more is confirmed.
     fn broken(&mut self, reason: &Broken);
 }
@@ -53,6 +81,8 @@ pub struct Counters {
     pub accepts_unknown: u64,
     /// Payloads sent because the tap failed.
     pub repairs: u64,
+    /// Bytes sent that the server had not read, because the tap failed.
+    pub peeked: u64,
 }
 
 #[derive(Debug)]
@@ -196,6 +226,9 @@ impl Primary {
                 conns.iter().for_each(|(conn, seq)| self.handle_held(*conn, *seq, out))
             }
             Message::Need { frame, index } => self.repair(*frame, *index, out),
+            Message::NeedUnread { conn, from, until } => {
+                self.handle_need_unread(*conn, *from, *until, out)
+            }
             _ => self.counters.messages_ignored += 1,
         }
     }
@@ -272,6 +305,31 @@ impl Primary {
             Some(()) => out.advance(id, seq),
             None => self.counters.held_ignored += 1,
         }
+    }
+
+    /// Every question has its answer, if only that there is nothing: the backup
+    /// waits for it. A connection that was not accepted has no descriptor.
+    fn handle_need_unread(
+        &mut self,
+        id: ConnId,
+        from: u64,
+        until: u64,
+        out: &mut impl PrimaryOutput,
+    ) {
+        let known = self.conns.get(&id).and_then(|conn| Some((conn.accept?, conn.socket)));
+        let mut bytes = Vec::new();
+        let mut peeked = Peeked::Nothing;
+        if let Some((accept, socket)) = known {
+            let until = until.min(from.saturating_add(UNREAD_BYTES_MAX as u64));
+            let wanted = Wanted { conn: id, accept, socket, from, until };
+            peeked = out.peek(&wanted, &mut bytes);
+        }
+        if peeked == Peeked::Nothing {
+            bytes.clear();
+        }
+        self.counters.peeked += bytes.len() as u64;
+        let last = peeked == Peeked::Last;
+        out.send(&Message::Unread { conn: id, offset: from, bytes: &bytes, last });
     }
 
     /// A new connection on the tuple of an accepted one: the client has given

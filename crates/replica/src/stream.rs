@@ -51,6 +51,12 @@ impl Stream {
         self.base + self.bytes.len() as u64
     }
 
+    /// Where the first piece beyond a hole begins.
+    #[must_use]
+    pub fn next_piece(&self) -> Option<u64> {
+        self.beyond.first_key_value().map(|(start, _)| *start)
+    }
+
     /// Bytes in memory.
     #[must_use]
     pub fn held_bytes(&self) -> usize {

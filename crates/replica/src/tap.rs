@@ -5,7 +5,7 @@
 //! than the primary's kernel they are lenient, because the hash of every read
 //! finds what got in wrongly and a refused segment costs a round trip.
 
-use crate::stream::{Inserted, Stream};
+use crate::stream::{Inserted, STREAM_BYTES_MAX, Stream};
 use crate::{Nanos, TapSegment};
 use holdfast_wire::message::{ConnProgress, ConnRecord};
 use holdfast_wire::seq::SeqNo;
@@ -69,6 +69,8 @@ pub(crate) struct Tap {
     fin: Option<u64>,
     /// The client reset the connection, as far as its own word goes.
     pub(crate) reset: bool,
+    /// How much the primary's kernel said that it has, its FIN counted.
+    rcv_nxt: u64,
     right_edge: u64,
     window_max: u64,
     snd_shift: u8,
@@ -96,6 +98,7 @@ impl Tap {
             stream: Stream::default(),
             fin: None,
             reset: false,
+            rcv_nxt: 0,
             right_edge: u64::from(record.window),
             window_max,
             snd_shift: shift(record.snd_wscale),
@@ -131,6 +134,8 @@ impl Tap {
     pub(crate) fn note_progress(&mut self, progress: &ConnProgress, snd_una: u64) {
         let edge = progress.right_edge.offset_near(self.rcv_origin, self.stream.end());
         self.right_edge = self.right_edge.max(edge);
+        let has = progress.rcv_nxt.offset_near(self.rcv_origin, self.stream.end());
+        self.rcv_nxt = self.rcv_nxt.max(has);
         let sent = progress.snd_nxt.offset_near(self.snd_origin, self.snd_nxt);
         self.snd_nxt = self.snd_nxt.max(sent).max(snd_una);
         self.acked = self.acked.max(snd_una);
@@ -153,6 +158,41 @@ impl Tap {
 
     fn held_offset(&self) -> u64 {
         self.stream.end() + u64::from(self.fin_held())
+    }
+
+    /// Does the primary's kernel have more than is held here?
+    pub(crate) fn is_behind(&self) -> bool {
+        self.rcv_nxt > self.held_offset()
+    }
+
+    /// The first hole `[from, until)` in front of what was tapped, or of what the
+    /// primary's kernel has; a FIN counts as one byte.
+    pub(crate) fn missing(&self) -> Option<(u64, u64)> {
+        let end = self.fin.map_or(0, |fin| fin + 1).max(self.rcv_nxt);
+        let until = self.stream.next_piece().unwrap_or(end);
+        (until > self.held_offset()).then(|| (self.stream.end(), until))
+    }
+
+    /// The primary's kernel holds `bytes` at `from`, and behind them the client's
+    /// FIN if they are its `last` ones. True if more is held now.
+    pub(crate) fn note_unread(&mut self, from: u64, bytes: &[u8], last: bool) -> bool {
+        let held = self.held_offset();
+        let base = self.stream.base();
+        let edge = self.right_edge.max(self.stream.end() + self.window_max).max(self.rcv_nxt);
+        let until = from.saturating_add(bytes.len() as u64);
+        let cut = until.min(edge).min(base + STREAM_BYTES_MAX as u64);
+        if from > self.stream.end() || cut < base.max(from) || (bytes.is_empty() && !last) {
+            return false;
+        }
+        // What the server has read since is consumed here.
+        let start = from.max(base);
+        self.stream.overwrite(start, &bytes[(start - from) as usize..(cut - from) as usize]);
+        self.note_read(cut);
+        if last && cut == until {
+            self.fin = Some(until);
+        }
+        self.prune();
+        self.held_offset() > held
     }
 
     /// The server read up to `offset`: no FIN can lie before it.

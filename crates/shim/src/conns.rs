@@ -11,6 +11,10 @@ use holdfast_wire::shm::{CONNS_MAX, ConnEntry, conn_state};
 /// First size of a connection's retained output, and the most it may grow to.
 const KEEP_BYTES_FIRST: u64 = 64 << 10;
 const KEEP_BYTES_MAX: u64 = 64 << 20;
+/// How long a close waits for a daemon that looks at the connection: steps, and
+/// the length of one.
+const LOOK_STEPS_MAX: u32 = 2000;
+const LOOK_STEP_NS: i64 = 50_000;
 
 static LAST: AtomicU32 = AtomicU32::new(0);
 /// Descriptors that refer to each connection (dup, dup2).
@@ -75,13 +79,27 @@ pub fn drop_ref(conn: u32, fd: i32) {
     let e = entry(conn);
     if REFS[conn as usize % CONNS_MAX].fetch_sub(1, Relaxed) == 1 {
         e.fd.store(-1, Relaxed);
-        e.state.store(conn_state::CLOSED, Release);
+        e.state.store(conn_state::CLOSED, SeqCst);
+        await_return(e);
     } else if e.fd.load(Relaxed) == fd {
         fds::for_each(|other, f| {
             if other != fd && f.conn.load(Relaxed) == conn {
                 e.fd.store(other, Relaxed);
             }
         });
+    }
+}
+
+/// Waits until the daemon holds no duplicate of the descriptor: epoll would go on
+/// to report what the server takes for closed. A daemon that stands still does not
+/// hold the server for ever.
+fn await_return(e: &ConnEntry) {
+    let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK_STEP_NS };
+    for _ in 0..LOOK_STEPS_MAX {
+        if e.borrowed.load(SeqCst) == 0 {
+            return;
+        }
+        sys!(SYS_nanosleep, &raw const pause, 0usize);
     }
 }
 

@@ -306,8 +306,13 @@ impl World {
                     Ok(Message::Refused { .. }) => {}
                     Ok(message) => {
                         f.detector.handle_received(Nanos(now), &mut beats);
-                        if let Message::Conn { record, .. } = &message {
-                            self.check.conn_taken(record);
+                        match &message {
+                            Message::Conn { conn, record } => self.check.conn_taken(*conn, record),
+                            Message::Unread { conn, offset, bytes, last } => {
+                                let len = bytes.len() as u64 + u64::from(*last);
+                                self.check.unread_taken(*conn, *offset, len);
+                            }
+                            _ => {}
                         }
                         self.acting(d.member, f, |machine, out| {
                             machine.handle_message(Nanos(now), &message, out);

@@ -15,7 +15,7 @@ use crate::world::NAMES;
 use alive::Alive;
 use held::Held;
 use holdfast_wire::log::Header;
-use holdfast_wire::message::ConnRecord;
+use holdfast_wire::message::{ConnId, ConnRecord};
 use holdfast_wire::seq::SeqNo;
 use streams::Streams;
 use voice::Voice;
@@ -49,6 +49,7 @@ pub struct Checkers {
     streams: Streams,
     alive: Alive,
     fenced: u64,
+    unread: u64,
 }
 
 impl Checkers {
@@ -61,6 +62,7 @@ impl Checkers {
             streams: Streams::new(clients),
             alive: Alive::default(),
             fenced: 0,
+            unread: 0,
         }
     }
 
@@ -123,8 +125,14 @@ impl Checkers {
         self.held.record_taken(header, payload);
     }
 
-    pub fn conn_taken(&mut self, record: &ConnRecord) {
-        self.held.conn_taken(record);
+    pub fn conn_taken(&mut self, conn: ConnId, record: &ConnRecord) {
+        self.held.conn_taken(conn, record);
+    }
+
+    /// Bytes that the primary's server had not read, its client's FIN as one.
+    pub fn unread_taken(&mut self, conn: ConnId, offset: u64, len: u64) {
+        self.unread += len;
+        self.held.unread_taken(conn, offset, len);
     }
 
     // What passes the edge.
@@ -198,6 +206,10 @@ impl Checkers {
     pub fn still_runs(&mut self, at: Ns, member: usize) {
         let what = format!("{} was replaced, and its server still runs", NAMES[member]);
         self.violation(at, "L3", what);
+    }
+
+    pub fn unread(&self) -> u64 {
+        self.unread
     }
 
     pub fn replies(&self) -> u64 {

@@ -222,7 +222,9 @@ impl World {
         let copied = plausible && !packet.is_pure();
         let tap = self.edge.tap;
         for member in (0..2).filter(|m| copied && Some(*m) != current && tap[*m]) {
-            if !self.links.copies_lost {
+            let permille = self.plan.copy_loss_permille;
+            let lost = permille > 0 && self.rng.below(1000) < permille;
+            if !lost && !self.links.copies_lost {
                 self.towards_member(member, packet.clone(), true);
             }
         }

@@ -14,6 +14,8 @@ use zerocopy::IntoBytes;
 
 /// `depends` of what no server asked for.
 const NEVER_ASKED: u64 = u64::MAX;
+/// A server that pauses does so once in this many steps.
+const PAUSE_ONE_IN: u64 = 100;
 
 impl World {
     /// A packet reaches a member's interface; a copy has its address as well,
@@ -220,9 +222,16 @@ impl World {
         let Some(number) = host.server.as_ref().filter(|s| s.alive).map(|s| s.number) else {
             return;
         };
+        let pause = self.plan.server_pause.filter(|_| {
+            let mode = host.server.as_ref().map(|server| server.mode);
+            mode != Some(Mode::Replay)
+        });
         if !std::mem::replace(&mut host.server_wakes, true) {
             let slow = host.slow;
-            let delay = (1_000 + self.rng.below(20_000)) * slow;
+            let mut delay = (1_000 + self.rng.below(20_000)) * slow;
+            if let Some(longest) = pause.filter(|_| self.rng.one_in(PAUSE_ONE_IN)) {
+                delay += self.rng.below(longest);
+            }
             self.schedule(delay, Event::Server(member, number));
         }
     }

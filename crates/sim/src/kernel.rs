@@ -4,6 +4,7 @@
 
 use crate::Ns;
 use crate::packet::{ACK, NO_SCALING, Packet, Truth, shift};
+use holdfast_replica::primary::Peeked;
 use holdfast_replica::promotion::Restore;
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::Flags;
@@ -304,6 +305,23 @@ impl Socket {
         let bytes: Vec<u8> = self.unread.drain(..len).collect();
         self.read += bytes.len() as u64;
         bytes
+    }
+
+    /// What a descriptor's duplicate shows of `[from, until)`.
+    pub fn peek(&self, from: u64, until: u64, into: &mut Vec<u8>) -> Peeked {
+        let end = self.read + self.unread.len() as u64;
+        if self.reset || self.orphan || from < self.read || from > end {
+            return Peeked::Nothing;
+        }
+        let until = until.clamp(from, end);
+        let at = (from - self.read) as usize..(until - self.read) as usize;
+        into.clear();
+        into.extend(self.unread.range(at));
+        match (self.client_fin && until == end, into.is_empty()) {
+            (true, _) => Peeked::Last,
+            (false, true) => Peeked::Nothing,
+            (false, false) => Peeked::Bytes,
+        }
     }
 
     /// Sends what is new, as far as the client's window allows.

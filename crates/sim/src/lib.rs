@@ -47,6 +47,8 @@ pub struct Outcome {
     /// Replies that clients checked.
     pub replies: u64,
     pub takeovers: u64,
+    /// Bytes, FINs among them, that the backup got from the primary's kernel.
+    pub unread: u64,
     /// Both members had lost what the clients were told: the service stopped,
     /// as it must.
     pub service_ended: bool,

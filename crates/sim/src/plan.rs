@@ -130,6 +130,8 @@ pub enum Mutation {
     PromoteAnybody,
     /// The gate takes more connections than it has slots (L6).
     NoLimit,
+    /// Bytes that the server has not read are told wrongly (L5).
+    PeekAside,
     /// A backup that could take over does not (liveness).
     NeverPromote,
     /// A primary that another has replaced goes on (L3).
@@ -161,6 +163,10 @@ pub struct Plan {
     pub ring_bytes: u64,
     pub receive_buffer: u64,
     pub wscale: u8,
+    /// Of the copies to the backup, so many are lost all the time.
+    pub copy_loss_permille: u64,
+    /// Now and then the server does nothing for up to this long.
+    pub server_pause: Option<Ns>,
     /// Clients begin no session after this.
     pub load_until: Ns,
     pub faults: Vec<(When, Fault)>,
@@ -181,6 +187,8 @@ impl Plan {
             reorder_permille: if rough { rng.below(60) } else { 0 },
         };
         let count = 2 + rng.below(5);
+        // A stream of its own: what came before it draws as it always did.
+        let mut strain = Rng::new(seed, 3);
         Self {
             seed,
             clients: (0..count).map(|_| ClientPlan::draw(&mut rng)).collect(),
@@ -189,6 +197,8 @@ impl Plan {
             ring_bytes: rng.pick(&[16 << 10, 64 << 10, 1 << 20]),
             receive_buffer: rng.pick(&[3000, 8000, 60000]),
             wscale: rng.pick(&[NO_SCALING, 0, 2, 7]),
+            copy_loss_permille: strain.pick(&[0, 0, 10, 100]),
+            server_pause: strain.one_in(2).then(|| strain.spread(MS, 200 * MS)),
             load_until: rng.range(600 * MS, 1500 * MS),
             faults,
             mutation: None,
@@ -287,7 +297,10 @@ impl fmt::Display for Plan {
         }
         writeln!(
             f,
-            "gate slots {}, ring {} bytes, receive buffer {}, scale {}, load until {} ms",
+            "copies lost {} ‰, server pauses up to {:?} ns, \
+             gate slots {}, ring {} bytes, receive buffer {}, scale {}, load until {} ms",
+            self.copy_loss_permille,
+            self.server_pause,
             self.gate_slots,
             self.ring_bytes,
             self.receive_buffer,

@@ -3,6 +3,7 @@
 
 use crate::Ns;
 use crate::gate::Held;
+use crate::kernel::{Socket, cookie};
 use crate::member::{Beats, Daemon, News, Phase, detector};
 use crate::packet::Packet;
 use crate::pipe::{Input, PipeId};
@@ -10,7 +11,9 @@ use crate::plan::Mutation;
 use crate::server::Mode;
 use crate::world::{NAMES, World};
 use holdfast_cluster::detector::Detector;
-use holdfast_replica::primary::{FRAMES_UNCONFIRMED_MAX, Primary as Machine, PrimaryOutput};
+use holdfast_replica::primary::{
+    FRAMES_UNCONFIRMED_MAX, Peeked, Primary as Machine, PrimaryOutput, Wanted,
+};
 use holdfast_replica::{Broken, Nanos};
 use holdfast_wire::message::{ConnId, ConnKey, ConnProgress, Message};
 use holdfast_wire::seq::SeqNo;
@@ -81,6 +84,8 @@ enum Effect {
 
 struct Collector<'a> {
     log: &'a [u8],
+    sockets: &'a BTreeMap<ConnKey, Socket>,
+    mutation: Option<Mutation>,
     effects: Vec<Effect>,
 }
 
@@ -110,6 +115,18 @@ impl PrimaryOutput for Collector<'_> {
         let bytes = self.log.get(pos as usize..pos as usize + len);
         into.extend_from_slice(bytes.unwrap_or_default());
         bytes.is_some()
+    }
+    fn peek(&mut self, wanted: &Wanted, into: &mut Vec<u8>) -> Peeked {
+        let is_it = |socket: &&Socket| {
+            socket.accept == Some(wanted.accept) && cookie(socket.iss, socket.irs) == wanted.socket
+        };
+        let Some(socket) = self.sockets.values().find(is_it) else { return Peeked::Nothing };
+        let peeked = socket.peek(wanted.from, wanted.until, into);
+        if self.mutation == Some(Mutation::PeekAside) {
+            let aside = into.len().min(1);
+            into.rotate_left(aside);
+        }
+        peeked
     }
     fn broken(&mut self, reason: &Broken) {
         self.effects.push(Effect::Broken(reason.to_string()));
@@ -225,9 +242,14 @@ impl World {
         p: &mut Primary,
         f: impl FnOnce(&mut Machine, &mut Collector<'_>),
     ) {
-        let server = self.hosts[d.member].server.as_ref();
-        let log = server.map_or(&[][..], |server| &server.log);
-        let mut out = Collector { log, effects: Vec::new() };
+        let host = &self.hosts[d.member];
+        let log = host.server.as_ref().map_or(&[][..], |server| &server.log);
+        let mut out = Collector {
+            log,
+            sockets: &host.sockets,
+            mutation: self.plan.mutation,
+            effects: Vec::new(),
+        };
         f(&mut p.machine, &mut out);
         for effect in out.effects {
             self.apply(d.member, p, effect);
@@ -300,7 +322,7 @@ impl World {
                 told: None,
             };
             p.conns.insert(id, conn);
-            let (now, socket) = (Nanos(now), crate::kernel::cookie(record.iss, record.irs));
+            let (now, socket) = (Nanos(now), cookie(record.iss, record.irs));
             self.act(d, p, |machine, out| machine.handle_synack(now, id, socket, record, out));
         }
     }
@@ -401,6 +423,7 @@ impl World {
                 snd_nxt: slot.snd_nxt,
                 right_edge: slot.last_edge,
                 tsval: slot.tsval,
+                rcv_nxt: slot.rcv_nxt,
             };
             if slot.open && conn.told != Some(progress) {
                 conn.told = Some(progress);

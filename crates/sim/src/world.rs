@@ -181,6 +181,7 @@ impl World {
             virtual_ns: self.now,
             replies: self.check.replies(),
             takeovers: self.check.takeovers(),
+            unread: self.check.unread(),
             service_ended: self.check.is_service_gone(),
             violations: self.check.into_violations(),
             trace: self.trace.into_lines(),

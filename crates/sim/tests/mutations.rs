@@ -82,6 +82,13 @@ fn l5_the_promotion_of_a_stale_backup_is_seen() {
 }
 
 #[test]
+fn l5_other_bytes_than_the_server_would_have_read_are_seen() {
+    let lost = at(300, Fault::TapLoss { lasts: 300 * MS });
+    let dies = (When::After(200 * MS), Fault::HostDies { member: 0 });
+    sees("L5", Mutation::PeekAside, &[lost, dies]);
+}
+
+#[test]
 fn l6_a_table_without_a_limit_is_seen() {
     sees("L6", Mutation::NoLimit, &[]);
 }

@@ -13,17 +13,18 @@ fn no_seed_breaks_a_law() {
     let wanted: Option<u64> =
         std::env::var("HOLDFAST_SEEDS").ok().map(|text| text.parse().expect("a number of seeds"));
     let start = Instant::now();
-    let (mut seed, mut takeovers) = (0, 0);
+    let (mut seed, mut takeovers, mut unread) = (0, 0, 0);
     while wanted.map_or(start.elapsed() < BUDGET, |wanted| seed < wanted) {
         let outcome = simulate(Plan::draw(seed), false);
         if let Some(line) = outcome.failure() {
             panic!("{}\n{line}", trace_tail(seed));
         }
         takeovers += outcome.takeovers;
+        unread += outcome.unread;
         seed += 1;
     }
-    println!("{seed} seeds, {takeovers} takeovers");
-    assert!(takeovers * 10 > seed, "the seeds exercise too little");
+    println!("{seed} seeds, {takeovers} takeovers, {unread} bytes fetched unread");
+    assert!(takeovers * 10 > seed && unread > seed, "the seeds exercise too little");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::seq::SeqNo;
 use serde::{Deserialize, Serialize, Serializer};
 
 /// Version of the conversation; another version is refused in [`Message::Hello`].
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Largest encoded message: several channel records carry a longer one.
 pub const MESSAGE_MAX: usize = 4 << 20;
 /// Parts that a world in [`Message::Hello`] may have; more is malformed.
@@ -17,6 +17,9 @@ pub const WORLD_PARTS_MAX: usize = 4096;
 pub const OFFERS_MAX: usize = 64;
 /// Longest name of a [`WorldPart`], in bytes; a longer one is malformed.
 pub const WORLD_NAME_BYTES_MAX: usize = 256;
+/// Bytes that one [`Message::Unread`] may carry; more is malformed. Behind it
+/// wait the log's frames.
+pub const UNREAD_BYTES_MAX: usize = 256 << 10;
 
 /// Four-tuple, IPv4 mapped into IPv6, ports in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -65,6 +68,9 @@ pub struct ConnProgress {
     pub right_edge: SeqNo,
     /// Last TSval sent.
     pub tsval: u32,
+    /// What the kernel itself has acknowledged of the client's stream, FIN
+    /// included, whatever the gate let out.
+    pub rcv_nxt: SeqNo,
 }
 
 /// Bounds the edge has seen on the wire for one flow (decision 16).
@@ -154,6 +160,16 @@ pub enum Message<'a> {
     Progress {
         conns: Vec<ConnProgress>,
     },
+    /// The answer to [`Message::NeedUnread`]: what the kernel holds of the client's
+    /// stream from `offset` on. No bytes and not `last`: it cannot tell.
+    Unread {
+        conn: ConnId,
+        offset: u64,
+        /// At most [`UNREAD_BYTES_MAX`].
+        bytes: &'a [u8],
+        /// The client's stream ends behind `bytes`.
+        last: bool,
+    },
     /// The connection is over: the client acknowledged the server's FIN, or reset it.
     Gone {
         conn: ConnId,
@@ -179,6 +195,13 @@ pub enum Message<'a> {
     Need {
         frame: u64,
         index: u32,
+    },
+    /// The tap lacks the bytes `[from, until)` of the client's stream, which the
+    /// server may not have read; its FIN counts as one.
+    NeedUnread {
+        conn: ConnId,
+        from: u64,
+        until: u64,
     },
 
     // member <-> edge
@@ -282,6 +305,7 @@ impl<'a> Message<'a> {
                 world.len() <= WORLD_PARTS_MAX
                     && world.iter().all(|part| part.name.len() <= WORLD_NAME_BYTES_MAX)
             }
+            Self::Unread { bytes, .. } => bytes.len() <= UNREAD_BYTES_MAX,
             Self::Announce { tunnels, services, .. } => {
                 tunnels.len() <= 2 && services.len() <= OFFERS_MAX
             }
@@ -327,5 +351,17 @@ mod tests {
             Message::decode(&encoded(vec![part("x"); WORLD_PARTS_MAX + 1])),
             Err(BadMessage)
         );
+    }
+
+    #[test]
+    fn unread_bytes_are_bounded() {
+        let bytes = vec![7; UNREAD_BYTES_MAX + 1];
+        let encoded = |bytes| {
+            let mut out = Vec::new();
+            Message::Unread { conn: ConnId(1), offset: 5, bytes, last: false }.encode(&mut out);
+            out
+        };
+        assert!(Message::decode(&encoded(&bytes[1..])).is_ok());
+        assert_eq!(Message::decode(&encoded(&bytes)), Err(BadMessage));
     }
 }

@@ -155,4 +155,8 @@ pub struct ConnEntry {
     pub pid: AtomicI32,
     /// 1 = the server has seen the client's end of stream.
     pub eof: AtomicU32,
+    /// Not 0 while the daemon holds a duplicate of `fd`. The server's last close
+    /// waits for its end: a socket that outlives the server's descriptor would
+    /// still be reported by the server's epoll sets.
+    pub borrowed: AtomicU32,
 }

@@ -516,6 +516,8 @@ impl Follower {
             ("refused_full", c.refused_full),
             ("needs", c.needs),
             ("conflicts", c.conflicts),
+            ("unread_asked", c.unread_asked),
+            ("unread_filled", c.unread_filled),
             ("malformed", self.malformed),
         ];
         count(&mut node.status.counters, "tap", &of);

@@ -2,6 +2,7 @@
 //! backup; what it confirms lets the server write and the gate acknowledge.
 
 mod alone;
+mod unread;
 
 use super::beats::Beats;
 use super::member::{End, Node, ROLE, count, mapped};
@@ -18,7 +19,7 @@ use holdfast_linux::link::Link;
 use holdfast_linux::neighbour::Announcer;
 use holdfast_linux::raw::RawSender;
 use holdfast_linux::spawn::Server;
-use holdfast_replica::primary::{Primary, PrimaryOutput};
+use holdfast_replica::primary::{Peeked, Primary, PrimaryOutput, Wanted};
 use holdfast_replica::{Broken, Nanos};
 use holdfast_wire::message::{ConnId, ConnKey, ConnProgress, Message};
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
@@ -129,6 +130,10 @@ impl PrimaryOutput for Hands<'_> {
         let bytes = self.server.memory.bytes(pos, len);
         into.extend_from_slice(bytes);
         bytes.len() == len
+    }
+
+    fn peek(&mut self, wanted: &Wanted, into: &mut Vec<u8>) -> Peeked {
+        unread::peek(self.gate, self.server, wanted, into)
     }
 
     fn broken(&mut self, reason: &Broken) {
@@ -489,6 +494,7 @@ impl Loop {
                 snd_nxt: slot.snd_nxt,
                 right_edge: slot.last_edge,
                 tsval: slot.tsval,
+                rcv_nxt: slot.rcv_nxt,
             };
             if !slot.held_synack && conn.told != Some(progress) {
                 conn.told = Some(progress);
@@ -565,6 +571,7 @@ impl Loop {
         let c = *self.machine.counters();
         let of = [
             ("repairs", c.repairs),
+            ("peeked_bytes", c.peeked),
             ("refused_full", c.refused_full),
             ("accepts_unknown", c.accepts_unknown),
         ];

@@ -29,6 +29,20 @@ pub fn in_namespace<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
+/// What the client's kernel has counted so far, by its name in `nstat` without
+/// `TcpExt`.
+pub fn tcp_counter(testbed: &Testbed, name: &str) -> u64 {
+    let text = on_client(testbed, || std::fs::read_to_string("/proc/thread-self/net/netstat"));
+    let text = text.expect("it is there");
+    let lines: Vec<Vec<&str>> = text
+        .lines()
+        .filter(|line| line.starts_with("TcpExt:"))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let at = lines[0].iter().position(|known| *known == name).expect("a counter");
+    lines[1][at].parse().expect("a number")
+}
+
 /// The service on a port, over IPv4.
 pub fn service(port: u16) -> SocketAddr {
     SocketAddr::new(addresses::SERVICE_V4.parse().expect("an address"), port)

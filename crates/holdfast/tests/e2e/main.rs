@@ -36,6 +36,7 @@ mod the_edge_works_without_its_daemon;
 mod the_matrix;
 mod threads_are_replicated;
 mod transit;
+mod unread_bytes_do_not_wait_for_the_client;
 mod wire;
 mod without_output_commit_the_shared_counter_is_wrong;
 mod world;

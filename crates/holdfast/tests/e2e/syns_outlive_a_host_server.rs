@@ -1,7 +1,7 @@
 //! Clients that connect while a host server dies: their SYNs are lost with it, and
 //! the edge gives them to another one before anybody repeats them.
 
-use crate::client::on_client;
+use crate::client::tcp_counter;
 use crate::spread_world::{Client, Server, service};
 use crate::world::{binary, limit};
 use holdfast_lab::testbed::spread::{SpreadGroup, SpreadOptions};
@@ -13,15 +13,7 @@ const CLIENTS: usize = 32;
 
 /// How many SYNs the client's kernel has repeated.
 fn repeated(testbed: &Testbed) -> u64 {
-    let text = on_client(testbed, || std::fs::read_to_string("/proc/thread-self/net/netstat"));
-    let text = text.expect("it is there");
-    let lines: Vec<Vec<&str>> = text
-        .lines()
-        .filter(|line| line.starts_with("TcpExt:"))
-        .map(|line| line.split_whitespace().collect())
-        .collect();
-    let at = lines[0].iter().position(|name| *name == "TCPSynRetrans").expect("a counter");
-    lines[1][at].parse().expect("a number")
+    tcp_counter(testbed, "TCPSynRetrans")
 }
 
 #[test]

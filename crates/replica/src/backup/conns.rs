@@ -61,7 +61,11 @@ impl Backup {
         let verdict = conn.tap.accept(now, segment);
         self.tap_bytes = self.tap_bytes + conn.tap.stream.held_bytes() - before;
         self.counters.note(verdict);
-        (verdict == Verdict::Grown).then_some(conn.id)
+        let (id, end) = (conn.id, conn.tap.stream.end());
+        if verdict == Verdict::Kept {
+            self.note_gap(now, id, end);
+        }
+        (verdict == Verdict::Grown).then_some(id)
     }
 
     fn tap_unknown(&mut self, now: Nanos, segment: &TapSegment<'_>) {
@@ -196,6 +200,7 @@ impl Backup {
             self.by_key.remove(&conn.record.key);
         }
         self.dirty.remove(&id);
+        self.gaps.remove(id);
         self.tap_bytes = self.tap_bytes.saturating_sub(conn.tap.stream.held_bytes());
         let Some(accept) = conn.accept else { return };
         out.gone(accept);
@@ -224,6 +229,10 @@ impl Backup {
         }
         if let Some(accept) = conn.accept {
             out.acked(accept, snd_una);
+        }
+        if conn.tap.is_behind() {
+            let at = conn.tap.stream.end();
+            self.note_gap(now, new.conn, at);
         }
     }
 

@@ -21,7 +21,11 @@ pub struct Counters {
     pub needs: u64,
     /// Reads whose hash contradicts the tap.
     pub conflicts: u64,
-    /// Payloads that were no longer needed.
+    /// Questions for bytes that the server may not have read.
+    pub unread_asked: u64,
+    /// Answers by which a stream grew.
+    pub unread_filled: u64,
+    /// Payloads and answers that were no longer needed.
     pub payloads_late: u64,
     /// Messages that came after the end, or that are not for a backup.
     pub messages_late: u64,

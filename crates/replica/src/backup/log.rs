@@ -58,6 +58,10 @@ impl Log {
         (self.queue.len(), self.queue_bytes)
     }
 
+    pub(super) fn is_stalled(&self) -> bool {
+        self.stall.is_some()
+    }
+
     pub(super) fn waits_for(&self, conn: ConnId) -> bool {
         self.stall.as_ref().is_some_and(|stall| stall.conn == Some(conn))
     }

@@ -1,3 +1,5 @@
+mod unread;
+
 use super::*;
 use crate::LAG_MAX;
 use crate::promotion::{Diverged, ManifestConn, PromotionOutput, Restore, Why};
@@ -17,6 +19,7 @@ enum Effect {
     ConnOk(ConnId),
     Held(Vec<(ConnId, SeqNo)>),
     Need(u64, u32),
+    NeedUnread(u64, u64),
     Replay(u8, Vec<u8>),
     Acked(u32, u64),
     Gone(u32),
@@ -38,6 +41,7 @@ impl BackupOutput for Notes {
             Message::ConnOk { conn } => Effect::ConnOk(*conn),
             Message::Held { conns } => Effect::Held(conns.clone()),
             Message::Need { frame, index } => Effect::Need(*frame, *index),
+            Message::NeedUnread { conn: ID, from, until } => Effect::NeedUnread(*from, *until),
             other => panic!("a backup does not say {other:?}"),
         });
     }
@@ -234,7 +238,7 @@ fn a_lost_tap_is_repaired_after_a_short_wait() {
     assert_eq!(case.take(), []);
     case.backup.handle_timeout(NEED_AFTER, &mut case.notes);
     assert_eq!(case.take(), [Effect::Need(2, 1)]);
-    assert_eq!(case.backup.next_deadline(), None);
+    assert_eq!(case.backup.next_deadline(), Some(UNREAD_AFTER), "should the bytes be unread");
     case.message(&Message::Payload { frame: 2, index: 1, bytes: b"hello" });
     case.flush();
     let result = Effect::Replay(Op::Result as u8, vec![]);
@@ -362,6 +366,7 @@ fn progress_never_goes_back() {
             snd_nxt: iss.plus(50),
             right_edge: SeqNo(5),
             tsval: 0,
+            rcv_nxt: SeqNo(1000),
         };
         case.message(&Message::Progress { conns: vec![progress] });
         assert_eq!(case.take(), [Effect::Acked(1, expected)]);
@@ -456,8 +461,14 @@ impl PromotionOutput for Nothing {
 
 fn arbitrary_message(kind: u8, number: u64, bytes: &[u8]) -> Message<'_> {
     let seq = SeqNo(number as u32);
-    let progress =
-        ConnProgress { conn: ID, snd_una: seq, snd_nxt: seq, right_edge: seq, tsval: seq.0 };
+    let progress = ConnProgress {
+        conn: ID,
+        snd_una: seq,
+        snd_nxt: seq,
+        right_edge: seq,
+        tsval: seq.0,
+        rcv_nxt: seq,
+    };
     match kind {
         0 | 1 => Message::Frame { number: number % 8, records: bytes },
         2 => Message::Payload { frame: number % 8, index: 0, bytes },
@@ -465,6 +476,12 @@ fn arbitrary_message(kind: u8, number: u64, bytes: &[u8]) -> Message<'_> {
         4 => Message::Gone { conn: ID },
         5 => Message::Progress { conns: vec![progress] },
         6 => Message::ServerDied { last: number },
+        7 => Message::Unread {
+            conn: ID,
+            offset: number % 200,
+            bytes,
+            last: number.is_multiple_of(3),
+        },
         _ => Message::FrameOk { number },
     }
 }
@@ -473,12 +490,12 @@ proptest! {
     #[test]
     fn arbitrary_messages_and_segments_never_panic(
         inputs in proptest::collection::vec(
-            (0_u8..10, any::<u64>(), proptest::collection::vec(0_u8..18, 0..120)), 0..60),
+            (0_u8..11, any::<u64>(), proptest::collection::vec(0_u8..18, 0..120)), 0..60),
     ) {
         let mut case = Case::accepted();
         for (n, (kind, number, bytes)) in inputs.iter().enumerate() {
-            let now = Nanos(n as u64 * 100_000);
-            if *kind < 8 {
+            let now = Nanos(n as u64 * 400_000);
+            if *kind < 9 {
                 case.backup.handle_message(now, &arbitrary_message(*kind, *number, bytes), &mut case.notes);
             } else {
                 case.backup.handle_segment(now, &segment(*number as u32 % 200, bytes), &mut case.notes);

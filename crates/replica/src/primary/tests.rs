@@ -7,6 +7,7 @@ use zerocopy::{FromBytes, IntoBytes};
 enum Effect {
     Frame(u64, Vec<u8>),
     Payload(u64, u32, Vec<u8>),
+    Unread(u64, Vec<u8>, bool),
     Other(Vec<u8>),
     Open(u64),
     Refuse(u64),
@@ -19,6 +20,9 @@ enum Effect {
 #[derive(Default)]
 struct Notes {
     log: Vec<u8>,
+    /// What the kernel shows of whatever is wanted, and what was wanted.
+    unread: Option<(Vec<u8>, Peeked)>,
+    wanted: Vec<Wanted>,
     effects: Vec<Effect>,
 }
 
@@ -28,6 +32,9 @@ impl PrimaryOutput for Notes {
             Message::Frame { number, records } => Effect::Frame(*number, records.to_vec()),
             Message::Payload { frame, index, bytes } => {
                 Effect::Payload(*frame, *index, bytes.to_vec())
+            }
+            Message::Unread { offset, bytes, last, .. } => {
+                Effect::Unread(*offset, bytes.to_vec(), *last)
             }
             other => {
                 let mut bytes = Vec::new();
@@ -56,6 +63,12 @@ impl PrimaryOutput for Notes {
         let bytes = self.log.get(pos as usize..(pos as usize).saturating_add(len));
         into.extend_from_slice(bytes.unwrap_or_default());
         bytes.is_some()
+    }
+    fn peek(&mut self, wanted: &Wanted, into: &mut Vec<u8>) -> Peeked {
+        self.wanted.push(*wanted);
+        let Some((bytes, peeked)) = &self.unread else { return Peeked::Nothing };
+        into.extend(bytes);
+        *peeked
     }
     fn broken(&mut self, _: &Broken) {
         self.effects.push(Effect::Broken);
@@ -148,6 +161,36 @@ fn frames_name_the_connection_and_leave_tapped_payload_out() {
         primary.handle_message(Nanos(0), &Message::Need { frame, index }, &mut notes);
     }
     assert_eq!((notes.take().len(), primary.counters().needs_ignored), (0, 2));
+}
+
+#[test]
+fn every_question_for_unread_bytes_is_answered() {
+    let (mut primary, mut notes) = accepted(1000);
+    let ask = |id, until| Message::NeedUnread { conn: ConnId(id), from: 40, until };
+    let asked = |primary: &mut Primary, notes: &mut Notes, id, until| {
+        primary.handle_message(Nanos(0), &ask(id, until), notes);
+        notes.take()
+    };
+    let nothing = || [Effect::Unread(40, vec![], false)];
+    // Not accepted yet, and unknown.
+    assert_eq!(asked(&mut primary, &mut notes, 9, 50), nothing());
+    assert_eq!(asked(&mut primary, &mut notes, 8, 50), nothing());
+    assert_eq!(notes.wanted, []);
+    notes.feed(&mut primary, 0);
+    notes.take();
+    assert_eq!(asked(&mut primary, &mut notes, 9, 50), nothing());
+    notes.unread = Some((b"hello".to_vec(), Peeked::Bytes));
+    let found = |last| [Effect::Unread(40, b"hello".to_vec(), last)];
+    assert_eq!(asked(&mut primary, &mut notes, 9, 50), found(false));
+    notes.unread = Some((b"hello".to_vec(), Peeked::Last));
+    assert_eq!(asked(&mut primary, &mut notes, 9, u64::MAX), found(true));
+    let wanted =
+        |until| Wanted { conn: ConnId(9), accept: 1, socket: 900, from: 40, until: 40 + until };
+    assert_eq!(notes.wanted, [wanted(10), wanted(10), wanted(UNREAD_BYTES_MAX as u64)]);
+    assert_eq!(primary.counters().peeked, 10);
+    primary.handle_server_died(Nanos(0), &mut notes);
+    notes.take();
+    assert_eq!(asked(&mut primary, &mut notes, 9, 50), [], "nobody holds the descriptor any more");
 }
 
 #[test]
@@ -294,7 +337,7 @@ proptest! {
         ok: u64,
     ) {
         let mut primary = Primary::new(0);
-        let mut notes = Notes { log, effects: Vec::new() };
+        let mut notes = Notes { log, ..Notes::default() };
         primary.handle_synack(Nanos(0), ConnId(1), 100, record(1), &mut notes);
         notes.feed(&mut primary, 0);
         for (frame, index) in needs {

@@ -395,7 +395,7 @@ proptest! {
         keep_from in 0_u64..50, shut in 0_u32..2, with_bounds: bool,
     ) {
         let mut conn = planned(Some(1));
-        let progress = ConnProgress { conn: ID, snd_una: ISS.plus(1 + una), snd_nxt: ISS.plus(1 + una), right_edge: IRS, tsval: 0 };
+        let progress = ConnProgress { conn: ID, snd_una: ISS.plus(1 + una), snd_nxt: ISS.plus(1 + una), right_edge: IRS, tsval: 0, rcv_nxt: IRS };
         conn.tap.note_progress(&progress, una);
         conn.snd_una = una;
         let replica = ManifestConn { keep_from, shut, ..replica() };

@@ -76,6 +76,44 @@ fn a_lone_fin_grows_the_held_part() {
 }
 
 #[test]
+fn what_the_primary_holds_replaces_what_was_tapped() {
+    let mut tap = tap();
+    tap.accept(Nanos(0), &segment(0, b"ab"));
+    tap.accept(Nanos(0), &segment(3, b"XYZ"));
+    tap.accept(Nanos(0), &TapSegment { fin: true, ..segment(9, b"") });
+    assert_eq!(tap.missing(), Some((2, 3)));
+    assert!(!tap.note_unread(3, b"beyond the hole", false));
+    assert!(!tap.note_unread(2, b"", false), "nothing is no answer");
+    assert!(tap.note_unread(1, b"bcde", false));
+    assert_eq!(tap.stream.range(0, 6).map(|pieces| pieces.concat()), Some(b"abcdeZ".to_vec()));
+    assert_eq!(tap.missing(), Some((6, 10)));
+    // A FIN that lies before what the primary has is none.
+    assert!(tap.note_unread(6, b"ghijk", false));
+    assert_eq!((tap.missing(), tap.fin), (None, None));
+    // What was consumed meanwhile stays so.
+    tap.stream.consume_to(8);
+    assert!(tap.note_unread(5, b"fghijkl", true));
+    assert_eq!(tap.stream.range(8, 4).map(|pieces| pieces.concat()), Some(b"ijkl".to_vec()));
+    assert_eq!((tap.missing(), tap.fin_held(), tap.raws().count()), (None, true, 0));
+}
+
+#[test]
+fn what_the_primary_holds_lies_within_the_window() {
+    let mut tap = tap();
+    let edge = 65535 << 2;
+    let bytes = vec![7; 300_000];
+    assert!(tap.note_unread(0, &bytes, true));
+    assert_eq!((tap.stream.end(), tap.fin), (edge, None), "the FIN behind the cut is no FIN");
+    assert!(!tap.note_unread(u64::MAX, b"far", true));
+    tap.right_edge = u64::MAX;
+    while tap.stream.end() < STREAM_BYTES_MAX as u64 {
+        assert!(tap.note_unread(tap.stream.end(), &bytes, false));
+    }
+    assert!(!tap.note_unread(tap.stream.end(), &bytes, false));
+    assert_eq!(tap.stream.held_bytes(), STREAM_BYTES_MAX);
+}
+
+#[test]
 fn only_the_exact_number_resets() {
     let mut tap = tap();
     tap.accept(Nanos(0), &segment(0, b"abc"));

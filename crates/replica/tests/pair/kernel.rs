@@ -2,6 +2,7 @@
 //! acknowledges up to what is stable, sends at once and repeats on a timer.
 
 use crate::client::{Packet, Segment};
+use holdfast_replica::primary::Peeked;
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::seq::SeqNo;
 
@@ -52,7 +53,7 @@ impl Socket {
         }
     }
 
-    fn received(&self) -> u64 {
+    pub fn received(&self) -> u64 {
         self.read + self.unread.len() as u64 + u64::from(self.client_fin)
     }
 
@@ -104,6 +105,22 @@ impl Socket {
         let bytes: Vec<u8> = self.unread.drain(..len).collect();
         self.read += bytes.len() as u64;
         bytes
+    }
+
+    /// What is unread of `[from, until)`; a FIN counts as one byte.
+    pub fn peek(&self, from: u64, until: u64, into: &mut Vec<u8>) -> Peeked {
+        let end = self.read + self.unread.len() as u64;
+        if self.closed || from < self.read || from > end {
+            return Peeked::Nothing;
+        }
+        let until = until.clamp(from, end);
+        into.clear();
+        into.extend(&self.unread[(from - self.read) as usize..(until - self.read) as usize]);
+        match (self.client_fin && until == end, into.is_empty()) {
+            (true, _) => Peeked::Last,
+            (false, true) => Peeked::Nothing,
+            (false, false) => Peeked::Bytes,
+        }
     }
 
     pub fn write(&mut self, bytes: &[u8], depends: u64, out: &mut Vec<Packet>) {

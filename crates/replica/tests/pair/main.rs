@@ -61,6 +61,17 @@ fn the_tap_loses_and_reorders_and_reads_are_repaired() {
 }
 
 #[test]
+fn what_the_tap_loses_and_the_server_has_not_read_is_fetched() {
+    let filled: u64 = (0..40)
+        .map(|seed| {
+            let world = run(Profile::calm(seed)).unwrap_or_else(|line| panic!("{line}"));
+            world.unread_filled()
+        })
+        .sum();
+    assert!(filled > 20, "only {filled} gaps were filled");
+}
+
+#[test]
 fn every_connection_survives_the_primary_host_at_every_boundary() {
     sweep(0..SEEDS, Victim::PrimaryHost);
 }

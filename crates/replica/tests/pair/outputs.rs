@@ -2,10 +2,11 @@
 //! replica, which executes what the backup's machine replays.
 
 use crate::check::Checker;
+use crate::kernel::Socket;
 use crate::server::App;
 use holdfast_replica::Broken;
 use holdfast_replica::backup::BackupOutput;
-use holdfast_replica::primary::PrimaryOutput;
+use holdfast_replica::primary::{Peeked, PrimaryOutput, Wanted};
 use holdfast_replica::promotion::ManifestConn;
 use holdfast_wire::hash::hash;
 use holdfast_wire::log::{AcceptInfo, Header, Op};
@@ -27,6 +28,7 @@ pub enum PrimaryEffect {
 
 pub struct PrimaryCollector<'a> {
     pub log: &'a [u8],
+    pub sockets: &'a BTreeMap<ConnId, Socket>,
     pub effects: Vec<PrimaryEffect>,
 }
 
@@ -60,6 +62,13 @@ impl PrimaryOutput for PrimaryCollector<'_> {
         let bytes = self.log.get(pos as usize..pos as usize + len);
         into.extend_from_slice(bytes.unwrap_or_default());
         bytes.is_some()
+    }
+    fn peek(&mut self, wanted: &Wanted, into: &mut Vec<u8>) -> Peeked {
+        let socket = self.sockets.get(&wanted.conn);
+        let Some(socket) = socket.filter(|socket| socket.accept == Some(wanted.accept)) else {
+            return Peeked::Nothing;
+        };
+        socket.peek(wanted.from, wanted.until, into)
     }
     fn broken(&mut self, reason: &Broken) {
         self.effects.push(PrimaryEffect::Failed(reason.to_string()));

@@ -4,10 +4,15 @@
 use crate::outputs::KEY;
 use crate::profile::At;
 use crate::world::{Event, World};
+use holdfast_replica::Nanos;
 use holdfast_wire::hash::hash;
 use holdfast_wire::log::{AcceptInfo, Header, LAZY, Op, TAPPED, record_len};
 use holdfast_wire::message::ConnId;
 use zerocopy::IntoBytes;
+
+/// Once in so many steps the server does nothing for up to this long.
+const PAUSE_ONE_IN: u64 = 12;
+const PAUSE_MAX_NS: u64 = 25_000_000;
 
 /// What the model server does next; at most one record per step.
 pub enum Doing {
@@ -49,8 +54,13 @@ impl World {
     }
 
     pub fn server_step(&mut self) {
-        if !self.primary.server_alive {
+        if !self.primary.server_alive || self.now < self.primary.busy_until {
             return;
+        }
+        if self.rng.one_in(PAUSE_ONE_IN) {
+            let pause = self.rng.below(PAUSE_MAX_NS);
+            self.primary.busy_until = self.now.plus(Nanos(pause));
+            return self.schedule(pause, Event::Server);
         }
         let tail = self.primary.log.len() as u64;
         let next = match std::mem::replace(&mut self.primary.doing, Doing::Idle) {

@@ -55,6 +55,8 @@ pub struct PrimaryHost {
     pub fin_allowed: BTreeSet<ConnId>,
     pub app: App,
     pub doing: Doing,
+    /// The server does nothing until then.
+    pub busy_until: Nanos,
 }
 
 pub struct BackupHost {
@@ -129,6 +131,11 @@ impl World {
 
     pub fn repairs(&self) -> u64 {
         self.primary.machine.counters().repairs
+    }
+
+    /// Streams that grew by what the primary's server had not read.
+    pub fn unread_filled(&self) -> u64 {
+        self.backup.machine.counters().unread_filled
     }
 
     pub fn run(&mut self) {
@@ -325,6 +332,7 @@ impl World {
             snd_nxt: socket.iss.plus(1 + socket.snd_nxt + u64::from(socket.fin_sent)),
             right_edge: ack.ack.plus(WINDOW),
             tsval: 1000,
+            rcv_nxt: socket.irs.plus(1 + socket.received()),
         };
         if socket.is_over() {
             self.with_primary(|machine, now, out| machine.handle_gone(now, id, out));
@@ -363,7 +371,11 @@ impl World {
         if !self.primary.daemon_alive {
             return;
         }
-        let mut out = PrimaryCollector { log: &self.primary.log, effects: Vec::new() };
+        let mut out = PrimaryCollector {
+            log: &self.primary.log,
+            sockets: &self.primary.sockets,
+            effects: Vec::new(),
+        };
         f(&mut self.primary.machine, self.now, &mut out);
         for effect in out.effects {
             self.apply(effect);
@@ -464,6 +476,12 @@ impl World {
         }
         match Message::decode(bytes) {
             Ok(message) => {
+                if let Message::Unread { conn, offset, bytes, last } = &message
+                    && let Some(socket) = self.primary.sockets.get(conn)
+                {
+                    let len = bytes.len() as u64 + u64::from(*last);
+                    self.checker.arrives_at(&socket.key, *offset, len);
+                }
                 self.with_backup(|machine, now, out| machine.handle_message(now, &message, out))
             }
             Err(why) => self.failures.push(why.to_string()),
@@ -521,6 +539,7 @@ impl PrimaryHost {
             fin_allowed: BTreeSet::new(),
             app: App::default(),
             doing: Doing::Idle,
+            busy_until: Nanos(0),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::packet::{ACK, Packet};
 use holdfast_wire::log::{AcceptInfo, Header, Op, TAPPED};
-use holdfast_wire::message::{ConnKey, ConnRecord};
+use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,6 +52,7 @@ pub struct Held {
     told: BTreeSet<(ConnKey, u32)>,
     accepts: BTreeMap<u32, (ConnKey, u32)>,
     newest: BTreeMap<ConnKey, (u32, u32)>,
+    ids: BTreeMap<ConnId, (ConnKey, u32)>,
     /// Clients that have ended, and acknowledged their server's end.
     over: BTreeMap<ConnKey, SeqNo>,
     records: u64,
@@ -97,11 +98,19 @@ impl Held {
         arrived.ranges.insert(at(from), at(until));
     }
 
-    pub fn conn_taken(&mut self, record: &ConnRecord) {
+    pub fn conn_taken(&mut self, conn: ConnId, record: &ConnRecord) {
+        self.ids.insert(conn, (record.key, record.irs.0));
         self.told.insert((record.key, record.iss.0));
         self.newest.insert(record.key, (record.iss.0, record.irs.0));
         let arrived = self.streams.entry((record.key, record.irs.0)).or_default();
         arrived.iss = Some(record.iss);
+    }
+
+    pub fn unread_taken(&mut self, conn: ConnId, offset: u64, len: u64) {
+        let arrived = self.ids.get(&conn).and_then(|life| self.streams.get_mut(life));
+        if let Some(arrived) = arrived {
+            arrived.ranges.insert(offset, offset + len);
+        }
     }
 
     pub fn record_taken(&mut self, header: &Header, payload: &[u8]) {
