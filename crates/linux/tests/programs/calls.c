@@ -1,22 +1,20 @@
 // A line server that makes calls whose results differ from machine to machine
 // and from run to run, and tells its client what came of them.
 #define _GNU_SOURCE
+#include "listen.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -126,14 +124,10 @@ static int children(char *out) {
 }
 
 int main(int count, char **arguments) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(arguments[count - 1]))};
     struct sigaction action = {.sa_handler = on_signal};
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     sigaction(SIGUSR1, &action, NULL);
     sigaction(SIGALRM, &action, NULL);
-    int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(listener, (void *)&at, sizeof at) || listen(listener, 16)) return 1;
+    int listener = listen_at(arguments[count - 1]);
     for (;;) {
         char line[4096];
         int fd = accept(listener, NULL, NULL);

@@ -1,10 +1,8 @@
 // A line server that reads clocks all the time, in two threads, and answers with
 // a sum of what the one that serves has seen: the replica must see the same.
-#include <netinet/in.h>
+#include "listen.h"
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <sys/socket.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,11 +36,7 @@ static void *beside(void *unused) {
 }
 
 int main(int argc, char **arguments) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(arguments[argc - 1]))};
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(listener, (void *)&at, sizeof at) || listen(listener, 16)) return 1;
+    int listener = listen_at(arguments[argc - 1]);
     pthread_t thread;
     pthread_create(&thread, NULL, beside, NULL);
     for (;;) {

@@ -1,13 +1,11 @@
 // A line server that makes calls the shim cannot see, as each line asks.
 #define _GNU_SOURCE
-#include <netinet/in.h>
+#include "listen.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -65,11 +63,7 @@ static long answer(const char *line) {
 }
 
 int main(int count, char **arguments) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(arguments[count - 1]))};
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(listener, (void *)&at, sizeof at) || listen(listener, 16)) return 1;
+    int listener = listen_at(arguments[count - 1]);
     for (;;) {
         char line[200];
         int fd = accept(listener, NULL, NULL);

@@ -1,11 +1,9 @@
 // A line server that counts in four threads without a lock, and tells what it
 // counted: the replica cannot know how often they came between each other.
-#include <netinet/in.h>
+#include "listen.h"
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 enum { STEPS = 2000 };
@@ -22,11 +20,7 @@ static void *add(void *unused) {
 }
 
 int main(int argc, char **arguments) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(arguments[argc - 1]))};
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(listener, (void *)&at, sizeof at) || listen(listener, 16)) return 1;
+    int listener = listen_at(arguments[argc - 1]);
     for (;;) {
         char line[64];
         int fd = accept(listener, NULL, NULL);

@@ -2,16 +2,14 @@
 // makes rounds of work whose outcome depends on who came first, and is answered
 // with a digest of the order in which all threads have come so far.
 #define _GNU_SOURCE
+#include "listen.h"
 #include <errno.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <threads.h>
 #include <time.h>
 #include <unistd.h>
@@ -206,12 +204,8 @@ static int answer(char *line) {
 }
 
 int main(int count, char **arguments) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(arguments[count - 1]))};
     pthread_t thread;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(listener, (void *)&at, sizeof at) || listen(listener, 16)) return 1;
+    int listener = listen_at(arguments[count - 1]);
     pthread_spin_init(&spin, 0);
     pthread_barrier_init(&barrier, NULL, WORKERS);
     mtx_init(&c11, mtx_timed);
