@@ -28,7 +28,7 @@ static __always_inline int set_tcp_half(struct __sk_buff *skb, const struct pack
 	return bpf_skb_store_bytes(skb, p->l4 + field, &new, 2, 0);
 }
 
-static __always_inline int clear_fin(struct __sk_buff *skb, const struct packet *p)
+static __always_inline int clear_flag(struct __sk_buff *skb, const struct packet *p, __u8 flag)
 {
 	__u8 word[2] = { (p->tcp_header / 4) << 4, p->flags };
 	__be16 old, new;
@@ -37,9 +37,24 @@ static __always_inline int clear_fin(struct __sk_buff *skb, const struct packet 
 	if (bpf_skb_load_bytes(skb, p->l4 + 12, word, 2))
 		return -1;
 	__builtin_memcpy(&old, word, 2);
-	word[1] &= ~TCP_FIN;
+	word[1] &= ~flag;
 	__builtin_memcpy(&new, word, 2);
 	return set_tcp_half(skb, p, 12, old, new);
+}
+
+/* Urgent bytes become bytes like any other, as RFC 6093 §5 wants applications to
+ * take them: whether a kernel takes such a byte out of the stream depends on what
+ * was read before, which no copy of the stream can know. */
+static __always_inline int clear_urgent(struct __sk_buff *skb, struct packet *p)
+{
+	__u32 at = offsetof(struct tcphdr, urg_ptr);
+	__be16 old;
+
+	if (bpf_skb_load_bytes(skb, p->l4 + at, &old, 2) || clear_flag(skb, p, TCP_URG) ||
+	    set_tcp_half(skb, p, at, old, 0))
+		return -1;
+	p->flags &= ~TCP_URG;
+	return 0;
 }
 
 /* Overwrites the SACK option with NOPs, in the packet and in `o`. */

@@ -67,6 +67,39 @@ static __always_inline int address_frame(struct __sk_buff *skb, const struct edg
 	return bpf_skb_store_bytes(skb, 0, addresses, ETH_ADDRESSES, 0);
 }
 
+/* NOP, NOP, timestamps: the options of nearly every segment. */
+#define USUAL_OPTIONS bpf_htonl(0x0101080a)
+#define USUAL_OPTIONS_BYTES 12
+
+/* Would a server's kernel, which has no keys, look at this at all? It drops a wrong
+ * IPv4 header checksum, signed segments and options of impossible length; a backup
+ * that took them would give its server other bytes than the primary's. */
+static __always_inline int is_sound(struct __sk_buff *skb, const struct packet *p)
+{
+	struct tcp_options o = {};
+	__be32 first = 0;
+
+	if (!p->v6) {
+		__be32 header[IPV4_HEADER / 4];
+		__u32 sum;
+
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, header, sizeof(header)))
+			return 0;
+		sum = bpf_csum_diff(0, 0, header, sizeof(header), 0);
+		sum = (sum & 0xffff) + (sum >> 16);
+		if (((sum & 0xffff) + (sum >> 16)) != 0xffff)
+			return 0;
+	}
+	if (p->tcp_header == TCP_HEADER)
+		return 1;
+	if (p->tcp_header == TCP_HEADER + USUAL_OPTIONS_BYTES &&
+	    !bpf_skb_load_bytes(skb, p->l4 + TCP_HEADER, &first, sizeof(first)) &&
+	    first == USUAL_OPTIONS)
+		return 1;
+	options_of(skb, p, &o);
+	return !o.cut && !o.is_signed;
+}
+
 /* Copies what carries information for the tap: payload, SYN, FIN and RST. */
 static __always_inline void copy_to_backups(struct __sk_buff *skb, const struct packet *p,
 					    __u32 current)
@@ -103,14 +136,18 @@ static __always_inline int track_client(const struct packet *p)
 	flow->seen_ns = bpf_ktime_get_coarse_ns();
 	if (p->flags & TCP_SYN) /* the tuple may be on its way to a new life */
 		return 1;
-	if (AFTER(p->seq, flow->right_edge) ||
-	    ((p->flags & TCP_ACK) && AFTER(p->ack, flow->seq_end)))
+	if (!(flow->flags & FLOW_LEARNT) &&
+	    (AFTER(p->seq, flow->right_edge) ||
+	     ((p->flags & TCP_ACK) && AFTER(p->ack, flow->seq_end))))
 		return 0;
 	/* What begins before the window may still bring new bytes. */
 	if (AFTER(flow->server_ack, p->seq + 1))
 		return 1;
 	if (p->flags & TCP_RST) {
-		flow->flags |= FLOW_RESET;
+		/* Any other is answered with a challenge (RFC 5961 §3.2), and the
+		 * connection goes on. */
+		if (p->seq == flow->server_ack)
+			flow->flags |= FLOW_RESET;
 		return 1;
 	}
 	if (!(p->flags & TCP_ACK))
@@ -155,12 +192,14 @@ int edge_client(struct __sk_buff *skb)
 	to = member(current);
 	if (p.ttl <= 1 && to) /* the stack answers with ICMP Time Exceeded */
 		return PASS;
-	if (decrement_ttl(skb, &p))
+	if (decrement_ttl(skb, &p) || ((p.flags & TCP_URG) && clear_urgent(skb, &p)))
 		return steal(EDGE_ODD);
 	recover_see(skb, &p, RECOVER_INTO);
 	/* The server's kernel answers what it cannot take with an ACK (RFC 5961 §5);
 	 * a backup, which knows less, might take it for the client's. */
-	if (track_client(&p))
+	if (!is_sound(skb, &p))
+		count(EDGE_MALFORMED);
+	else if (track_client(&p))
 		copy_to_backups(skb, &p, current);
 	else
 		count(EDGE_IMPLAUSIBLE);
@@ -191,18 +230,25 @@ static __always_inline int arp_claims(struct __sk_buff *skb)
 /* Does neighbour discovery (RFC 4861 §4.3-4.5) speak about a service address? */
 static __always_inline int nd_claims(struct __sk_buff *skb, const struct packet *p)
 {
-	__u8 address[16], type;
+	__u8 address[16], type, head[2] = { p->protocol, 0 };
+	__u32 at = p->l4;
 
-	if (p->protocol != IPPROTO_ICMPV6 || bpf_skb_load_bytes(skb, p->l4, &type, 1))
+	/* Hosts look behind an extension header too (RFC 8200 §4.2). */
+	if (is_extension(p->protocol)) {
+		if (bpf_skb_load_bytes(skb, p->l4, head, sizeof(head)))
+			return 0;
+		at += 8 * (head[1] + 1);
+	}
+	if (head[0] != IPPROTO_ICMPV6 || bpf_skb_load_bytes(skb, at, &type, 1))
 		return 0;
 	if (type < ND_SOLICIT || type > ND_REDIRECT)
 		return 0;
-	if (bpf_skb_load_bytes(skb, p->l4 + 8, address, 16))
+	if (bpf_skb_load_bytes(skb, at + 8, address, 16))
 		return 0;
 	if (is_address(address))
 		return 1;
 	/* A redirect names the destination after its target. */
-	return type == ND_REDIRECT && !bpf_skb_load_bytes(skb, p->l4 + 24, address, 16) &&
+	return type == ND_REDIRECT && !bpf_skb_load_bytes(skb, at + 24, address, 16) &&
 	       is_address(address);
 }
 
@@ -229,6 +275,24 @@ static __always_inline int start_flow(const struct packet *p, const struct tcp_o
 	flow.client_ack = p->seq;
 	flow.wscale = o->wscale;
 	return bpf_map_update_elem(&edge_flows, key, &flow, BPF_ANY) == 0;
+}
+
+/* A flow that is older than this table, such as after the edge's host was started
+ * again. It must not cost a connection its room: 0 if there is none. */
+static __always_inline int learn_flow(const struct packet *p, const struct tcp_options *o,
+				      const struct conn_key *key)
+{
+	struct edge_flow flow = {};
+
+	flow.seen_ns = bpf_ktime_get_coarse_ns();
+	flow.seq_end = p->seq + p->payload;
+	flow.server_ack = p->ack;
+	flow.right_edge = p->ack + p->window;
+	flow.tsval = o->tsval;
+	flow.client_ack = p->seq;
+	flow.flags = FLOW_LEARNT | FLOW_ESTABLISHED;
+	flow.wscale = NO_SCALE;
+	return bpf_map_update_elem(&edge_flows, key, &flow, BPF_NOEXIST) == 0;
 }
 
 static __always_inline void track_server(struct edge_flow *flow, const struct packet *p,
@@ -281,11 +345,10 @@ static __always_inline int track(struct __sk_buff *skb, const struct packet *p)
 		flow->seen_ns = bpf_ktime_get_coarse_ns();
 		return 1;
 	}
-	/* Older than this table: never harm it, its bounds are just not known. */
-	if (!flow)
-		count(EDGE_UNTRACKED);
-	else
+	if (flow)
 		track_server(flow, p, &o);
+	else if ((p->flags & (TCP_RST | TCP_FIN | TCP_ACK)) == TCP_ACK)
+		count(learn_flow(p, &o, &key) ? EDGE_LEARNT : EDGE_UNTRACKED);
 	return 1;
 }
 
@@ -350,6 +413,9 @@ int edge_member(struct __sk_buff *skb)
 	}
 	if (what != PARSED_TCP || !is_service(p.source, p.source_port))
 		return PASS;
+	/* What is sent again after a takeover has no urgent pointer either. */
+	if ((p.flags & TCP_URG) && clear_urgent(skb, &p))
+		return steal(EDGE_ODD);
 	if (!track(skb, &p))
 		return steal(EDGE_REFUSED_FLOWS);
 	if (recover_see(skb, &p, RECOVER_OUT))

@@ -308,7 +308,7 @@ static __always_inline int on_segment(struct __sk_buff *skb, const struct packet
 			return steal(GATE_HELD_FINS);
 		if (asked)
 			seq_end++;
-		else if (clear_fin(skb, p))
+		else if (clear_flag(skb, p, TCP_FIN))
 			return steal(GATE_ODD);
 		else
 			count(GATE_CLEARED_FINS);

@@ -138,6 +138,9 @@ struct edge_member {
 #define FLOW_CLIENT_FIN 2
 #define FLOW_RESET 4
 #define FLOW_ESTABLISHED 8
+/* Its SYN-ACK was not seen: how windows scale, the ISS and what went by before are
+ * not known, so its bounds say what a client has at least, never what at most. */
+#define FLOW_LEARNT 16
 
 struct edge_flow {
 	__u64 seen_ns; /* CLOCK_MONOTONIC of the host, coarse */
@@ -463,8 +466,10 @@ enum edge_counter {
 	EDGE_CLOSED,
 	EDGE_FENCED,
 	EDGE_REFUSED_FLOWS,
-	EDGE_UNTRACKED,
+	EDGE_UNTRACKED, /* segments of flows for which there was no room */
+	EDGE_LEARNT,    /* flows that were older than the table */
 	EDGE_IMPLAUSIBLE,
+	EDGE_MALFORMED, /* not copied: a server's kernel refuses it */
 	EDGE_SLOW_PATH,
 	EDGE_ODD,
 	EDGE_COUNTERS

@@ -41,6 +41,7 @@ struct tcp_options {
 	__u8 sack_permitted;
 	__u8 has_ts;
 	__u8 refused; /* an option that a repaired socket could not have */
+	__u8 is_signed; /* TCP-MD5 or TCP-AO */
 	__u8 cut;     /* malformed, or longer than OPTION_STEPS */
 };
 
@@ -71,6 +72,7 @@ static __always_inline void take_option(struct tcp_options *o, __u32 at, __u8 ki
 	} else if (kind == OPT_MD5 || kind == OPT_AO || kind == OPT_MPTCP ||
 		   kind == OPT_FAST_OPEN || kind == OPT_EXPERIMENT_1 || kind == OPT_EXPERIMENT_2) {
 		o->refused = 1;
+		o->is_signed |= kind == OPT_MD5 || kind == OPT_AO;
 	}
 }
 

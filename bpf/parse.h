@@ -21,6 +21,7 @@
 #define TCP_SYN 0x02
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
+#define TCP_URG 0x20
 #define TCP_ECE 0x40
 #define TCP_CWR 0x80
 
@@ -28,6 +29,7 @@
 #define IPV6_HEADER 40
 #define TCP_HEADER 20
 #define IPV4_FRAGMENT 0x3fff /* offset and more-fragments */
+#define LENGTH_MAX 65535     /* what a header's length field can say */
 
 /* Not ours: the next filter, or the stack, decides. TC_ACT_OK would end the
  * classification and blind filters behind this one. */
@@ -106,7 +108,6 @@ static __always_inline enum parsed parse_ipv6(struct __sk_buff *skb, struct pack
 	p->v6 = 1;
 	p->protocol = ip.nexthdr;
 	p->ttl = ip.hop_limit;
-	/* 0 is a jumbo or GSO frame longer than the field can say. */
 	p->l3_len = ip.payload_len ? bpf_ntohs(ip.payload_len) + IPV6_HEADER : 0;
 	p->l4 = ETH_HLEN + IPV6_HEADER;
 	if (ip.nexthdr == IPPROTO_TCP)
@@ -134,10 +135,12 @@ static __always_inline enum parsed parse_tcp(struct __sk_buff *skb, struct packe
 	p->window = bpf_ntohs(tcp.window);
 	p->flags = ((__u8 *)&tcp)[13];
 	p->tcp_header = tcp.doff * 4;
-	if (!p->l3_len)
+	/* 0 is a GSO frame longer than the field can say; else it is a lie. */
+	if (!p->l3_len && skb->len > ETH_HLEN + LENGTH_MAX)
 		p->l3_len = skb->len - ETH_HLEN;
 	headers = p->l4 - ETH_HLEN + p->tcp_header;
-	if (p->tcp_header < TCP_HEADER || p->l3_len < headers)
+	if (p->tcp_header < TCP_HEADER || p->l3_len < headers ||
+	    p->l3_len > skb->len - ETH_HLEN)
 		return PARSED_ODD;
 	p->payload = p->l3_len - headers;
 	return PARSED_TCP;

@@ -252,7 +252,8 @@ impl Orders {
 
 #[cfg(test)]
 mod tests {
-    use super::Orders;
+    use super::*;
+    use crate::segment::seal;
 
     #[test]
     fn duplicates_do_not_count_and_gaps_do_not_either() {
@@ -263,5 +264,22 @@ mod tests {
         assert_eq!((orders.seen, orders.received), (2001, 6));
         assert!(!orders.insert(900));
         assert!(orders.insert(977));
+    }
+
+    /// The sender goes on repeating a segment whose answer was lost.
+    #[test]
+    fn a_cell_of_a_delivered_segment_is_answered_at_once() {
+        let shape = Shape { cells: 30, cell_len: 48 };
+        let mut receiver = Receiver::new(shape, Dispersal::Systematic, 4);
+        let cell = |order| {
+            let payload = seal(shape, 0, b"data", false);
+            Cell { cells: 1, row: 0, attempt: 0, is_last: false, segment: 0, order, payload }
+        };
+        assert_eq!(receiver.handle_cell(Nanos(0), &cell(0)), Ok(()));
+        assert_eq!(receiver.poll(Nanos(0)).map(|ack| ack.next), Some(1));
+        let later = Nanos::from_ms(5000);
+        assert_eq!(receiver.handle_cell(later, &cell(1)), Ok(()));
+        assert_eq!(receiver.next_deadline(), Some(later));
+        assert_eq!(receiver.poll(later).map(|ack| (ack.next, ack.received)), Some((1, 2)));
     }
 }

@@ -1,23 +1,21 @@
 //! The failure detector of one channel: sends heartbeats, suspects after two
-//! missed ones and declares the peer dead after three (HALR §3.3). On a wire that
-//! loses packets heartbeats come late without anybody being dead; who has seen
-//! that waits longer for a while. A peer that was late itself teaches nothing: a
-//! busy moment, as when processes start, shall make no takeover slower.
+//! missed ones and declares the peer dead after three (HALR §3.3). How late
+//! heartbeats have come of late, whoever was the cause, is added to both: who has
+//! seen stalls waits longer for a while (see [`crate::lateness`]). What this
+//! process itself sleeps too long is never held against the peer.
 
 use crate::Nanos;
+use crate::lateness::Lateness;
 
 /// Heartbeats missed in a row before the peer is suspected.
 pub const SUSPECT_AFTER: u64 = 2;
 /// Heartbeats missed in a row before the peer is declared dead.
 pub const DECLARE_AFTER: u64 = 3;
-/// Once something came this late, a peer is dead only after three times as long.
-/// In halves of a period: a heartbeat that is merely late is not meant.
-pub const LATE_HALVES: u64 = 3;
-/// Heartbeats leave a period apart. If the one after a late one comes within so
-/// many quarters of a period, it was on its way that the late one was held up.
-pub const CLOSE_QUARTERS: u64 = 3;
-/// How long that is remembered.
-pub const LATE_MEMORY: Nanos = Nanos::from_ms(10_000);
+/// The worst lateness that is remembered counts so often in the time-out of a
+/// declaration, for the next one may be worse; in that of a suspicion it counts once.
+pub const LATE_MARGIN: u64 = 2;
+/// Lateness up to half a period is what the missed heartbeats allow for anyway.
+pub const LATE_FREE_HALVES: u64 = 1;
 /// No patience is longer than so many periods.
 pub const PATIENCE_MAX: u64 = 25;
 /// A peer that was never heard may still be starting its server: its first sign
@@ -59,18 +57,15 @@ pub struct Detector {
     period: Nanos,
     heard: bool,
     last_heard: Nanos,
-    /// A long silence that has ended, and the first heartbeat since: the next one
-    /// tells where the time went.
-    unexplained: Option<(Nanos, Option<Nanos>)>,
-    /// The longest silence of late that was the way's, if it was long, and its end.
-    silence: Nanos,
-    silence_at: Nanos,
+    lateness: Lateness,
     next_beat: Nanos,
     number: u64,
     peer_number: u64,
     echoed: u64,
     peer: Peer,
     overslept: u64,
+    /// Until then its silence means nothing.
+    excused: Nanos,
 }
 
 impl Detector {
@@ -82,53 +77,37 @@ impl Detector {
             period,
             heard: false,
             last_heard: now,
-            unexplained: None,
-            silence: Nanos(0),
-            silence_at: now,
+            lateness: Lateness::default(),
             next_beat: now,
             number: 0,
             peer_number: 0,
             echoed: 0,
             peer: Peer::Alive,
             overslept: 0,
+            excused: Nanos(0),
         }
+    }
+
+    /// Begins again as if the channel were new; the count of the heartbeats and
+    /// what was learnt stay.
+    pub fn start_over(&mut self, now: Nanos) {
+        self.heard = false;
+        self.last_heard = now;
+        self.next_beat = now;
+        self.peer = Peer::Alive;
     }
 
     /// Any message shows that the peer lives.
     pub fn handle_received(&mut self, now: Nanos, out: &mut impl DetectorOutput) {
-        self.note_silence(now);
+        let gap = now.since(self.last_heard);
+        if self.heard && now >= self.excused {
+            self.lateness.note(now, gap.since(self.period));
+        }
         self.heard = true;
         self.last_heard = self.last_heard.max(now);
         if self.peer == Peer::Suspected {
             self.peer = Peer::Alive;
             out.trusted();
-        }
-    }
-
-    /// Remembers how long the peer was not heard, unless this process slept.
-    fn note_silence(&mut self, now: Nanos) {
-        if now.since(self.silence_at) > LATE_MEMORY {
-            self.silence = Nanos(0);
-        }
-        let slept = self.next_deadline().is_none_or(|due| now.since(due).0 > self.period.0 / 2);
-        let silence = now.since(self.last_heard);
-        let long = silence.0 > self.period.0.saturating_mul(LATE_HALVES) / 2;
-        if self.heard && long && !slept {
-            self.unexplained = Some((silence, None));
-        }
-    }
-
-    /// Of two heartbeats after a silence, the distance says who was late.
-    fn explain_silence(&mut self, now: Nanos) {
-        let Some((silence, first)) = self.unexplained else { return };
-        let Some(first) = first else {
-            self.unexplained = Some((silence, Some(now)));
-            return;
-        };
-        self.unexplained = None;
-        let close = now.since(first).0 < self.period.0.saturating_mul(CLOSE_QUARTERS) / 4;
-        if close && silence >= self.silence {
-            (self.silence, self.silence_at) = (silence, now);
         }
     }
 
@@ -144,7 +123,6 @@ impl Detector {
         // A peer cannot have what was never sent.
         self.echoed = self.echoed.max(echo.min(self.number));
         self.handle_received(now, out);
-        self.explain_silence(now);
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due; `None` once the
@@ -163,10 +141,8 @@ impl Detector {
     pub fn handle_timeout(&mut self, now: Nanos, out: &mut impl DetectorOutput) {
         let Some(due) = self.next_deadline() else { return };
         let late = now.since(due);
-        if late > self.period {
-            self.overslept += 1;
-            self.last_heard = self.last_heard.plus(late).min(now);
-        }
+        self.overslept += u64::from(late > self.period);
+        self.last_heard = self.last_heard.plus(late).min(now);
         if now >= self.next_beat {
             self.number += 1;
             self.next_beat = now.plus(self.period);
@@ -180,6 +156,24 @@ impl Detector {
             self.peer = Peer::Dead;
             out.declared();
         }
+    }
+
+    /// Its silence until `until` is not held against the peer: there is a reason
+    /// for it that is not the peer's (see [`crate::hearing`]).
+    pub fn excuse(&mut self, until: Nanos) {
+        self.excused = self.excused.max(until);
+    }
+
+    /// When it was last heard; what this process overslept counts as heard.
+    #[must_use]
+    pub fn last_heard(&self) -> Nanos {
+        self.last_heard
+    }
+
+    /// The worst lateness that is remembered.
+    #[must_use]
+    pub fn lateness(&self) -> Nanos {
+        self.lateness.worst()
     }
 
     /// What is thought of the peer now.
@@ -202,19 +196,19 @@ impl Detector {
 
     fn missed_at(&self, missed: u64) -> Nanos {
         let patience = if self.heard { Nanos(0) } else { FIRST_PATIENCE };
-        let periods = |count: u64| self.period.0.saturating_mul(count);
-        let mut wait = periods(missed);
-        if missed == DECLARE_AFTER {
-            wait =
-                wait.max(self.silence.0.saturating_mul(DECLARE_AFTER).min(periods(PATIENCE_MAX)));
-        }
-        self.last_heard.plus(Nanos(wait)).plus(patience)
+        let free = self.period.0.saturating_mul(LATE_FREE_HALVES) / 2;
+        let late = self.lateness.worst().since(Nanos(free)).0;
+        let margin = if missed == DECLARE_AFTER { LATE_MARGIN } else { 1 };
+        let wait = self.period.0.saturating_mul(missed).saturating_add(late.saturating_mul(margin));
+        let wait = Nanos(wait.min(self.period.0.saturating_mul(PATIENCE_MAX)));
+        self.last_heard.plus(wait).plus(patience).max(self.excused)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lateness::LATE_MEMORY;
     use proptest::prelude::*;
 
     #[derive(Default)]
@@ -302,27 +296,12 @@ mod tests {
         for ms in PERIODS_MS {
             let mut notes = Notes::default();
             let mut detector = heard(ms, &mut notes);
-            run_until(&mut detector, Nanos::from_ms(2 * ms), &mut notes);
-            // The first of them was repeated and held up the second.
-            for number in [1, 2] {
-                detector.handle_beat(Nanos::from_ms(2 * ms), number, 0, &mut notes);
-            }
-            run_until(&mut detector, Nanos::from_ms(8 * ms - 1), &mut notes);
+            // A heartbeat late by a period, of which half is free.
+            run_until(&mut detector, Nanos::from_ms(2 * ms - 1), &mut notes);
+            detector.handle_beat(Nanos::from_ms(2 * ms), 1, 0, &mut notes);
+            assert_eq!(detector.lateness(), Nanos::from_ms(ms));
+            run_until(&mut detector, Nanos::from_ms(6 * ms - 1), &mut notes);
             assert_eq!(detector.peer(), Peer::Suspected, "{ms} ms");
-            run_until(&mut detector, Nanos::from_ms(8 * ms), &mut notes);
-            assert_eq!(detector.peer(), Peer::Dead, "{ms} ms");
-        }
-    }
-
-    #[test]
-    fn a_peer_that_was_late_itself_makes_no_takeover_slower() {
-        for ms in PERIODS_MS {
-            let mut notes = Notes::default();
-            let mut detector = heard(ms, &mut notes);
-            for (number, at) in [(1, 2 * ms), (2, 3 * ms)] {
-                run_until(&mut detector, Nanos::from_ms(at), &mut notes);
-                detector.handle_beat(Nanos::from_ms(at), number, 0, &mut notes);
-            }
             let end = run_until(&mut detector, Nanos::from_ms(50 * ms), &mut notes);
             assert_eq!(end, Nanos::from_ms(6 * ms), "{ms} ms");
         }
@@ -332,8 +311,8 @@ mod tests {
     fn a_long_silence_is_forgotten() {
         let mut notes = Notes::default();
         let mut detector = heard(20, &mut notes);
-        let later = (60..=60 + LATE_MEMORY.0 / 1_000_000 + 40).step_by(20);
-        for at_ms in [40, 40].into_iter().chain(later) {
+        let memory = 2 * LATE_MEMORY.0 / 1_000_000;
+        for at_ms in std::iter::once(50).chain((60..=60 + memory + 40).step_by(20)) {
             run_until(&mut detector, Nanos::from_ms(at_ms), &mut notes);
             detector.handle_beat(Nanos::from_ms(at_ms), 1, 0, &mut notes);
         }
@@ -353,6 +332,19 @@ mod tests {
             assert_eq!(detector.peer(), Peer::Alive, "{ms} ms");
             assert_eq!((detector.overslept(), detector.echoed()), (1, 1));
             run_until(&mut detector, Nanos::from_ms(50 * ms), &mut notes);
+            assert_eq!(detector.peer(), Peer::Dead, "{ms} ms");
+        }
+    }
+
+    #[test]
+    fn an_excused_peer_is_declared_only_when_the_excuse_ends() {
+        for ms in PERIODS_MS {
+            let mut notes = Notes::default();
+            let mut detector = heard(ms, &mut notes);
+            detector.excuse(Nanos::from_ms(7 * ms));
+            run_until(&mut detector, Nanos::from_ms(7 * ms - 1), &mut notes);
+            assert_eq!(detector.peer(), Peer::Alive, "{ms} ms");
+            run_until(&mut detector, Nanos::from_ms(7 * ms), &mut notes);
             assert_eq!(detector.peer(), Peer::Dead, "{ms} ms");
         }
     }

@@ -7,7 +7,10 @@
 #![forbid(unsafe_code)]
 
 pub mod detector;
+pub mod hearing;
+pub mod lateness;
 pub mod membership;
 pub mod state;
+pub mod watch;
 
 pub use holdfast_wire::time::Nanos;

@@ -29,7 +29,7 @@ pub enum Decision {
 pub enum Refusal {
     #[error("the member is not in the edge's configuration")]
     UnknownMember,
-    #[error("the epoch asked for is not the next one")]
+    #[error("the epoch asked for is not the next one: another member has been granted one since")]
     WrongEpoch,
     #[error("the member is not recorded as in step with the current one")]
     NotInStep,
@@ -39,6 +39,31 @@ pub enum Refusal {
     NotPreferred,
     #[error("another grant is being written")]
     Busy,
+    #[error("the edge was closed by hand; open it with `holdfast edge unfence`")]
+    Fenced,
+    #[error("the edge has just started and waits for all members to say which epoch they know")]
+    Settling,
+    #[error(
+        "the edge's state file is older than what the members know; only the primary of the newest epoch may go on: start it, or restart all members if its connections are lost"
+    )]
+    Behind,
+}
+
+impl Refusal {
+    /// Whether asking again is of no use: the member stands down. Anything else
+    /// may pass, and who asks is perhaps the last to hold the connections.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        match self {
+            Self::UnknownMember | Self::WrongEpoch | Self::NotInStep => true,
+            Self::BackupInStep
+            | Self::NotPreferred
+            | Self::Busy
+            | Self::Fenced
+            | Self::Settling
+            | Self::Behind => false,
+        }
+    }
 }
 
 /// A member list that cannot be used.
@@ -60,11 +85,26 @@ struct Member {
     in_step: bool,
     /// It has been heard lately.
     answers: bool,
+    /// What its hello said; `None` before its first one.
+    hello: Option<Greeting>,
+}
+
+/// What a member's hello says about epochs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Greeting {
+    /// The epoch that it is in; 0 if it has just started.
+    pub epoch: u64,
+    /// It is the primary of that epoch, and its server lives.
+    pub speaks: bool,
 }
 
 impl Member {
     fn is_ready(&self) -> bool {
         self.in_step && self.answers
+    }
+
+    fn speaks_in(&self, epoch: u64) -> bool {
+        self.hello == Some(Greeting { epoch, speaks: true })
     }
 }
 
@@ -74,6 +114,10 @@ impl Member {
 /// * After [`Decision::Grant`] write and sync `persist`, then call
 ///   `handle_persisted`, then flip the fence, then answer the member. If writing
 ///   fails, call `handle_persist_failed` and refuse.
+/// * If what `state` says may be old (the fence in the kernel is new, so the host
+///   was started again), call `handle_boot`, and `handle_settled` some time later:
+///   until then, or until every member has said hello, nothing new is granted.
+/// * After `handle_hello` and `handle_settled` look at `claim`.
 /// * Until a member has asked (and got [`Decision::Reopen`] or a grant) after a
 ///   restart of the edge, the fence stays closed.
 #[derive(Clone, Debug)]
@@ -82,6 +126,8 @@ pub struct EdgeMembership {
     members: Vec<Member>,
     state: EdgeState,
     pending: Option<EdgeState>,
+    /// Who knows more than the state has had the time to say so.
+    settled: bool,
 }
 
 impl EdgeMembership {
@@ -111,15 +157,69 @@ impl EdgeMembership {
             name: (*name).to_owned(),
             in_step: false,
             answers: false,
+            hello: None,
         });
         let members = members.collect();
-        Ok(Self { members, state, pending: None })
+        Ok(Self { members, state, pending: None, settled: true })
     }
 
     /// Who is current? Only what is durable counts.
     #[must_use]
     pub fn handle_ask(&self) -> &EdgeState {
         &self.state
+    }
+
+    /// The host has been started again: nobody but the members can contradict the
+    /// state.
+    pub fn handle_boot(&mut self) {
+        self.settled = false;
+    }
+
+    /// Who has not said hello by now does not hold up the others.
+    pub fn handle_settled(&mut self) {
+        self.settled = true;
+    }
+
+    /// Member `name` says which epoch it knows, and whether it speaks in it.
+    pub fn handle_hello(&mut self, name: &str, greeting: Greeting) {
+        if let Some(member) = self.members.iter_mut().find(|member| member.name == name) {
+            member.hello = Some(greeting);
+        }
+        self.settled |= self.members.iter().all(|member| member.hello.is_some());
+    }
+
+    /// A member that speaks in an epoch which is newer than the state: the file
+    /// was lost or rolled back. It is to be promoted in that epoch.
+    #[must_use]
+    pub fn claim(&self) -> Option<(&str, u64)> {
+        let newest = self.newest_known();
+        if !self.settled || self.pending.is_some() || !self.is_behind() {
+            return None;
+        }
+        let mut speaks = self.members.iter().filter(|member| member.speaks_in(newest));
+        let first = speaks.next()?;
+        // Two of them have never been granted the same epoch.
+        speaks.next().is_none().then_some((first.name.as_str(), newest))
+    }
+
+    fn newest_known(&self) -> u64 {
+        self.members.iter().filter_map(|member| Some(member.hello?.epoch)).max().unwrap_or(0)
+    }
+
+    /// Do the members know more than the state?
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        let newest = self.newest_known();
+        newest > self.state.epoch || (self.is_lost() && newest == self.state.epoch)
+    }
+
+    fn is_current(&self, name: &str, epoch: u64) -> bool {
+        epoch == self.state.epoch && self.state.current.as_deref() == Some(name)
+    }
+
+    /// An epoch without a member: only the fence was left of the state.
+    fn is_lost(&self) -> bool {
+        self.state.epoch > 0 && self.state.current.is_none()
     }
 
     /// Member `name` says that it is (or is no longer) in step in `epoch`. False
@@ -167,9 +267,10 @@ impl EdgeMembership {
     pub fn handle_promote(&mut self, name: &str, epoch: u64) -> Decision {
         match self.judge(name, epoch) {
             Err(refusal) => Decision::Refuse(refusal),
-            Ok(()) if epoch == self.state.epoch => Decision::Reopen { epoch },
+            Ok(()) if self.is_current(name, epoch) => Decision::Reopen { epoch },
             Ok(()) => {
-                let persist = EdgeState { epoch, current: Some(name.to_owned()) };
+                let current = Some(name.to_owned());
+                let persist = EdgeState { epoch, current, fenced: self.state.fenced };
                 self.pending = Some(persist.clone());
                 Decision::Grant { persist }
             }
@@ -183,14 +284,32 @@ impl EdgeMembership {
         if self.pending.is_some() {
             return Err(Refusal::Busy);
         }
-        let current = self.state.current.as_deref();
-        if current == Some(name) && epoch == self.state.epoch {
+        if self.state.fenced {
+            return Err(Refusal::Fenced);
+        }
+        if self.claim() == Some((name, epoch)) {
             return Ok(());
         }
-        if Some(epoch) != self.state.epoch.checked_add(1) {
-            return Err(Refusal::WrongEpoch);
+        if self.is_behind() {
+            return Err(Refusal::Behind);
+        }
+        let current = self.state.current.as_deref();
+        if self.is_current(name, epoch) {
+            return Ok(());
+        }
+        match self.state.epoch.checked_add(1) {
+            Some(next) if epoch == next => {}
+            // Who asks for more than the next one knows more than the state.
+            Some(next) if epoch > next => return Err(Refusal::Behind),
+            _ => return Err(Refusal::WrongEpoch),
+        }
+        if !self.settled {
+            return Err(Refusal::Settling);
         }
         match current {
+            None if self.is_lost() && self.members.iter().any(|member| member.hello.is_none()) => {
+                Err(Refusal::Behind)
+            }
             None if self.members.first().is_some_and(|first| first.name == name) => Ok(()),
             None => Err(Refusal::NotPreferred),
             // A current member that starts anew has lost its connections; a
@@ -202,6 +321,16 @@ impl EdgeMembership {
             Some(_) if asking.in_step => Ok(()),
             Some(_) => Err(Refusal::NotInStep),
         }
+    }
+
+    /// The operator closes or opens the edge: what is to be written, also if a
+    /// grant is being written, which carries it too.
+    pub fn handle_fenced(&mut self, fenced: bool) -> &EdgeState {
+        self.state.fenced = fenced;
+        if let Some(pending) = &mut self.pending {
+            pending.fenced = fenced;
+        }
+        &self.state
     }
 
     /// The granted state is on disk: the epoch begins, and nobody is in step in

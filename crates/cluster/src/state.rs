@@ -1,22 +1,36 @@
-//! What the edge keeps on disk: the epoch and who is current in it.
+//! What the edge keeps on disk: the epoch, who is current in it, and whether the
+//! operator has closed it.
 //!
-//! A text file of four lines, the last a checksum over the others, so that a
-//! torn or edited file is refused instead of believed.
+//! A block of text of six lines, the last a checksum over the others, so that a
+//! torn or edited file is refused instead of believed. Blocks of version 1 (of
+//! four lines, without the fence and the number) are understood.
 
 use std::fmt;
 
 /// Longest member name, in bytes.
 pub const MEMBER_NAME_MAX: usize = 64;
-/// Largest file that is looked at.
+/// Largest block that is looked at, in bytes.
 pub const STATE_BYTES_MAX: usize = 1024;
 
-const FIRST_LINE: &str = "holdfast-edge-state 1";
+const FIRST_LINE: &str = "holdfast-edge-state 2";
+const FIRST_LINE_1: &str = "holdfast-edge-state 1";
 
 /// The epoch and its member. Epoch 0 is before the very first start.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct EdgeState {
     pub epoch: u64,
+    /// `None` in an epoch above 0: it is not known any more who spoke in it.
     pub current: Option<String>,
+    /// The operator has closed the edge, until he opens it.
+    pub fenced: bool,
+}
+
+/// A state as it was written: the block with the highest number counts.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct StateBlock {
+    /// Counts the writes; 0 in blocks of version 1.
+    pub number: u64,
+    pub state: EdgeState,
 }
 
 /// Why a state file is not believed.
@@ -39,26 +53,36 @@ pub fn is_member_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= MEMBER_NAME_MAX && name != "-" && name.chars().all(allowed)
 }
 
-impl fmt::Display for EdgeState {
+impl fmt::Display for StateBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let current = self.current.as_deref().unwrap_or("-");
-        let body = format!("{FIRST_LINE}\nepoch {}\ncurrent {current}\n", self.epoch);
-        writeln!(f, "{body}check {:016x}", fnv1a(body.as_bytes()))
+        let EdgeState { epoch, current, fenced } = &self.state;
+        let current = current.as_deref().unwrap_or("-");
+        let fenced = if *fenced { "yes" } else { "no" };
+        checked(
+            f,
+            &format!(
+                "{FIRST_LINE}\nepoch {epoch}\ncurrent {current}\nfenced {fenced}\nnumber {}\n",
+                self.number
+            ),
+        )
     }
 }
 
-impl EdgeState {
-    /// Reads the file's content; never panics, whatever it is.
+impl StateBlock {
+    /// Reads a block's content; never panics, whatever it is.
     ///
     /// # Errors
-    /// [`StateError`] for anything but exactly what `Display` writes.
+    /// [`StateError`] for anything but exactly what `Display` writes, or what the
+    /// release before wrote.
     pub fn parse(bytes: &[u8]) -> Result<Self, StateError> {
         let text = std::str::from_utf8(bytes).ok().filter(|text| text.len() <= STATE_BYTES_MAX);
         let text = text.ok_or(StateError::NotText)?;
         let mut lines = text.split('\n');
-        if lines.next() != Some(FIRST_LINE) {
-            return Err(StateError::Version);
-        }
+        let is_first_version = match lines.next() {
+            Some(FIRST_LINE) => false,
+            Some(FIRST_LINE_1) => true,
+            _ => return Err(StateError::Version),
+        };
         let mut field = |number, name: &str| {
             let line = lines.next().and_then(|line| line.strip_prefix(name)?.strip_prefix(' '));
             line.ok_or(StateError::Line(number))
@@ -69,10 +93,45 @@ impl EdgeState {
             name if is_member_name(name) => Some(name.to_owned()),
             _ => return Err(StateError::Line(3)),
         };
-        field(4, "check")?;
-        let state = Self { epoch, current };
-        if state.to_string() == text { Ok(state) } else { Err(StateError::Checksum) }
+        if is_first_version {
+            field(4, "check")?;
+            let block = Self { number: 0, state: EdgeState { epoch, current, fenced: false } };
+            return if Version1(&block.state).to_string() == text {
+                Ok(block)
+            } else {
+                Err(StateError::Checksum)
+            };
+        }
+        let fenced = match field(4, "fenced")? {
+            "yes" => true,
+            "no" => false,
+            _ => return Err(StateError::Line(4)),
+        };
+        let number = field(5, "number")?.parse().map_err(|_| StateError::Line(5))?;
+        field(6, "check")?;
+        let block = Self { number, state: EdgeState { epoch, current, fenced } };
+        if block.to_string() == text { Ok(block) } else { Err(StateError::Checksum) }
     }
+
+    /// What decides between two whole blocks.
+    #[must_use]
+    pub fn age(&self) -> (u64, u64) {
+        (self.number, self.state.epoch)
+    }
+}
+
+/// As the release before wrote it.
+struct Version1<'a>(&'a EdgeState);
+
+impl fmt::Display for Version1<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let current = self.0.current.as_deref().unwrap_or("-");
+        checked(f, &format!("{FIRST_LINE_1}\nepoch {}\ncurrent {current}\n", self.0.epoch))
+    }
+}
+
+fn checked(f: &mut fmt::Formatter<'_>, body: &str) -> fmt::Result {
+    writeln!(f, "{body}check {:016x}", fnv1a(body.as_bytes()))
 }
 
 /// FNV-1a, 64 bit: finds torn writes; it is not meant against an attacker, who
@@ -88,34 +147,54 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn block(epoch: u64, name: &str) -> StateBlock {
+        let state = EdgeState { epoch, current: Some(name.to_owned()), fenced: false };
+        StateBlock { number: 3, state }
+    }
+
     #[test]
     fn the_file_reads_as_it_is_written() {
-        let state = EdgeState { epoch: 7, current: Some("alpha".to_owned()) };
-        assert!(
-            state.to_string().starts_with("holdfast-edge-state 1\nepoch 7\ncurrent alpha\ncheck ")
-        );
-        assert_eq!(EdgeState::parse(state.to_string().as_bytes()), Ok(state.clone()));
-        let edited = state.to_string().replace("epoch 7", "epoch 8");
-        assert_eq!(EdgeState::parse(edited.as_bytes()), Err(StateError::Checksum));
-        assert_eq!(EdgeState::parse(b""), Err(StateError::Version));
+        let block = block(7, "alpha");
+        let start = "holdfast-edge-state 2\nepoch 7\ncurrent alpha\nfenced no\nnumber 3\ncheck ";
+        assert!(block.to_string().starts_with(start));
+        assert_eq!(StateBlock::parse(block.to_string().as_bytes()), Ok(block.clone()));
+        for (from, to) in [("epoch 7", "epoch 8"), ("fenced no", "fenced yes"), ("r 3", "r 4")] {
+            let edited = block.to_string().replace(from, to);
+            assert_eq!(StateBlock::parse(edited.as_bytes()), Err(StateError::Checksum));
+        }
+        assert_eq!(StateBlock::parse(b""), Err(StateError::Version));
+    }
+
+    #[test]
+    fn a_file_of_the_release_before_is_understood() {
+        let body = "holdfast-edge-state 1\nepoch 7\ncurrent alpha\n";
+        let text = format!("{body}check {:016x}\n", fnv1a(body.as_bytes()));
+        let read = StateBlock::parse(text.as_bytes()).unwrap();
+        assert_eq!(read, StateBlock { number: 0, ..block(7, "alpha") });
+        assert!(block(6, "beta").age() > read.age(), "whatever is written now is newer");
+        let edited = text.replace("epoch 7", "epoch 8");
+        assert_eq!(StateBlock::parse(edited.as_bytes()), Err(StateError::Checksum));
     }
 
     proptest! {
         #[test]
-        fn any_state_survives(epoch: u64, name in "[a-zA-Z0-9._]{1,64}") {
-            let state = EdgeState { epoch, current: Some(name) };
-            prop_assert_eq!(EdgeState::parse(state.to_string().as_bytes()), Ok(state));
+        fn any_state_survives(
+            epoch: u64, number: u64, fenced: bool, name in "[a-zA-Z0-9._]{1,64}"
+        ) {
+            let state = EdgeState { epoch, current: Some(name), fenced };
+            let block = StateBlock { number, state };
+            prop_assert_eq!(StateBlock::parse(block.to_string().as_bytes()), Ok(block));
         }
 
         #[test]
-        fn a_torn_file_is_refused(epoch: u64, cut in 0_usize..70) {
-            let text = EdgeState { epoch, current: Some("member".to_owned()) }.to_string();
-            prop_assert!(EdgeState::parse(&text.as_bytes()[..cut.min(text.len() - 1)]).is_err());
+        fn a_torn_file_is_refused(epoch: u64, cut in 0_usize..120) {
+            let text = block(epoch, "member").to_string();
+            prop_assert!(StateBlock::parse(&text.as_bytes()[..cut.min(text.len() - 1)]).is_err());
         }
 
         #[test]
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            prop_assert!(EdgeState::parse(&bytes).is_err());
+            prop_assert!(StateBlock::parse(&bytes).is_err());
         }
     }
 }

@@ -3,11 +3,14 @@
 //! The daemon's side is one descriptor in its event loop and never blocks; the
 //! other side is what the verbs use.
 
+use crate::lock;
 use crate::poll::{Epoll, Interest, Ready};
 use crate::status::rfc3339;
+use holdfast_linux::epoll::Timer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,6 +18,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use tracing::Level;
 
 /// Clients at a time; one more is closed at once.
 pub const CLIENTS_MAX: usize = 16;
@@ -28,7 +32,10 @@ pub const EDGE_SCHEMA: &str = "holdfast.edge/1";
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// How long a verb waits for a daemon.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+/// A host that is out of descriptors or memory is asked again after this long.
+const PAUSE: Duration = Duration::from_millis(100);
 const LISTENER: u64 = u64::MAX;
+const PAUSE_OVER: u64 = u64::MAX - 1;
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,8 +47,12 @@ pub enum Request {
         #[serde(default)]
         since: u64,
     },
-    /// Let no member speak (edge only; the tests use it).
-    Fence,
+    /// Let no member speak (edge only), until [`Request::Unfence`].
+    Fence {
+        /// Only until a backup takes over, or the daemon ends.
+        #[serde(default)]
+        until_takeover: bool,
+    },
     /// Undo `Fence`.
     Unfence,
     /// What the edge serves: one object of the schema [`EDGE_SCHEMA`].
@@ -86,10 +97,19 @@ pub struct Events {
 }
 
 impl Events {
-    /// Remembers an event and writes it to the log.
+    /// Remembers an event and writes it to the log, as loudly as its name asks for.
     pub fn add(&mut self, what: &str, detail: impl Into<String>) {
+        self.add_at(level_of(what), what, detail);
+    }
+
+    /// As [`Self::add`], at a level of its own.
+    pub fn add_at(&mut self, level: Level, what: &str, detail: impl Into<String>) {
         let detail = detail.into();
-        tracing::info!("{what}: {detail}");
+        match level {
+            Level::ERROR => tracing::error!("{what}: {detail}"),
+            Level::WARN => tracing::warn!("{what}: {detail}"),
+            _ => tracing::info!("{what}: {detail}"),
+        }
         self.count += 1;
         if self.kept.len() == EVENTS_MAX {
             self.kept.pop_front();
@@ -106,6 +126,17 @@ impl Events {
     }
 }
 
+/// How loudly the log says an event: what clients have lost is an error, what was
+/// refused or may need a person is a warning.
+fn level_of(what: &str) -> Level {
+    match what {
+        "connection lost" | "listener lost" => Level::ERROR,
+        "address" | "backup refused" | "declare" | "fenced" | "polling" | "promote" | "refused"
+        | "silent" | "turned away" => Level::WARN,
+        _ => Level::INFO,
+    }
+}
+
 /// An answer that says why there is none.
 #[must_use]
 pub fn refusal(reason: &str) -> Value {
@@ -116,7 +147,11 @@ pub fn refusal(reason: &str) -> Value {
 #[derive(Debug)]
 pub struct AdminSocket {
     listener: UnixListener,
+    /// Held for as long as the daemon lives: whoever has it owns the socket's file.
+    _lock: File,
     epoll: Epoll,
+    /// Rings when the listening socket is watched again.
+    pause: Timer,
     clients: [Option<Client>; CLIENTS_MAX],
     ready: Vec<Ready>,
     path: PathBuf,
@@ -136,14 +171,26 @@ impl AdminSocket {
     /// # Errors
     /// `AddrInUse` if a living daemon serves it; else as `mkdir` and `bind`.
     pub fn bind(path: &Path) -> io::Result<Self> {
+        Self::bind_at(path).map_err(|error| {
+            let remedy = match error.kind() {
+                ErrorKind::PermissionDenied => "; a daemon runs as root",
+                _ => "",
+            };
+            io::Error::new(error.kind(), format!("{}: {error}{remedy}", path.display()))
+        })
+    }
+
+    fn bind_at(path: &Path) -> io::Result<Self> {
         if let Some(folder) = path.parent() {
             std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
         }
+        let in_use =
+            || io::Error::new(ErrorKind::AddrInUse, "a daemon with this role runs already");
+        // Two that start at once: without the lock, each could take the other's
+        // socket for one that a dead daemon left.
+        let lock = lock::exclusive(&path.with_extension("lock"))?.ok_or_else(in_use)?;
         if UnixStream::connect(path).is_ok() {
-            return Err(io::Error::new(
-                ErrorKind::AddrInUse,
-                "a daemon with this role runs already",
-            ));
+            return Err(in_use());
         }
         match std::fs::remove_file(path) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
@@ -152,11 +199,14 @@ impl AdminSocket {
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
-        let epoll = Epoll::new()?;
+        let (epoll, pause) = (Epoll::new()?, Timer::new()?);
         epoll.add(&listener, LISTENER, Interest::Read)?;
+        epoll.add(&pause, PAUSE_OVER, Interest::Rung)?;
         Ok(Self {
             listener,
+            _lock: lock,
             epoll,
+            pause,
             clients: Default::default(),
             ready: Vec::new(),
             path: path.to_owned(),
@@ -164,49 +214,60 @@ impl AdminSocket {
     }
 
     /// Does what can be done without waiting; call it when the descriptor is
-    /// readable. `answer` turns each request into its answer.
-    ///
-    /// # Errors
-    /// When the listening socket itself fails; a client's failure ends only
-    /// that client.
-    pub fn serve(&mut self, mut answer: impl FnMut(Request) -> Value) -> io::Result<()> {
+    /// readable. `answer` turns each request into its answer. Whatever fails here
+    /// ends a client, never the daemon.
+    pub fn serve(&mut self, mut answer: impl FnMut(Request) -> Value) {
         self.ready.clear();
-        self.epoll.wait(&mut self.ready, Some(Duration::ZERO))?;
+        if self.epoll.wait(&mut self.ready, Some(Duration::ZERO)).is_err() {
+            return;
+        }
         let ready = std::mem::take(&mut self.ready);
         for event in &ready {
-            if event.token == LISTENER {
-                self.accept()?;
-                continue;
+            match event.token {
+                LISTENER => self.accept(),
+                PAUSE_OVER => {
+                    let _ = self.epoll.modify(&self.listener, LISTENER, Interest::Read);
+                }
+                token => self.serve_client(token, &mut answer),
             }
-            let Some(slot) =
-                usize::try_from(event.token).ok().and_then(|i| self.clients.get_mut(i))
-            else {
-                continue;
-            };
-            let Some(client) = slot else { continue };
-            if client.serve(&mut answer).is_err() {
-                *slot = None;
-                continue;
-            }
-            let interest = if client.answer.is_empty() { Interest::Read } else { Interest::Write };
-            self.epoll.modify(&client.stream, event.token, interest)?;
         }
         self.ready = ready;
-        Ok(())
     }
 
-    fn accept(&mut self) -> io::Result<()> {
+    fn serve_client(&mut self, token: u64, answer: &mut impl FnMut(Request) -> Value) {
+        let slot = usize::try_from(token).ok().and_then(|i| self.clients.get_mut(i));
+        let Some(slot) = slot else { return };
+        let Some(client) = slot else { return };
+        let served = client.serve(answer).and_then(|()| {
+            let interest = if client.answer.is_empty() { Interest::Read } else { Interest::Write };
+            self.epoll.modify(&client.stream, token, interest)
+        });
+        if served.is_err() {
+            *slot = None;
+        }
+    }
+
+    fn accept(&mut self) {
         loop {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(e) => return Err(e),
+                Err(_) => {
+                    // Out of descriptors or memory: the client waits in the queue.
+                    let _ = self.epoll.modify(&self.listener, LISTENER, Interest::Nothing);
+                    let _ = self.pause.set(PAUSE);
+                    return;
+                }
             };
             let Some(free) = self.clients.iter().position(Option::is_none) else { continue };
-            stream.set_nonblocking(true)?;
-            self.epoll.add(&stream, free as u64, Interest::Read)?;
-            self.clients[free] = Some(Client { stream, request: Vec::new(), answer: Vec::new() });
+            let watched = stream
+                .set_nonblocking(true)
+                .and_then(|()| self.epoll.add(&stream, free as u64, Interest::Read));
+            if watched.is_ok() {
+                let (request, answer) = (Vec::new(), Vec::new());
+                self.clients[free] = Some(Client { stream, request, answer });
+            }
         }
     }
 }
@@ -296,13 +357,11 @@ mod tests {
         std::thread::scope(|scope| {
             let thread = scope.spawn(client);
             while !thread.is_finished() {
-                admin
-                    .serve(|request| match request {
-                        Request::Events { since } => events.answer(since),
-                        Request::Status => json!({ "long": "x".repeat(3 << 20) }),
-                        _ => refusal("not here"),
-                    })
-                    .unwrap();
+                admin.serve(|request| match request {
+                    Request::Events { since } => events.answer(since),
+                    Request::Status => json!({ "long": "x".repeat(3 << 20) }),
+                    _ => refusal("not here"),
+                });
                 std::thread::sleep(Duration::from_micros(100));
             }
             thread.join().unwrap()
@@ -320,11 +379,14 @@ mod tests {
         let long = with_client(&mut admin, move || ask(&at, Request::Status).unwrap());
         assert_eq!(long["long"].as_str().map(str::len), Some(3 << 20));
         let at = path.clone();
-        let refused = with_client(&mut admin, move || ask(&at, Request::Fence).unwrap());
+        let refused = with_client(&mut admin, move || {
+            ask(&at, Request::Fence { until_takeover: false }).unwrap()
+        });
         assert_eq!(refused["error"], "not here");
         assert_eq!(AdminSocket::bind(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
         drop(admin);
         assert!(ask(&path, Request::Status).is_err());
+        AdminSocket::bind(&path).expect("the lock ends with its holder");
     }
 
     #[test]

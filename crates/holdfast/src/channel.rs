@@ -19,7 +19,7 @@ mod listener;
 mod tests;
 
 pub use error::ChannelError;
-pub use listener::{Listener, PENDING_MAX};
+pub use listener::{Listener, PENDING_MAX, PENDING_PER_ADDRESS_MAX};
 
 use handshake::{Handshake, Side, Turn};
 use holdfast_wire::message::{MESSAGE_MAX, Message};
@@ -302,6 +302,14 @@ impl Channel {
             self.make_room();
             let room = self.raw.len() - self.raw_end;
             match self.socket.read(&mut self.raw[self.raw_end..]) {
+                Ok(0) if self.is_introducing_itself() => {
+                    return self.fail(ChannelError::NotWelcome);
+                }
+                Err(e)
+                    if e.kind() == ErrorKind::ConnectionReset && self.is_introducing_itself() =>
+                {
+                    return self.fail(ChannelError::NotWelcome);
+                }
                 Ok(0) if self.raw_start == self.raw_end && self.inbox_end == 0 => {
                     return self.fail(ChannelError::Closed);
                 }
@@ -320,6 +328,12 @@ impl Channel {
             }
         }
         Ok(())
+    }
+
+    /// Nobody has answered our first words yet.
+    fn is_introducing_itself(&self) -> bool {
+        matches!(&self.stage, Stage::Handshaking(handshake) if handshake.is_initiator())
+            && self.raw_start == self.raw_end
     }
 
     /// Looks whether the TCP connection is there, and if so says hello.

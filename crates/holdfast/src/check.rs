@@ -6,7 +6,10 @@
 
 mod experiments;
 mod host;
+pub mod program;
 mod settings;
+
+pub(crate) use host::not_forwarded;
 
 use crate::config::{Config, Role};
 use serde::Serialize;

@@ -3,8 +3,10 @@
 
 pub mod args;
 mod capture;
+mod down;
 mod edge;
 mod failure;
+mod log;
 mod watch;
 
 pub use failure::Failure;
@@ -30,8 +32,12 @@ const SUPPORT: &str = include_str!("../../../docs/SUPPORT.md");
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    start_log(&cli);
-    match run(cli) {
+    let log = start_log(&cli);
+    let result = run(cli);
+    if let Some(log) = log {
+        log.flush_all();
+    }
+    match result {
         Ok(code) => code,
         Err(failure) => {
             let _ = writeln!(io::stderr(), "holdfast: {failure}");
@@ -49,6 +55,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Status(args) => watch::status(&args, style),
         Verb::Events(args) => watch::events(&args),
         Verb::Check(args) => run_check(&args),
+        Verb::Down(args) => down::run(&args),
         Verb::Capture(args) => capture::run(&args),
         Verb::Key(KeyVerb::Gen) => say(&GroupKey::generate()?.to_text()),
         Verb::Config(verb) => run_config(verb),
@@ -90,7 +97,15 @@ fn run_config(verb: ConfigVerb) -> Result<u8, Failure> {
             let group = GroupFile::load(&file)?;
             group.key()?;
             let (name, summary) = (group.name(), group.summary());
-            say(&format!("{}: group {name} {summary}\n", file.display()))
+            let mut text = format!("{}: group {name} {summary}\n", file.display());
+            // The member's own `holdfast check` looks at more than the command.
+            let known = group.replicated().map(|config| check::program::by_command(&config.server));
+            let findings = known.unwrap_or_default();
+            let report = check::Report { schema: check::SCHEMA, role: "any".into(), findings };
+            text += &report.render();
+            print(&text)?;
+            let fails = report.verdict() == check::Verdict::Fail;
+            Ok(if fails { exit::DEGRADED } else { exit::OK })
         }
         ConfigVerb::Show { file, effective } => {
             let group = GroupFile::load(&file)?;
@@ -134,7 +149,8 @@ fn style(colour: Colour) -> Style {
     if wanted { Style::Colour } else { Style::Plain }
 }
 
-fn start_log(cli: &Cli) {
+/// Daemons log from a thread; the verbs, which end at once, by themselves.
+fn start_log(cli: &Cli) -> Option<log::Log> {
     let level = match cli.verbose {
         0 => tracing::Level::INFO,
         1 => tracing::Level::DEBUG,
@@ -142,12 +158,22 @@ fn start_log(cli: &Cli) {
     };
     let ansi =
         cli.color == Colour::Always || (cli.color == Colour::Auto && io::stderr().is_terminal());
+    let log = matches!(cli.verb, Verb::Run(_)).then(|| log::Log::start(io::stderr()));
+    let log = log.and_then(Result::ok);
+    let to = log.clone();
+    let writer = move || -> Box<dyn Write> {
+        match &to {
+            Some(log) => Box::new(log.clone()),
+            None => Box::new(io::stderr()),
+        }
+    };
     tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(io::stderr)
+        .with_writer(writer)
         .with_ansi(ansi)
         .with_target(false)
         .init();
+    log
 }
 
 /// Writes data to standard output; false if nobody reads any more.

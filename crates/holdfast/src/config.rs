@@ -15,8 +15,8 @@ mod tests;
 pub mod transit;
 
 pub use error::{ConfigError, ConfigErrors};
-pub(crate) use kind::admin_socket;
 pub use kind::{GroupFile, Kind, choose_role, kind_of};
+pub(crate) use kind::{admin_socket, pin_dir};
 
 use crate::key::GroupKey;
 use recover::Recover;
@@ -38,6 +38,8 @@ pub const HEARTBEAT_MS: std::ops::RangeInclusive<u64> = 5..=1000;
 /// Bounds of `connections_max`: half of them may be in use by the server.
 pub const CONNECTIONS_MAX: std::ops::RangeInclusive<u64> =
     16..=2 * holdfast_wire::shm::CONNS_MAX as u64;
+/// Bounds of `flows_max`.
+pub const FLOWS_MAX: std::ops::RangeInclusive<u64> = 8..=1 << 20;
 /// Bounds of `ring_bytes`, which is a power of two.
 pub const RING_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 30;
 
@@ -95,6 +97,8 @@ pub struct Edge {
     pub state_file: PathBuf,
     /// The member that is preferred at the very first start (decision 21).
     pub first: String,
+    /// Connections that the edge follows at once; it refuses more.
+    pub flows_max: u32,
 }
 
 /// One member host.
@@ -125,6 +129,9 @@ pub struct Server {
     pub log: Option<PathBuf>,
     /// Size of the log ring that it shares with the daemon.
     pub ring_bytes: u64,
+    /// Whether the kernel may choose the server's addresses at random. They would
+    /// differ between the members, and whatever the server computes from them.
+    pub aslr: bool,
     /// Added to the environment that the daemon passes on.
     pub env: BTreeMap<String, String>,
 }

@@ -1,5 +1,6 @@
 //! `holdfast run`: one daemon per host, its role taken from the file.
 
+mod advice;
 pub mod backup;
 pub mod beats;
 pub mod edge;
@@ -9,15 +10,21 @@ pub mod member;
 pub mod pairing;
 mod placement;
 pub mod primary;
+mod pulse;
 pub mod recover;
 pub mod regulate;
+pub mod said;
 pub mod spread;
 pub mod takeover;
 mod trace;
 pub mod transit;
 
+use crate::check;
 use crate::config::{Config, GroupFile, Role};
+use crate::open_files;
+use crate::poll::Signals;
 use anyhow::{Context, anyhow};
+use holdfast_linux::limits;
 
 /// Runs the daemon with this role until a signal ends it.
 ///
@@ -25,6 +32,8 @@ use anyhow::{Context, anyhow};
 /// Whatever keeps it from starting or ends it, with a remedy where there is one.
 pub fn run(file: &GroupFile, role: &str) -> anyhow::Result<()> {
     let named = || format!("`{role}` of group `{}`", file.name());
+    // Whoever runs out of descriptors cannot even answer questions.
+    limits::raise_open_files(0).context("the limit of open files")?;
     match file {
         GroupFile::Replicated(config) => {
             let role = config.role(role).map_err(|error| anyhow!(error))?;
@@ -38,11 +47,28 @@ pub fn run(file: &GroupFile, role: &str) -> anyhow::Result<()> {
     }
 }
 
+/// The signal that ends this daemon, if one has come. SIGHUP never does: nothing is
+/// to be opened again, for the log is standard error, and the file counts from the
+/// next start on.
+fn ending(signals: &Signals) -> Option<i32> {
+    while let Some(signal) = signals.take() {
+        if signal != libc::SIGHUP {
+            return Some(signal);
+        }
+        tracing::info!("SIGHUP: nothing to do; a changed file is read at the next start");
+    }
+    None
+}
+
 fn run_replicated(config: &Config, role: Role) -> anyhow::Result<()> {
     match role {
         Role::Edge => edge::run(config),
         Role::Member(index) => {
             let member = config.members.get(index).context("no such member")?;
+            open_files::take(config)?;
+            for finding in check::program::findings(&config.server) {
+                tracing::warn!("{}; {}", finding.found, finding.remedy);
+            }
             member::run(config, member)
         }
     }

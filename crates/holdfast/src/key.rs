@@ -2,8 +2,8 @@
 //!
 //! Keys are derived from it (BLAKE2s keyed with the secret, one label each): one
 //! opens the encrypted channel, one keys the hashes that compare what the members
-//! read and wrote, one those that compare their worlds; and for transit groups,
-//! one authenticates heartbeats and one keys the hash of flows.
+//! read and wrote, one those that compare their worlds, one authenticates heartbeats;
+//! and for transit groups, one authenticates theirs and one keys the hash of flows.
 
 use blake2::digest::consts::U32;
 use blake2::digest::{FixedOutput, KeyInit, Update};
@@ -28,6 +28,8 @@ pub enum KeyError {
     Unreadable(io::Error),
     #[error("others than its owner can read it (mode {mode:04o})")]
     TooOpen { mode: u32 },
+    #[error("it belongs to user {owner}, who can read and change it")]
+    OtherOwner { owner: u32 },
     #[error("it does not hold a key: {0}")]
     Malformed(&'static str),
 }
@@ -48,6 +50,9 @@ impl KeyError {
             }
             Self::TooOpen { .. } => {
                 format!("chmod 600 {path}, and make a new key if a stranger may have read it")
+            }
+            Self::OtherOwner { .. } => {
+                format!("chown root: {path}, and make a new key if a stranger may have read it")
             }
             Self::Malformed(_) => {
                 format!(
@@ -75,9 +80,13 @@ impl GroupKey {
     /// As [`KeyError`] tells.
     pub fn load(path: &Path) -> Result<Self, KeyError> {
         let file = std::fs::File::open(path).map_err(KeyError::Unreadable)?;
-        let mode = file.metadata().map_err(KeyError::Unreadable)?.permissions().mode() & 0o7777;
+        let metadata = file.metadata().map_err(KeyError::Unreadable)?;
+        let mode = metadata.permissions().mode() & 0o7777;
         if mode & 0o077 != 0 {
             return Err(KeyError::TooOpen { mode });
+        }
+        if ![0, own_user()].contains(&metadata.uid()) {
+            return Err(KeyError::OtherOwner { owner: metadata.uid() });
         }
         let mut text = String::new();
         file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(KeyError::Unreadable)?;
@@ -145,6 +154,12 @@ impl GroupKey {
         self.derive(b"holdfast world 1")
     }
 
+    /// Authenticates the heartbeats between members and edge.
+    #[must_use]
+    pub fn pulse_key(&self) -> [u8; KEY_BYTES] {
+        self.derive(b"holdfast pulse 1")
+    }
+
     /// Authenticates heartbeats through strings.
     #[must_use]
     pub fn strings_key(&self) -> [u8; KEY_BYTES] {
@@ -172,6 +187,11 @@ impl GroupKey {
         mac.update(label);
         mac.finalize_fixed().into()
     }
+}
+
+/// Who this process is.
+fn own_user() -> u32 {
+    std::fs::metadata("/proc/self").map_or(0, |of| of.uid())
 }
 
 impl fmt::Debug for GroupKey {
@@ -221,9 +241,15 @@ mod tests {
         let refused = GroupKey::load(&path);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         let taken = GroupKey::load(&path);
+        // Only root can give a file away.
+        let given =
+            std::os::unix::fs::chown(&path, Some(12345), None).map(|()| GroupKey::load(&path));
         std::fs::remove_file(&path).unwrap();
         assert!(matches!(refused, Err(KeyError::TooOpen { mode: 0o640 })));
         assert!(taken.is_ok());
+        if let Ok(given) = given {
+            assert!(matches!(given, Err(KeyError::OtherOwner { owner: 12345 })));
+        }
     }
 
     #[test]

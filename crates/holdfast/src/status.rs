@@ -74,6 +74,18 @@ pub enum State {
     Ended,
 }
 
+impl State {
+    /// How loudly the log says it.
+    #[must_use]
+    pub fn level(self) -> tracing::Level {
+        match self {
+            Self::Diverged | Self::Hung => tracing::Level::ERROR,
+            Self::Unprotected | Self::Fenced | Self::Ended => tracing::Level::WARN,
+            Self::Protected | Self::Waiting => tracing::Level::INFO,
+        }
+    }
+}
+
 /// How far the backup is behind the primary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lag {
@@ -274,6 +286,16 @@ impl fmt::Display for State {
             Self::Fenced => "fenced",
             Self::Ended => "ended",
         })
+    }
+}
+
+impl std::str::FromStr for Role {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let all = [Self::Edge, Self::Host, Self::Primary, Self::Backup, Self::None];
+        let found = all.into_iter().find(|role| role.to_string() == text);
+        found.ok_or_else(|| format!("`{text}` is no role"))
     }
 }
 

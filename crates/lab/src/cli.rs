@@ -4,6 +4,7 @@ use crate::bench::{self, BenchCommand};
 use crate::chaos::{self, ChaosArgs};
 use crate::demo::{self, DemoArgs};
 use crate::figures::{self, ListArgs, ReportArgs, RunArgs};
+use crate::life::{self, LifeArgs};
 use crate::memory::{self, MemoryArgs};
 use crate::plan::{self, PlanArgs};
 use crate::scenario::{self, MergeArgs, SimArgs};
@@ -54,6 +55,12 @@ pub enum LabCommand {
     Bench(BenchCommand),
     /// Random faults, alone and in pairs, until the time is over.
     Chaos(ChaosArgs),
+    /// The life of a group: loads, faults, repairs and hostile clients, step by step.
+    ///
+    /// After each step every client that should live has lived, byte for byte;
+    /// `status` on every host is true; nothing has grown. A violation prints the
+    /// line that replays it.
+    Life(LifeArgs),
     /// Three deaths of a redis-server's primary, told and drawn.
     Demo(DemoArgs),
     /// Carries an emulated wire.
@@ -83,6 +90,7 @@ pub fn run(command: LabCommand) -> Result<ExitCode> {
         LabCommand::Bench(command) => bench::run(command),
         LabCommand::Plan(args) => plan::run(&args),
         LabCommand::Chaos(args) => chaos::run(&args),
+        LabCommand::Life(args) => life::run(&args),
         LabCommand::Simulate(args) => simulate::run(&args),
         LabCommand::List(args) => figures::list(&args),
         LabCommand::Run(args) => figures::run(&args),

@@ -10,6 +10,7 @@ mod command;
 pub mod demo;
 pub mod emu;
 pub mod figures;
+mod life;
 pub mod load;
 pub mod memory;
 pub mod models;
@@ -32,7 +33,7 @@ pub use cli::{LabCommand, run};
 /// Version and commit of this program: what replays a run.
 pub const BUILD: &str = env!("HOLDFAST_BUILD");
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::time::{ClockId, clock_gettime};
 use std::path::PathBuf;
@@ -46,7 +47,11 @@ pub(crate) fn own_binary() -> Result<PathBuf> {
     let own = std::env::current_exe().context("where is this binary?")?;
     let folder = own.parent().filter(|folder| folder.ends_with("deps"));
     let beside = folder.and_then(|folder| Some(folder.parent()?.join("holdfast")));
-    Ok(beside.filter(|path| path.is_file()).unwrap_or(own))
+    let binary = beside.filter(|path| path.is_file()).unwrap_or(own);
+    // A test program that was moved would run its tests again, and again.
+    let known = binary.file_name().is_some_and(|name| name == "holdfast" || name == "lab");
+    ensure!(known, "{} is not holdfast; name it in HOLDFAST_BIN", binary.display());
+    Ok(binary)
 }
 
 /// CLOCK_MONOTONIC of this process's time namespace, ns.

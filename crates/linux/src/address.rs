@@ -94,14 +94,15 @@ impl AddressSocket {
             .any(|answer| answer.kind == RTM_NEWROUTE && answer.body.get(7) == Some(&RTN_LOCAL)))
     }
 
-    /// Removes `address` from the interface. An address that is not there is no error.
+    /// Removes `address` from the interface; whether it was there.
     ///
     /// # Errors
     /// [`AddressError::Change`].
-    pub fn remove(&mut self, interface: u32, address: &[u8; 16]) -> Result<(), AddressError> {
+    pub fn remove(&mut self, interface: u32, address: &[u8; 16]) -> Result<bool, AddressError> {
         match self.change(RTM_DELADDR, 0, interface, address) {
-            Err(error) if error.raw_os_error() == Some(libc::EADDRNOTAVAIL) => Ok(()),
-            result => result.map_err(|source| AddressError::Change { action: "removing", source }),
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::EADDRNOTAVAIL) => Ok(false),
+            Err(source) => Err(AddressError::Change { action: "removing", source }),
         }
     }
 

@@ -1,17 +1,28 @@
 //! The state of TCP connections by their exact four-tuple, asked from the kernel
-//! without listing all sockets (`SOCK_DIAG_BY_FAMILY`).
+//! without listing all sockets (`SOCK_DIAG_BY_FAMILY`), and the end of those that
+//! nobody owns any more (`SOCK_DESTROY`).
 
 use crate::netlink;
 use holdfast_wire::message::ConnKey;
+use holdfast_wire::packet::map_ipv4;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const SOCK_DESTROY: u16 = 21;
+/// `TCPF_LISTEN`: bit of a state in the mask of a request.
+const LISTENING: u32 = 1 << 10;
+/// `struct inet_diag_sockid` in an answer.
+const ID: std::ops::Range<usize> = 4..52;
+/// More than one datagram of a list.
+const LIST_BYTES: usize = 64 << 10;
 /// Questions per system call; their answers must fit the socket's buffer.
 const BATCH: usize = 32;
 /// `struct inet_diag_req_v2` and `struct inet_diag_msg`, in bytes.
 const REQUEST: usize = 56;
 const ANSWER: usize = 72;
+/// Where `idiag_wqueue` is in the latter: of a listener, its backlog.
+const WAITING_MAX: usize = 60;
 
 /// Why the kernel did not say.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +31,8 @@ pub enum DiagError {
     Open(io::Error),
     #[error("asking for the state of a connection: {0}")]
     Ask(io::Error),
+    #[error("ending connections: {0}; the kernel must have CONFIG_INET_DIAG_DESTROY")]
+    Destroy(io::Error),
 }
 
 /// RFC 9293 §3.3.2, numbered as in Linux.
@@ -95,14 +108,129 @@ impl DiagSocket {
         Ok(state[0])
     }
 
+    /// How many connections may wait for the listener that would take this one, in
+    /// the handshake or behind it; `None` if nobody listens.
+    ///
+    /// # Errors
+    /// [`DiagError::Ask`].
+    pub fn backlog(&mut self, key: &ConnKey) -> Result<Option<u32>, DiagError> {
+        let mut backlog = None;
+        let found = |_: usize, body: &[u8]| {
+            let bytes = body.get(WAITING_MAX..).and_then(|rest| rest.first_chunk());
+            backlog = bytes.map(|bytes| u32::from_ne_bytes(*bytes));
+        };
+        self.ask(SOCK_DIAG_BY_FAMILY, std::slice::from_ref(key), found).map_err(DiagError::Ask)?;
+        Ok(backlog)
+    }
+
+    /// Ends connections without a word to their clients; one that is gone already is
+    /// no error.
+    ///
+    /// # Errors
+    /// [`DiagError::Destroy`].
+    pub fn destroy(&mut self, keys: &[ConnKey]) -> Result<(), DiagError> {
+        for keys in keys.chunks(BATCH) {
+            self.ask(SOCK_DESTROY, keys, |_, _| {}).map_err(DiagError::Destroy)?;
+        }
+        Ok(())
+    }
+
+    /// Ends every connection of this host that has one of these addresses (IPv4
+    /// mapped into IPv6) and ports as its own, whoever holds it; listeners stay.
+    /// Returns how many there were.
+    ///
+    /// # Errors
+    /// [`DiagError::Ask`], [`DiagError::Destroy`].
+    pub fn destroy_own(
+        &mut self,
+        addresses: &[[u8; 16]],
+        ports: &[u16],
+    ) -> Result<usize, DiagError> {
+        let mut destroyed = 0;
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            let ids = self.list(family as u8, addresses, ports).map_err(DiagError::Ask)?;
+            for id in ids {
+                destroyed +=
+                    usize::from(self.destroy_one(family as u8, &id).map_err(DiagError::Destroy)?);
+            }
+        }
+        Ok(destroyed)
+    }
+
+    /// The `inet_diag_sockid` of each connection.
+    fn list(
+        &mut self,
+        family: u8,
+        addresses: &[[u8; 16]],
+        ports: &[u16],
+    ) -> io::Result<Vec<Vec<u8>>> {
+        let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
+        let body = by_id(family, !LISTENING, &[0; 48]);
+        self.say(SOCK_DIAG_BY_FAMILY, flags, &body)?;
+        let (mut ids, mut buffer) = (Vec::new(), vec![0; LIST_BYTES]);
+        loop {
+            for answer in netlink::answers(netlink::receive(&self.fd, &mut buffer)?) {
+                if i32::from(answer.kind) == libc::NLMSG_DONE {
+                    return Ok(ids);
+                }
+                if let Some(errno) = answer.errno() {
+                    return Err(io::Error::from_raw_os_error(errno));
+                }
+                let Some((port, source)) = own_end(answer.body) else { continue };
+                if ports.contains(&port) && addresses.contains(&source) {
+                    ids.push(answer.body[ID].to_vec());
+                }
+            }
+        }
+    }
+
+    /// Whether it was still there.
+    fn destroy_one(&mut self, family: u8, id: &[u8]) -> io::Result<bool> {
+        let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK;
+        self.say(SOCK_DESTROY, flags, &by_id(family, u32::MAX, id))?;
+        let mut buffer = [0; 1024];
+        let datagram = netlink::receive(&self.fd, &mut buffer)?;
+        match netlink::answers(datagram).find_map(|answer| answer.errno()) {
+            Some(0) => Ok(true),
+            Some(libc::ENOENT) => Ok(false),
+            Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+            None => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Sends one request under the next sequence number.
+    fn say(&mut self, kind: u16, flags: libc::c_int, body: &[u8]) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut request = Vec::new();
+        netlink::append(&mut request, kind, flags, self.sequence, body);
+        netlink::discard(self.fd.as_fd());
+        netlink::send(&self.fd, &request)
+    }
+
     fn batch(&mut self, keys: &[ConnKey], states: &mut [Option<TcpState>]) -> io::Result<()> {
+        self.ask(SOCK_DIAG_BY_FAMILY, keys, |index, body| {
+            if let Some(state) = states.get_mut(index) {
+                *state = TcpState::from_number(body[1]);
+            }
+        })
+    }
+
+    /// Asks the same about each connection; `found` gets its place among the keys and
+    /// a whole `struct inet_diag_msg`.
+    fn ask(
+        &mut self,
+        what: u16,
+        keys: &[ConnKey],
+        mut found: impl FnMut(usize, &[u8]),
+    ) -> io::Result<()> {
         let first = self.sequence;
         self.sequence = first.wrapping_add(keys.len() as u32);
         let mut requests = Vec::with_capacity(keys.len() * (REQUEST + 16));
         for (index, key) in keys.iter().enumerate() {
             let sequence = first.wrapping_add(index as u32);
-            let flags = libc::NLM_F_REQUEST;
-            netlink::append(&mut requests, SOCK_DIAG_BY_FAMILY, flags, sequence, &request(key));
+            let ack = if what == SOCK_DESTROY { libc::NLM_F_ACK } else { 0 };
+            let flags = libc::NLM_F_REQUEST | ack;
+            netlink::append(&mut requests, what, flags, sequence, &request(key));
         }
         netlink::discard(self.fd.as_fd());
         netlink::send(&self.fd, &requests)?;
@@ -112,22 +240,38 @@ impl DiagSocket {
         while missing > 0 {
             for answer in netlink::answers(netlink::receive(&self.fd, &mut buffer)?) {
                 let index = answer.sequence.wrapping_sub(first) as usize;
-                let Some(state) = states.get_mut(index) else {
+                if index >= keys.len() {
                     continue;
-                };
+                }
                 missing = missing.saturating_sub(1);
                 match answer.errno() {
                     Some(libc::ENOENT | 0) => {}
                     Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
-                    None if answer.body.len() >= ANSWER => {
-                        *state = TcpState::from_number(answer.body[1]);
-                    }
+                    None if answer.body.len() >= ANSWER => found(index, answer.body),
                     None => return Err(io::ErrorKind::InvalidData.into()),
                 }
             }
         }
         Ok(())
     }
+}
+
+/// `struct inet_diag_req_v2` for states by their bits, with this identity.
+fn by_id(family: u8, states: u32, id: &[u8]) -> Vec<u8> {
+    let mut body = vec![family, libc::IPPROTO_TCP as u8, 0, 0];
+    body.extend(states.to_ne_bytes());
+    body.extend(id);
+    body
+}
+
+/// Port and address of this host in a `struct inet_diag_msg`.
+fn own_end(body: &[u8]) -> Option<(u16, [u8; 16])> {
+    let id = body.get(..ANSWER)?.get(ID)?;
+    let port = u16::from_be_bytes(*id.first_chunk()?);
+    let source: [u8; 16] = id.get(4..20)?.try_into().ok()?;
+    let is_v4 = i32::from(body[0]) == libc::AF_INET;
+    let v4 = *source.first_chunk::<4>()?;
+    Some((port, if is_v4 { map_ipv4(v4) } else { source }))
 }
 
 /// `struct inet_diag_req_v2`. The kernel looks mapped addresses up among IPv4

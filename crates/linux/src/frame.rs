@@ -57,7 +57,17 @@ impl FrameSender {
     /// link's MTU, `EAGAIN` or `ENOBUFS` when its queue is full.
     pub fn send(&mut self, hop: &Hop, l3: &[u8]) -> Result<(), FrameError> {
         let protocol = ethertype(l3).ok_or(FrameError::NoPacket)?;
-        write(&mut self.frame, (hop.to, hop.from), protocol, l3);
+        self.send_as(hop, protocol, l3)
+    }
+
+    /// Sends a frame of any Ethernet type.
+    pub(crate) fn send_as(
+        &mut self,
+        hop: &Hop,
+        protocol: u16,
+        payload: &[u8],
+    ) -> Result<(), FrameError> {
+        write(&mut self.frame, (hop.to, hop.from), protocol, payload);
         let to = Address::link(hop.ifindex, protocol, Some(hop.to));
         sockopt::send_to(self.fd.as_fd(), &self.frame, &to).map_err(FrameError::Send)?;
         Ok(())

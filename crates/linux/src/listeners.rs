@@ -11,6 +11,11 @@ const TCP_CLOSE: u32 = 7;
 const TCP_LISTEN: u32 = 10;
 /// `struct inet_diag_msg` as far as its source address, in bytes.
 const ANSWER: usize = 24;
+/// `struct inet_diag_msg`, which attributes follow, and its inode, in bytes.
+const ANSWER_WHOLE: usize = 72;
+const INODE: usize = 68;
+/// The attribute that tells of IPV6_V6ONLY (`INET_DIAG_SKV6ONLY`).
+const V6ONLY: u16 = 11;
 /// More sockets than this are not looked at.
 pub const SOCKETS_MAX: usize = 65_536;
 
@@ -21,6 +26,30 @@ pub struct Waiting {
     pub address: IpAddr,
     pub port: u16,
     pub udp: bool,
+}
+
+/// A TCP socket that listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listening {
+    /// As it was bound: unspecified for all addresses.
+    pub address: IpAddr,
+    pub port: u16,
+    /// IPv4 does not reach it, if it is bound to all addresses of IPv6.
+    pub v6_only: bool,
+    /// As `/proc/PID/fd` names it.
+    pub inode: u32,
+}
+
+impl Listening {
+    /// Whether clients of this address and port come to it.
+    #[must_use]
+    pub fn serves(&self, address: IpAddr, port: u16) -> bool {
+        let all = match self.address {
+            IpAddr::V4(own) => own.is_unspecified() && address.is_ipv4(),
+            IpAddr::V6(own) => own.is_unspecified() && (address.is_ipv6() || !self.v6_only),
+        };
+        self.port == port && (all || self.address == address)
+    }
 }
 
 /// A socket diagnosis socket.
@@ -56,7 +85,29 @@ impl ListenerSocket {
         Ok(all)
     }
 
+    /// All TCP sockets that listen, at most [`SOCKETS_MAX`].
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn listening(&mut self) -> io::Result<Vec<Listening>> {
+        let mut all = Vec::new();
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            self.dump_as(family, false, &mut all, parse_listening)?;
+        }
+        Ok(all)
+    }
+
     fn dump(&mut self, family: i32, udp: bool, all: &mut Vec<Waiting>) -> io::Result<()> {
+        self.dump_as(family, udp, all, |body| parse(body, udp))
+    }
+
+    fn dump_as<T>(
+        &mut self,
+        family: i32,
+        udp: bool,
+        all: &mut Vec<T>,
+        parse: impl Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let protocol = if udp { libc::IPPROTO_UDP } else { libc::IPPROTO_TCP };
         let states = 1 << if udp { TCP_CLOSE } else { TCP_LISTEN };
@@ -79,7 +130,7 @@ impl ListenerSocket {
                     Some(0) => return Ok(()),
                     Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
                     None if i32::from(answer.kind) == libc::NLMSG_DONE => return Ok(()),
-                    None if all.len() < SOCKETS_MAX => all.extend(parse(answer.body, udp)),
+                    None if all.len() < SOCKETS_MAX => all.extend(parse(answer.body)),
                     None => {}
                 }
             }
@@ -97,6 +148,22 @@ fn parse(body: &[u8], udp: bool) -> Option<Waiting> {
         _ => Ipv6Addr::from(v6).to_canonical(),
     };
     Some(Waiting { address, port, udp })
+}
+
+fn parse_listening(body: &[u8]) -> Option<Listening> {
+    let Waiting { address, port, .. } = parse(body, false)?;
+    let inode = body.get(INODE..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))?;
+    let mut rest = body.get(ANSWER_WHOLE..)?;
+    let mut v6_only = false;
+    // struct nlattr: length with the header, kind; aligned to four bytes.
+    while let Some(([l0, l1, k0, k1], value)) = rest.split_first_chunk() {
+        let len = usize::from(u16::from_ne_bytes([*l0, *l1])).max(4);
+        if u16::from_ne_bytes([*k0, *k1]) == V6ONLY {
+            v6_only = value.first().is_some_and(|byte| *byte != 0);
+        }
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Some(Listening { address, port, v6_only, inode })
 }
 
 #[cfg(test)]
@@ -117,5 +184,36 @@ mod tests {
         assert!(found.contains(&of(udp.local_addr().unwrap().port(), true)));
         drop(tcp);
         assert!(!socket.waiting().unwrap().contains(&of(tcp_port, false)));
+    }
+
+    /// On all addresses of IPv6, and of IPv4 too if not `only`.
+    fn on_all(only: bool) -> OwnedFd {
+        use crate::sockopt::{self, Address, checked};
+        use std::os::fd::AsRawFd;
+        let fd = sockopt::socket(libc::AF_INET6, libc::SOCK_STREAM, 0).unwrap();
+        let value = i32::from(only);
+        sockopt::set(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &value).unwrap();
+        sockopt::bind(fd.as_fd(), &Address::inet6([0; 16], 0)).unwrap();
+        // SAFETY: no memory of ours.
+        checked(unsafe { libc::listen(fd.as_raw_fd(), 1) }).unwrap();
+        fd
+    }
+
+    #[test]
+    fn a_listener_serves_what_it_is_bound_to() {
+        let mut diag = ListenerSocket::open().unwrap();
+        let (v4, v6): (IpAddr, IpAddr) = ("127.0.0.1".parse().unwrap(), "::1".parse().unwrap());
+        let mut look = |listener: &TcpListener| {
+            let port = listener.local_addr().unwrap().port();
+            let all = diag.listening().unwrap();
+            let own = all.into_iter().find(|it| it.port == port).expect("it listens");
+            (own.serves(v4, port), own.serves(v6, port), own.serves(v4, port ^ 1), own.inode != 0)
+        };
+        let bound = |address| TcpListener::bind(address).unwrap();
+        assert_eq!(look(&bound("127.0.0.1:0")), (true, false, false, true));
+        assert_eq!(look(&bound("0.0.0.0:0")), (true, false, false, true));
+        assert_eq!(look(&bound("[::1]:0")), (false, true, false, true));
+        assert_eq!(look(&on_all(false).into()), (true, true, false, true));
+        assert_eq!(look(&on_all(true).into()), (false, true, false, true));
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::sockopt::{checked, checked_fd, checked_len};
 use libc::{c_int, c_long, c_ulong};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
@@ -14,6 +15,72 @@ pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open() touches no memory of ours.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     checked_fd(fd)
+}
+
+/// Sends a signal to the process behind a pidfd.
+///
+/// # Errors
+/// `ESRCH` if it has ended.
+pub fn signal(process: BorrowedFd<'_>, signal: c_int) -> io::Result<()> {
+    let no_info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: without a siginfo, pidfd_send_signal() touches no memory of ours.
+    checked(unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), signal, no_info, 0)
+    } as c_int)?;
+    Ok(())
+}
+
+/// The process at the other end of a UNIX stream: who connected, or who listens.
+///
+/// # Errors
+/// As getsockopt(2).
+pub fn peer(stream: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `peer` is writable memory of `size` bytes, and any bytes make one.
+    checked(unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut size,
+        )
+    })?;
+    Ok(peer.pid.cast_unsigned())
+}
+
+/// When a process started, in the kernel's ticks since boot: with its number it
+/// names a process for good.
+///
+/// # Errors
+/// `NotFound` if there is none, `InvalidData` if /proc makes no sense.
+pub fn started(pid: u32) -> io::Result<u64> {
+    /// Of `starttime` in /proc/PID/stat, counted behind the name's bracket.
+    const FIELD: usize = 19;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name may hold spaces and brackets.
+    let field = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(FIELD));
+    field.and_then(|text| text.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// A process and all its descendants, itself first.
+#[must_use]
+pub fn family(pid: u32) -> Vec<u32> {
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(pid) = found.get(next) {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+        let lists = tasks.into_iter().flatten().flatten();
+        let text: Vec<String> = lists
+            .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok())
+            .collect();
+        found.extend(
+            text.iter().flat_map(|t| t.split_whitespace()).filter_map(|w| w.parse::<u32>().ok()),
+        );
+        next += 1;
+    }
+    found
 }
 
 /// A duplicate of descriptor `fd` of another process; it shares the open file.
@@ -109,6 +176,57 @@ pub fn set_process_realtime(pid: u32, priority: Option<i32>) -> io::Result<()> {
 pub fn die_with_parent(signal: c_int) -> io::Result<()> {
     // SAFETY: this prctl() takes plain numbers.
     checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal as c_ulong, 0, 0, 0) })?;
+    Ok(())
+}
+
+/// How often descendants are looked for that others have just started.
+const ROUNDS_MAX: usize = 16;
+
+/// Sends `signal` to the first thread of a process, marked as one that a program
+/// has queued (`SI_QUEUE`).
+///
+/// # Errors
+/// As rt_tgsigqueueinfo(2).
+pub fn queue_signal(pid: u32, signal: c_int) -> io::Result<()> {
+    // SAFETY: all-zero is a valid siginfo.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    info.si_signo = signal;
+    info.si_code = libc::SI_QUEUE;
+    // SAFETY: the kernel only reads `info`.
+    let result =
+        unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, pid, signal, &raw const info) };
+    checked(result as c_int)?;
+    Ok(())
+}
+
+/// Kills what a process has started, and what that has.
+pub fn kill_descendants(pid: u32) {
+    let mut known = BTreeSet::new();
+    for _ in 0..ROUNDS_MAX {
+        let fresh: Vec<u32> =
+            family(pid).into_iter().skip(1).filter(|child| known.insert(*child)).collect();
+        if fresh.is_empty() {
+            return;
+        }
+        for child in fresh {
+            // SAFETY: plain numbers; who has ended meanwhile needs no signal.
+            unsafe { libc::kill(child as libc::pid_t, libc::SIGKILL) };
+        }
+    }
+}
+
+/// Has the kernel place the programs that this process becomes where it always
+/// does, not at random.
+///
+/// # Errors
+/// As personality(2).
+pub fn fix_addresses() -> io::Result<()> {
+    const ASK: c_ulong = 0xffff_ffff;
+    // SAFETY: personality() takes a plain number.
+    let now = checked(unsafe { libc::personality(ASK) })?;
+    let fixed = now as c_ulong | libc::ADDR_NO_RANDOMIZE as c_ulong;
+    // SAFETY: as above.
+    checked(unsafe { libc::personality(fixed) })?;
     Ok(())
 }
 

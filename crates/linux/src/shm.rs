@@ -1,5 +1,8 @@
 //! The daemon's side of the memory shared with a server's shim: the log ring
 //! and the connection table (layout in `holdfast_wire::shm`).
+//!
+//! The server can write to all of it, and runs with fewer rights than its daemon:
+//! whatever is read here may be anything, and may change while it is read.
 
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::{HEADER_LEN, Header as Record, record_len};
@@ -11,6 +14,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, fence};
 use zerocopy::IntoBytes;
+
+/// How often the daemon tries to end a record that the shim adds to meanwhile: a
+/// record has no room for nearly as many words.
+const TAKES_MAX: u32 = 10_000;
 
 /// What the memory is made with.
 #[derive(Clone, Debug)]
@@ -49,8 +56,9 @@ impl SharedMemory {
     /// If the kernel gives no memory.
     pub fn create(settings: &Settings) -> io::Result<Self> {
         let ring_bytes = settings.ring_bytes.max(1 << 20).next_power_of_two();
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: a constant name; the result is checked.
-        let fd = unsafe { libc::memfd_create(c"holdfast-log".as_ptr(), libc::MFD_CLOEXEC) };
+        let fd = unsafe { libc::memfd_create(c"holdfast-log".as_ptr(), flags) };
         if fd < 0 {
             return Err(fail("memfd_create"));
         }
@@ -60,6 +68,12 @@ impl SharedMemory {
         // SAFETY: a plain system call on our descriptor.
         if unsafe { libc::ftruncate(fd.as_raw_fd(), total as i64) } != 0 {
             return Err(fail("sizing the log's memory"));
+        }
+        // The server has the descriptor too: who shortens the memory kills its reader.
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: as above.
+        if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+            return Err(fail("sealing the log's memory"));
         }
         let base = map_twice(fd.as_raw_fd(), total, ring_bytes)?;
         let memory = Self { fd, base, ring_bytes };
@@ -116,23 +130,40 @@ impl SharedMemory {
         self.header().tail.0.load(Acquire) & !OPEN
     }
 
-    /// Primary: as [`Self::tail`], for what is to be read now: a last record that
-    /// the shim could still have added to is ended.
+    /// Primary: as [`Self::tail`], for what is to be read now, behind `seen`: a last
+    /// record that the shim could still have added to is ended. `None`: no log
+    /// grows like this, the server has written over it.
     #[must_use]
-    pub fn take_tail(&self) -> u64 {
+    pub fn take_tail(&self, seen: u64) -> Option<u64> {
         let h = self.header();
-        loop {
+        for _ in 0..TAKES_MAX {
             let tail = h.tail.0.load(Acquire);
+            let end = tail & !OPEN;
+            if end < seen || end - seen > self.ring_bytes as u64 {
+                return None;
+            }
             if tail & OPEN == 0 {
-                return tail;
+                return Some(tail);
             }
             let start = h.open_at.0.load(Relaxed);
-            let end = tail & !OPEN;
             if h.tail.0.compare_exchange(tail, end, AcqRel, Acquire).is_ok() {
                 self.set_payload_len(start, end);
-                return end;
+                return Some(end);
             }
         }
+        None
+    }
+
+    /// Of the log, not consumed yet; never more than the ring holds.
+    #[must_use]
+    pub fn unconsumed(&self) -> u64 {
+        self.tail().saturating_sub(self.head()).min(self.ring_bytes as u64)
+    }
+
+    /// Size of the ring.
+    #[must_use]
+    pub fn ring_bytes(&self) -> u64 {
+        self.ring_bytes as u64
     }
 
     /// The record from `start` to `end` says how long it is. The positions are the
@@ -206,7 +237,8 @@ impl SharedMemory {
         let tail = h.tail.0.load(Relaxed);
         let payload: usize = parts.iter().map(|p| p.len()).sum();
         let len = record_len(payload);
-        if tail + len as u64 - h.head.0.load(Acquire) > self.ring_bytes as u64 {
+        let used = tail.saturating_add(len as u64).saturating_sub(h.head.0.load(Acquire));
+        if used > self.ring_bytes as u64 || len > self.ring_bytes {
             return false;
         }
         let at = (tail & (self.ring_bytes as u64 - 1)) as usize;
@@ -219,7 +251,7 @@ impl SharedMemory {
             space[to..to + part.len()].copy_from_slice(part);
             to += part.len();
         }
-        h.tail.0.store(tail + len as u64, Release);
+        h.tail.0.store(tail.wrapping_add(len as u64), Release);
         true
     }
 
@@ -262,15 +294,26 @@ impl SharedMemory {
     pub fn reason(&self) -> String {
         let h = self.header();
         let n = (h.reason_len.load(Acquire) as usize).min(h.reason.len());
-        String::from_utf8_lossy(&h.reason[..n]).into_owned()
+        // SAFETY: inside the mapping; the bytes may change, and are only copied.
+        let reason = unsafe { (&raw const h.reason).read_volatile() };
+        let text = String::from_utf8_lossy(&reason[..n]).into_owned();
+        text.replace(|c: char| c.is_control(), "?")
     }
 
     /// Listeners of a parked replica.
     #[must_use]
-    pub fn listeners(&self) -> &[Listener] {
+    pub fn listeners(&self) -> Vec<Listener> {
         let h = self.header();
         let n = (h.listeners_len.load(Acquire) as usize).min(h.listeners.len());
-        &h.listeners[..n]
+        // SAFETY: as in `reason`.
+        let listeners = unsafe { (&raw const h.listeners).read_volatile() };
+        listeners[..n].to_vec()
+    }
+
+    /// Processes that the server has made.
+    #[must_use]
+    pub fn forks(&self) -> u32 {
+        self.header().forks.load(Relaxed)
     }
 }
 
@@ -340,10 +383,10 @@ mod tests {
         let h = memory.header();
         h.open_at.0.store(start, Relaxed);
         h.tail.0.store((end + 16) | OPEN, Release);
-        assert_eq!((memory.tail(), memory.take_tail()), (end + 16, end + 16));
+        assert_eq!((memory.tail(), memory.take_tail(end)), (end + 16, Some(end + 16)));
         assert_eq!(h.tail.0.load(Relaxed) & OPEN, 0);
         assert_eq!(payload_len(&memory, start), 24 + 16);
-        assert_eq!(memory.take_tail(), end + 16);
+        assert_eq!(memory.take_tail(0), Some(end + 16));
     }
 
     #[test]
@@ -353,9 +396,70 @@ mod tests {
             let end = append(&memory, b"whole");
             memory.header().open_at.0.store(open_at, Relaxed);
             memory.header().tail.0.store(tail | OPEN, Release);
-            assert_eq!(memory.take_tail(), tail);
+            assert_eq!(memory.take_tail(0), Some(tail));
             memory.header().tail.0.store(end, Release);
             assert_eq!(payload_len(&memory, 0), 5);
+        }
+    }
+
+    #[test]
+    fn nobody_can_shorten_the_memory() {
+        let memory = memory();
+        for bytes in [0, 1, 1 << 30] {
+            // SAFETY: a plain system call on our descriptor.
+            assert_eq!(unsafe { libc::ftruncate(memory.fd().as_raw_fd(), bytes) }, -1);
+            assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EPERM));
+        }
+        assert_eq!(memory.tail(), 0);
+    }
+
+    #[test]
+    fn a_log_that_shrinks_or_leaps_is_refused() {
+        let memory = memory();
+        let end = append(&memory, b"whole");
+        assert_eq!(memory.take_tail(end), Some(end));
+        assert_eq!(memory.take_tail(end + 8), None);
+        memory.header().tail.0.store(!7, Release);
+        assert_eq!(memory.take_tail(end), None);
+        assert!(!memory.append(&Record::default(), &[b"more"]));
+    }
+
+    /// Noise in place of everything that the server can write.
+    fn scribble(memory: &SharedMemory, seed: u64) {
+        let mut state = seed | 1;
+        let words = (RING_OFFSET + memory.ring_bytes) / 8;
+        for at in 0..words {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            // Small numbers and extremes are what bounds break on.
+            let word = match state % 5 {
+                0 => state % 64,
+                1 => u64::MAX - state % 64,
+                _ => state,
+            };
+            // SAFETY: inside the mapping, which only this test uses.
+            unsafe { memory.base.cast::<u64>().add(at).write_volatile(word) };
+        }
+    }
+
+    #[test]
+    fn noise_in_the_memory_is_read_without_harm() {
+        for seed in 1..40u64 {
+            let memory = memory();
+            scribble(&memory, seed);
+            let tail = memory.tail();
+            for position in [0, seed, tail, tail.wrapping_sub(seed), u64::MAX - 3] {
+                assert!(memory.bytes(position, usize::MAX).len() <= memory.ring_bytes);
+                let _ = memory.take_tail(position);
+            }
+            assert!(memory.unconsumed() <= memory.ring_bytes());
+            assert!(memory.listeners().len() <= 16);
+            assert!(!memory.reason().contains(char::is_control));
+            let _ = (memory.append(&Record::default(), &[&[7; 100]]), memory.mode());
+            let _ = (memory.is_attached(), memory.may_sleep(tail), memory.forks());
+            memory.end_log();
+            memory.wake_shim();
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Starting a server under the shim: memory, control socket and wake-up are
 //! handed over as descriptors, and the server dies with its daemon.
 
+use crate::limits::{self, OpenFiles};
 use crate::shm::{Settings, SharedMemory};
 use crate::{process, unread};
-use holdfast_wire::shm::{ConnEntry, conn_state};
+use holdfast_wire::shm::{ConnEntry, FDS_MAX, SHIM_FDS, conn_state, leash};
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice};
@@ -12,6 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::time::{Duration, Instant};
 
 /// What to start.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +31,26 @@ pub struct ServerCommand {
     pub log: Option<PathBuf>,
     /// The shim's shared object.
     pub shim: PathBuf,
+    /// How many descriptors it may have; as many as its daemon if absent.
+    pub open_files: Option<OpenFiles>,
+    /// Whether the kernel may place it at random.
+    pub aslr: bool,
+}
+
+/// Descriptors of the daemon's that the shim uses.
+const HANDED: usize = 3;
+/// Highest number of a signal.
+const SIGNAL_MAX: i32 = 64;
+
+/// What is to be done in the child before it becomes the server.
+#[derive(Clone, Copy)]
+struct Preparation {
+    handed: [RawFd; HANDED],
+    /// The numbers that they get.
+    places: [RawFd; HANDED],
+    daemon: u32,
+    open_files: Option<OpenFiles>,
+    aslr: bool,
 }
 
 /// A server that runs under the shim.
@@ -38,7 +60,11 @@ pub struct Server {
     pidfd: OwnedFd,
     control: OwnedFd,
     wake: OwnedFd,
+    started: Instant,
 }
+
+/// Servers that go into the background do so soon.
+const BACKGROUND_MAX: Duration = Duration::from_secs(5);
 
 impl Server {
     /// Starts the server. It is killed when the calling thread ends.
@@ -52,7 +78,7 @@ impl Server {
         let handed = [theirs.as_raw_fd(), memory.fd().as_raw_fd(), wake.as_raw_fd()];
         let child = build(command, handed)?.spawn()?;
         let pidfd = process::pidfd_open(child.id())?;
-        Ok(Self { memory, child, pidfd, control, wake })
+        Ok(Self { memory, child, pidfd, control, wake, started: Instant::now() })
     }
 
     #[must_use]
@@ -113,10 +139,37 @@ impl Server {
         send_fd(self.control.as_raw_fd(), &number, connection.as_raw_fd())
     }
 
-    /// Kills the server at once and waits for its end.
+    /// Kills the server with all that it has started, at once, and waits for its end.
     pub fn kill(&mut self) {
+        if self.exit_status().is_none() {
+            // One that stands still starts nothing in its children's place.
+            let _ = process::signal(self.pidfd(), libc::SIGSTOP);
+            process::kill_descendants(self.pid());
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// Once the server speaks alone: asks its first thread not to die with the
+    /// daemon. Returns whether it will not; else it is to be asked again.
+    #[must_use]
+    pub fn let_loose(&mut self) -> bool {
+        match self.memory.header().leash.load(SeqCst) {
+            leash::LOOSE => true,
+            leash::HELD if self.exit_status().is_none() => {
+                let _ = process::queue_signal(self.pid(), libc::SIGSYS);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether it ended at once, without an error and after it had made a child, as
+    /// servers do that go into the background.
+    #[must_use]
+    pub fn is_in_background(&mut self) -> bool {
+        let soon = self.started.elapsed() < BACKGROUND_MAX;
+        soon && self.memory.forks() > 0 && self.exit_status().is_some_and(|status| status.success())
     }
 
     /// How the server ended, if it has.
@@ -148,7 +201,7 @@ impl Drop for Mark<'_> {
     }
 }
 
-fn build(command: &ServerCommand, handed: [RawFd; 3]) -> io::Result<Command> {
+fn build(command: &ServerCommand, handed: [RawFd; HANDED]) -> io::Result<Command> {
     let (program, arguments) = command.argv.split_first().ok_or_else(|| {
         io::Error::new(io::ErrorKind::InvalidInput, "the server's command is empty")
     })?;
@@ -166,8 +219,12 @@ fn build(command: &ServerCommand, handed: [RawFd; 3]) -> io::Result<Command> {
     }
     c.envs(command.env.iter().cloned());
     c.env("LD_PRELOAD", &command.shim);
-    c.env("HOLDFAST_SHIM", handed.map(|fd| fd.to_string()).join(","));
+    let places = places()?;
+    // Always as long: what lies on the server's stack decides its addresses.
+    c.env("HOLDFAST_SHIM", places.map(|fd| format!("{fd:010}")).join(","));
     c.stdin(Stdio::null());
+    // A Ctrl-C at the daemon's terminal is for the daemon, which hands over first.
+    c.process_group(0);
     if let Some(directory) = &command.directory {
         c.current_dir(directory);
     }
@@ -178,30 +235,78 @@ fn build(command: &ServerCommand, handed: [RawFd; 3]) -> io::Result<Command> {
     if let Some((uid, gid)) = command.ids {
         c.uid(uid).gid(gid);
     }
-    let daemon = std::process::id();
+    let preparation = Preparation {
+        handed,
+        places,
+        daemon: std::process::id(),
+        open_files: command.open_files,
+        aslr: command.aslr,
+    };
     // SAFETY: between fork and exec only plain system calls are made.
-    unsafe { c.pre_exec(move || prepare(handed, daemon)) };
+    unsafe { c.pre_exec(move || preparation.make()) };
     Ok(c)
 }
 
-/// In the child: keep the three descriptors over exec, and die with the daemon.
-fn prepare(handed: [RawFd; 3], daemon: u32) -> io::Result<()> {
-    for fd in handed {
-        // SAFETY: plain calls on inherited descriptors.
-        if unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } < 0 {
-            return Err(io::Error::last_os_error());
+/// Numbers at the upper end of what a server may have: it finds all others as it
+/// would without a shim, and so does its replica.
+fn places() -> io::Result<[RawFd; HANDED]> {
+    let end = limits::open_files()?.soft.min(FDS_MAX as u64);
+    let first = end.saturating_sub(SHIM_FDS as u64) as RawFd;
+    Ok([first, first + 1, first + 2])
+}
+
+impl Preparation {
+    /// In the child: what the server is to have and what it is not to inherit.
+    fn make(&self) -> io::Result<()> {
+        self.place_descriptors()?;
+        if let Some(limit) = self.open_files {
+            limits::set_open_files(limit)?;
         }
+        if !self.aslr {
+            process::fix_addresses()?;
+        }
+        process::die_with_parent(libc::SIGKILL)?;
+        // SAFETY: no arguments.
+        if unsafe { libc::getppid() } as u32 != self.daemon {
+            return Err(io::Error::other("the daemon died while starting the server"));
+        }
+        // The daemon's real-time priority is not the server's.
+        let parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: the kernel only reads `parameters`.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameters) };
+        forget_signals()
     }
-    process::die_with_parent(libc::SIGKILL)?;
-    // SAFETY: no arguments.
-    if unsafe { libc::getppid() } as u32 != daemon {
-        return Err(io::Error::other("the daemon died while starting the server"));
+
+    /// Keeps the three descriptors over exec, out of the server's way.
+    fn place_descriptors(&self) -> io::Result<()> {
+        for (fd, place) in self.handed.into_iter().zip(self.places) {
+            // SAFETY: plain calls on inherited descriptors; the copy survives exec.
+            let done = unsafe {
+                if fd == place { libc::fcntl(fd, libc::F_SETFD, 0) } else { libc::dup2(fd, place) }
+            };
+            if done < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
     }
-    // The daemon's real-time priority is not the server's.
-    let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the kernel only reads `parameters`.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameters) };
-    Ok(())
+}
+
+/// The daemon blocks signals, which it reads from a descriptor, and ignores
+/// others: neither is the server's business.
+fn forget_signals() -> io::Result<()> {
+    for signal in 1..=SIGNAL_MAX {
+        // Those that cannot be handled, and libc's own, refuse.
+        // SAFETY: the default action runs no code of ours.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    // SAFETY: an all-zero sigset_t is valid memory for sigemptyset to fill.
+    let error = unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
+    };
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
 fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {

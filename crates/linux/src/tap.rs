@@ -7,6 +7,7 @@
 
 use crate::link::{Link, LinkError};
 use crate::sockopt::{self, Address, checked};
+use crate::way;
 use holdfast_wire::packet::{Checksum, mapped_ipv4};
 use libc::{c_int, sock_filter};
 use std::io;
@@ -247,13 +248,14 @@ fn unless_equal(k: u32, skip: u8) -> sock_filter {
     sock_filter { code: JUMP_IF_EQUAL, jt: 0, jf: skip, k }
 }
 
-/// Lets through TCP to each service; fragments and IPv6 extension headers are
+/// Lets through TCP to each service, and the edge's signs; fragments and IPv6 extension headers are
 /// left to [`holdfast_wire::packet::TcpPacket::parse`]. One block per service,
 /// each of which falls through to the next.
 fn filter(services: &[Service]) -> Vec<sock_filter> {
     let accept = op(RETURN, u32::MAX);
     let ethertype = op(LOAD_HALF, PROTOCOL_ANCILLARY);
-    let mut program = Vec::new();
+    // What proves that the edge's frames reach this tap.
+    let mut program = vec![ethertype, unless_equal(u32::from(way::ETHERTYPE), 1), accept];
     for service in services {
         let port = u32::from(service.port);
         if let Some(ipv4) = mapped_ipv4(&service.address) {

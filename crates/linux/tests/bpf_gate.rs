@@ -204,6 +204,9 @@ fn acks_are_clamped_to_stable_and_the_right_edge_stays() {
         assert_eq!(view.last_edge, SeqNo(ack(112_400)));
         assert_eq!(view.last_ack, SeqNo(ack(10_000)));
         assert_eq!(view.snd_una, SeqNo(seq(0)));
+        // Law L1 to the byte.
+        let one_more = data.clone().ack(ack(10_001));
+        f.leaves_as(&one_more, &data);
         f.gate.detach().expect("detach");
     }
 }
@@ -400,6 +403,25 @@ fn a_recycled_slot_ignores_words_of_its_former_generation() {
         old = next;
     }
     assert_eq!(old.0, 2 << 32, "slot 0 in its second generation");
+}
+
+/// A daemon that is late stores what the slot's last connection may acknowledge.
+#[test]
+fn a_late_word_about_a_former_connection_releases_nothing() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::v4("late");
+    let conn = f.opened();
+    let (index, generation) = (conn.0 as u32, (conn.0 >> 32) as u32);
+    let data = f.out().seq(seq(0)).ack(ack(5_000)).window(300).payload(10);
+    let held = data.clone().ack(ack(0)).window(309);
+    for former in [0, generation.wrapping_sub(1), generation + 1] {
+        f.lab.slots().set_stable(index, former, ack(5_000));
+        f.leaves_as(&data, &held);
+    }
+    f.lab.slots().set_stable(index, generation, ack(5_000));
+    f.leaves_as(&data, &data);
 }
 
 #[test]

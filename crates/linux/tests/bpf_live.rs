@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PORT: u16 = 6379;
 const UPLOAD_BYTES: usize = 24 << 20;
@@ -360,6 +360,61 @@ fn no_ack_beyond_stable_reaches_the_client_and_all_data_flows() {
             assert!(gate.free(*conn).expect("free"));
         }
     }
+}
+
+/// What a socket says to be acknowledged, and the slot has not seen leave, is of
+/// another connection: the backup would discard output that its client lacks.
+#[test]
+fn nothing_is_acknowledged_that_has_not_left() {
+    if !is_root() {
+        return;
+    }
+    let (topology, lab) = (Topology::new("d"), Lab::pins_only("live-d"));
+    let server: SocketAddr = (VIP4.parse::<IpAddr>().expect("address"), PORT).into();
+    let _edge = edge(&topology, lab.pin_dir.clone());
+    let config = gate_config(&lab);
+    let (ready, listening) = std::sync::mpsc::channel();
+    let served = topology.on("pri", move || {
+        let mut gate = Gate::attach(&config).expect("gate");
+        let listener = TcpListener::bind(server).expect("listen");
+        ready.send(()).expect("the test waits");
+        let mut opened = None;
+        while opened.is_none() {
+            gate.drain_events(|event| opened = Some((event.conn, event.record)));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (conn, record) = opened.expect("a connection");
+        assert!(gate.open(conn));
+        Raw::new().send(&syn_ack_of(&record));
+        let (mut stream, _) = listener.accept().expect("accept");
+        stream.write_all(&[7; 100]).expect("write");
+        (gate, conn, stream)
+    });
+    listening.recv().expect("the server listens");
+    let client = topology.on("cli", move || {
+        let mut stream = TcpStream::connect_timeout(&server, CLIENT_PATIENCE).expect("connect");
+        stream.read_exact(&mut [0; 100]).expect("download");
+        stream
+    });
+    let (gate, conn, _stream) = served.join().expect("server");
+    let mut client = client.join().expect("client");
+    // Its ACK has arrived by then.
+    std::thread::sleep(Duration::from_millis(100));
+    let slot = gate.slot(conn).expect("slot");
+    assert_eq!(slot.snd_nxt, slot.iss.plus(101));
+    let index = conn.0 as u32;
+    let mut slots = lab.slots();
+    slots.set_snd_nxt(index, slot.iss.plus(51).0);
+    // An ACK that repeats what the client knows changes nothing else.
+    slots.set_last_edge(index, slot.last_edge.plus(1 << 29).0);
+    client.write_all(&[1]).expect("write");
+    let repeats = || counter(&gate.counters(), "repeats");
+    let until = Instant::now() + CLIENT_PATIENCE;
+    while repeats() == 0 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(repeats() > 0, "no ACK was repeated");
+    assert_eq!(gate.slot(conn).expect("slot").snd_una, slot.iss.plus(1));
 }
 
 #[test]

@@ -72,6 +72,34 @@ fn an_address_comes_and_goes_and_neighbours_hear_of_it() {
 }
 
 #[test]
+fn connections_of_a_dead_server_are_ended_and_no_others() {
+    for address in ["127.0.0.1", "::1"] {
+        let ip: std::net::IpAddr = address.parse().unwrap();
+        let pair = |listener: &TcpListener| {
+            let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            (client, listener.accept().unwrap().0)
+        };
+        let listeners = [0, 1].map(|_| TcpListener::bind((ip, 0)).unwrap());
+        let port = listeners[0].local_addr().unwrap().port();
+        let (mut client, server) = pair(&listeners[0]);
+        // One that its owner has closed while its peer holds it open.
+        let (half, closed) = pair(&listeners[0]);
+        drop(closed);
+        let (mut other, mut others) = pair(&listeners[1]);
+
+        let mut diag = DiagSocket::open().unwrap();
+        assert_eq!(diag.destroy_own(&[mapped("192.0.2.1".parse().unwrap())], &[port]).unwrap(), 0);
+        assert_eq!(diag.destroy_own(&[mapped(ip)], &[port]).unwrap(), 2, "{address}");
+        assert_eq!(diag.destroy_own(&[mapped(ip)], &[port]).unwrap(), 0, "{address}");
+        assert!(client.read(&mut [0]).is_err(), "{address}: it was reset");
+        others.write_all(b"x").unwrap();
+        assert_eq!(other.read(&mut [0]).unwrap(), 1, "{address}: another server's lives");
+        let _listens = pair(&listeners[0]);
+        drop((server, half));
+    }
+}
+
+#[test]
 fn an_unknown_interface_is_named_in_the_error() {
     let error = Link::by_name("nosuchif").unwrap_err().to_string();
     assert!(error.contains("nosuchif"), "{error}");

@@ -30,6 +30,11 @@ const TAIL: &str = "
   45 ns); a call from the loader or the vDSO costs 0.7 us.
 - **Children are not watched**: fork and exec end it in the child, which is
   outside protection anyway.
+- **What children write** is on both members: the replica forks as well, and its
+  child works on files and pipes, but ends where it would make or use a socket, run
+  another program or signal another process. So redis' saves and rewritten logs
+  survive. A child that another disk makes slower by more than 0.9 s may not have
+  written its file when the server opens it: the replica differs then, and says so.
 - **A server that becomes another program** (`exec`) stays protected as long as it
   has neither accepted a connection nor opened a socket, pipe or epoll set that
   the next program inherits: scripts that end with `exec`, `env`, `nice` and the
@@ -53,15 +58,16 @@ const TAIL: &str = "
 - **Python** threads switch only where they wait: the forced switch after 5 ms comes
   at a place that no other member can name, so the shim sets its interval to 1000 s
   (`sys.setswitchinterval`). A thread that only computes keeps the others waiting.
-- **Addresses** differ between the members, and so does the kernel's `AT_RANDOM`.
-  A server that draws random numbers from them diverges where it shows them:
-  haproxy's `rand()` and `uuid()` do, and programs in Lua walk their tables in an
-  order made of addresses (prosody). Put `setarch -R` before the server in
-  `command`: without address randomisation both members have the same ones.
+- **Addresses** are the same on both members as long as address randomisation is
+  off, which is the default for a server under protection. With it, whoever draws
+  random numbers from addresses diverges where it shows them: OpenSSL (so every
+  server with TLS), Python's sets, haproxy's `rand()`, programs in Lua. The kernel's
+  `AT_RANDOM` differs all the same.
 - **Static and setuid programs** do not load the shim and cannot be protected: no
   connection is let in for 5 s, then the primary says so and runs on alone.
 - **Netlink and other sockets to somewhere else** answer ECONNRESET after a
-  takeover; UNIX listeners listen on the survivor.
+  takeover, and streams among them are readable and hung up for poll, select and
+  epoll; UNIX listeners listen on the survivor.
 - **SIGSYS** belongs to the shim: a server's own handler is called only for
   signals that the alarm did not cause, and cannot block it.
 
@@ -82,10 +88,16 @@ replica diverges. With one worker it does not. Its maintenance threads read its
 clock without a lock: a replica that is stopped again and again diverges now and
 then, and its primary goes on alone.
 
-Not: stunnel, which diverges now and then; it serves each connection in a
-thread, and OpenSSL's locks and races are the likely cause. Not tried: servers
-that accept in child processes (nginx with workers, vsftpd, mini_httpd): children
-run outside protection, so their connections would end with the primary.
+By hand, with clients that check every byte and takeovers in the middle of traffic
+(Debian 12): also inspircd, icecast2, prosody, unbound, coturn, aria2, `php -S`,
+uvicorn, pypy, slapd, ruby (now and then it diverges), squid (`-N`), apache2 (`-X`).
+With a setting that helps: nginx (`daemon off; master_process off;`), haproxy
+(`-db`, one thread), dnsmasq (`-d`), node (`--single-threaded --v8-pool-size=0`).
+
+Not: servers that accept in child processes (nginx with workers, apache2, gunicorn,
+PostgreSQL, sshd, dovecot, vsftpd): children run outside protection, and protection
+ends, by name, when one serves a client. Nor what races without locks in threads:
+the JVM, Erlang, node by default, MariaDB, varnish, knot; nor Go, which has no libc.
 ";
 
 fn repository() -> PathBuf {

@@ -3,21 +3,24 @@
 
 mod conns;
 mod counters;
+mod early;
 mod log;
 mod unread;
 
 pub use counters::Counters;
 pub use unread::{UNREAD_AFTER, UNREAD_ANSWER, UNREAD_ASKED_MAX, UNREAD_PAUSE_MAX};
 
+use crate::limits::{Limits, Pool};
 use crate::promotion::Promotion;
-use crate::segment::OwnedSegment;
+use crate::tap::Usage;
 use crate::{Broken, Lag, Nanos, TapSegment};
 use conns::{Accepted, Conn};
+use early::Early;
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
 use log::Log;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use unread::Gaps;
 
 /// How long a read waits for the tap before the primary is asked.
@@ -33,9 +36,6 @@ pub const SYNS_MAX: usize = 1024;
 pub const SYN_AGE_MAX: Nanos = Nanos::from_ms(3000);
 /// Bytes tapped before their connection's record; later ones are refused.
 pub const EARLY_BYTES_MAX: usize = 4 << 20;
-/// Bytes of all streams together; beyond it segments are refused, hence not
-/// acknowledged, and come again.
-pub const TAP_BYTES_MAX: usize = 1 << 30;
 /// Accepted connections the log may have open; more breaks the pair.
 pub const ACCEPTS_MAX: usize = 2 * crate::CONNS_MAX;
 
@@ -78,6 +78,21 @@ enum Phase {
     Broken,
 }
 
+/// Memory that connections share.
+#[derive(Debug)]
+struct Pools {
+    held: Pool,
+    aside: Pool,
+}
+
+impl Pools {
+    /// A connection took `before`, and takes `after` now.
+    fn note(&mut self, before: Usage, after: Usage) {
+        self.held.note(before.held, after.held);
+        self.aside.note(before.aside, after.aside);
+    }
+}
+
 /// See the module.
 ///
 /// # Contract
@@ -103,10 +118,9 @@ pub struct Backup {
     dirty: BTreeSet<ConnId>,
     gaps: Gaps,
     lag: Lag,
-    syns: VecDeque<(Nanos, OwnedSegment)>,
-    early: VecDeque<OwnedSegment>,
-    early_bytes: usize,
-    tap_bytes: usize,
+    early: Early,
+    limits: Limits,
+    pools: Pools,
     peer_lost: bool,
     server_died: Option<u64>,
     counters: Counters,
@@ -116,6 +130,12 @@ impl Backup {
     /// A machine that knows nothing yet; `key` is the group's hash key.
     #[must_use]
     pub fn new(key: HashKey) -> Self {
+        Self::with_limits(key, Limits::default())
+    }
+
+    /// As [`new`](Self::new), with bounds of one's own.
+    #[must_use]
+    pub fn with_limits(key: HashKey, limits: Limits) -> Self {
         Self {
             phase: Phase::Following,
             key,
@@ -127,10 +147,9 @@ impl Backup {
             dirty: BTreeSet::new(),
             gaps: Gaps::default(),
             lag: Lag::default(),
-            syns: VecDeque::new(),
-            early: VecDeque::new(),
-            early_bytes: 0,
-            tap_bytes: 0,
+            early: Early::default(),
+            limits,
+            pools: Pools { held: Pool::new(limits.held), aside: Pool::new(limits.aside) },
             peer_lost: false,
             server_died: None,
             counters: Counters::default(),
@@ -304,12 +323,7 @@ impl Backup {
         for (_, id) in std::mem::take(&mut self.leaving) {
             self.conns.remove(&id);
         }
-        let syns = self
-            .syns
-            .drain(..)
-            .filter(|(at, _)| now.since(*at) < SYN_AGE_MAX)
-            .map(|(_, syn)| syn)
-            .collect();
+        let syns = self.early.take_syns(now);
         let conns = std::mem::take(&mut self.conns);
         Some(Promotion::new(conns.into_values().map(|conn| self.planned(conn)).collect(), syns))
     }

@@ -9,6 +9,7 @@
 
 pub mod backup;
 mod lag;
+pub mod limits;
 pub mod primary;
 pub mod promotion;
 mod segment;
@@ -18,8 +19,8 @@ mod tap;
 pub use holdfast_wire::time::Nanos;
 pub use lag::{LAG_MAX, Lag};
 pub use segment::TapSegment;
-pub use stream::{BEYOND_BYTES_MAX, BEYOND_SEGMENTS_MAX, Inserted, STREAM_BYTES_MAX, Stream};
-pub use tap::{ACK_SLACK_BYTES, RAWS_BYTES_MAX, Verdict};
+pub use stream::{Inserted, Stream};
+pub use tap::{ACK_SLACK_BYTES, Verdict};
 
 /// Connections that a pair can know at a time, bound by the shared table.
 pub const CONNS_MAX: usize = holdfast_wire::shm::CONNS_MAX;

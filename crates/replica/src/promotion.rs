@@ -29,8 +29,10 @@ pub const LATE_SYNS_MAX: usize = 1024;
 pub trait PromotionOutput {
     /// Rebuild this socket.
     fn restore(&mut self, restore: &Restore<'_>);
-    /// No socket is needed; without `accept` the server never saw it.
-    fn discard(&mut self, conn: ConnId, accept: Option<u32>, why: Why);
+    /// No socket is needed; without `accept` the server never saw it. Where the
+    /// client still waits, `tell` is to be sent once the service lives: its answer
+    /// finds no socket, and the kernel's RST tells it.
+    fn discard(&mut self, conn: ConnId, accept: Option<u32>, why: Why, tell: Option<Probe>);
     /// The client reset the connection: the server's descriptor answers ECONNRESET.
     fn reset(&mut self, conn: ConnId, accept: u32);
     /// The replica contradicts what clients hold. It must never be promoted;
@@ -41,6 +43,7 @@ pub trait PromotionOutput {
 /// How a replica contradicts the primary (law L5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Diverged {
+    /// Edge and gate have seen it pass: the word of a client proves nothing.
     #[error("connection {conn:?}: the client may hold {held} bytes, the replica wrote {written}")]
     Output { conn: ConnId, held: u64, written: u64 },
     #[error("connection {conn:?}: the log says {logged} bytes were read, the replica read {read}")]
@@ -211,7 +214,10 @@ impl Promotion {
         out: &mut impl PromotionOutput,
     ) {
         for bounds in flows {
-            if let Some(conn) = self.by_key.get(&bounds.key).and_then(|id| self.conns.get_mut(id)) {
+            // Those of an earlier life of the four-tuple say nothing about this one.
+            if let Some(conn) = self.by_key.get(&bounds.key).and_then(|id| self.conns.get_mut(id))
+                && bounds.iss.is_none_or(|iss| iss == conn.planned.record.iss)
+            {
                 conn.bounds = Some(*bounds);
             }
         }
@@ -330,7 +336,13 @@ impl Conn {
     /// Does it acknowledge what never passed the edge? The kernel drops such a
     /// segment with all its bytes (RFC 9293 §3.10.7.4).
     fn acknowledges_unsent(&self, segment: &TapSegment<'_>) -> bool {
-        segment.ack_flag && self.bounds.is_some_and(|bounds| segment.ack.after(bounds.seq_end))
+        segment.ack_flag
+            && self.whole_bounds().is_some_and(|bounds| segment.ack.after(bounds.seq_end))
+    }
+
+    /// The edge's bounds, if it has seen the connection from its beginning.
+    fn whole_bounds(&self) -> Option<&FlowBounds> {
+        self.bounds.as_ref().filter(|bounds| bounds.iss.is_some())
     }
 
     /// Has the client said nothing since its SYN, as far as is known?
@@ -369,7 +381,7 @@ impl Conn {
     fn tsval(&self, now: Nanos) -> Option<u32> {
         let (seen, at) = self.planned.tsval?;
         let mut last = seen.wrapping_add(now.since(at).as_ms() as u32);
-        if let Some(bounds) = self.bounds
+        if let Some(bounds) = self.whole_bounds()
             && bounds.tsval.wrapping_sub(last) as i32 > 0
         {
             last = bounds.tsval;

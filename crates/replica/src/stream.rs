@@ -4,41 +4,43 @@
 //! of any length keep exact positions. The first copy of a byte wins, until the
 //! primary says what its server really read.
 
-use std::collections::{BTreeMap, VecDeque};
+mod beyond;
 
-/// Bytes of one client that may be held ahead of what the server has read.
-/// Beyond it segments are refused: not held, hence never acknowledged.
-pub const STREAM_BYTES_MAX: usize = 64 << 20;
-/// Pieces beyond a hole that one stream keeps; later ones are refused.
-pub const BEYOND_SEGMENTS_MAX: usize = 1024;
-/// Bytes beyond a hole that one stream keeps; later ones are refused.
-pub const BEYOND_BYTES_MAX: usize = 8 << 20;
+use crate::limits::Limits;
+use beyond::Beyond;
+use std::collections::VecDeque;
 
 /// What [`Stream::insert`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inserted {
-    /// Every byte was known before.
+    /// Every byte was known before, in the contiguous part or beyond a hole.
     Old,
     /// The contiguous part is longer now.
     Grown,
-    /// Kept beyond a hole.
+    /// New bytes are kept beyond a hole.
     Beyond,
     /// A limit was reached; part of the bytes or all of them were refused.
     Full,
 }
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Stream {
+    limits: Limits,
     /// Offset of the first byte in `bytes`; everything before was consumed.
     base: u64,
     bytes: VecDeque<u8>,
-    /// Pieces beyond a hole, by offset: disjoint, and all above `end()`.
-    beyond: BTreeMap<u64, Vec<u8>>,
-    beyond_bytes: usize,
+    /// All above `end()`.
+    beyond: Beyond,
 }
 
 impl Stream {
+    /// An empty stream.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, base: 0, bytes: VecDeque::new(), beyond: Beyond::default() }
+    }
+
     /// Offset of the oldest byte still held.
     #[must_use]
     pub fn base(&self) -> u64 {
@@ -54,13 +56,25 @@ impl Stream {
     /// Where the first piece beyond a hole begins.
     #[must_use]
     pub fn next_piece(&self) -> Option<u64> {
-        self.beyond.first_key_value().map(|(start, _)| *start)
+        self.beyond.first()
     }
 
     /// Bytes in memory.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        self.bytes.len() + self.beyond_bytes
+        self.bytes.len() + self.beyond.bytes()
+    }
+
+    /// Those of them beyond a hole.
+    #[must_use]
+    pub fn beyond_bytes(&self) -> usize {
+        self.beyond.bytes()
+    }
+
+    /// How much was looked at or moved beyond holes.
+    #[cfg(test)]
+    pub(crate) fn steps(&self) -> u64 {
+        self.beyond.steps
     }
 
     /// The bytes `[from, from + len)` in two pieces, if they are held.
@@ -85,86 +99,80 @@ impl Stream {
         if end <= self.end() {
             return Inserted::Old;
         }
-        let limit = self.base + STREAM_BYTES_MAX as u64;
+        let limit = self.base + self.limits.stream_bytes_max as u64;
         let (from, until) = (start.max(self.end()), end.min(limit));
         if from >= until {
             return Inserted::Full;
         }
-        let known = self.end();
         let new = &bytes[(from - start) as usize..(until - start) as usize];
-        let kept = if from == known && self.beyond.is_empty() {
-            self.bytes.extend(new);
-            true
-        } else {
-            let kept = self.fill_gaps(from, new);
-            self.join();
-            kept
-        };
-        if self.end() > known {
-            Inserted::Grown
-        } else if kept && until == end {
-            Inserted::Beyond
-        } else {
-            Inserted::Full
+        if from == self.end() {
+            self.append(new);
+            return Inserted::Grown;
+        }
+        match self.fill_holes(from, new) {
+            Filled { full: false, any: true } if until == end => Inserted::Beyond,
+            Filled { full: false, any: false } if until == end => Inserted::Old,
+            Filled { .. } => Inserted::Full,
         }
     }
 
-    /// Puts `new` into the holes of `[from, from + new.len())`; false at a limit.
-    fn fill_gaps(&mut self, from: u64, new: &[u8]) -> bool {
-        let end = from + new.len() as u64;
-        let mut at = from;
-        if let Some((start, piece)) = self.beyond.range(..=at).next_back() {
-            at = at.max(start + piece.len() as u64);
+    /// Adds `new` to the contiguous part, but where a piece has the first copy.
+    /// Always taken: it frees the pieces behind it.
+    fn append(&mut self, new: &[u8]) {
+        let until = self.end() + new.len() as u64;
+        while self.end() < until {
+            let stop = self.beyond.first().map_or(until, |next| next.min(until));
+            let rest = &new[new.len() - (until - self.end()) as usize..];
+            self.bytes.extend(&rest[..(stop - self.end()) as usize]);
+            self.join();
         }
-        while at < end {
-            let next =
-                self.beyond.range(at..).next().map(|(start, piece)| (*start, piece.len() as u64));
-            let stop = next.map_or(end, |(start, _)| start.min(end));
-            // What closes the first hole is always taken: it frees the pieces behind it.
-            let full =
-                self.beyond.len() >= BEYOND_SEGMENTS_MAX || self.beyond_bytes >= BEYOND_BYTES_MAX;
-            if stop > at {
-                if full && at != self.end() {
-                    return false;
-                }
-                let piece = new[(at - from) as usize..(stop - from) as usize].to_vec();
-                self.beyond_bytes += piece.len();
-                self.beyond.insert(at, piece);
+    }
+
+    /// Puts `new` into the holes of `[from, from + new.len())`, all of them beyond
+    /// the first.
+    fn fill_holes(&mut self, from: u64, new: &[u8]) -> Filled {
+        let (end, mut at) = (from + new.len() as u64, from);
+        let mut any = false;
+        while let Some((start, stop)) = self.beyond.hole(at, end) {
+            let is_full = self.beyond.bytes() >= self.limits.beyond_bytes_max
+                || (self.beyond.count() >= self.limits.beyond_pieces_max
+                    && !self.beyond.joins(start, stop));
+            if is_full {
+                return Filled { any, full: true };
             }
-            at = next.map_or(end, |(start, len)| if start < end { start + len } else { end });
+            self.beyond.put(start, &new[(start - from) as usize..(stop - from) as usize]);
+            any = true;
+            at = stop;
         }
-        true
+        Filled { any, full: false }
     }
 
     /// Moves pieces that now touch the contiguous part into it.
     fn join(&mut self) {
-        while let Some(entry) = self.beyond.first_entry() {
-            let start = *entry.key();
-            if start > self.base + self.bytes.len() as u64 {
-                return;
-            }
-            let piece = entry.remove();
-            self.beyond_bytes -= piece.len();
+        while let Some((start, mut piece)) = self.beyond.take_up_to(self.end()) {
             let known = (self.end() - start) as usize;
-            if known < piece.len() {
-                self.bytes.extend(&piece[known..]);
-            }
+            piece.drain(..known.min(piece.len()));
+            self.bytes.append(&mut piece);
         }
     }
 
     /// The primary's server read `bytes` at `from`: that is what the client
-    /// sent, whatever the tap said (decision 3).
-    pub fn overwrite(&mut self, from: u64, bytes: &[u8]) {
+    /// sent, whatever the tap said (decision 3). False if the tap had said
+    /// something else.
+    pub fn overwrite(&mut self, from: u64, bytes: &[u8]) -> bool {
         if from < self.base || from > self.end() {
-            return;
+            return true;
         }
         let skip = (from - self.base) as usize;
         let known = (self.bytes.len() - skip).min(bytes.len());
+        let mut agreed = true;
         for (old, new) in self.bytes.range_mut(skip..skip + known).zip(bytes) {
+            agreed &= *old == *new;
             *old = *new;
         }
         self.bytes.extend(&bytes[known..]);
         self.join();
+        agreed
     }
 
     /// Forgets everything before `offset`, as far as it is held contiguously.
@@ -177,6 +185,14 @@ impl Stream {
             self.bytes.clear();
         }
     }
+}
+
+/// What [`Stream::fill_holes`] did.
+struct Filled {
+    /// There was a hole.
+    any: bool,
+    /// At a limit.
+    full: bool,
 }
 
 #[cfg(test)]

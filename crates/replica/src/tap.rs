@@ -5,17 +5,17 @@
 //! than the primary's kernel they are lenient, because the hash of every read
 //! finds what got in wrongly and a refused segment costs a round trip.
 
-use crate::stream::{Inserted, STREAM_BYTES_MAX, Stream};
+mod raws;
+
+use crate::limits::Limits;
+use crate::stream::{Inserted, Stream};
 use crate::{Nanos, TapSegment};
 use holdfast_wire::message::{ConnProgress, ConnRecord};
 use holdfast_wire::seq::SeqNo;
-use std::collections::VecDeque;
+use raws::Raws;
 
 /// How far an ACK may lie from what the server is known to have sent.
 pub const ACK_SLACK_BYTES: u32 = 64 << 20;
-/// Bytes of raw packets kept per connection for re-injection; later ones are
-/// left to the client's retransmission.
-pub const RAWS_BYTES_MAX: usize = 4 << 20;
 /// After this idle time a timestamp says nothing about age (RFC 7323 §5.5).
 const PAWS_IDLE: Nanos = Nanos::from_ms(24 * 24 * 3600 * 1000);
 /// `wscale` of a record without window scaling.
@@ -53,10 +53,13 @@ impl Verdict {
     }
 }
 
-#[derive(Clone, Debug)]
-struct Raw {
-    end: u64,
-    packet: Vec<u8>,
+/// Where a segment's bytes may lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Anywhere in the window.
+    Anywhere,
+    /// Not beyond a hole: all connections together have too much there.
+    InOrder,
 }
 
 /// The receiving half of one connection, as far as the tap shows it.
@@ -69,6 +72,10 @@ pub(crate) struct Tap {
     fin: Option<u64>,
     /// The client reset the connection, as far as its own word goes.
     pub(crate) reset: bool,
+    /// The primary's kernel handed out other bytes than the tap had held. An
+    /// honest client never says two things of one byte, so its kernel may as well
+    /// have left one out: where the rest of the stream lies is not certain.
+    contradicted: bool,
     /// How much the primary's kernel said that it has, its FIN counted.
     rcv_nxt: u64,
     right_edge: u64,
@@ -81,8 +88,8 @@ pub(crate) struct Tap {
     /// Highest acceptable ACK of the client, as an offset of the server's stream.
     pub(crate) acked: u64,
     pub(crate) peer_window: u32,
-    raws: VecDeque<Raw>,
-    raws_bytes: usize,
+    raws: Raws,
+    limits: Limits,
 }
 
 fn shift(wscale: u8) -> u8 {
@@ -90,14 +97,15 @@ fn shift(wscale: u8) -> u8 {
 }
 
 impl Tap {
-    pub(crate) fn new(record: &ConnRecord) -> Self {
+    pub(crate) fn new(record: &ConnRecord, limits: Limits) -> Self {
         let window_max = 65535 << shift(record.rcv_wscale);
         Self {
             rcv_origin: record.irs.plus(1),
             snd_origin: record.iss.plus(1),
-            stream: Stream::default(),
+            stream: Stream::new(limits),
             fin: None,
             reset: false,
+            contradicted: false,
             rcv_nxt: 0,
             right_edge: u64::from(record.window),
             window_max,
@@ -108,8 +116,8 @@ impl Tap {
             acked: 0,
             // A SYN's window is not scaled; the client may always take this much.
             peer_window: u32::from(record.peer_mss.max(536)),
-            raws: VecDeque::new(),
-            raws_bytes: 0,
+            raws: Raws::default(),
+            limits,
         }
     }
 
@@ -180,14 +188,13 @@ impl Tap {
         let base = self.stream.base();
         let edge = self.right_edge.max(self.stream.end() + self.window_max).max(self.rcv_nxt);
         let until = from.saturating_add(bytes.len() as u64);
-        let cut = until.min(edge).min(base + STREAM_BYTES_MAX as u64);
+        let cut = until.min(edge).min(base + self.limits.stream_bytes_max as u64);
         if from > self.stream.end() || cut < base.max(from) || (bytes.is_empty() && !last) {
             return false;
         }
         // What the server has read since is consumed here.
         let start = from.max(base);
-        self.stream.overwrite(start, &bytes[(start - from) as usize..(cut - from) as usize]);
-        self.note_read(cut);
+        self.overwrite(start, &bytes[(start - from) as usize..(cut - from) as usize]);
         if last && cut == until {
             self.fin = Some(until);
         }
@@ -195,8 +202,19 @@ impl Tap {
         self.held_offset() > held
     }
 
+    /// The primary's kernel had these bytes at `from`, whatever the tap said.
+    pub(crate) fn overwrite(&mut self, from: u64, bytes: &[u8]) {
+        self.contradicted |= !self.stream.overwrite(from, bytes);
+        self.note_read(from + bytes.len() as u64);
+    }
+
+    /// Did the primary say otherwise than the tap?
+    pub(crate) fn is_contradicted(&self) -> bool {
+        self.contradicted
+    }
+
     /// The server read up to `offset`: no FIN can lie before it.
-    pub(crate) fn note_read(&mut self, offset: u64) {
+    fn note_read(&mut self, offset: u64) {
         if self.fin.is_some_and(|fin| fin < offset) {
             self.fin = None;
         }
@@ -215,6 +233,15 @@ impl Tap {
     }
 
     pub(crate) fn accept(&mut self, now: Nanos, segment: &TapSegment<'_>) -> Verdict {
+        self.accept_in(now, segment, Room::Anywhere)
+    }
+
+    pub(crate) fn accept_in(
+        &mut self,
+        now: Nanos,
+        segment: &TapSegment<'_>,
+        room: Room,
+    ) -> Verdict {
         let held = self.held_offset();
         // 64-bit positions; a segment may start before the stream does.
         let start = held as i64 + i64::from(segment.seq.since(self.rcv_origin.plus(held)));
@@ -244,6 +271,9 @@ impl Tap {
             return Verdict::Old;
         }
         self.note_header(now, segment, start, held);
+        if room == Room::InOrder && start > self.stream.end() as i64 {
+            return Verdict::Full;
+        }
         self.accept_payload(segment, start)
     }
 
@@ -279,7 +309,8 @@ impl Tap {
     fn accept_payload(&mut self, segment: &TapSegment<'_>, start: i64) -> Verdict {
         let held = self.held_offset();
         let fin_at = start + segment.payload.len() as i64;
-        if segment.fin && self.fin.is_none() && fin_at >= self.stream.end() as i64 {
+        let ends = segment.fin && self.fin.is_none() && fin_at >= self.stream.end() as i64;
+        if ends {
             self.fin = Some(fin_at as u64);
         }
         let before_stream = usize::try_from(-start).unwrap_or(0).min(segment.payload.len());
@@ -291,8 +322,9 @@ impl Tap {
         let inserted =
             if payload.is_empty() { Inserted::Old } else { self.stream.insert(start, payload) };
         let end = fin_at + i64::from(segment.fin);
-        if end > self.held_offset() as i64 {
-            self.keep_raw(end as u64, segment.raw);
+        // A repeat says nothing new, and is not kept again.
+        if end > self.held_offset() as i64 && (ends || inserted == Inserted::Beyond) {
+            self.raws.keep(start, end as u64, segment.raw, self.limits.raws_bytes_max);
         }
         if self.held_offset() > held {
             self.prune();
@@ -305,26 +337,36 @@ impl Tap {
         }
     }
 
-    fn keep_raw(&mut self, end: u64, raw: &[u8]) {
-        if !raw.is_empty() && self.raws_bytes + raw.len() <= RAWS_BYTES_MAX {
-            self.raws_bytes += raw.len();
-            self.raws.push_back(Raw { end, packet: raw.to_vec() });
-        }
-    }
-
     /// Drops packets that the held part covers.
     fn prune(&mut self) {
         let held = self.held_offset();
-        if !self.raws.is_empty() {
-            self.raws.retain(|raw| raw.end > held);
-            self.raws_bytes = self.raws.iter().map(|raw| raw.packet.len()).sum();
-        }
+        self.raws.prune(held);
     }
 
-    /// Packets beyond a hole, in the order of their arrival.
+    /// Packets beyond a hole, in the order of the stream.
     pub(crate) fn raws(&self) -> impl Iterator<Item = &[u8]> {
-        self.raws.iter().map(|raw| raw.packet.as_slice())
+        self.raws.packets()
     }
+
+    /// What is in memory.
+    pub(crate) fn usage(&self) -> Usage {
+        let aside = self.stream.beyond_bytes() + self.raws.bytes();
+        Usage { held: self.stream.held_bytes(), aside }
+    }
+
+    /// What keeping `segment` beyond a hole would add to it at most.
+    pub(crate) fn aside_cost(segment: &TapSegment<'_>) -> usize {
+        segment.payload.len() + Raws::cost(segment.raw)
+    }
+}
+
+/// Bytes of one connection in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Of its stream.
+    pub(crate) held: usize,
+    /// Beyond a hole, raw packets included.
+    pub(crate) aside: usize,
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@
 
 use crate::state::{self, Mode, Own, header, mode};
 use crate::sys::{self, decimal, sys};
-use crate::{init, live, log};
+use crate::{init, leash, live, log};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use holdfast_wire::shm::{self, mode as shared_mode, option};
@@ -89,6 +89,7 @@ pub fn arm(environment: *mut *mut u8) {
         return unavailable();
     }
     ARMED.store(true, SeqCst);
+    leash::hold();
     if state::OPTIONS.load(Relaxed) & option::TRAP_TSC != 0 && install(libc::SIGSEGV, on_sigsegv) {
         TRAP_TSC.store(true, SeqCst);
     }
@@ -226,7 +227,8 @@ fn install(signal: i32, handler: Handler) -> bool {
     // SAFETY: all-zero is a valid action; the handler has the form SA_SIGINFO asks for.
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+    let restart = libc::SA_RESTART;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | restart;
     init::real_sigaction(signal, &raw const action, core::ptr::null_mut()) == 0
 }
 
@@ -306,7 +308,11 @@ fn register(context: *mut libc::ucontext_t, which: i32) -> &'static mut i64 {
 
 extern "C" fn on_sigsys(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
     // SAFETY: the kernel's siginfo.
-    if unsafe { (*info).si_code } != SYS_USER_DISPATCH {
+    let code = unsafe { (*info).si_code };
+    if code == libc::SI_QUEUE && leash::slip() {
+        return;
+    }
+    if code != SYS_USER_DISPATCH {
         return forward(signal, info, context);
     }
     let get = |which| *register(context, which);
@@ -432,14 +438,24 @@ pub fn end_protection(why: &str) {
     if mode() == Mode::Replay {
         live::diverged(why);
     }
-    sys::say(&[why]);
-    let shared = state::shared().header;
-    // SAFETY: the reason is ours until its length is published.
-    let reason = unsafe { &mut (*shared).reason };
-    let len = why.len().min(reason.len());
-    reason[..len].copy_from_slice(&why.as_bytes()[..len]);
+    end_protection_by(&[why]);
+}
+
+/// As [`end_protection`], by the server or a child of it: several may come at once.
+pub fn end_protection_by(why: &[&str]) {
+    sys::say(why);
     let h: &shm::Header = header();
-    h.reason_len.store(len as u32, Release);
+    if h.reason_len.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
+        return;
+    }
+    // SAFETY: whoever has taken the length away from 0 writes alone.
+    let reason = unsafe { &mut (*state::shared().header).reason };
+    let mut len = 0;
+    for (to, from) in reason.iter_mut().zip(why.iter().flat_map(|part| part.bytes())) {
+        *to = from;
+        len += 1;
+    }
+    h.reason_len.store(len, Release);
     let (from, to) = (shared_mode::RECORD, shared_mode::BROKEN);
     if h.mode.0.compare_exchange(from, to, SeqCst, SeqCst).is_ok() {
         h.daemon_waiting.0.store(1, SeqCst);

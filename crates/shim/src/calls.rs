@@ -37,12 +37,12 @@ calls! {
     connect Replayed "outbound connections end with ECONNRESET at promotion";
     shutdown Replayed "waits until the backup knows";
     getsockopt Replayed "";
-    setsockopt Replayed "applied to the replica's socket at once";
+    setsockopt Replayed "applied to the replica's socket at once; SO_ZEROCOPY is refused with EOPNOTSUPP";
     getsockname Replayed "";
     getpeername Replayed "";
     // Reading and writing
-    read Replayed "read, readv, recv, recvfrom, recvmsg, eventfd_read and their checked forms";
-    write Replayed "write, writev, send, sendto, sendmsg, eventfd_write; hash of the whole buffer";
+    read Replayed "read, readv, recv, recvfrom, recvmsg, eventfd_read and their checked forms; all flags, MSG_TRUNC too";
+    write Replayed "write, writev, send, sendto, sendmsg, eventfd_write; hash of the whole buffer; MSG_OOB to a client is refused with EOPNOTSUPP";
     sendfile Replayed "content hashed; at most 512 KiB a call";
     pread Passed "pread, preadv: regular files are the member's own";
     pwrite Passed "pwrite, pwritev: regular files are the member's own";
@@ -55,7 +55,7 @@ calls! {
     close Replayed "of a connection: waits until the backup knows";
     dup Replayed "dup, dup2, dup3, F_DUPFD";
     fcntl Replayed "flags are set on both members";
-    ioctl Replayed "FIONBIO on both members, FIONREAD and terminal calls from the log";
+    ioctl Replayed "FIONBIO on both members; FIONREAD, SIOCOUTQ, SIOCGIFCONF, requests about interfaces, addresses and terminals from the log; SIOCETHTOOL and what else hides pointers fails with EOPNOTSUPP";
     pipe Replayed "real on both members; reads answered from the log";
     eventfd Replayed "real on both members; reads answered from the log";
     timerfd Replayed "real on both members; expirations from the log; one set to a moment before promotion keeps the primary's clock";
@@ -69,7 +69,7 @@ calls! {
     select Replayed "select and pselect";
     // Time and randomness
     clock_gettime Replayed "also timespec_get; continues from the primary's last value after promotion";
-    clock_getres Replayed "";
+    clock_getres Replayed "also clock_getcpuclockid; clocks of threads are told apart by kind, not by number";
     gettimeofday Replayed "";
     time Replayed "";
     times Replayed "";
@@ -83,7 +83,7 @@ calls! {
     getrandom Replayed "getrandom, getentropy, arc4random*";
     // Files
     open Passed "both members; outcomes are compared, and until the first client comes the content of what is opened for reading, also by fopen";
-    open_device Replayed "/dev/urandom, /dev/random, /proc, /sys: content from the log";
+    open_device Replayed "/dev/urandom, /dev/random, /proc, /sys: content from the log; /proc/self/fd, /dev/fd, /dev/stdin: what that descriptor is";
     readlink Replayed "of links in /proc and /sys; others are the member's own";
     mkstemp Replayed "mkstemp, mkostemp, mkstemps, mkostemps, mkdtemp: the name's letters are drawn on the primary";
     tmpnam Passed "tmpnam, tempnam, mktemp make names that differ: use mkstemp";
@@ -106,7 +106,7 @@ calls! {
     getcpu Replayed "getcpu and sched_getcpu";
     mallctl Replayed "jemalloc's statistics";
     interfaces Replayed "if_nametoindex, if_indextoname";
-    getifaddrs Passed "addresses and interfaces must be alike on both members";
+    getifaddrs Replayed "the whole list";
     getaddrinfo Passed "getaddrinfo, gethostbyname: names must resolve alike on both members";
     // Signals
     kill Replayed "kill, raise, killpg, pthread_kill; handlers of signals to oneself run before it returns";
@@ -116,13 +116,13 @@ calls! {
     sigwait Replayed "sigwait, sigwaitinfo, sigtimedwait, sigpending";
     alarm Replayed "alarm, setitimer, getitimer, timer_settime fire on the primary; not rearmed at promotion";
     // Processes and threads
-    fork Replayed "the child runs unprotected: connections it accepts or inherits are not taken over";
+    fork Replayed "children run unprotected, and one that touches a client's socket ends protection. The replica forks too: its child works on files and pipes under the same number, and ends where it would touch a socket, another program or another process";
     clone Refused "use fork or pthread_create; by number, a plain fork is one";
     exec Replayed "execve, execv, execvp, execvpe, execl, execlp, execle: the server's own new program is protected if no socket is open yet; a child's runs outside protection";
     spawn Replayed "system, posix_spawn, posix_spawnp: the program runs beside the primary only";
     popen Refused "use pipe, fork and read";
     daemon Passed "start the server in the foreground: what it does in the background is not protected";
-    wait Replayed "wait, waitpid, wait3, wait4, waitid";
+    wait Replayed "wait, waitpid, wait3, wait4, waitid; before the server next opens or renames a file, the replica waits up to 0.9 s for its own child";
     exit Replayed "";
     pthread_create Replayed "also thrd_create; 65535 threads at a time";
     pthread_join Replayed "also thrd_join; outcome of the try and timed forms";

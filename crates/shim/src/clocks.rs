@@ -106,6 +106,14 @@ pub fn timer(spec: *const libc::itimerspec, is_moment: bool) -> Option<libc::iti
     Some(own)
 }
 
+/// A clock's number as records carry it. That of another thread or process has
+/// the number which that has on its own member: only what kind it is counts.
+pub fn in_log(clock: i32) -> i32 {
+    const KIND: i32 = 7;
+    const OF_DESCRIPTOR: i32 = 3;
+    if clock >= 0 || clock & KIND == OF_DESCRIPTOR { clock } else { clock & KIND | !KIND }
+}
+
 /// Nanoseconds of `clock` as the server shall see them.
 fn now(call: Call, clock: i32) -> i64 {
     match mode() {
@@ -114,10 +122,10 @@ fn now(call: Call, clock: i32) -> i64 {
         Mode::Record => {
             signals::deliver();
             let value = own(clock);
-            readings::note(call, clock, value);
+            readings::note(call, in_log(clock), value);
             value
         }
-        Mode::Replay => match readings::take(call, clock) {
+        Mode::Replay => match readings::take(call, in_log(clock)) {
             Some(value) => {
                 if let Some(b) = base(clock) {
                     LAST[b].fetch_max(value, Relaxed);

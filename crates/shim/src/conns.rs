@@ -6,11 +6,10 @@ use crate::sys::{self, sys};
 use crate::{copy, fds};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::log::NO_CONN;
-use holdfast_wire::shm::{CONNS_MAX, ConnEntry, conn_state};
+use holdfast_wire::shm::{CONNS_MAX, ConnEntry, KEEP_BYTES_MAX, conn_state};
 
-/// First size of a connection's retained output, and the most it may grow to.
+/// First size of a connection's retained output; it may grow to KEEP_BYTES_MAX.
 const KEEP_BYTES_FIRST: u64 = 64 << 10;
-const KEEP_BYTES_MAX: u64 = 64 << 20;
 /// How long a close waits for a daemon that looks at the connection: steps, and
 /// the length of one.
 const LOOK_STEPS_MAX: u32 = 2000;

@@ -4,16 +4,12 @@
 use crate::calls::Call;
 use crate::fds::{self, Kind};
 use crate::log::{self, Entry};
-use crate::sockets::{new_fd, simple, with_data};
+use crate::sockets::{new_fd, simple};
 use crate::state::{Mode, inside, mode, threaded};
 use crate::sys::{libc_result, set_errno, sys};
 use crate::{conns, defer, live, signals};
 use core::sync::atomic::Ordering::Relaxed;
 use holdfast_wire::log::{NO_CONN, Op};
-
-const FIONREAD: u64 = 0x541b;
-const FIONBIO: u64 = 0x5421;
-const FIOASYNC: u64 = 0x5452;
 
 pub fn close_raw(fd: i32) -> isize {
     let raw = || sys!(SYS_close, fd);
@@ -138,6 +134,7 @@ fn duplicate(fd: i32, cloexec: bool, make: impl Fn() -> isize) -> isize {
     if r >= 0 && fds::kind(fd) != Kind::Own {
         let conn = conns::of_fd(fd);
         fds::opened(r as i32, fds::kind(fd));
+        live::duplicated(fd, r as i32);
         if let (Some(new), true) = (fds::get(r as i32), conn != NO_CONN) {
             new.conn.store(conn, Relaxed);
             conns::add_ref(conn);
@@ -196,24 +193,6 @@ pub unsafe extern "C" fn fcntl(fd: i32, command: i32, arg: usize) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl64(fd: i32, command: i32, arg: usize) -> i32 {
     libc_result(fcntl_raw(fd, command, arg)) as i32
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ioctl(fd: i32, request: u64, arg: *mut u8) -> i32 {
-    let raw = || sys!(SYS_ioctl, fd, request, arg);
-    if !fds::is_virtual(fd) || mode() == Mode::Pass {
-        return libc_result(raw()) as i32;
-    }
-    let out = match request {
-        FIONBIO | FIOASYNC => return libc_result(simple(Call::ioctl, fd, true, raw)) as i32,
-        FIONREAD => 4,
-        0x5401 => 36,
-        0x5413 => 8,
-        // Interface requests fill a struct ifreq.
-        0x8900..0x8a00 => 40,
-        _ => 0,
-    };
-    libc_result(with_data(Call::ioctl, fd, &[(arg, out)], raw)) as i32
 }
 
 /// A pair of descriptors that is real on both members.

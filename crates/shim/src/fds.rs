@@ -6,7 +6,7 @@ use crate::sys::sys;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Descriptors beyond this number are refused: `EMFILE`.
-pub const FD_MAX: usize = 65536;
+pub const FD_MAX: usize = holdfast_wire::shm::FDS_MAX;
 /// Epoll sets that may hold one descriptor.
 pub const SETS_MAX: usize = 4;
 

@@ -8,7 +8,8 @@ use crate::log::{self, Entry};
 use crate::sockets::{new_fd, refuse_high, simple, with_data};
 use crate::state::{Mode, inside, mode};
 use crate::sys::{libc_result, sys};
-use crate::{content, live, signals};
+use crate::{children, content, live, signals};
+use core::ffi::CStr;
 use holdfast_wire::log::Op;
 
 const DEVICES: [&[u8]; 4] = [b"/dev/urandom", b"/dev/random", b"/proc/", b"/sys/"];
@@ -23,12 +24,44 @@ pub fn is_device(path: *const u8) -> bool {
     })
 }
 
+/// The open descriptor that a path means, as `/dev/stdin` and `/proc/self/fd/0` do.
+fn descriptor_of(path: *const u8) -> Option<i32> {
+    const STANDARD: [(&[u8], i32); 3] =
+        [(b"/dev/stdin", 0), (b"/dev/stdout", 1), (b"/dev/stderr", 2)];
+    const FOLDERS: [&[u8]; 3] = [b"/dev/fd/", b"/proc/self/fd/", b"/proc/thread-self/fd/"];
+    // SAFETY: the server's path string.
+    let path = unsafe { CStr::from_ptr(path.cast()) }.to_bytes();
+    let standard = STANDARD.iter().find(|(name, _)| *name == path).map(|(_, fd)| *fd);
+    standard.or_else(|| {
+        let rest = FOLDERS.iter().find_map(|folder| path.strip_prefix(*folder))?;
+        let number = rest.split(|c| *c == b'/').next()?;
+        core::str::from_utf8(number).ok()?.parse().ok()
+    })
+}
+
+/// What is behind a path that is opened: content of the machine, a pipe that both
+/// members have, or a file of the member's own.
+pub fn kind_behind(path: *const u8) -> Kind {
+    match descriptor_of(path).map(fds::kind) {
+        Some(kind @ (Kind::Own | Kind::Local)) => kind,
+        Some(_) => Kind::Device,
+        None if is_device(path) => Kind::Device,
+        None => Kind::Own,
+    }
+}
+
 pub fn open_raw(dir: i32, path: *const u8, flags: i32, mode_bits: u32) -> isize {
     let raw = || sys!(SYS_openat, dir, path, flags, mode_bits);
     if mode() == Mode::Pass || inside() || path.is_null() {
         return raw();
     }
-    if is_device(path) {
+    children::settle();
+    let kind = kind_behind(path);
+    if kind == Kind::Local {
+        let cloexec = flags & libc::O_CLOEXEC != 0;
+        return new_fd(Call::open, -1, kind, cloexec, raw, raw);
+    }
+    if kind == Kind::Device {
         let cloexec = flags & libc::O_CLOEXEC != 0;
         let stand_in = || {
             sys!(

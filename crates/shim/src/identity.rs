@@ -1,8 +1,9 @@
 //! Who and where the process is: numbers and names that differ between machines.
 
 use crate::calls::Call;
+use crate::children;
 use crate::sockets::{simple, with_data};
-use crate::state::{Mode, mode};
+use crate::state::{Mode, header, mode};
 use crate::sys::{libc_result, sys};
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
@@ -12,7 +13,10 @@ static PID: AtomicI32 = AtomicI32::new(0);
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getpid() -> i32 {
     if mode() == Mode::Pass {
-        return sys!(SYS_getpid) as i32;
+        return match children::shadow() {
+            0 => sys!(SYS_getpid) as i32,
+            shadow => shadow,
+        };
     }
     match PID.load(Relaxed) {
         0 => {
@@ -26,6 +30,13 @@ pub unsafe extern "C" fn getpid() -> i32 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getppid() -> i32 {
+    if children::shadow() != 0 {
+        // While the server lives it has the primary's number.
+        let parent = sys!(SYS_getppid) as i32;
+        let server = PID.load(Relaxed);
+        let is_server = parent == header().pid.load(Relaxed) && server != 0;
+        return if is_server { server } else { parent };
+    }
     simple(Call::getppid, -1, false, || sys!(SYS_getppid)) as i32
 }
 

@@ -57,6 +57,7 @@ extern "C" fn start(_: i32, _: *mut *mut u8, environment: *mut *mut u8) {
     state::OPTIONS.store(header().options, Relaxed);
     crate::processors::note();
     crate::threads::note_main();
+    crate::family::note();
     // What another program logged that became this one.
     DIRTY.store(crate::log::tail(), Relaxed);
     header().pid.store(sys!(SYS_getpid) as i32, SeqCst);
@@ -164,12 +165,18 @@ fn map(memory: i32) {
     }
 }
 
-/// Moves our descriptors out of the server's way.
+/// Moves our descriptors out of the server's way, if the daemon has not done so.
 fn hide([control, memory, wake]: [i32; 3]) {
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
     sys!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit);
-    let from = limit.rlim_cur.min(crate::fds::FD_MAX as u64).saturating_sub(8) as i32;
+    let from =
+        limit.rlim_cur.min(crate::fds::FD_MAX as u64).saturating_sub(shm::SHIM_FDS as u64) as i32;
     for (fd, place) in [(control, &CONTROL_FD), (memory, &MEMORY_FD), (wake, &WAKE_FD)] {
+        if fd >= from {
+            sys!(SYS_fcntl, fd, libc::F_SETFD, libc::FD_CLOEXEC);
+            place.store(fd, Relaxed);
+            continue;
+        }
         let high = sys!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from);
         sys!(SYS_close, fd);
         AtomicI32::store(place, high as i32, Relaxed);
@@ -255,7 +262,10 @@ reals! {
     Fork = c"fork",
     Sigaction = c"sigaction",
     ClockGettime = c"clock_gettime",
+    ClockGetcpuclockid = c"clock_getcpuclockid",
     Sysconf = c"sysconf",
+    Getifaddrs = c"getifaddrs",
+    Freeifaddrs = c"freeifaddrs",
     Fopen = c"fopen",
     Fclose = c"fclose",
     Opendir = c"opendir",

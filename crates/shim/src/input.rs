@@ -5,8 +5,8 @@ use crate::calls::Call;
 use crate::fds::{self, Kind};
 use crate::log::{self, Entry};
 use crate::state::{Mode, header, mode};
-use crate::sys::{libc_result, sys};
-use crate::{conns, defer, live, signals};
+use crate::sys::{self, libc_result, sys};
+use crate::{children, conns, defer, family, live, signals};
 use holdfast_wire::hash::hash_pieces;
 use holdfast_wire::log::{NO_CONN, Op, PAYLOAD_MAX, PEEKED, TAPPED};
 
@@ -14,6 +14,10 @@ type Iov = libc::iovec;
 
 /// Buffers of one read that take part; the log limits a record's payload.
 const PARTS_MAX: usize = 64;
+/// Bytes of one `recv` and the like.
+const RECV_BYTES_MAX: usize = PAYLOAD_MAX / 2;
+/// Bytes of one read that drops them (`MSG_TRUNC` on TCP).
+const DROP_BYTES_MAX: usize = 64 << 10;
 /// Room for a sender's address, and for control data, of one message.
 const NAME_MAX: usize = 128;
 const CONTROL_MAX: usize = 512;
@@ -80,6 +84,9 @@ fn fill(pieces: &mut [(*const u8, usize); PARTS_MAX], parts: &[Iov], r: isize) -
         if left == 0 || n == PARTS_MAX {
             break;
         }
+        if part.iov_len == 0 {
+            continue;
+        }
         pieces[n] = (part.iov_base.cast_const().cast(), part.iov_len.min(left));
         left -= pieces[n].1;
         n += 1;
@@ -94,8 +101,8 @@ fn replay(fd: i32, parts: &[Iov], taken: log::Taken) -> isize {
     if conn != NO_CONN && r >= 0 && !peeked {
         conns::read(conn, r as u64);
     }
-    if fds::kind(fd) == Kind::Local && r > 0 {
-        drain_local(fd, r as usize);
+    if !peeked {
+        drain_local(fd, r);
     }
     taken.done();
     r
@@ -106,28 +113,77 @@ pub fn scatter(parts: &[Iov], bytes: &[u8]) {
     let mut bytes = bytes;
     for part in parts {
         let n = part.iov_len.min(bytes.len());
-        // SAFETY: the caller's buffer of iov_len bytes.
-        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), part.iov_base.cast(), n) };
+        if n > 0 {
+            // SAFETY: the caller's buffer of iov_len bytes.
+            unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), part.iov_base.cast(), n) };
+        }
         bytes = &bytes[n..];
     }
 }
 
-/// A pipe or eventfd is real on both members: what the primary read leaves the
-/// replica's too, so that its content is right when it goes live.
-fn drain_local(fd: i32, n: usize) {
+/// A pipe, a socketpair or an eventfd is real on both members: what the primary
+/// read (`r` bytes of it, or one message) leaves the replica's too, and no more, so
+/// that its content is right when it goes live.
+fn drain_local(fd: i32, r: isize) {
+    if fds::kind(fd) != Kind::Local || r < 0 {
+        return;
+    }
     let mut sink = [0u8; 4096];
-    let mut left = n.max(8);
-    while left > 0 {
+    let mut left = r as usize;
+    let is_message = keeps_messages(fd);
+    while left > 0 || is_message {
         let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         if sys!(SYS_poll, &raw mut poll, 1, 0) <= 0 {
             return;
         }
-        let r = sys!(SYS_read, fd, sink.as_mut_ptr(), left.min(sink.len()));
-        if r <= 0 {
+        let room = if is_message { sink.len() } else { left.min(sink.len()) };
+        let r = sys!(SYS_read, fd, sink.as_mut_ptr(), room);
+        if r <= 0 || is_message {
             return;
         }
         left = left.saturating_sub(r as usize);
     }
+}
+
+/// An option of a socket that is a number; -1 if `fd` is no socket.
+pub fn socket_option(fd: i32, option: i32) -> i32 {
+    let (mut value, mut len) = (-1i32, size_of::<i32>() as u32);
+    let at = (&raw mut value, &raw mut len);
+    let r = sys!(SYS_getsockopt, fd, libc::SOL_SOCKET, option, at.0, at.1);
+    if r == 0 { value } else { -1 }
+}
+
+/// Whether one read takes one message of `fd`, however long that is.
+fn keeps_messages(fd: i32) -> bool {
+    matches!(socket_option(fd, libc::SO_TYPE), libc::SOCK_DGRAM | libc::SOCK_SEQPACKET)
+}
+
+/// TCP drops what is read with `MSG_TRUNC` and leaves the caller's buffers, which
+/// may be null, as they are (tcp(7)). Other sockets fill them, and tell how long
+/// the message was.
+fn drops(fd: i32, flags: i32) -> bool {
+    flags & libc::MSG_TRUNC != 0
+        && (fds::kind(fd) == Kind::Conn
+            || socket_option(fd, libc::SO_PROTOCOL) == libc::IPPROTO_TCP)
+}
+
+/// A read of TCP that drops its bytes: they are part of the stream, so the log
+/// has them like any others. `raw` is the caller's own call.
+fn drop_bytes(fd: i32, len: usize, flags: i32, raw: impl Fn() -> isize) -> isize {
+    let peek = flags & libc::MSG_PEEK != 0;
+    if mode() != Mode::Record {
+        return input(fd, &[], peek, raw);
+    }
+    let sink = sys::map_anonymous(DROP_BYTES_MAX);
+    if sink.is_null() {
+        return -(libc::ENOMEM as isize);
+    }
+    let (len, flags) = (len.min(DROP_BYTES_MAX), flags & !libc::MSG_TRUNC);
+    let r = record(fd, &one(sink, len), peek, || {
+        sys!(SYS_recvfrom, fd, sink, len, flags, 0usize, 0usize)
+    });
+    sys::unmap(sink, DROP_BYTES_MAX);
+    r
 }
 
 fn one(buffer: *mut u8, len: usize) -> [Iov; 1] {
@@ -136,6 +192,8 @@ fn one(buffer: *mut u8, len: usize) -> [Iov; 1] {
 
 pub fn read_raw(fd: i32, buffer: *mut u8, len: usize) -> isize {
     if !fds::is_virtual(fd) || mode() == Mode::Pass {
+        children::touch(fd);
+        family::touch(fd, "read");
         return sys!(SYS_read, fd, buffer, len);
     }
     let len = len.min(PAYLOAD_MAX);
@@ -155,6 +213,8 @@ pub unsafe extern "C" fn __read_chk(fd: i32, buffer: *mut u8, len: usize, _: usi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(fd: i32, parts: *const Iov, count: i32) -> isize {
     if !fds::is_virtual(fd) || mode() == Mode::Pass || count <= 0 {
+        children::touch(fd);
+        family::touch(fd, "read");
         return libc_result(sys!(SYS_readv, fd, parts, count));
     }
     let (clipped, n) = clip(parts, count as usize);
@@ -185,28 +245,70 @@ pub unsafe extern "C" fn recvfrom(
     from: *mut u8,
     from_len: *mut u32,
 ) -> isize {
-    let len = if fds::is_virtual(fd) { len.min(PAYLOAD_MAX / 2) } else { len };
-    let raw = || sys!(SYS_recvfrom, fd, buffer, len, flags, from, from_len);
     if !fds::is_virtual(fd) || mode() == Mode::Pass {
-        return libc_result(raw());
+        children::touch(fd);
+        family::touch(fd, "read");
+        return libc_result(sys!(SYS_recvfrom, fd, buffer, len, flags, from, from_len));
     }
-    if from.is_null() || fds::kind(fd) == Kind::Conn {
-        return libc_result(input(fd, &one(buffer, len), flags & libc::MSG_PEEK != 0, raw));
+    if !from.is_null() && from_len.is_null() {
+        return libc_result(-(libc::EFAULT as isize));
     }
-    let mut iov = one(buffer, len);
+    if asks_for_errors(fd, flags) {
+        return libc_result(-(libc::EAGAIN as isize));
+    }
+    if fds::kind(fd) != Kind::Conn && !from.is_null() {
+        return libc_result(receive_from(fd, &one(buffer, len), flags, from, from_len));
+    }
+    let raw = |at: *mut u8, len: usize| sys!(SYS_recvfrom, fd, at, len, flags, 0usize, 0usize);
+    let r = whole(len, flags, |done, len| {
+        let at = buffer.wrapping_add(done);
+        if drops(fd, flags) {
+            return drop_bytes(fd, len, flags, || raw(at, len));
+        }
+        let len = len.min(RECV_BYTES_MAX);
+        input(fd, &one(at, len), flags & libc::MSG_PEEK != 0, || raw(at, len))
+    });
+    if r >= 0 && !from.is_null() {
+        // SAFETY: the caller's; TCP tells no sender.
+        unsafe { *from_len = 0 };
+    }
+    libc_result(r)
+}
+
+/// Repeats a read that shall wait for all of `len` bytes (`MSG_WAITALL`) and must be
+/// cut to what a record carries; `part` reads from a place on, at most so many.
+fn whole(len: usize, flags: i32, part: impl Fn(usize, usize) -> isize) -> isize {
+    let repeats = flags & (libc::MSG_WAITALL | libc::MSG_PEEK) == libc::MSG_WAITALL;
+    let mut done = 0;
+    loop {
+        let r = part(done, len - done);
+        if r < 0 && done > 0 {
+            return done as isize;
+        }
+        let is_cut = r == RECV_BYTES_MAX as isize || r == DROP_BYTES_MAX as isize;
+        if !repeats || !is_cut || done + r as usize >= len {
+            return if r < 0 { r } else { done as isize + r };
+        }
+        done += r as usize;
+    }
+}
+
+/// A message whose sender is asked for.
+fn receive_from(fd: i32, parts: &[Iov; 1], flags: i32, from: *mut u8, from_len: *mut u32) -> isize {
+    let mut iov = *parts;
     // SAFETY: all-zero is a valid msghdr; the pointers are the caller's.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
     message.msg_iov = iov.as_mut_ptr();
     message.msg_iovlen = 1;
     message.msg_name = from.cast();
-    // SAFETY: a caller that passes an address passes its length.
+    // SAFETY: the caller has passed both.
     message.msg_namelen = unsafe { *from_len };
     let r = receive_message(fd, &mut message, flags);
     if r >= 0 {
         // SAFETY: as above.
         unsafe { *from_len = message.msg_namelen };
     }
-    libc_result(r)
+    r
 }
 
 #[unsafe(no_mangle)]
@@ -244,6 +346,8 @@ pub unsafe extern "C" fn __recvfrom_chk(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> isize {
     if !fds::is_virtual(fd) || mode() == Mode::Pass {
+        children::touch(fd);
+        family::touch(fd, "read");
         return libc_result(sys!(SYS_recvmsg, fd, message, flags));
     }
     // SAFETY: the caller's message.
@@ -260,23 +364,25 @@ struct MessageHead {
     control: [u8; CONTROL_MAX],
 }
 
+/// A client's connection has no queue of errors while it is protected: what fills
+/// one (`SO_ZEROCOPY`) is refused.
+fn asks_for_errors(fd: i32, flags: i32) -> bool {
+    flags & libc::MSG_ERRQUEUE != 0 && fds::kind(fd) == Kind::Conn && mode() != Mode::Live
+}
+
 fn receive_message(fd: i32, message: &mut libc::msghdr, flags: i32) -> isize {
-    let (mut parts, n) = clip(message.msg_iov, message.msg_iovlen);
-    if fds::kind(fd) == Kind::Conn {
-        // TCP: no sender's address, no control data.
-        let peek = flags & libc::MSG_PEEK != 0;
-        let r = input(fd, &parts[..n], peek, || {
-            sys!(SYS_recvmsg, fd, core::ptr::from_ref(message), flags)
-        });
-        message.msg_flags = 0;
-        message.msg_controllen = 0;
-        message.msg_namelen = 0;
-        return r;
+    if asks_for_errors(fd, flags) {
+        return -(libc::EAGAIN as isize);
     }
+    let (mut parts, n) = clip(message.msg_iov, message.msg_iovlen);
     let raw = |m: *mut libc::msghdr| sys!(SYS_recvmsg, fd, m, flags);
+    if fds::kind(fd) == Kind::Conn || drops(fd, flags) {
+        return receive_stream(fd, message, &parts[..n], flags, raw);
+    }
     match mode() {
         Mode::Record => {
             let (base, count) = (message.msg_iov, message.msg_iovlen);
+            let name_room = message.msg_namelen;
             message.msg_iov = parts.as_mut_ptr();
             message.msg_iovlen = n;
             let m: *mut libc::msghdr = message;
@@ -284,11 +390,18 @@ fn receive_message(fd: i32, message: &mut libc::msghdr, flags: i32) -> isize {
             let r = interruptible(|| raw(m));
             message.msg_iov = base;
             message.msg_iovlen = count;
-            log_message(fd, message, &parts[..n], r);
+            log_message(fd, message, name_room, &parts[..n], r);
             r
         }
         Mode::Replay => match log::take(Op::ReadMsg, Call::none, fd) {
-            Some(taken) => replay_message(message, &parts[..n], taken),
+            Some(taken) => {
+                let r = replay_message(message, &parts[..n], &taken);
+                if flags & libc::MSG_PEEK == 0 {
+                    drain_local(fd, r);
+                }
+                taken.done();
+                r
+            }
             None => {
                 live::park();
                 live::outside_reset(fd).unwrap_or_else(|| raw(message))
@@ -298,7 +411,33 @@ fn receive_message(fd: i32, message: &mut libc::msghdr, flags: i32) -> isize {
     }
 }
 
-fn log_message(fd: i32, message: &libc::msghdr, parts: &[Iov], r: isize) {
+/// TCP: no sender's address, no control data.
+fn receive_stream(
+    fd: i32,
+    message: &mut libc::msghdr,
+    parts: &[Iov],
+    flags: i32,
+    raw: impl Fn(*mut libc::msghdr) -> isize,
+) -> isize {
+    let m: *mut libc::msghdr = message;
+    let r = if drops(fd, flags) {
+        drop_bytes(fd, parts.iter().map(|p| p.iov_len).sum(), flags, || raw(m))
+    } else {
+        let mut cut = *message;
+        cut.msg_iov = parts.as_ptr().cast_mut();
+        cut.msg_iovlen = parts.len();
+        input(fd, parts, flags & libc::MSG_PEEK != 0, || raw((&raw const cut).cast_mut()))
+    };
+    if r >= 0 {
+        // The kernel tells this one again.
+        message.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+        message.msg_controllen = 0;
+        message.msg_namelen = 0;
+    }
+    r
+}
+
+fn log_message(fd: i32, message: &libc::msghdr, name_room: u32, parts: &[Iov], r: isize) {
     let mut head = MessageHead {
         flags: 0,
         name_len: 0,
@@ -310,7 +449,9 @@ fn log_message(fd: i32, message: &libc::msghdr, parts: &[Iov], r: isize) {
         head.flags = message.msg_flags;
         head.name_len = if message.msg_name.is_null() { 0 } else { message.msg_namelen };
         head.control_len = message.msg_controllen as u64;
-        copy_out(message.msg_name.cast(), head.name_len as usize, &mut head.name);
+        // A longer name than there was room for is cut.
+        let name_len = head.name_len.min(name_room) as usize;
+        copy_out(message.msg_name.cast(), name_len, &mut head.name);
         copy_out(message.msg_control.cast(), message.msg_controllen, &mut head.control);
     }
     let mut pieces = [(core::ptr::null(), 0); PARTS_MAX];
@@ -331,7 +472,7 @@ fn copy_out(from: *const u8, len: usize, to: &mut [u8]) {
     }
 }
 
-fn replay_message(message: &mut libc::msghdr, parts: &[Iov], taken: log::Taken) -> isize {
+fn replay_message(message: &mut libc::msghdr, parts: &[Iov], taken: &log::Taken) -> isize {
     let r = taken.ret();
     let head_len = size_of::<MessageHead>();
     if taken.payload.len() < head_len {
@@ -340,12 +481,13 @@ fn replay_message(message: &mut libc::msghdr, parts: &[Iov], taken: log::Taken) 
     // SAFETY: a plain-old-data struct read from at least its size of bytes.
     let head = unsafe { taken.payload.as_ptr().cast::<MessageHead>().read_unaligned() };
     if r >= 0 {
+        let name_room = message.msg_namelen;
         message.msg_flags = head.flags;
         message.msg_controllen = (head.control_len as usize).min(CONTROL_MAX);
         // SAFETY: the same caller gave buffers of the same sizes as on the primary.
         unsafe {
             if !message.msg_name.is_null() {
-                let n = (head.name_len as usize).min(NAME_MAX);
+                let n = (head.name_len.min(name_room) as usize).min(NAME_MAX);
                 core::ptr::copy_nonoverlapping(head.name.as_ptr(), message.msg_name.cast(), n);
                 message.msg_namelen = head.name_len;
             }
@@ -359,6 +501,5 @@ fn replay_message(message: &mut libc::msghdr, parts: &[Iov], taken: log::Taken) 
         }
         scatter(parts, &taken.payload[head_len..]);
     }
-    taken.done();
     r
 }

@@ -5,7 +5,7 @@ use crate::calls::Call;
 use crate::fds::{self, Kind};
 use crate::state::{self, CONTROL_FD, MAIN_AWAY, Mode, Own, THREADS, header, mode, tid};
 use crate::sys::{self, decimal, sys};
-use crate::{clocks, log, ready, sockets};
+use crate::{clocks, input, log, ready, sockets};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 use holdfast_wire::log::{Header, Op};
 use holdfast_wire::shm::{self, mode as shared_mode};
@@ -31,6 +31,7 @@ struct Bind {
 
 static BINDS: Own<[Bind; BINDS_MAX]> =
     Own::new([Bind { fd: -1, len: 0, backlog: -1, addr: [0; 32] }; BINDS_MAX]);
+static BINDS_LOCK: AtomicU32 = AtomicU32::new(0);
 /// (listener, connection) pairs that `accept` hands out first.
 static QUEUE: Own<[(i32, i32); QUEUE_MAX]> = Own::new([(-1, -1); QUEUE_MAX]);
 static QUEUE_HEAD: AtomicUsize = AtomicUsize::new(0);
@@ -40,22 +41,33 @@ static LIVE: AtomicU32 = AtomicU32::new(0);
 /// Whether a thread has taken it on itself to promote.
 static LED: AtomicBool = AtomicBool::new(false);
 
-fn binds() -> &'static mut [Bind; BINDS_MAX] {
-    // SAFETY: sockets are bound by one thread at a time (start-up).
-    unsafe { BINDS.get() }
+/// Runs `f` on the remembered addresses, one thread at a time. It must not come
+/// here again.
+fn with_binds<T>(f: impl FnOnce(&mut [Bind; BINDS_MAX]) -> T) -> T {
+    sys::lock(&BINDS_LOCK);
+    // SAFETY: the lock is held, and `f` hands out nothing of it.
+    let result = f(unsafe { BINDS.get() });
+    sys::unlock(&BINDS_LOCK);
+    result
+}
+
+fn bind_of(fd: i32) -> Option<Bind> {
+    with_binds(|binds| binds.iter().find(|b| b.fd == fd).copied())
 }
 
 pub fn remember_bind(fd: i32, addr: *const u8, len: u32) {
     if mode() == Mode::Pass || addr.is_null() || len as usize > 32 {
         return;
     }
-    if let Some(b) =
-        binds().iter_mut().find(|b| b.fd == fd).or(binds().iter_mut().find(|b| !is_bound(b)))
-    {
-        *b = Bind { fd, len, backlog: -1, addr: [0; 32] };
-        // SAFETY: the caller's address of `len` <= 32 bytes.
-        unsafe { core::ptr::copy_nonoverlapping(addr, b.addr.as_mut_ptr(), len as usize) };
-    }
+    let mut bind = Bind { fd, len, backlog: -1, addr: [0; 32] };
+    // SAFETY: the caller's address of `len` <= 32 bytes.
+    unsafe { core::ptr::copy_nonoverlapping(addr, bind.addr.as_mut_ptr(), len as usize) };
+    with_binds(|binds| {
+        let known = binds.iter().position(|b| b.fd == fd);
+        if let Some(at) = known.or_else(|| binds.iter().position(|b| !is_bound(b))) {
+            binds[at] = bind;
+        }
+    });
 }
 
 fn is_bound(b: &Bind) -> bool {
@@ -63,22 +75,21 @@ fn is_bound(b: &Bind) -> bool {
 }
 
 pub fn remember_listen(fd: i32, backlog: i32) {
-    if let Some(b) = binds().iter_mut().find(|b| b.fd == fd) {
-        b.backlog = backlog;
-    }
+    with_binds(|binds| {
+        if let Some(b) = binds.iter_mut().find(|b| b.fd == fd) {
+            b.backlog = backlog;
+        }
+    });
 }
 
 /// Port that `fd` was bound to, in host order; 0 if none.
 pub fn bound_port(fd: i32) -> u16 {
-    binds().iter().find(|b| b.fd == fd).map_or(0, |b| endpoint(&b.addr).1)
+    bind_of(fd).map_or(0, |b| endpoint(&b.addr).1)
 }
 
 /// Address family that `fd` was bound with.
 pub fn bound_family(fd: i32) -> i32 {
-    binds()
-        .iter()
-        .find(|b| b.fd == fd)
-        .map_or(libc::AF_INET, |b| i32::from(u16::from_ne_bytes([b.addr[0], b.addr[1]])))
+    bind_of(fd).map_or(libc::AF_INET, |b| i32::from(u16::from_ne_bytes([b.addr[0], b.addr[1]])))
 }
 
 /// Address (IPv4 mapped into IPv6) and port of a `sockaddr`.
@@ -127,6 +138,7 @@ pub fn park() {
         }
     }
     AT_END.fetch_sub(1, SeqCst);
+    crate::leash::slip();
 }
 
 fn lead() {
@@ -183,23 +195,29 @@ fn wait_for_others() {
 fn publish() {
     let h = state::shared().header;
     let mut n = 0;
-    for b in binds().iter().filter(|b| is_bound(b) && b.backlog >= 0) {
-        // SAFETY: this field is ours while the mode is not PARKED.
-        unsafe {
-            if n < (*h).listeners.len() {
-                (*h).listeners[n] =
-                    shm::Listener { fd: b.fd, backlog: b.backlog, addr_len: b.len, addr: b.addr };
-                n += 1;
+    with_binds(|binds| {
+        for b in binds.iter().filter(|b| is_bound(b) && b.backlog >= 0) {
+            // SAFETY: this field is ours while the mode is not PARKED.
+            unsafe {
+                if n < (*h).listeners.len() {
+                    (*h).listeners[n] = shm::Listener {
+                        fd: b.fd,
+                        backlog: b.backlog,
+                        addr_len: b.len,
+                        addr: b.addr,
+                    };
+                    n += 1;
+                }
             }
         }
-    }
+    });
     header().listeners_len.store(n as u32, Release);
 }
 
 fn go_live() {
     clocks::continue_from_log();
     fds::for_each(|fd, f| match f.kind() {
-        Kind::Outside => f.backlog.store(DEAD, Relaxed),
+        Kind::Outside => bury(fd, f),
         // Bound already; TCP's listeners are the daemon's work.
         Kind::PlainListener if sockets::is_unix(fd) => {
             sys!(SYS_listen, fd, f.backlog.load(Relaxed));
@@ -246,20 +264,38 @@ fn receive_fd() -> Option<(i32, i32)> {
 
 /// A listener with connections that wait to be accepted.
 pub fn queued_listener() -> Option<i32> {
-    if mode() != Mode::Live || QUEUE_HEAD.load(Relaxed) == QUEUE_TAIL.load(Relaxed) {
+    let head = QUEUE_HEAD.load(Relaxed);
+    if mode() != Mode::Live || head == QUEUE_TAIL.load(Relaxed) {
         return None;
     }
-    // SAFETY: written before the mode became Live.
-    Some(unsafe { QUEUE.get() }[QUEUE_HEAD.load(Relaxed)].0)
+    // SAFETY: written before the mode became Live, and never again.
+    Some(unsafe { QUEUE.read() }[head].0)
+}
+
+/// The next connection of the queue, if it is `listener`'s: each goes to one thread.
+fn take_queued(listener: i32) -> Option<i32> {
+    while mode() == Mode::Live {
+        let head = QUEUE_HEAD.load(Relaxed);
+        if head == QUEUE_TAIL.load(Relaxed) {
+            return None;
+        }
+        // SAFETY: as in queued_listener.
+        let (of, fd) = unsafe { QUEUE.read() }[head];
+        if of != listener {
+            return None;
+        }
+        if QUEUE_HEAD.compare_exchange(head, head + 1, Relaxed, Relaxed).is_ok() {
+            return Some(fd);
+        }
+    }
+    None
 }
 
 /// `accept` after promotion.
 pub fn accept(fd: i32, flags: i32, addr: &mut [u8; 128], len: &mut u32) -> isize {
     *len = addr.len() as u32;
     let kind = if fds::kind(fd) == Kind::Listener { Kind::Conn } else { Kind::Outside };
-    if queued_listener() == Some(fd) {
-        // SAFETY: as in queued_listener.
-        let (_, high) = unsafe { QUEUE.get() }[QUEUE_HEAD.fetch_add(1, Relaxed)];
+    if let Some(high) = take_queued(fd) {
         let command =
             if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
         let r = sys!(SYS_fcntl, high, command, 0);
@@ -278,11 +314,42 @@ pub fn accept(fd: i32, flags: i32, addr: &mut [u8; 128], len: &mut u32) -> isize
     r
 }
 
+/// Ends a connection that the dead primary had to somebody: whatever the server
+/// waits by must tell it, or it waits for ever. The replica's socket was never
+/// connected; ended in both directions, the kernel calls it readable and hung up.
+/// Sockets of messages have no end, and nothing arrives at them.
+fn bury(fd: i32, f: &fds::Fd) {
+    f.backlog.store(DEAD, Relaxed);
+    if input::socket_option(fd, libc::SO_TYPE) == libc::SOCK_STREAM {
+        sys!(SYS_shutdown, fd, libc::SHUT_RDWR);
+    }
+}
+
+/// Whether the dead primary was talking to somebody by `fd`.
+pub fn is_dead(fd: i32) -> bool {
+    fds::get(fd).is_some_and(|f| f.kind() == Kind::Outside && f.backlog.load(Relaxed) == DEAD)
+}
+
+/// A duplicate of a dead connection is dead.
+pub fn duplicated(from: i32, to: i32) {
+    if let (true, Some(f)) = (is_dead(from), fds::get(to)) {
+        f.backlog.store(DEAD, Relaxed);
+    }
+}
+
+/// The server uses a socket of a dead connection for another one.
+pub fn connect_again(fd: i32) {
+    if let (true, Some(f)) = (is_dead(fd), fds::get(fd)) {
+        // It forgets that it was ended.
+        let nobody = [0u8; 16];
+        sys!(SYS_connect, fd, nobody.as_ptr(), nobody.len());
+        f.backlog.store(-1, Relaxed);
+    }
+}
+
 /// Connections that the dead primary had to others are reset (decision 5).
 pub fn outside_reset(fd: i32) -> Option<isize> {
-    let f = fds::get(fd)?;
-    (f.kind() == Kind::Outside && f.backlog.load(Relaxed) == DEAD)
-        .then_some(-(libc::ECONNRESET as isize))
+    is_dead(fd).then_some(-(libc::ECONNRESET as isize))
 }
 
 /// The replica differs from the primary: it says why and stands still for ever.
@@ -294,27 +361,83 @@ pub fn diverged(reason: &str) -> ! {
 pub fn diverged_at(record: &Header, op: Op, call: Call, fd: i32) -> ! {
     let mut n = [[0u8; 24]; 4];
     let [a, b, c, d] = &mut n;
-    let primary_op = Op::from_u8(record.op).map_or("?", Op::name);
-    let primary_call = crate::calls::TABLE.get(record.hash as usize).map_or("", |t| t.0);
+    let there = Op::from_u8(record.op);
+    let (space, name) = match there {
+        Some(op) if has_call(op) => called(record.hash as usize),
+        _ => called(0),
+    };
+    let (own_space, own_name) = called(call as usize);
     report(&[
         "the primary did ",
-        primary_op,
-        " ",
-        primary_call,
-        " on descriptor or from place ",
+        there.map_or("?", Op::name),
+        space,
+        name,
+        there.map_or(" on ", place_of),
         decimal(i64::from(record.fd), a),
         " (result ",
         decimal(record.ret, b),
         "), the replica does ",
         op.name(),
-        " ",
-        crate::calls::TABLE[call as usize].0,
-        " on descriptor or from place ",
+        own_space,
+        own_name,
+        place_of(op),
         decimal(i64::from(fd), c),
         " (thread ",
         decimal(i64::from(tid()), d),
-        ")",
+        "): ",
+        hint(there, op),
     ])
+}
+
+/// Whether records of `op` carry the number of a call.
+fn has_call(op: Op) -> bool {
+    matches!(
+        op,
+        Op::NewFd
+            | Op::NewPair
+            | Op::Result
+            | Op::Data
+            | Op::Clock
+            | Op::Lock
+            | Op::Thread
+            | Op::Fork
+            | Op::Exit
+    )
+}
+
+/// A call's name and what stands before it; nothing for none.
+fn called(number: usize) -> (&'static str, &'static str) {
+    match crate::calls::TABLE.get(number) {
+        Some(row) if row.3 != Call::none => (" ", row.0),
+        _ => ("", ""),
+    }
+}
+
+/// What the number in records of `op` means.
+fn place_of(op: Op) -> &'static str {
+    match op {
+        Op::Lock => " from place ",
+        Op::Clock => " of clock ",
+        Op::Thread | Op::Fork | Op::Exit => " with number ",
+        _ => " on descriptor ",
+    }
+}
+
+/// What a person can do about it: where two members come apart says why they
+/// may have.
+fn hint(there: Option<Op>, here: Op) -> &'static str {
+    let either = |op: Op| here == op || there == Some(op);
+    if either(Op::Fork) {
+        "only one of them forks: start the server in the foreground, as one process"
+    } else if either(Op::Lock) {
+        "threads race outside pthread locks, as by atomics: use fewer threads or workers"
+    } else if state::threaded() {
+        "threads that race outside pthread locks, or other data before: use fewer threads or \
+         workers, and the same files and settings on both members"
+    } else {
+        "what they know differs: make files and settings alike, and keep addresses from \
+         being randomised on both members"
+    }
 }
 
 /// Other bytes than the primary's were written.
@@ -328,7 +451,14 @@ pub fn diverged_write(fd: i32, intent: &Header, len: usize) -> ! {
         decimal(intent.ret, b),
         " bytes, replica ",
         decimal(len as i64, c),
-        " bytes",
+        " bytes: ",
+        if intent.ret == len as i64 {
+            "random bytes or addresses that differ: is address randomisation off on both members?"
+        } else if state::threaded() {
+            "threads that race outside pthread locks, or files that differ"
+        } else {
+            "files or settings that differ"
+        },
     ])
 }
 

@@ -71,7 +71,15 @@ pub unsafe extern "C" fn clock_getres(clock: i32, out: *mut u8) -> i32 {
     if inside() {
         return libc_result(raw()) as i32;
     }
-    libc_result(with_data(Call::clock_getres, clock, &[(out, 16)], raw)) as i32
+    let number = crate::clocks::in_log(clock);
+    libc_result(with_data(Call::clock_getres, number, &[(out, 16)], raw)) as i32
+}
+
+/// libc would ask the kernel for a process that has another number here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clock_getcpuclockid(pid: i32, out: *mut i32) -> i32 {
+    let raw = || real(Real::ClockGetcpuclockid)(pid as usize, out as usize, 0, 0) as isize;
+    with_data(Call::clock_getres, pid, &[(out.cast(), 4)], raw) as i32
 }
 
 #[unsafe(no_mangle)]

@@ -217,7 +217,7 @@ pub fn kick() {
 /// Before a call that may block: nothing has to be confirmed, but the backup
 /// should not fall far behind.
 pub fn before_block() {
-    if tail() - KICKED_AT.load(Relaxed) > KICK_BYTES {
+    if tail().saturating_sub(KICKED_AT.load(Relaxed)) > KICK_BYTES {
         kick();
     }
 }

@@ -8,7 +8,7 @@ use crate::log::{self, Entry};
 use crate::sockets::{simple, with_data};
 use crate::state::{Mode, mode};
 use crate::sys::{self, libc_result, sys};
-use crate::{defer, live, signals};
+use crate::{children, defer, live, signals};
 use holdfast_wire::log::Op;
 
 /// The kernel's signal set.
@@ -150,7 +150,12 @@ pub unsafe extern "C" fn sigpending(set: *mut u8) -> i32 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kill(pid: i32, signal: i32) -> i32 {
-    libc_result(with_handlers(Call::kill, signal, || sys!(SYS_kill, pid, signal))) as i32
+    let from_log = mode() == Mode::Replay;
+    let r = with_handlers(Call::kill, signal, || children::kill(pid, signal));
+    if from_log && mode() == Mode::Replay && r == 0 {
+        children::signalled(pid, signal);
+    }
+    libc_result(r) as i32
 }
 
 #[unsafe(no_mangle)]

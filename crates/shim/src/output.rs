@@ -5,7 +5,7 @@ use crate::fds::{self, Kind};
 use crate::log::{self, Entry};
 use crate::state::{Mode, header, mode, threaded};
 use crate::sys::{self, libc_result, sys};
-use crate::{conns, defer, live, signals};
+use crate::{children, conns, defer, family, live, signals};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use holdfast_wire::hash::{hash, hash_pieces};
 use holdfast_wire::log::{LAZY, NO_CONN, Op};
@@ -36,7 +36,11 @@ fn hash_of(parts: &[Iov]) -> u64 {
 /// one says nothing but bytes, and may be made later.
 fn output(fd: i32, parts: &[Iov], plain: bool, raw: impl Fn() -> isize) -> isize {
     match mode() {
-        Mode::Pass => raw(),
+        Mode::Pass => {
+            children::touch(fd);
+            family::touch(fd, "write");
+            raw()
+        }
         Mode::Live => live::outside_reset(fd).unwrap_or_else(raw),
         Mode::Record => record(fd, parts, plain, raw),
         Mode::Replay => replay(fd, parts, raw),
@@ -231,6 +235,8 @@ pub unsafe extern "C" fn sendto(
     let raw = || sys!(SYS_sendto, fd, buffer, len, flags, to, to_len);
     libc_result(if !fds::is_virtual(fd) {
         raw()
+    } else if is_urgent(fd, flags) {
+        refuse_urgent()
     } else {
         output(fd, &one(buffer, len), PLAIN & flags == flags, raw)
     })
@@ -248,9 +254,24 @@ pub unsafe extern "C" fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i
     if !fds::is_virtual(fd) {
         return libc_result(raw());
     }
+    if is_urgent(fd, flags) {
+        return libc_result(refuse_urgent());
+    }
     // SAFETY: the caller's message and its vector.
     let parts = unsafe { vector((*message).msg_iov, (*message).msg_iovlen.min(IOV_MAX)) };
     libc_result(output(fd, parts, PLAIN & flags == flags, raw))
+}
+
+/// Whether a client is sent urgent data: a survivor could not say so again.
+fn is_urgent(fd: i32, flags: i32) -> bool {
+    flags & libc::MSG_OOB != 0
+        && fds::kind(fd) == Kind::Conn
+        && matches!(mode(), Mode::Record | Mode::Replay)
+}
+
+fn refuse_urgent() -> isize {
+    crate::processes::refused("send with MSG_OOB", "send without urgent data");
+    -(libc::EOPNOTSUPP as isize)
 }
 
 /// A file's bytes, read for hashing (primary) or keeping (replica). The buffer
@@ -314,6 +335,8 @@ fn advance(file: i32, offset: *mut i64, n: isize) {
 pub unsafe extern "C" fn sendfile(out: i32, file: i32, offset: *mut i64, count: usize) -> isize {
     let raw = |n: usize| sys!(SYS_sendfile, out, file, offset, n);
     if !fds::is_virtual(out) || matches!(mode(), Mode::Pass) {
+        children::touch(out);
+        family::touch(out, "sendfile");
         return libc_result(raw(count));
     }
     libc_result(match mode() {
@@ -369,7 +392,7 @@ fn sendfile_replay(
                 accept(r);
                 r
             }
-            None => return raw(chunk.len),
+            None => return live::outside_reset(out).unwrap_or_else(|| raw(chunk.len)),
         },
     };
     advance(file, offset, r);

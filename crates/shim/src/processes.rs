@@ -1,5 +1,6 @@
-//! Processes: forking, waiting, ending. Children run outside protection; the
-//! replica makes none, it only learns what became of the primary's.
+//! Processes: forking, waiting, ending. Children run outside protection (see
+//! `family`). What became of them the replica learns from the log; its own are
+//! shadows of them (see `children`).
 
 use crate::calls::Call;
 use crate::init::{Real, real};
@@ -7,22 +8,19 @@ use crate::log::{self, Entry};
 use crate::sockets::with_data;
 use crate::state::{self, Mode, inside, mode};
 use crate::sys::{libc_result, sys};
-use crate::{clocks, fds, identity, input, live, output, ready, replace, sockets};
+use crate::{children, clocks, fds, identity, input, live, output, ready, replace, sockets};
 use holdfast_wire::log::Op;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fork() -> i32 {
     match mode() {
-        Mode::Pass | Mode::Live => real(Real::Fork)(0, 0, 0, 0),
+        Mode::Pass => real(Real::Fork)(0, 0, 0, 0),
+        Mode::Live => fork_live(),
         Mode::Record => {
             crate::defer::flush();
             let pid = real(Real::Fork)(0, 0, 0, 0);
-            if pid == 0 {
-                crate::processors::free_thread();
-                state::set_mode(Mode::Pass);
-                crate::signals::restore();
-                crate::alarm::allow_tsc();
-            } else {
+            // The child is another process by now, in which this mode has ended.
+            if pid != 0 {
                 log::append(Entry::new(Op::Fork, Call::fork, -1, pid as isize), &[]);
             }
             pid
@@ -30,15 +28,27 @@ pub unsafe extern "C" fn fork() -> i32 {
         Mode::Replay => match log::take(Op::Fork, Call::fork, -1) {
             Some(taken) => {
                 let pid = taken.ret() as i32;
+                if pid > 0 && children::make(pid) {
+                    return 0;
+                }
                 taken.done();
                 pid
             }
             None => {
                 live::park();
-                real(Real::Fork)(0, 0, 0, 0)
+                fork_live()
             }
         },
     }
+}
+
+/// The promoted server's own child.
+fn fork_live() -> i32 {
+    let pid = real(Real::Fork)(0, 0, 0, 0);
+    if pid == 0 {
+        children::none();
+    }
+    pid
 }
 
 /// A wrapper cannot return twice on one stack: vfork is fork here.
@@ -50,15 +60,26 @@ pub unsafe extern "C" fn vfork() -> i32 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wait4(pid: i32, status: *mut u8, options: i32, usage: *mut u8) -> i32 {
-    let raw = || sys!(SYS_wait4, pid, status, options, usage);
     if inside() {
-        return libc_result(raw()) as i32;
+        return libc_result(sys!(SYS_wait4, pid, status, options, usage)) as i32;
     }
+    let mut word = 0i32;
+    let at = &raw mut word;
+    let raw = || children::wait4(pid, at, options, usage);
     if mode() == Mode::Record {
         crate::defer::flush();
     }
-    let outs = [(status, 4), (usage, size_of::<libc::rusage>())];
-    libc_result(with_data(Call::wait, -1, &outs, raw)) as i32
+    let from_log = mode() == Mode::Replay;
+    let outs = [(at.cast(), size_of::<i32>()), (usage, size_of::<libc::rusage>())];
+    let r = with_data(Call::wait, -1, &outs, raw);
+    if from_log && mode() == Mode::Replay && r > 0 && children::has_ended(word) {
+        children::ended(r as i32, libc::WIFSIGNALED(word));
+    }
+    if r > 0 && !status.is_null() {
+        // SAFETY: the caller's status.
+        unsafe { status.cast::<i32>().write_unaligned(word) };
+    }
+    libc_result(r) as i32
 }
 
 #[unsafe(no_mangle)]
@@ -75,11 +96,16 @@ pub unsafe extern "C" fn wait3(status: *mut u8, options: i32, usage: *mut u8) ->
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn waitid(kind: i32, id: u32, info: *mut u8, options: i32) -> i32 {
-    let raw = || sys!(SYS_waitid, kind, id, info, options, 0);
+    let raw = || children::waitid(kind, id, info, options);
     if mode() == Mode::Record {
         crate::defer::flush();
     }
-    libc_result(with_data(Call::wait, kind, &[(info, size_of::<libc::siginfo_t>())], raw)) as i32
+    let from_log = mode() == Mode::Replay;
+    let r = with_data(Call::wait, kind, &[(info, size_of::<libc::siginfo_t>())], raw);
+    if from_log && mode() == Mode::Replay && r == 0 && options & libc::WNOWAIT == 0 {
+        children::ended_by(info);
+    }
+    libc_result(r) as i32
 }
 
 #[unsafe(no_mangle)]

@@ -9,7 +9,7 @@ use crate::log::{self, Entry};
 use crate::sockets::new_fd;
 use crate::state::{Mode, mode};
 use crate::sys::{libc_result, sys};
-use crate::{defer, live, signals};
+use crate::{defer, family, live, signals};
 use core::sync::atomic::Ordering::Relaxed;
 use holdfast_wire::log::Op;
 
@@ -43,6 +43,9 @@ pub unsafe extern "C" fn epoll_create(_: i32) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_ctl(set: i32, op: i32, fd: i32, event: *mut Event) -> i32 {
     if fds::kind(set) != Kind::Epoll || mode() == Mode::Pass {
+        if op == libc::EPOLL_CTL_ADD {
+            family::touch(fd, "epoll_ctl");
+        }
         return libc_result(sys!(SYS_epoll_ctl, set, op, fd, event)) as i32;
     }
     // SAFETY: the caller's event, absent for DEL on some callers.
@@ -233,6 +236,9 @@ fn live_events(
         // SAFETY: the kernel filled `n` events.
         let event = unsafe { &mut *events.add(i) };
         has_listener |= queued == Some(event.u64 as i32);
+        if event.events & libc::EPOLLHUP as u32 != 0 && live::is_dead(event.u64 as i32) {
+            event.events |= libc::EPOLLERR as u32;
+        }
         event.u64 = own_data(set, event.u64);
     }
     if let (Some(listener), false) = (queued, has_listener)
@@ -302,6 +308,9 @@ pub unsafe extern "C" fn ppoll(
         if time.is_null() { core::ptr::null_mut() } else { &raw mut copy };
     let raw = || sys!(SYS_ppoll, list, count, at, mask, 8);
     if mode() == Mode::Pass || crate::state::inside() || count as usize > POLL_MAX {
+        // SAFETY: the caller's array, which the kernel checks; a child's only.
+        let all = || unsafe { slice_mut(list, count as usize) }.iter().map(|p| p.fd);
+        family::touch_with(all, "poll");
         return libc_result(raw()) as i32;
     }
     // SAFETY: the caller's array of `count` entries.
@@ -352,12 +361,19 @@ fn live_poll(entries: &mut [libc::pollfd], raw: impl Fn() -> isize) -> isize {
         p.revents = libc::POLLIN;
         return 1;
     }
-    loop {
+    let r = loop {
         let r = raw();
         if r != -(libc::EINTR as isize) || !signals::deliver_and_restart() {
-            return r;
+            break r;
+        }
+    };
+    // As the kernel says of a connection that was reset.
+    for p in entries.iter_mut().filter(|p| p.revents & libc::POLLHUP != 0) {
+        if live::is_dead(p.fd) {
+            p.revents |= libc::POLLERR;
         }
     }
+    r
 }
 
 #[unsafe(no_mangle)]
@@ -406,6 +422,7 @@ pub unsafe extern "C" fn pselect(
     let bytes = (n.max(0) as usize).div_ceil(64) * 8;
     let raw = || sys!(SYS_pselect6, n, r, w, e, at, with_size.as_ptr());
     if mode() == Mode::Pass || bytes > SET_BYTES {
+        family::touch_sets(n, [r, w, e].map(<*mut u8>::cast_const), "select");
         return libc_result(raw()) as i32;
     }
     let result = match mode() {

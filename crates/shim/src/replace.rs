@@ -9,17 +9,20 @@ use crate::log::{self, Entry};
 use crate::spawn::elsewhere;
 use crate::state::{self, CONTROL_FD, MEMORY_FD, Mode, Own, WAKE_FD, header, mode};
 use crate::sys::{self, decimal, sys};
-use crate::{alarm, conns, defer, fds, live};
+use crate::{alarm, children, conns, defer, fds, live};
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{AtomicI32, Ordering::*};
+use core::sync::atomic::Ordering::*;
 use holdfast_wire::hash::hash_pieces;
 use holdfast_wire::log::Op;
+use holdfast_wire::shm::leash as shared_leash;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 /// Longest value of `LD_PRELOAD` that is handed on.
 const PRELOAD_MAX: usize = 4096;
 /// Bytes of the variable with three numbers.
 const NUMBERS_MAX: usize = 64;
+/// Digits of each.
+const NUMBER_CHARS: usize = 10;
 
 unsafe extern "C" {
     static environ: *const usize;
@@ -113,13 +116,21 @@ fn put(to: &mut [u8], parts: &[&[u8]]) {
 }
 
 fn put_numbers(to: &mut [u8]) {
-    let mut digits = [[0; 24]; 3];
-    let [a, b, c] = &mut digits;
-    let number = |place: &AtomicI32| i64::from(place.load(Relaxed));
-    let control = decimal(number(&CONTROL_FD), a).as_bytes();
-    let memory = decimal(number(&MEMORY_FD), b).as_bytes();
-    let wake = decimal(number(&WAKE_FD), c).as_bytes();
-    put(to, &[VARIABLE, control, b",", memory, b",", wake]);
+    let [control, memory, wake] =
+        [&CONTROL_FD, &MEMORY_FD, &WAKE_FD].map(|place| padded(place.load(Relaxed)));
+    put(to, &[VARIABLE, &control, b",", &memory, b",", &wake]);
+}
+
+/// A descriptor's number, always as long: what lies on the stack of the next
+/// program decides its addresses.
+fn padded(fd: i32) -> [u8; NUMBER_CHARS] {
+    let mut out = [b'0'; NUMBER_CHARS];
+    let mut rest = fd.unsigned_abs();
+    for digit in out.iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    out
 }
 
 /// Whether the shim's descriptors outlive this program.
@@ -155,6 +166,8 @@ fn is_server() -> bool {
 fn replace(which: Real, program: usize, arguments: usize, environment: usize) -> i32 {
     let plain = || elsewhere(|| real(which)(program, arguments, environment, 0));
     if !is_server() {
+        children::leave();
+        crate::family::before_exec(program);
         return plain();
     }
     let mut protected = matches!(mode(), Mode::Record | Mode::Replay);
@@ -188,10 +201,12 @@ fn replace(which: Real, program: usize, arguments: usize, environment: usize) ->
     // The daemon takes the end of its socket for the end of the server.
     hand_over(true);
     header().pid.store(0, SeqCst);
+    let before = header().leash.swap(shared_leash::FIXED, SeqCst);
     let result = match &ours {
         Some(ours) => elsewhere(|| real(which)(program, arguments, ours.at as usize, 0)),
         None => plain(),
     };
+    header().leash.store(before, SeqCst);
     header().pid.store(sys!(SYS_getpid) as i32, SeqCst);
     hand_over(false);
     result

@@ -92,7 +92,8 @@ pub fn deliver_and_restart() -> bool {
         .filter(|s| pending & (1 << (s - 1)) != 0)
         .all(|s| wanted(s).is_some_and(|a| a.sa_flags & libc::SA_RESTART != 0));
     deliver();
-    restart && pending != 0
+    // The server knows nothing of the daemon's own signal.
+    restart && pending != 0 || pending == 0 && crate::leash::take_asked()
 }
 
 /// Gives a forked child the server's own handlers: nobody delivers there.

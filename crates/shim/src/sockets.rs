@@ -7,7 +7,7 @@ use crate::input::interruptible;
 use crate::log::{self, Entry};
 use crate::state::{Mode, header, mode};
 use crate::sys::{libc_result, sys};
-use crate::{conns, defer, live, signals};
+use crate::{children, conns, defer, family, live, signals};
 use core::sync::atomic::Ordering::Relaxed;
 use holdfast_wire::log::{AcceptInfo, NO_CONN, Op};
 use zerocopy::{FromBytes, IntoBytes};
@@ -142,6 +142,7 @@ pub fn refuse_high(r: isize) -> isize {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
+    children::leave();
     let stream =
         kind & 0xf == libc::SOCK_STREAM && matches!(domain, libc::AF_INET | libc::AF_INET6);
     let make = || sys!(SYS_socket, domain, kind, protocol);
@@ -155,6 +156,7 @@ pub unsafe extern "C" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
 /// the primary.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(fd: i32, addr: *const u8, len: u32) -> i32 {
+    children::touch(fd);
     let raw = || sys!(SYS_bind, fd, addr, len);
     if !fds::is_virtual(fd) {
         return libc_result(raw()) as i32;
@@ -176,6 +178,7 @@ pub fn is_unix(fd: i32) -> bool {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn listen(fd: i32, backlog: i32) -> i32 {
+    children::touch(fd);
     let raw = || sys!(SYS_listen, fd, backlog);
     if !fds::is_virtual(fd) {
         return libc_result(raw()) as i32;
@@ -195,6 +198,7 @@ pub unsafe extern "C" fn listen(fd: i32, backlog: i32) -> i32 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn connect(fd: i32, addr: *const u8, len: u32) -> i32 {
+    children::touch(fd);
     let raw = || sys!(SYS_connect, fd, addr, len);
     if !fds::is_virtual(fd) || mode() == Mode::Pass {
         return libc_result(raw()) as i32;
@@ -202,8 +206,10 @@ pub unsafe extern "C" fn connect(fd: i32, addr: *const u8, len: u32) -> i32 {
     if let Some(f) = fds::get(fd) {
         f.set_kind(Kind::Outside);
     }
-    if mode() == Mode::Record {
-        log::commit();
+    match mode() {
+        Mode::Record => log::commit(),
+        Mode::Live => live::connect_again(fd),
+        _ => {}
     }
     libc_result(simple(Call::connect, fd, false, raw)) as i32
 }
@@ -217,6 +223,8 @@ pub unsafe extern "C" fn accept(fd: i32, addr: *mut u8, len: *mut u32) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn accept4(fd: i32, addr: *mut u8, len: *mut u32, flags: i32) -> i32 {
     if !fds::is_virtual(fd) || mode() == Mode::Pass {
+        children::touch(fd);
+        family::touch(fd, "accept");
         return libc_result(sys!(SYS_accept4, fd, addr, len, flags)) as i32;
     }
     let mut peer = Peer { addr: [0; ADDR_MAX], len: 0 };
@@ -319,6 +327,7 @@ fn accept_replay(fd: i32, flags: i32, peer: &mut Peer) -> isize {
 pub unsafe extern "C" fn shutdown(fd: i32, how: i32) -> i32 {
     let raw = || sys!(SYS_shutdown, fd, how);
     if !fds::is_virtual(fd) || mode() == Mode::Pass {
+        family::touch(fd, "shutdown");
         return libc_result(raw()) as i32;
     }
     if fds::kind(fd) != Kind::Conn {
@@ -405,7 +414,13 @@ pub unsafe extern "C" fn getsockopt(
     }
     // SAFETY: the caller's value buffer and its length.
     let room = unsafe { *len } as usize;
-    libc_result(with_data(Call::getsockopt, fd, &[(len.cast(), 4), (value, room)], raw)) as i32
+    let r = with_data(Call::getsockopt, fd, &[(len.cast(), 4), (value, room)], raw);
+    let is_error = (level, option) == (libc::SOL_SOCKET, libc::SO_ERROR);
+    if is_error && r == 0 && room >= size_of::<i32>() && mode() == Mode::Live && live::is_dead(fd) {
+        // SAFETY: the kernel has just put a number there.
+        unsafe { value.cast::<i32>().write_unaligned(libc::ECONNRESET) };
+    }
+    libc_result(r) as i32
 }
 
 #[unsafe(no_mangle)]
@@ -419,6 +434,11 @@ pub unsafe extern "C" fn setsockopt(
     let raw = || sys!(SYS_setsockopt, fd, level, option, value, len);
     if !fds::is_virtual(fd) {
         return libc_result(raw()) as i32;
+    }
+    let protected = matches!(mode(), Mode::Record | Mode::Replay);
+    if (level, option) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) && protected {
+        // The kernel would tell of what it has sent in a queue that is not logged.
+        return libc_result(-(libc::EOPNOTSUPP as isize)) as i32;
     }
     libc_result(simple(Call::setsockopt, fd, true, raw)) as i32
 }

@@ -6,10 +6,11 @@ use crate::init::{self, Real, real, real6};
 use crate::processes::refused;
 use crate::sockets::{simple, with_data};
 use crate::state::{Mode, mode};
-use crate::{alarm, defer, log, processors};
+use crate::{alarm, children, defer, log, processors};
 
 /// The world sees what a program does: the backup must know what led to it.
 fn before_effect() {
+    children::leave();
     if mode() == Mode::Record {
         defer::flush();
         log::commit();
@@ -66,6 +67,7 @@ pub unsafe extern "C" fn posix_spawnp(
 /// libc would read the pipe behind our back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn popen(command: usize, how: usize) -> usize {
+    children::leave();
     if mode() == Mode::Pass {
         return real6(Real::Popen, [command, how, 0, 0, 0, 0]);
     }

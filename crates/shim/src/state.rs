@@ -44,6 +44,15 @@ impl<T> Own<T> {
         // SAFETY: by the caller's promise.
         unsafe { &mut *self.0.get() }
     }
+
+    /// As [`Self::get`], for what several threads only read.
+    ///
+    /// # Safety
+    /// Nobody writes meanwhile.
+    pub unsafe fn read(&self) -> &T {
+        // SAFETY: by the caller's promise.
+        unsafe { &*self.0.get() }
+    }
 }
 
 static MODE: AtomicU32 = AtomicU32::new(0);
@@ -141,7 +150,7 @@ pub fn set_shared(shared: Shared) {
 #[inline]
 pub fn shared() -> &'static Shared {
     // SAFETY: written once at start-up, read-only afterwards.
-    unsafe { SHARED.get() }
+    unsafe { SHARED.read() }
 }
 
 /// The header page.

@@ -1,10 +1,11 @@
 //! Streams and directories, whose descriptors libc opens, reads and closes behind
 //! our back.
 
+use crate::children;
 use crate::content;
 use crate::descriptors::close_plain;
-use crate::fds;
-use crate::files::{is_device, open_own, open_raw};
+use crate::fds::{self, Kind};
+use crate::files::{kind_behind, open_own, open_raw};
 use crate::init::{self, Real, real, real6};
 use crate::state::{Mode, inside, mode, threaded};
 use crate::sys::{libc_result, sys};
@@ -51,7 +52,8 @@ fn open_stream(
     if mode() == Mode::Pass || inside() || path.is_null() {
         return real(path, how);
     }
-    if !is_device(path) {
+    children::settle();
+    if kind_behind(path) == Kind::Own {
         let flags = flags_of(how);
         return if compete() || is_compared(path, how, flags) {
             open_plain_stream(path, how, flags)
@@ -126,6 +128,7 @@ fn close_in_order(fd: i32, close: impl Fn() -> i32) -> i32 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn opendir(path: *const u8) -> *mut u8 {
+    children::settle();
     if !compete() || path.is_null() {
         return real6(Real::Opendir, [path as usize, 0, 0, 0, 0, 0]) as *mut u8;
     }

@@ -6,7 +6,7 @@
 /// Bytes before a request's filler.
 pub const REQUEST_HEADER: usize = 12;
 /// Bytes before a reply's filler.
-pub const REPLY_HEADER: usize = 36;
+pub const REPLY_HEADER: usize = 37;
 /// The server is to end its sending side after the reply.
 pub const END: u8 = 1;
 
@@ -14,7 +14,7 @@ pub const END: u8 = 1;
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     pub client: u8,
-    pub session: u8,
+    pub session: u16,
     pub index: u32,
     pub filler: u16,
     /// Filler of the reply.
@@ -29,11 +29,12 @@ pub fn filler(request: &Request, offset: usize) -> u8 {
 
 impl Request {
     pub fn bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![self.client, self.session];
+        let mut bytes = vec![self.client];
+        bytes.extend(self.session.to_le_bytes());
         bytes.extend(self.index.to_le_bytes());
         bytes.extend(self.filler.to_le_bytes());
         bytes.extend(self.bulk.to_le_bytes());
-        bytes.extend([self.flags, 0]);
+        bytes.push(self.flags);
         bytes.extend((0..usize::from(self.filler)).map(|i| filler(self, i)));
         bytes
     }
@@ -43,11 +44,11 @@ impl Request {
         let header = bytes.get(..REQUEST_HEADER)?;
         let request = Self {
             client: header[0],
-            session: header[1],
-            index: u32::from_le_bytes([header[2], header[3], header[4], header[5]]),
-            filler: u16::from_le_bytes([header[6], header[7]]),
-            bulk: u16::from_le_bytes([header[8], header[9]]),
-            flags: header[10],
+            session: u16::from_le_bytes([header[1], header[2]]),
+            index: u32::from_le_bytes([header[3], header[4], header[5], header[6]]),
+            filler: u16::from_le_bytes([header[7], header[8]]),
+            bulk: u16::from_le_bytes([header[9], header[10]]),
+            flags: header[11],
         };
         let len = REQUEST_HEADER + usize::from(request.filler);
         (bytes.len() >= len).then_some((request, len))
@@ -60,7 +61,7 @@ pub struct Reply {
     /// Requests that the server has executed, this one included.
     pub counter: u64,
     pub client: u8,
-    pub session: u8,
+    pub session: u16,
     pub index: u32,
     /// Requests of this connection, this one included.
     pub count: u32,
@@ -78,7 +79,8 @@ pub fn bulk(counter: u64, offset: usize) -> u8 {
 impl Reply {
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.counter.to_le_bytes().to_vec();
-        bytes.extend([self.client, self.session]);
+        bytes.push(self.client);
+        bytes.extend(self.session.to_le_bytes());
         bytes.extend(self.index.to_le_bytes());
         bytes.extend(self.count.to_le_bytes());
         bytes.extend(self.digest.to_le_bytes());
@@ -96,12 +98,12 @@ impl Reply {
         Some(Self {
             counter: word(0),
             client: header[8],
-            session: header[9],
-            index: half(10),
-            count: half(14),
-            digest: word(18),
-            clock: word(26),
-            bulk: u16::from_le_bytes([header[34], header[35]]),
+            session: u16::from_le_bytes([header[9], header[10]]),
+            index: half(11),
+            count: half(15),
+            digest: word(19),
+            clock: word(27),
+            bulk: u16::from_le_bytes([header[35], header[36]]),
         })
     }
 

@@ -2,14 +2,14 @@
 
 use crate::Ns;
 use crate::check::Checkers;
-use crate::member::{Beats, Daemon, News, Phase, detector};
+use crate::member::{Daemon, News, Phase};
 use crate::packet::Packet;
 use crate::pipe::{Input, Kind};
 use crate::plan::Mutation;
 use crate::server::{KEY, Mode, Server};
 use crate::takeover::Cause;
 use crate::world::{NAMES, World};
-use holdfast_cluster::detector::Detector;
+use holdfast_cluster::watch::Ground;
 use holdfast_replica::backup::{Backup, BackupOutput, FRAMES_QUEUED_MAX};
 use holdfast_replica::{Broken, Nanos};
 use holdfast_wire::log::Header;
@@ -40,7 +40,6 @@ pub struct Hands {
 /// See the module.
 pub struct Follower {
     pub machine: Backup,
-    detector: Detector,
     pub hands: Hands,
     wake_at: Option<Ns>,
     room_wanted: bool,
@@ -99,10 +98,10 @@ impl World {
     pub fn follower_starts(&mut self, d: &mut Daemon) -> Phase {
         let member = d.member;
         d.other_alone = false;
+        d.watch.renew(Nanos(self.now));
         self.start_server(member, Mode::Replay);
         let follower = Follower {
             machine: Backup::new(KEY),
-            detector: detector(self.now),
             hands: Hands::default(),
             wake_at: None,
             room_wanted: false,
@@ -158,7 +157,8 @@ impl World {
         }
         let is_long = |since: Ns| now - since > START_PATIENCE;
         let told = if d.other_alone { Cause::Alone } else { Cause::Unheard };
-        let may = (d.other_alone || !d.other_reached) && f.armed.is_some_and(is_long);
+        let unheard = d.watch.verdict(Nanos(now)) == Some(Ground::Unheard);
+        let may = (d.other_alone || unheard) && f.armed.is_some_and(is_long);
         let cause = cause.or(may.then_some(told));
         if let Some(cause) = cause.filter(|_| self.plan.mutation != Some(Mutation::NeverPromote)) {
             return self.takeover_begins(d, f, cause);
@@ -234,7 +234,7 @@ impl World {
             f.held_at = None;
         }
         f.room_wanted |= std::mem::take(&mut f.hands.full);
-        let declared = self.beat(d, f);
+        let silent = self.beat(d, f);
         self.send_outbox(d, f);
         self.wake_replica(member, f);
         if now >= f.report_at {
@@ -247,7 +247,7 @@ impl World {
         } else if lost {
             Some(Cause::ChannelLost)
         } else {
-            (declared && f.armed.is_some()).then_some(Cause::Silent)
+            silent.then_some(Cause::Silent)
         }
     }
 
@@ -279,7 +279,6 @@ impl World {
     /// True when the channel is lost.
     fn take_peer(&mut self, d: &mut Daemon, f: &mut Follower) -> bool {
         let now = self.now;
-        let mut beats = Beats::default();
         if f.lost {
             // Once a promotion has begun the link's attempts lead nowhere.
             d.pair.inbox.clear();
@@ -292,11 +291,11 @@ impl World {
                 Input::Message(_, bytes) => match Message::decode(&bytes) {
                     Ok(Message::Beat { number, echo, .. }) => {
                         if f.armed.replace(f.armed.unwrap_or(now)).is_none() {
-                            f.detector = detector(now);
+                            d.watch.renew(Nanos(now));
                         }
-                        f.detector.handle_beat(Nanos(now), number, echo, &mut beats);
+                        d.watch.handle_beat(Nanos(now), number, echo);
                     }
-                    Ok(Message::Refused { reason }) if !f.promoting => {
+                    Ok(Message::Refused { reason, .. }) if !f.promoting => {
                         // Its state was complete, but it believes its primary.
                         if f.follows {
                             self.check.state_lost(d.member);
@@ -305,7 +304,7 @@ impl World {
                     }
                     Ok(Message::Refused { .. }) => {}
                     Ok(message) => {
-                        f.detector.handle_received(Nanos(now), &mut beats);
+                        d.watch.handle_received(Nanos(now));
                         match &message {
                             Message::Conn { conn, record } => self.check.conn_taken(*conn, record),
                             Message::Unread { conn, offset, bytes, last } => {
@@ -326,17 +325,16 @@ impl World {
         f.lost
     }
 
-    fn beat(&mut self, d: &Daemon, f: &mut Follower) -> bool {
+    fn beat(&mut self, d: &mut Daemon, f: &Follower) -> bool {
         if f.armed.is_none() {
             return false;
         }
-        let mut beats = Beats::default();
-        f.detector.handle_timeout(Nanos(self.now), &mut beats);
+        let now = Nanos(self.now);
         let executed = self.hosts[d.member].server.as_ref().map_or(0, |s| s.executed);
-        for (number, echo) in beats.send {
+        if let Some((number, echo)) = d.watch.handle_timeout(now) {
             self.tell_peer(d, &Message::Beat { number, echo, executed });
         }
-        beats.declared
+        d.watch.verdict(now) == Some(Ground::Silent)
     }
 
     fn tell_peer(&mut self, d: &Daemon, message: &Message<'_>) {
@@ -369,7 +367,7 @@ impl World {
 
     pub fn sleep_following(&mut self, d: &Daemon, f: &Follower) {
         let machine = f.machine.next_deadline().map(|at| at.0);
-        let beat = f.detector.next_deadline().filter(|_| f.armed.is_some()).map(|at| at.0);
+        let beat = d.watch.next_deadline().filter(|_| f.armed.is_some()).map(|at| at.0);
         let waits = f.room_wanted || f.machine.owes_confirmation();
         let room = waits.then_some(self.now + LOOK_AFTER);
         let all = [machine, beat, f.wake_at, f.tap_at, f.held_at, room];

@@ -192,7 +192,7 @@ impl Checkers {
     }
 
     /// Time is up, and this client is not done.
-    pub fn hangs(&mut self, at: Ns, client: u8, session: u8, replies: usize) {
+    pub fn hangs(&mut self, at: Ns, client: u8, session: u16, replies: usize) {
         if !self.alive.is_gone() {
             let holders = self.alive.holders();
             let what = format!(

@@ -67,7 +67,7 @@ pub struct Client {
     pub number: u8,
     pub plan: ClientPlan,
     rng: Rng,
-    pub session: u8,
+    pub session: u16,
     pub conn: Option<Conn>,
     over: Vec<Conn>,
     next_port: u16,

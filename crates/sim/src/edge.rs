@@ -7,8 +7,10 @@ use crate::packet::{ACK, NO_SCALING, Packet, shift};
 use crate::pipe::{Input, PipeId, Process};
 use crate::plan::Mutation;
 use crate::world::{EDGE, Event, NAMES, World};
+use holdfast_cluster::Nanos;
+use holdfast_cluster::hearing::Hearing;
 use holdfast_cluster::membership::{Decision, EdgeMembership, Refusal};
-use holdfast_cluster::state::EdgeState;
+use holdfast_cluster::state::{EdgeState, StateBlock};
 use holdfast_wire::message::{ConnKey, FlowBounds, Message};
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
@@ -39,6 +41,8 @@ struct Flow {
     client_fin: bool,
     server_fin: bool,
     reset: bool,
+    /// Its SYN-ACK was not seen.
+    learnt: bool,
     seen: Ns,
 }
 
@@ -48,7 +52,7 @@ impl Flow {
     }
 }
 
-/// The two blocks of the state file; the one with the higher epoch counts.
+/// The two blocks of the state file; the one with the higher number counts.
 #[derive(Debug)]
 struct Disk {
     blocks: [Vec<u8>; 2],
@@ -56,20 +60,22 @@ struct Disk {
 
 impl Disk {
     fn new() -> Self {
-        let empty = EdgeState::default().to_string().into_bytes();
+        let empty = StateBlock::default().to_string().into_bytes();
         Self { blocks: [empty.clone(), empty] }
     }
 
-    fn newest(&self) -> Option<(usize, EdgeState)> {
+    fn newest(&self) -> Option<(usize, StateBlock)> {
         let whole = self.blocks.iter().enumerate();
-        let whole = whole.filter_map(|(i, block)| Some((i, EdgeState::parse(block).ok()?)));
-        whole.max_by_key(|(_, state)| state.epoch)
+        let whole = whole.filter_map(|(i, block)| Some((i, StateBlock::parse(block).ok()?)));
+        whole.max_by_key(|(_, block)| block.age())
     }
 
     /// Writes `part` of the state's bytes; all of them unless the power fails.
     fn write(&mut self, state: &EdgeState, part: Option<usize>) {
-        let spare = self.newest().map_or(0, |(block, _)| 1 - block);
-        let bytes = state.to_string().into_bytes();
+        let newest = self.newest();
+        let spare = newest.as_ref().map_or(0, |(block, _)| 1 - block);
+        let number = newest.map_or(0, |(_, block)| block.number) + 1;
+        let bytes = StateBlock { number, state: state.clone() }.to_string().into_bytes();
         let until = part.map_or(bytes.len(), |part| part.min(bytes.len()));
         self.blocks[spare] = bytes[..until].to_vec();
     }
@@ -84,6 +90,7 @@ pub struct EdgeDaemon {
     beats: u64,
     /// When each member was last heard.
     heard_at: [Ns; 2],
+    hearing: Hearing,
     inbox: VecDeque<Input>,
     /// A grant that the disk does not have yet: for whom, in which epoch.
     writing: Option<(usize, EdgeState)>,
@@ -132,14 +139,15 @@ impl Edge {
         if p.is(Flags::SYN) {
             return true;
         }
-        if p.seq.after(flow.right_edge) || (p.is(ACK) && p.ack.after(flow.seq_end)) {
+        let beyond = p.seq.after(flow.right_edge) || (p.is(ACK) && p.ack.after(flow.seq_end));
+        if beyond && !flow.learnt {
             return false;
         }
         if flow.server_ack.after(p.seq.plus(1)) {
             return true;
         }
         if p.is(Flags::RST) {
-            flow.reset = true;
+            flow.reset |= p.seq == flow.server_ack;
         } else if p.is(ACK) {
             flow.client_fin |= p.is(Flags::FIN);
             flow.established = true;
@@ -156,7 +164,10 @@ impl Edge {
             }
             return true;
         }
-        let Some(flow) = self.flows.get_mut(&p.key) else { return true };
+        let Some(flow) = self.flows.get_mut(&p.key) else {
+            self.learn_flow(now, p);
+            return true;
+        };
         flow.seen = now;
         flow.server_fin |= p.is(Flags::FIN);
         if p.is(Flags::RST) {
@@ -175,6 +186,30 @@ impl Edge {
         true
     }
 
+    /// A flow that is older than the table.
+    fn learn_flow(&mut self, now: Ns, p: &Packet) {
+        let speaks = p.is(ACK) && !p.is(Flags::RST) && !p.is(Flags::FIN);
+        if !speaks || self.flows.len() >= FLOWS_MAX {
+            return;
+        }
+        let flow = Flow {
+            iss: SeqNo(0),
+            seq_end: p.seq_end(),
+            server_ack: p.ack,
+            right_edge: p.ack.plus(u64::from(p.window)),
+            tsval: p.tsval,
+            client_ack: p.seq,
+            wscale: NO_SCALING,
+            established: true,
+            client_fin: false,
+            server_fin: false,
+            reset: false,
+            learnt: true,
+            seen: now,
+        };
+        self.flows.insert(p.key, flow);
+    }
+
     fn start_flow(&mut self, now: Ns, p: &Packet) -> bool {
         if self.flows.len() >= FLOWS_MAX && !self.flows.contains_key(&p.key) {
             return false;
@@ -191,6 +226,7 @@ impl Edge {
             client_fin: false,
             server_fin: false,
             reset: false,
+            learnt: false,
             seen: now,
         };
         self.flows.insert(p.key, flow);
@@ -200,6 +236,7 @@ impl Edge {
     fn bounds(&self) -> Vec<FlowBounds> {
         let bounds = |(key, flow): (&ConnKey, &Flow)| FlowBounds {
             key: *key,
+            iss: (!flow.learnt).then_some(flow.iss),
             seq_end: flow.seq_end,
             right_edge: flow.right_edge,
             tsval: flow.tsval,
@@ -267,7 +304,7 @@ impl World {
     /// `EdgeDaemon::start`: only where fence and disk say the same may the fence
     /// stay open (`agree`).
     pub fn edge_starts(&mut self) {
-        let state = self.edge.disk.newest().map(|(_, state)| state).unwrap_or_default();
+        let state = self.edge.disk.newest().map(|(_, block)| block.state).unwrap_or_default();
         let named = state.current.as_deref().and_then(|name| NAMES.iter().position(|n| *n == name));
         let fence = (self.edge.epoch, self.edge.current);
         if fence.0 != state.epoch || (fence.1.is_some() && fence.1 != named) {
@@ -289,6 +326,7 @@ impl World {
             tap_off: [None; 2],
             beats: 0,
             heard_at: [self.now + JOIN_PATIENCE; 2],
+            hearing: Hearing::new(Nanos(self.now), Nanos(BEAT_PERIOD)),
             inbox: VecDeque::new(),
             writing: None,
             age_at: self.now + AGE_PERIOD,
@@ -425,7 +463,8 @@ impl World {
                 if refusal == Refusal::BackupInStep {
                     self.edge_sends(1 - member, &Message::Alone { member: NAMES[member] });
                 }
-                self.edge_sends(member, &Message::Refused { reason: &reason });
+                let again = !refusal.is_final();
+                self.edge_sends(member, &Message::Refused { reason: &reason, again });
                 reason
             }
             Decision::Reopen { epoch } => {
@@ -486,6 +525,7 @@ impl World {
         let Some(daemon) = &mut self.edge.daemon else { return };
         if yes {
             daemon.heard_at[member] = now;
+            daemon.hearing.handle_received(Nanos(now));
         }
         if daemon.machine.handle_answers(NAMES[member], yes) {
             self.say(|| format!("edge: {} is heard: {yes}", NAMES[member]));
@@ -497,7 +537,8 @@ impl World {
         let Some(daemon) = &mut self.edge.daemon else { return };
         daemon.beats += 1;
         let number = daemon.beats;
-        let silent = self.now.saturating_sub(daemon.heard_at[member]) > SILENCE;
+        let excused = daemon.hearing.excused_until(Nanos(self.now)) > Nanos(self.now);
+        let silent = self.now.saturating_sub(daemon.heard_at[member]) > SILENCE && !excused;
         self.edge_sends(member, &Message::Beat { number, echo: 0, executed: 0 });
         if silent {
             self.reach(member, false);

@@ -10,7 +10,7 @@ use crate::primary::Primary;
 use crate::takeover::Takeover;
 use crate::world::{Event, NAMES, World};
 use holdfast_cluster::Nanos;
-use holdfast_cluster::detector::{Detector, DetectorOutput};
+use holdfast_cluster::watch::Watch;
 use holdfast_wire::message::{FlowBounds, Message};
 use std::collections::VecDeque;
 
@@ -55,9 +55,9 @@ pub struct Daemon {
     /// The last epoch that the edge told of, and who is current in it.
     pub heard: Option<(u64, Option<usize>)>,
     /// Whether the edge hears the other member.
-    pub other_reached: bool,
     /// The other member is current and has lost this one.
     pub other_alone: bool,
+    pub watch: Watch,
     pub edge: Link,
     pub pair: Link,
     pub phase: Phase,
@@ -69,30 +69,9 @@ pub enum News {
     Opened,
     Epoch(u64, Option<usize>),
     Granted(u64),
-    Refused(String),
+    /// Why, and whether to ask again.
+    Refused(String, bool),
     Bounds(Vec<FlowBounds>, bool),
-}
-
-/// What a detector wants (`daemon/beats.rs`).
-#[derive(Debug, Default)]
-pub struct Beats {
-    pub send: Vec<(u64, u64)>,
-    pub declared: bool,
-}
-
-impl DetectorOutput for Beats {
-    fn beat(&mut self, number: u64, echo: u64) {
-        self.send.push((number, echo));
-    }
-    fn suspected(&mut self) {}
-    fn trusted(&mut self) {}
-    fn declared(&mut self) {
-        self.declared = true;
-    }
-}
-
-pub fn detector(now: Ns) -> Detector {
-    Detector::new(Nanos(now), Nanos(HEARTBEAT))
 }
 
 impl Daemon {
@@ -115,8 +94,8 @@ impl World {
             member,
             epoch: 0,
             heard: None,
-            other_reached: true,
             other_alone: false,
+            watch: Watch::new(Nanos(self.now), Nanos(HEARTBEAT)),
             edge: Link::default(),
             pair: Link::default(),
             phase: Phase::Ask { ask_at: 0 },
@@ -247,11 +226,14 @@ impl World {
 
     /// `Node::turn_edge`.
     pub fn turn_edge(&mut self, d: &mut Daemon) -> Vec<News> {
-        let mut news = Vec::new();
+        let (mut news, now) = (Vec::new(), Nanos(self.now));
         for input in self.turn_link(d, Kind::Edge) {
+            if matches!(input, Input::Message(..)) {
+                d.watch.handle_edge(now);
+            }
             match input {
                 Input::Opened(_) => {
-                    d.other_reached = true;
+                    d.watch.handle_reach(now, true);
                     news.push(News::Opened);
                 }
                 Input::Message(_, bytes) => match Message::decode(&bytes) {
@@ -261,7 +243,7 @@ impl World {
                         news.push(News::Epoch(epoch, current));
                     }
                     Ok(Message::Reach { member, yes }) if member == NAMES[1 - d.member] => {
-                        d.other_reached = yes;
+                        d.watch.handle_reach(now, yes);
                     }
                     Ok(Message::Alone { member }) if member == NAMES[1 - d.member] => {
                         d.other_alone = true;
@@ -271,7 +253,9 @@ impl World {
                         self.tell_edge(d, &answer);
                     }
                     Ok(Message::Granted { epoch }) => news.push(News::Granted(epoch)),
-                    Ok(Message::Refused { reason }) => news.push(News::Refused(reason.to_owned())),
+                    Ok(Message::Refused { reason, again }) => {
+                        news.push(News::Refused(reason.to_owned(), again));
+                    }
                     Ok(Message::Bounds { flows, last }) => news.push(News::Bounds(flows, last)),
                     _ => {}
                 },
@@ -404,6 +388,7 @@ fn hello(d: &Daemon) -> Message<'static> {
         group: "sim",
         member: NAMES[d.member],
         epoch: d.epoch,
+        speaks: false,
         world: Vec::new(),
     }
 }

@@ -4,13 +4,13 @@
 use crate::Ns;
 use crate::gate::Held;
 use crate::kernel::{Socket, cookie};
-use crate::member::{Beats, Daemon, News, Phase, detector};
+use crate::member::{Daemon, News, Phase};
 use crate::packet::Packet;
 use crate::pipe::{Input, PipeId};
 use crate::plan::Mutation;
 use crate::server::Mode;
 use crate::world::{NAMES, World};
-use holdfast_cluster::detector::Detector;
+use holdfast_cluster::watch::Ground;
 use holdfast_replica::primary::{
     FRAMES_UNCONFIRMED_MAX, Peeked, Primary as Machine, PrimaryOutput, Wanted,
 };
@@ -58,7 +58,6 @@ struct Conn {
 pub struct Primary {
     stage: Stage,
     machine: Machine,
-    detector: Detector,
     peer: PipeId,
     conns: BTreeMap<ConnId, Conn>,
     owed: BTreeMap<ConnId, Ns>,
@@ -141,10 +140,10 @@ impl World {
         self.start_server(member, Mode::Record);
         self.check.pair_begins(member, d.epoch, self.servers);
         self.say(|| format!("{}: serves, protected", NAMES[member]));
+        d.watch.renew(Nanos(now));
         let primary = Primary {
             stage: Stage::Serving,
             machine: Machine::new(0),
-            detector: detector(now),
             peer,
             conns: BTreeMap::new(),
             owed: BTreeMap::new(),
@@ -223,7 +222,7 @@ impl World {
     }
 
     fn sleep_serving(&mut self, d: &Daemon, p: &Primary) {
-        let beat = p.detector.next_deadline().map(|at| at.0);
+        let beat = d.watch.next_deadline().map(|at| at.0);
         let owed = p.owed.values().min().map(|at| at + OWED_WAIT);
         let log = (!p.conns.is_empty()).then_some(self.now + TICK);
         let all = [beat, owed, log];
@@ -342,17 +341,16 @@ impl World {
     /// True when the backup is lost.
     fn take_messages(&mut self, d: &mut Daemon, p: &mut Primary) -> bool {
         let now = self.now;
-        let mut beats = Beats::default();
         let mut lost = false;
         for input in std::mem::take(&mut d.pair.inbox) {
             match input {
                 Input::Lost(pipe) => lost |= pipe == p.peer,
                 Input::Message(pipe, bytes) if pipe == p.peer => match Message::decode(&bytes) {
                     Ok(Message::Beat { number, echo, .. }) => {
-                        p.detector.handle_beat(Nanos(now), number, echo, &mut beats);
+                        d.watch.handle_beat(Nanos(now), number, echo);
                     }
                     Ok(message) => {
-                        p.detector.handle_received(Nanos(now), &mut beats);
+                        d.watch.handle_received(Nanos(now));
                         self.act(d, p, |m, out| m.handle_message(Nanos(now), &message, out));
                     }
                     Err(bad) => self.check.violation(now, "message", bad.to_string()),
@@ -362,7 +360,7 @@ impl World {
                 _ => {}
             }
         }
-        lost || beats.declared
+        lost
     }
 
     fn settle(&mut self, d: &mut Daemon, p: &mut Primary) {
@@ -383,12 +381,10 @@ impl World {
             p.closing_at = now + CLOSING_EVERY;
             self.reap(d, p);
         }
-        let mut beats = Beats::default();
-        p.detector.handle_timeout(Nanos(now), &mut beats);
-        for (number, echo) in beats.send {
+        if let Some((number, echo)) = d.watch.handle_timeout(Nanos(now)) {
             self.send(p.peer, 1, &Message::Beat { number, echo, executed: p.log_at });
         }
-        if beats.declared {
+        if d.watch.verdict(Nanos(now)) == Some(Ground::Silent) {
             p.broken.get_or_insert_with(|| "the backup does not answer".into());
         }
     }
@@ -509,7 +505,7 @@ impl World {
         let member = d.member;
         self.say(|| format!("{}: {reason}; asks to run alone", NAMES[member]));
         p.machine.handle_backup_lost();
-        self.send(p.peer, 1, &Message::Refused { reason });
+        self.send(p.peer, 1, &Message::Refused { reason, again: false });
         let ask_at = self.now;
         p.stage = Stage::Asking { ask_at };
         self.turn_asking(d, p, ask_at)

@@ -56,6 +56,8 @@ pub struct Takeover {
     settling_since: Ns,
     parked: bool,
     carried: Vec<Carried>,
+    /// Make clients of lost connections ask.
+    farewells: Vec<Packet>,
 }
 
 /// Carries out verdicts, as `Mender` does.
@@ -65,6 +67,7 @@ struct Mending<'a> {
     now: Ns,
     carried: Vec<Carried>,
     lost: Vec<String>,
+    farewells: Vec<Packet>,
     diverged: Option<String>,
 }
 
@@ -84,7 +87,8 @@ impl PromotionOutput for Mending<'_> {
             queued: r.accept.is_none(),
         });
     }
-    fn discard(&mut self, conn: ConnId, accept: Option<u32>, why: Why) {
+    fn discard(&mut self, conn: ConnId, accept: Option<u32>, why: Why, tell: Option<Probe>) {
+        self.farewells.extend(tell.as_ref().map(probe_packet));
         if !matches!(why, Why::Finished | Why::ClientReset) {
             self.lost.push(format!("connection {conn:?}, accept {accept:?}: {why:?}"));
         }
@@ -109,6 +113,7 @@ impl World {
             settling_since: now,
             parked: false,
             carried: Vec::new(),
+            farewells: Vec::new(),
         };
         self.ask(d, &mut takeover.edge);
         let peer_lost = takeover.peer_lost;
@@ -119,6 +124,10 @@ impl World {
 
     fn ask(&mut self, d: &Daemon, edge: &mut Said) {
         let epoch = d.epoch + 1;
+        if self.plan.mutation != Some(Mutation::NotSaidAgain) {
+            // An edge that was restarted knows of nobody who is in step.
+            self.say_in_step(d, true);
+        }
         if self.tell_edge(d, &Message::Promote { epoch }) {
             edge.asked = Some(self.now);
         }
@@ -130,19 +139,16 @@ impl World {
         for news in self.turn_edge(d) {
             match news {
                 News::Opened => opened = true,
-                News::Granted(_) => edge.granted = true,
-                News::Refused(reason) => edge.refused = Some(reason),
+                News::Granted(epoch) => edge.granted |= epoch == d.epoch + 1,
+                // It may be granted later: asked again.
+                News::Refused(_, true) => {}
+                News::Refused(reason, false) => edge.refused = Some(reason),
                 News::Bounds(flows, last) => {
                     edge.bounds.extend(flows);
                     edge.bounds_last |= last;
                 }
                 News::Epoch(..) => {}
             }
-        }
-        if opened && self.plan.mutation != Some(Mutation::NotSaidAgain) {
-            // An edge that was restarted knows of nobody who is in step.
-            let epoch = d.epoch;
-            self.tell_edge(d, &Message::InStep { epoch, yes: true });
         }
         let again = opened || edge.asked.is_none_or(|at| self.now - at > ASK_EVERY);
         if again && !edge.granted && d.edge.pipe.is_some() {
@@ -252,6 +258,7 @@ impl World {
             now,
             carried: Vec::new(),
             lost: Vec::new(),
+            farewells: Vec::new(),
             diverged: None,
         };
         if !t.parked && server.parked {
@@ -268,6 +275,7 @@ impl World {
         }
         promotion.handle_timeout(at, &mut out);
         t.carried.append(&mut out.carried);
+        t.farewells.append(&mut out.farewells);
         let (lost, diverged) = (out.lost, out.diverged);
         for what in lost {
             self.check.violation(now, "L5", format!("a connection was lost: {what}"));
@@ -287,7 +295,7 @@ impl World {
         host.address = true;
         host.listening = true;
         host.tap_drop = Some(true);
-        let mut out = Vec::new();
+        let mut out = t.farewells;
         let mut inject: Vec<u64> = Vec::new();
         let count = t.carried.len();
         for Carried { mut socket, reinject, queued } in t.carried {

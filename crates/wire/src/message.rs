@@ -8,7 +8,7 @@ use crate::seq::SeqNo;
 use serde::{Deserialize, Serialize, Serializer};
 
 /// Version of the conversation; another version is refused in [`Message::Hello`].
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Largest encoded message: several channel records carry a longer one.
 pub const MESSAGE_MAX: usize = 4 << 20;
 /// Parts that a world in [`Message::Hello`] may have; more is malformed.
@@ -17,9 +17,14 @@ pub const WORLD_PARTS_MAX: usize = 4096;
 pub const OFFERS_MAX: usize = 64;
 /// Longest name of a [`WorldPart`], in bytes; a longer one is malformed.
 pub const WORLD_NAME_BYTES_MAX: usize = 256;
+/// Connections that one [`Message::AreAlive`] or [`Message::NotAlive`] may name;
+/// more is malformed.
+pub const KEYS_MAX: usize = 512;
 /// Bytes that one [`Message::Unread`] may carry; more is malformed. Behind it
 /// wait the log's frames.
 pub const UNREAD_BYTES_MAX: usize = 256 << 10;
+/// Longest text that a daemon says about itself, in bytes; a longer one is malformed.
+pub const SAID_BYTES_MAX: usize = 2048;
 
 /// Four-tuple, IPv4 mapped into IPv6, ports in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -77,6 +82,9 @@ pub struct ConnProgress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowBounds {
     pub key: ConnKey,
+    /// The server's initial sequence number. `None`: its SYN-ACK was not seen, and
+    /// the bounds say what the client has at least, not what at most.
+    pub iss: Option<SeqNo>,
     /// Highest sequence end, right edge and TSval sent to the client.
     pub seq_end: SeqNo,
     pub right_edge: SeqNo,
@@ -125,6 +133,9 @@ pub enum Message<'a> {
         member: &'a str,
         /// The epoch that the sender is in.
         epoch: u64,
+        /// It is the primary of that epoch and its server lives: an edge whose disk
+        /// knows less believes it.
+        speaks: bool,
         /// Said between the members; empty towards and from the edge. At most
         /// [`WORLD_PARTS_MAX`] parts.
         #[serde(borrow)]
@@ -178,6 +189,10 @@ pub enum Message<'a> {
     ServerDied {
         last: u64,
     },
+
+    /// The primary is being stopped by its operator: whatever ends next, the backup
+    /// takes over.
+    Stopping,
 
     // backup -> primary
     /// Everything up to and including this frame is held.
@@ -235,10 +250,59 @@ pub enum Message<'a> {
     },
     Refused {
         reason: &'a str,
+        /// It may be granted later: the one that asked gives nothing up and asks again.
+        again: bool,
     },
     Bounds {
         flows: Vec<FlowBounds>,
         last: bool,
+    },
+    /// The edge has not heard of these connections for long. The current member,
+    /// and only in this epoch, answers with [`Message::NotAlive`].
+    AreAlive {
+        epoch: u64,
+        /// At most [`KEYS_MAX`].
+        keys: Vec<ConnKey>,
+    },
+    /// Those of [`Message::AreAlive`] that are over: the edge may forget them.
+    NotAlive {
+        epoch: u64,
+        /// At most [`KEYS_MAX`].
+        keys: Vec<ConnKey>,
+    },
+
+    // everybody -> everybody
+    /// What the sender is, as far as it knows by itself: said when that changes,
+    /// and now and then. Words of `holdfast.status/1`.
+    Says {
+        role: &'a str,
+        state: &'a str,
+        /// At most [`SAID_BYTES_MAX`], as all texts here.
+        reason: &'a str,
+        remedy: &'a str,
+    },
+    /// The backup will never be promoted; its channel to the primary ends here.
+    GaveUp {
+        state: &'a str,
+        reason: &'a str,
+    },
+    /// The sender has taken over: what `last_takeover` of its status says.
+    TookOver {
+        cause: &'a str,
+        /// In the order of `phases_us`.
+        phases_us: [u64; 7],
+        total_us: u64,
+        connections: u64,
+        /// RFC 3339, by the sender's clock.
+        at: &'a str,
+    },
+
+    // member -> edge
+    /// The edge's sign with this number has come to where the sender has this
+    /// hardware address.
+    SignSeen {
+        number: u64,
+        mac: [u8; 6],
     },
 
     // host server -> edge of a spread group
@@ -306,8 +370,18 @@ impl<'a> Message<'a> {
                     && world.iter().all(|part| part.name.len() <= WORLD_NAME_BYTES_MAX)
             }
             Self::Unread { bytes, .. } => bytes.len() <= UNREAD_BYTES_MAX,
+            Self::AreAlive { keys, .. } | Self::NotAlive { keys, .. } => keys.len() <= KEYS_MAX,
             Self::Announce { tunnels, services, .. } => {
                 tunnels.len() <= 2 && services.len() <= OFFERS_MAX
+            }
+            Self::Says { role, state, reason, remedy } => {
+                [role, state, reason, remedy].iter().all(|text| text.len() <= SAID_BYTES_MAX)
+            }
+            Self::GaveUp { state, reason } => {
+                [state, reason].iter().all(|text| text.len() <= SAID_BYTES_MAX)
+            }
+            Self::TookOver { cause, at, .. } => {
+                cause.len() <= SAID_BYTES_MAX && at.len() <= SAID_BYTES_MAX
             }
             _ => true,
         }
@@ -321,7 +395,7 @@ mod tests {
     fn encoded(world: Vec<WorldPart<'_>>) -> Vec<u8> {
         let mut bytes = Vec::new();
         let (version, group, member) = (VERSION, "demo", "a");
-        Message::Hello { version, log_version: 1, group, member, epoch: 1, world }
+        Message::Hello { version, log_version: 1, group, member, epoch: 1, speaks: false, world }
             .encode(&mut bytes);
         bytes
     }
@@ -363,5 +437,18 @@ mod tests {
         };
         assert!(Message::decode(&encoded(&bytes[1..])).is_ok());
         assert_eq!(Message::decode(&encoded(&bytes)), Err(BadMessage));
+    }
+
+    #[test]
+    fn what_a_daemon_says_is_bounded() {
+        let text = "x".repeat(SAID_BYTES_MAX + 1);
+        let encoded = |reason| {
+            let mut out = Vec::new();
+            Message::Says { role: "backup", state: "diverged", reason, remedy: "" }
+                .encode(&mut out);
+            out
+        };
+        assert!(Message::decode(&encoded(&text[1..])).is_ok());
+        assert_eq!(Message::decode(&encoded(&text)), Err(BadMessage));
     }
 }

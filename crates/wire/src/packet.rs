@@ -24,6 +24,8 @@ pub(crate) const PROTOCOL_TCP: u8 = 6;
 pub(crate) const IPV4_HEADER: usize = 20;
 pub(crate) const IPV6_HEADER: usize = 40;
 pub(crate) const TCP_HEADER: usize = 20;
+/// The most that a header's length field can say, in bytes.
+const LENGTH_MAX: usize = u16::MAX as usize;
 /// The first twelve bytes of an IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2).
 pub(crate) const MAPPED_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
@@ -55,6 +57,8 @@ pub enum PacketError {
     MappedAddress,
     /// A TCP data offset below 20 bytes or beyond the packet.
     DataOffset,
+    /// The IPv4 header's checksum is wrong.
+    HeaderChecksum,
     /// The TCP checksum is wrong.
     Checksum,
     /// A payload beyond [`PAYLOAD_MAX`] cannot be built into one packet.
@@ -71,6 +75,7 @@ impl std::fmt::Display for PacketError {
             Self::Protocol(number) => write!(f, "IP protocol {number} instead of TCP"),
             Self::MappedAddress => f.write_str("IPv4-mapped address in an IPv6 packet"),
             Self::DataOffset => f.write_str("TCP data offset out of range"),
+            Self::HeaderChecksum => f.write_str("wrong IPv4 header checksum"),
             Self::Checksum => f.write_str("wrong TCP checksum"),
             Self::TooLong => write!(f, "payload longer than {PAYLOAD_MAX} bytes"),
         }
@@ -127,8 +132,9 @@ pub struct TcpPacket<'a> {
 
 impl<'a> TcpPacket<'a> {
     /// Reads one packet that begins with its IP header. Bytes behind the IP
-    /// total length (Ethernet padding) are ignored; a total length of 0 (GSO,
-    /// BIG TCP) means the whole buffer. IPv4 options are skipped.
+    /// total length (Ethernet padding) are ignored; a total length of 0 means the
+    /// whole buffer if that is longer than the field can say (BIG TCP), and is
+    /// refused if not, as kernels do. IPv4 options are skipped.
     ///
     /// # Errors
     /// [`PacketError`] for everything that is not one whole, well-formed TCP packet.
@@ -139,6 +145,10 @@ impl<'a> TcpPacket<'a> {
         let offset = usize::from(header[12] >> 4) * 4;
         if offset < TCP_HEADER || offset > tcp.len() {
             return Err(PacketError::DataOffset);
+        }
+        // No card leaves this one open.
+        if l3[0] >> 4 == 4 && internet_checksum(&l3[..ip.start]) != 0 {
+            return Err(PacketError::HeaderChecksum);
         }
         if checksum == Checksum::Verify && ip.pseudo_header().with(tcp).finish() != 0 {
             return Err(PacketError::Checksum);
@@ -236,7 +246,7 @@ impl<'a> Layer3<'a> {
             return Err(PacketError::HeaderLength);
         }
         let end = match u16::from_be_bytes([header[2], header[3]]) {
-            0 => l3.len(),
+            0 if l3.len() > LENGTH_MAX => l3.len(),
             total => usize::from(total),
         };
         // The fragment offset and the "more fragments" bit; "don't fragment" is no fragment.
@@ -257,7 +267,7 @@ impl<'a> Layer3<'a> {
     fn ipv6(l3: &'a [u8]) -> Result<Self, PacketError> {
         let header: &[u8; IPV6_HEADER] = l3.first_chunk().ok_or(PacketError::Truncated)?;
         let end = match u16::from_be_bytes([header[4], header[5]]) {
-            0 => l3.len(),
+            0 if l3.len() - IPV6_HEADER > LENGTH_MAX => l3.len(),
             length => IPV6_HEADER + usize::from(length),
         };
         if header[6] != PROTOCOL_TCP {

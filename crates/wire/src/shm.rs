@@ -10,15 +10,21 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 pub const MAGIC: u64 = 0x686f_6c64_6661_7374;
 /// Version of the layout and of what the shim writes into records; shim and
 /// daemon must agree.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Bytes of the header; the connection table follows, then the ring.
 pub const HEADER_BYTES: usize = 4096;
 /// Connections that one server can have open or closing at a time.
 pub const CONNS_MAX: usize = 16384;
+/// Descriptors that one server can have: the shim keeps books of so many.
+pub const FDS_MAX: usize = 65536;
+/// Descriptors at the upper end of what the server may have that are the shim's.
+pub const SHIM_FDS: usize = 8;
 /// Bytes of the connection table.
 pub const TABLE_BYTES: usize = CONNS_MAX * size_of::<ConnEntry>();
 /// Where the ring starts.
 pub const RING_OFFSET: usize = HEADER_BYTES + TABLE_BYTES;
+/// Output that a replica keeps of one connection until the client has it, bytes.
+pub const KEEP_BYTES_MAX: u64 = 64 << 20;
 /// Default size of the ring, a power of two.
 pub const RING_BYTES: usize = 16 << 20;
 
@@ -43,6 +49,17 @@ pub mod mode {
     /// ended although the server runs on. Set by the primary's shim, in place of
     /// [`RECORD`]; `Header::reason` says which call, from where.
     pub const BROKEN: u32 = 8;
+}
+
+/// `Header::leash`
+pub mod leash {
+    /// It does, and nothing can be done about it.
+    pub const FIXED: u32 = 0;
+    /// It does; its first thread ends that at a `SIGSYS` that was queued
+    /// (`SI_QUEUE`), if the mode is OFF or LIVE.
+    pub const HELD: u32 = 1;
+    /// It does not any more.
+    pub const LOOSE: u32 = 2;
 }
 
 /// `Header::options` bits.
@@ -102,6 +119,10 @@ pub struct Header {
     pub reason: [u8; 512],
     /// The server's process; 0 while no shim runs in it.
     pub pid: AtomicI32,
+    /// Processes that the server has made.
+    pub forks: AtomicU32,
+    /// Whether the server dies with its daemon; see [`leash`].
+    pub leash: AtomicU32,
     /// Listeners and descriptors that promotion must rebuild (mode PARKED).
     pub listeners_len: AtomicU32,
     pub listeners: [Listener; 16],

@@ -8,6 +8,10 @@ fn group() -> EdgeMembership {
     edge
 }
 
+fn state(epoch: u64, current: &str) -> EdgeState {
+    EdgeState { epoch, current: Some(current.to_owned()), fenced: false }
+}
+
 fn grant(edge: &mut EdgeMembership, name: &str, epoch: u64) {
     assert!(matches!(edge.handle_promote(name, epoch), Decision::Grant { .. }), "{name} {epoch}");
     edge.handle_persisted();
@@ -18,7 +22,7 @@ fn the_very_first_start_goes_to_the_preferred_member() {
     let mut edge = group();
     assert_eq!(edge.handle_promote("beta", 1), Decision::Refuse(Refusal::NotPreferred));
     grant(&mut edge, "alpha", 1);
-    assert_eq!(edge.handle_ask(), &EdgeState { epoch: 1, current: Some("alpha".to_owned()) });
+    assert_eq!(edge.handle_ask(), &state(1, "alpha"));
     assert_eq!(edge.handle_promote("alpha", 1), Decision::Reopen { epoch: 1 });
 }
 
@@ -31,7 +35,7 @@ fn only_a_backup_in_step_is_promoted() {
     assert!(!edge.handle_in_step("alpha", 1, true), "the current member");
     assert!(edge.handle_in_step("beta", 1, true));
     assert_eq!(edge.handle_promote("beta", 1), Decision::Refuse(Refusal::WrongEpoch));
-    assert_eq!(edge.handle_promote("beta", 3), Decision::Refuse(Refusal::WrongEpoch));
+    assert_eq!(edge.handle_promote("beta", 3), Decision::Refuse(Refusal::Behind));
     assert_eq!(edge.handle_promote("alpha", 2), Decision::Refuse(Refusal::BackupInStep));
     assert_eq!(edge.handle_promote("gamma", 2), Decision::Refuse(Refusal::UnknownMember));
     grant(&mut edge, "beta", 2);
@@ -71,7 +75,7 @@ fn a_lone_member_may_start_anew_in_a_new_epoch() {
     let mut edge = group();
     grant(&mut edge, "alpha", 1);
     grant(&mut edge, "alpha", 2);
-    assert_eq!(edge.handle_promote("beta", u64::MAX), Decision::Refuse(Refusal::WrongEpoch));
+    assert_eq!(edge.handle_promote("beta", u64::MAX), Decision::Refuse(Refusal::Behind));
 }
 
 #[test]
@@ -80,43 +84,192 @@ fn unusable_member_lists_are_refused() {
     assert_eq!(new(&[]), Err(MembersError::Count(0)));
     assert_eq!(new(&["a", "a"]), Err(MembersError::Twice("a".to_owned())));
     assert_eq!(new(&["a b"]), Err(MembersError::Name("a b".to_owned())));
-    let state = EdgeState { epoch: 3, current: Some("gone".to_owned()) };
-    assert!(EdgeMembership::new(&["a"], state).is_err());
+    assert!(EdgeMembership::new(&["a"], state(3, "gone")).is_err());
+}
+
+#[test]
+fn only_what_may_pass_is_asked_again() {
+    let passing = [
+        Refusal::BackupInStep,
+        Refusal::NotPreferred,
+        Refusal::Busy,
+        Refusal::Fenced,
+        Refusal::Settling,
+        Refusal::Behind,
+    ];
+    assert!(passing.iter().all(|refusal| !refusal.is_final()));
+    let lasting = [Refusal::UnknownMember, Refusal::WrongEpoch, Refusal::NotInStep];
+    assert!(lasting.iter().all(|refusal| refusal.is_final()));
+}
+
+#[test]
+fn an_edge_that_was_closed_by_hand_grants_nothing_until_it_is_opened() {
+    let mut edge = group();
+    grant(&mut edge, "alpha", 1);
+    edge.handle_in_step("beta", 1, true);
+    assert!(edge.handle_fenced(true).fenced);
+    for (name, epoch) in [("alpha", 1), ("alpha", 2), ("beta", 2)] {
+        assert_eq!(edge.handle_promote(name, epoch), Decision::Refuse(Refusal::Fenced));
+    }
+    edge.handle_fenced(false);
+    assert!(matches!(edge.handle_promote("beta", 2), Decision::Grant { .. }));
+    edge.handle_fenced(true);
+    assert_eq!(edge.handle_persisted().map(|state| state.fenced), Some(true), "meanwhile");
+}
+
+fn hello(edge: &mut EdgeMembership, name: &str, epoch: u64, speaks: bool) {
+    edge.handle_hello(name, Greeting { epoch, speaks });
+}
+
+/// An edge whose host was started again, with what its disk says.
+fn booted(disk: EdgeState) -> EdgeMembership {
+    let mut edge = EdgeMembership::new(&["alpha", "beta"], disk).expect("two names");
+    edge.handle_boot();
+    edge
+}
+
+#[test]
+fn a_disk_that_knows_less_than_a_living_primary_is_not_believed() {
+    for disk in [EdgeState::default(), state(1, "alpha")] {
+        let next = disk.epoch + 1;
+        let mut edge = booted(disk);
+        hello(&mut edge, "alpha", 0, false);
+        assert_eq!(edge.handle_promote("alpha", next), Decision::Refuse(Refusal::Settling));
+        assert_eq!(edge.claim(), None);
+        hello(&mut edge, "beta", 2, true);
+        assert_eq!(edge.claim(), Some(("beta", 2)));
+        assert_eq!(edge.handle_promote("alpha", next), Decision::Refuse(Refusal::Behind));
+        assert_eq!(edge.handle_promote("beta", 3), Decision::Refuse(Refusal::Behind));
+        grant(&mut edge, "beta", 2);
+        assert_eq!((edge.claim(), edge.handle_ask()), (None, &state(2, "beta")));
+        assert_eq!(edge.handle_promote("alpha", 3), Decision::Refuse(Refusal::NotInStep));
+        assert!(edge.handle_in_step("alpha", 2, true));
+        grant(&mut edge, "alpha", 3);
+    }
+}
+
+#[test]
+fn a_member_that_does_not_speak_is_evidence_but_not_the_primary() {
+    let mut edge = booted(EdgeState::default());
+    hello(&mut edge, "beta", 4, false);
+    hello(&mut edge, "alpha", 0, false);
+    assert_eq!(edge.claim(), None);
+    assert_eq!(edge.handle_promote("alpha", 1), Decision::Refuse(Refusal::Behind));
+    assert_eq!(edge.handle_promote("beta", 5), Decision::Refuse(Refusal::Behind));
+    assert_eq!(edge.handle_promote("beta", 4), Decision::Refuse(Refusal::Behind));
+    // Both were started again: nothing is left that could be lost.
+    hello(&mut edge, "beta", 0, false);
+    grant(&mut edge, "alpha", 1);
+}
+
+#[test]
+fn who_says_no_hello_holds_up_nobody_for_long() {
+    let mut edge = booted(state(3, "alpha"));
+    edge.handle_answers("beta", false);
+    hello(&mut edge, "alpha", 0, false);
+    assert_eq!(edge.handle_promote("alpha", 3), Decision::Reopen { epoch: 3 }, "it lives");
+    assert_eq!(edge.handle_promote("alpha", 4), Decision::Refuse(Refusal::Settling));
+    edge.handle_settled();
+    grant(&mut edge, "alpha", 4);
+}
+
+#[test]
+fn two_claims_to_one_epoch_are_no_claim() {
+    let mut edge = booted(EdgeState::default());
+    hello(&mut edge, "alpha", 2, true);
+    hello(&mut edge, "beta", 2, true);
+    assert_eq!(edge.claim(), None);
+    assert_eq!(edge.handle_promote("alpha", 2), Decision::Refuse(Refusal::Behind));
+}
+
+#[test]
+fn a_fence_without_a_member_waits_for_the_one_that_speaks() {
+    let lost = EdgeState { epoch: 2, current: None, fenced: false };
+    let mut edge = EdgeMembership::new(&["alpha", "beta"], lost.clone()).expect("two names");
+    assert_eq!(edge.handle_promote("alpha", 3), Decision::Refuse(Refusal::Behind));
+    hello(&mut edge, "alpha", 1, true);
+    assert_eq!(edge.claim(), None);
+    assert_eq!(edge.handle_promote("alpha", 1), Decision::Refuse(Refusal::WrongEpoch));
+    hello(&mut edge, "beta", 2, true);
+    grant(&mut edge, "beta", 2);
+    // Nobody knows anything: it is a first start again.
+    let mut edge = EdgeMembership::new(&["alpha", "beta"], lost).expect("two names");
+    hello(&mut edge, "alpha", 0, false);
+    assert_eq!(edge.handle_promote("alpha", 3), Decision::Refuse(Refusal::Behind));
+    hello(&mut edge, "beta", 0, false);
+    grant(&mut edge, "alpha", 3);
 }
 
 proptest! {
-    /// Whatever is asked, in whatever order and with restarts of the edge: an
-    /// epoch has one member, epochs never go back, and a takeover needs a
-    /// backup that was in step.
+    /// Whatever is asked, in whatever order, with failing writes, with restarts of
+    /// the edge, its operator's hand, and a disk that is rolled back with a reboot:
+    /// an epoch has one member; epochs never go back while the disk is true; a
+    /// takeover needs a backup that was in step; nobody runs on alone over a backup
+    /// that is ready; a rolled-back disk yields to the primary that speaks.
     #[test]
-    fn an_epoch_has_one_member(ops in proptest::collection::vec((0_u8..5, 0_usize..3, 0_u64..3), 0..80)) {
+    fn an_epoch_has_one_member(
+        ops in proptest::collection::vec((0_u8..9, 0_usize..3, 0_u64..3), 0..80)
+    ) {
         let names = ["alpha", "beta", "gamma"];
-        let mut edge = EdgeMembership::new(&names, EdgeState::default()).expect("three names");
+        let new = |disk: &EdgeState| EdgeMembership::new(&names, disk.clone()).expect("our names");
+        let mut edge = new(&EdgeState::default());
         let mut holders = std::collections::BTreeMap::new();
-        let mut disk = EdgeState::default();
+        let mut disks = vec![EdgeState::default()];
+        // Who speaks: the primary of the last epoch that was granted.
+        let mut speaks: Option<(usize, u64)> = None;
         for (op, who, ahead) in ops {
             let epoch = edge.handle_ask().epoch;
             match op {
                 0 => { edge.handle_in_step(names[who], epoch + ahead, true); }
                 1 | 2 => {
+                    let ready = |edge: &EdgeMembership, i: usize| edge.is_ready(names[i]);
                     let in_step = edge.is_in_step(names[who]);
-                    let before = edge.handle_ask().current.clone();
+                    let before = edge.handle_ask().clone();
+                    let claims = edge.claim() == Some((names[who], epoch + ahead));
+                    let barred = (0..3).any(|i| i != who && ready(&edge, i));
                     if let Decision::Grant { persist } = edge.handle_promote(names[who], epoch + ahead) {
-                        prop_assert_eq!(persist.epoch, epoch + 1);
-                        prop_assert!(in_step || before.is_none() || before.as_deref() == Some(names[who]));
+                        prop_assert!(!before.fenced);
+                        prop_assert_eq!(persist.epoch, epoch + if claims { ahead } else { 1 });
+                        let itself = before.current.as_deref() == Some(names[who]);
+                        prop_assert!(claims || in_step || before.current.is_none() || itself);
+                        prop_assert!(claims || in_step || !(itself && barred), "over a ready backup");
                         if ahead == 1 && who == 2 {
                             edge.handle_persist_failed();
                         } else {
-                            disk = persist;
+                            speaks = Some((who, persist.epoch));
+                            disks.push(persist);
                             edge.handle_persisted();
                         }
                     }
                 }
-                3 => edge = EdgeMembership::new(&names, EdgeState::parse(disk.to_string().as_bytes()).expect("our own file")).expect("our names"),
-                _ => { edge.handle_in_step(names[who], epoch, false); }
+                3 => {
+                    edge = new(disks.last().expect("one"));
+                }
+                4 => { edge.handle_in_step(names[who], epoch, false); }
+                5 => { edge.handle_answers(names[who], ahead > 0); }
+                6 => {
+                    edge.handle_fenced(ahead == 2);
+                    if let Some(disk) = disks.last_mut() { disk.fenced = ahead == 2; }
+                }
+                7 if speaks.is_some() => {
+                    // The host is started again with an older disk; the members are there.
+                    let older = disks.len() - 1 - (ahead as usize).min(disks.len() - 1);
+                    edge = new(&disks[older]);
+                    edge.handle_boot();
+                    for (i, name) in names.iter().enumerate() {
+                        let own = speaks.filter(|(speaker, _)| *speaker == i);
+                        let greeting = Greeting {
+                            epoch: own.map_or(0, |(_, epoch)| epoch),
+                            speaks: own.is_some(),
+                        };
+                        edge.handle_hello(name, greeting);
+                    }
+                    disks.truncate(older + 1);
+                }
+                _ => {}
             }
             let state = edge.handle_ask();
-            prop_assert!(state.epoch >= epoch);
+            prop_assert!(op == 7 || state.epoch >= epoch);
             let holder = holders.entry(state.epoch).or_insert_with(|| state.current.clone());
             prop_assert_eq!(&*holder, &state.current);
         }

@@ -242,6 +242,16 @@ fn an_end_or_a_new_connection_forgets_the_old_one() {
     bench.pass(1, data(1000));
     bench.pass(1, syn(77));
     assert_eq!(bench.kick(), [(IntoCluster, 77)]);
+    // Also where the old one's numbers would go first, and where all that is known
+    // of it is how far it was acknowledged.
+    let mut bench = Bench::new(RecoveryConfig { ack_copies: 0, ..with(2) });
+    bench.pass(1, data(1000));
+    bench.pass(1, syn(9000));
+    assert_eq!(bench.kick(), [(IntoCluster, 9000)]);
+    bench.pass(2, data(1000));
+    bench.pass(2, ack(2000));
+    bench.pass(2, syn(100));
+    assert_eq!(bench.kick(), [(IntoCluster, 100)]);
 }
 
 #[test]

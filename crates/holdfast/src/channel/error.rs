@@ -2,6 +2,7 @@
 
 use holdfast_wire::message::{BadMessage, MESSAGE_MAX};
 use std::io;
+use std::net::IpAddr;
 
 /// What went wrong on a channel.
 #[derive(Debug, thiserror::Error)]
@@ -10,6 +11,10 @@ pub enum ChannelError {
     Io(#[from] io::Error),
     #[error("the peer closed the channel")]
     Closed,
+    #[error(
+        "the peer closed the connection before it said who it is: it has another key, group or role (compare key_file, group.name and the addresses on all hosts), or its daemon has just ended"
+    )]
+    NotWelcome,
     #[error("the peer closed the channel in the middle of a message")]
     Truncated,
     #[error("the peer did not finish the handshake in time")]
@@ -34,4 +39,36 @@ pub enum ChannelError {
     MessageTooLong { bytes: usize },
     #[error("the peer does not read: too much waits to be sent")]
     Backlog,
+    #[error("a connection from {from} was refused: {why} (and {unsaid} more since the last line)")]
+    Refused { from: IpAddr, why: Box<ChannelError>, unsaid: u64 },
+    #[error(
+        "no connection can be taken: {why} (and {unsaid} times more since the last line); give the daemon more descriptors, or the host more memory"
+    )]
+    NotTaken { why: Box<ChannelError>, unsaid: u64 },
+}
+
+impl ChannelError {
+    /// What keeps the two ends from trusting each other, and the remedy; `peer` is
+    /// the other end. Who has not proved itself is told nothing, so both ends can
+    /// only say what they do not have in common.
+    #[must_use]
+    pub fn distrust(&self, peer: &str) -> Option<(String, &'static str)> {
+        let (what, remedy) = match self {
+            Self::WrongKey | Self::NotWelcome => (
+                format!("the key of `{peer}` differs, or its group.name"),
+                "copy key_file from one host to all others, and compare group.name; then start \
+                 the daemon again",
+            ),
+            Self::OtherVersion { ours, theirs } => (
+                format!("`{peer}` speaks version {theirs}, this host {ours}"),
+                "run the same release on all hosts of the group",
+            ),
+            Self::OtherProgram => (
+                format!("what answers in the place of `{peer}` is not holdfast"),
+                "compare the addresses in the files of both hosts",
+            ),
+            _ => return None,
+        };
+        Some((format!("handshake failed: {what}"), remedy))
+    }
 }

@@ -58,6 +58,10 @@ impl Handshake {
         Ok(Self { noise: Some(noise), side, me: identity.me.clone(), preamble_seen: false })
     }
 
+    pub fn is_initiator(&self) -> bool {
+        self.side == Side::Initiator
+    }
+
     /// The initiator's first bytes.
     pub fn begin(&mut self, out: &mut Vec<u8>) -> Result<(), ChannelError> {
         push_preamble(out);
@@ -89,6 +93,7 @@ impl Handshake {
             .and_then(|n| std::str::from_utf8(n).ok());
         let peer = peer.ok_or(ChannelError::WrongKey)?.to_owned();
         if self.side == Side::Responder {
+            push_preamble(out);
             self.push_record(out)?;
         }
         let noise = self.noise.take().ok_or(ChannelError::Closed)?;
@@ -108,12 +113,14 @@ impl Handshake {
         let Some(preamble) = bytes.first_chunk::<PREAMBLE_BYTES>() else {
             return Ok((0, Turn::Wait));
         };
-        if self.side == Side::Responder {
-            push_preamble(out);
-        }
         let [_, _, _, _, version @ ..] = *preamble;
         let theirs = u32::from_le_bytes(version);
         if theirs != VERSION {
+            // Whoever speaks another version is told ours; whoever has not proved that
+            // it has the key hears nothing else.
+            if self.side == Side::Responder {
+                push_preamble(out);
+            }
             return Err(ChannelError::OtherVersion { ours: VERSION, theirs });
         }
         self.preamble_seen = true;

@@ -300,20 +300,109 @@ fn a_listener_hands_over_open_channels_only() {
     assert_eq!(receive(&mut far, 1).unwrap(), ["Ask"]);
 }
 
+/// Silent connections to `listener`, from addresses of this host.
+fn strangers(listener: &Listener, from: impl Iterator<Item = u8>) -> Vec<TcpStream> {
+    let to = listener.local_addr().unwrap();
+    let connect = |last: u8| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        let from: SocketAddr = format!("127.0.1.{last}:0").parse().unwrap();
+        socket.bind(&from.into()).unwrap();
+        socket.connect(&to.into()).unwrap();
+        socket.into()
+    };
+    from.map(connect).collect()
+}
+
+/// Turns both until the channel is open; how often that took.
+fn turns_until_open(listener: &mut Listener, near: &mut Channel) -> Option<usize> {
+    (0..2000).find(|_| {
+        let _ = near.flush().and_then(|()| near.handshake());
+        sleep(Duration::from_micros(100));
+        matches!(listener.accept(Instant::now()), Ok(Some(_)))
+    })
+}
+
 #[test]
-fn a_listener_limits_the_handshakes_under_way() {
+fn silent_strangers_keep_nobody_out() {
     let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap(), identity("b")).unwrap();
     let address = listener.local_addr().unwrap();
-    let idle: Vec<TcpStream> =
-        (0..PENDING_MAX + 3).map(|_| TcpStream::connect(address).unwrap()).collect();
+    // From one address, and from many.
+    let mut all = strangers(&listener, std::iter::repeat_n(7, PENDING_PER_ADDRESS_MAX + 3));
+    assert!(listener.accept(Instant::now()).unwrap().is_none());
+    assert_eq!(listener.refused(), 3, "they push each other out");
+    all.extend(strangers(&listener, (0..PENDING_MAX as u8 + 5).map(|i| 10 + i)));
+    for round in 0..3 {
+        let mut near = Channel::connect(address, &identity("a"), Instant::now()).unwrap();
+        assert!(turns_until_open(&mut listener, &mut near).is_some(), "round {round}");
+        all.extend(strangers(&listener, (0..PENDING_MAX as u8 + 5).map(|i| 10 + i)));
+    }
+}
+
+#[test]
+fn strangers_do_not_take_the_place_of_a_member() {
+    let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap(), identity("b")).unwrap();
+    listener.prefer(["127.0.0.1".parse().unwrap()]);
+    let address = listener.local_addr().unwrap();
+    // The member's first words are slow to come.
+    let mut near = Channel::connect(address, &identity("a"), Instant::now()).unwrap();
+    assert!(listener.accept(Instant::now()).unwrap().is_none());
+    // The queue of the kernel holds fewer than all of them.
+    let mut all = Vec::new();
+    for first in (10..10 + 3 * PENDING_MAX as u8).step_by(32) {
+        all.extend(strangers(&listener, first..first + 32));
+        let until = all.len().saturating_sub(PENDING_MAX - 1) as u64;
+        while listener.refused() < until {
+            assert!(listener.accept(Instant::now()).unwrap().is_none());
+        }
+    }
+    assert!(turns_until_open(&mut listener, &mut near).is_some());
+}
+
+#[test]
+fn strangers_cost_a_line_a_second() {
+    let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap(), identity("b")).unwrap();
+    let address = listener.local_addr().unwrap();
     let now = Instant::now();
-    for _ in 0..3 {
+    let mut lines = Vec::new();
+    for round in 0..40 {
+        let mut liar = TcpStream::connect(address).unwrap();
+        liar.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        while listener.refused() <= round {
+            // All of it in one second, and a last one in the next.
+            let at = if round < 39 { now } else { now + Duration::from_secs(1) };
+            lines.extend(listener.accept(at).err().map(|line| line.to_string()));
+            sleep(Duration::from_micros(100));
+        }
+        let mut answer = Vec::new();
+        let _ = liar.read_to_end(&mut answer);
+        assert!(answer.is_empty(), "a stranger is told nothing");
+    }
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].contains("127.0.0.1") && lines[1].contains("38 more"), "{lines:?}");
+}
+
+#[test]
+fn a_peer_without_the_key_is_told_by_its_own_end() {
+    let (mut near, mut far) = ends(&identity("a"), &Identity { key: [8; 32], ..identity("b") });
+    let (a, b) = drive(&mut near, &mut far, |_, _| false);
+    assert!(matches!(b, Err(ChannelError::WrongKey)), "{b:?}");
+    assert!(matches!(a, Err(ChannelError::NotWelcome)), "{a:?}");
+}
+
+#[test]
+fn a_handshake_that_takes_too_long_is_given_up() {
+    let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap(), identity("b")).unwrap();
+    let all = strangers(&listener, 10..20);
+    let now = Instant::now();
+    while listener.pending() < all.len() {
         assert!(listener.accept(now).unwrap().is_none());
     }
-    assert_eq!(listener.refused(), 3);
     assert!(listener.deadline().is_some());
-    while listener.accept(now + HANDSHAKE_LIMIT).is_err() {}
-    assert_eq!(listener.refused() as usize, idle.len());
+    assert!(matches!(
+        listener.accept(now + HANDSHAKE_LIMIT),
+        Err(ChannelError::Refused { unsaid: 0, .. })
+    ));
+    assert_eq!((listener.refused() as usize, listener.pending()), (all.len(), 0));
 }
 
 #[test]

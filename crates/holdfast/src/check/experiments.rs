@@ -1,7 +1,7 @@
 //! What is tried out rather than read.
 
 use super::Finding;
-use holdfast_linux::bpf::TapDrop;
+use holdfast_linux::bpf::{TapDrop, remove_pin_dir, remove_qdiscs};
 use holdfast_linux::tap::TapSocket;
 use holdfast_linux::{probe, process};
 use std::net::{IpAddr, Ipv4Addr};
@@ -42,7 +42,12 @@ fn tcp_repair() -> Finding {
 
 /// Loads a real program, attaches it with clsact and pins it in a bpffs.
 fn ebpf() -> Finding {
-    match TapDrop::attach("lo", &[NOBODY], Path::new(SCRATCH)).and_then(TapDrop::detach) {
+    let scratch = Path::new(SCRATCH);
+    let tried = TapDrop::attach("lo", &[NOBODY], scratch).and_then(TapDrop::detach);
+    // The host is to be as it was.
+    let _made = remove_qdiscs(scratch);
+    let _mounted = remove_pin_dir(scratch);
+    match tried {
         Ok(()) => Finding::ok("eBPF", "bpf(), bpffs and tc clsact work"),
         Err(error) => Finding::fail(
             "eBPF",

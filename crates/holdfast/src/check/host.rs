@@ -1,9 +1,12 @@
 //! What the configuration says of this host, against what is there.
 
 use super::Finding;
-use super::settings::read;
+use super::settings::{self, read};
 use crate::config::{Config, Member, Role};
+use crate::daemon::member::user_ids;
+use crate::open_files;
 use crate::world::{self, World};
+use holdfast_linux::limits;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
 
@@ -45,7 +48,10 @@ fn member(config: &Config, member: &Member, findings: &mut Vec<Finding>) {
     findings.push(interface("interface", &member.interface, Some(&member.mac.to_string())));
     findings.push(local("address", member.address.ip()));
     findings.push(return_path(config, member));
+    findings.push(open_files(config));
     findings.push(program(config));
+    findings.extend(super::program::findings(&config.server));
+    findings.extend(user(config));
     findings.push(same_world(config));
 }
 
@@ -88,23 +94,21 @@ fn local(name: &'static str, address: IpAddr) -> Finding {
 }
 
 fn forwarding(config: &Config) -> Finding {
+    match not_forwarded(config) {
+        Some((found, remedy)) => Finding::fail("forwarding", found, remedy),
+        None => Finding::ok("forwarding", "on"),
+    }
+}
+
+/// What an edge's kernel does not pass on, and the remedy.
+pub(crate) fn not_forwarded(config: &Config) -> Option<(&'static str, &'static str)> {
     let needed = |v6: bool| config.service_ips().iter().any(|ip| ip.is_ipv6() == v6);
     let off = |v6: bool, path: &str| needed(v6) && read(path) == "0";
     if off(false, "/proc/sys/net/ipv4/ip_forward") {
-        return Finding::fail(
-            "forwarding",
-            "IPv4 is not forwarded",
-            "sysctl -w net.ipv4.ip_forward=1",
-        );
+        return Some(("IPv4 is not forwarded", "sysctl -w net.ipv4.ip_forward=1"));
     }
-    if off(true, "/proc/sys/net/ipv6/conf/all/forwarding") {
-        return Finding::fail(
-            "forwarding",
-            "IPv6 is not forwarded",
-            "sysctl -w net.ipv6.conf.all.forwarding=1",
-        );
-    }
-    Finding::ok("forwarding", "on")
+    let v6 = off(true, "/proc/sys/net/ipv6/conf/all/forwarding");
+    v6.then_some(("IPv6 is not forwarded", "sysctl -w net.ipv6.conf.all.forwarding=1"))
 }
 
 /// The epoch must survive a reboot.
@@ -165,6 +169,23 @@ fn default_route() -> Option<(String, IpAddr)> {
     })
 }
 
+/// What the daemon will be allowed, if it is started as this was.
+fn open_files(config: &Config) -> Finding {
+    let (name, need) = ("open files", open_files::needed(config));
+    match limits::open_files() {
+        Ok(limit) if limit.hard >= need => Finding::ok(name, format!("{} allowed", limit.hard)),
+        Ok(limit) if settings::may_raise_limits() => {
+            Finding::ok(name, format!("{} allowed, which the daemon raises to {need}", limit.hard))
+        }
+        Ok(limit) => Finding::fail(
+            name,
+            format!("{} allowed, connections_max needs {need}", limit.hard),
+            open_files::remedy(config),
+        ),
+        Err(error) => Finding::fail(name, error.to_string(), open_files::remedy(config)),
+    }
+}
+
 fn program(config: &Config) -> Finding {
     match world::find_program(&config.server) {
         Some(path) => Finding::ok("server", path.display().to_string()),
@@ -177,6 +198,17 @@ fn program(config: &Config) -> Finding {
             "install the same package on both members; binary and libraries are compared when they meet",
         ),
     }
+}
+
+/// Whom the daemon could not become would stop it when it starts the server.
+fn user(config: &Config) -> Option<Finding> {
+    let name = config.server.user.as_deref()?;
+    let error = user_ids(name).err()?;
+    Some(Finding::fail(
+        "user",
+        error.to_string(),
+        format!("create it on both members (`useradd --system {name}`), or change `user`"),
+    ))
 }
 
 /// What both members must have alike, as a number to compare by eye.

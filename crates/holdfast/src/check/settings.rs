@@ -55,10 +55,22 @@ const CAPABILITIES: [(u32, &str, &str); 8] = [
     (39, "CAP_BPF", "for eBPF"),
 ];
 
-pub(super) fn capabilities() -> Vec<Finding> {
+const CAP_SYS_RESOURCE: u32 = 24;
+
+/// Whether this process may have more than its hard limits say.
+pub(super) fn may_raise_limits() -> bool {
+    held() & 1 << CAP_SYS_RESOURCE != 0
+}
+
+/// The capabilities that are in effect, one bit each.
+fn held() -> u64 {
     let status = read("/proc/self/status");
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
-    let held = line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok()).unwrap_or(0);
+    line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok()).unwrap_or(0)
+}
+
+pub(super) fn capabilities() -> Vec<Finding> {
+    let held = held();
     let missing: Vec<_> = CAPABILITIES.iter().filter(|(bit, ..)| held & 1 << bit == 0).collect();
     if missing.is_empty() {
         return vec![Finding::ok("capabilities", "all that a daemon needs")];

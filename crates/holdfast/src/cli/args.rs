@@ -26,7 +26,7 @@ pub struct Cli {
     /// When to use colours; NO_COLOR is respected.
     #[arg(long, global = true, value_enum, default_value_t = Colour::Auto, value_name = "WHEN")]
     pub color: Colour,
-    /// Log more to standard error; twice for everything.
+    /// Also log how links to other daemons open and fail; twice: what is said on them.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
 }
@@ -47,7 +47,9 @@ pub enum Verb {
     /// The same file is used on all three hosts; the role is the one whose
     /// address belongs to this host, or the one given with --role. A member
     /// asks the edge whether it is the primary or the backup. The daemon stays
-    /// in the foreground and ends on SIGTERM or SIGINT.
+    /// in the foreground and ends on SIGTERM or SIGINT: a protected primary hands
+    /// over to its backup first, a member removes what it has put into its host,
+    /// an edge leaves its programs at work (see `holdfast down`). SIGHUP ends nothing.
     Run(GroupArgs),
     /// Is the group protected? Show role, epoch, lag and the last takeover.
     ///
@@ -60,6 +62,19 @@ pub enum Verb {
     /// With --config it also compares the file with this host: interfaces,
     /// addresses, key, return path. Run it on every host before the first start.
     Check(CheckArgs),
+    /// Remove what the daemons of this host leave: filters, addresses, mounts, servers.
+    ///
+    /// A daemon may die without the service: much of its work is done by programs
+    /// in the kernel, which stay when it is killed, and on an edge also when it is
+    /// stopped. This verb takes all of it out of the host, so that a plain server
+    /// may use the service address again; said twice it does nothing. It refuses
+    /// while the daemon runs, unless --stop is given. Take the members down before
+    /// the edge, whose fence lets only one of them speak. The edge's state file
+    /// stays: remove it by hand only if the group will never start again.
+    ///
+    /// The exit code is 0 if nothing is left, 1 if a daemon runs or something could
+    /// not be removed.
+    Down(DownArgs),
     /// Write packets that the programs changed, moved or dropped, with the reason.
     ///
     /// A pcapng file with a comment per packet, for Wireshark or tshark:
@@ -149,6 +164,19 @@ pub struct CheckArgs {
     pub json: bool,
 }
 
+/// Arguments of `down`.
+#[derive(Args, Debug)]
+pub struct DownArgs {
+    #[command(flatten)]
+    pub group: GroupArgs,
+    /// Stop the daemon first, if it runs; a protected primary hands over.
+    #[arg(long)]
+    pub stop: bool,
+    /// One JSON object of the schema holdfast.down/1.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Arguments of `capture`.
 #[derive(Args, Debug)]
 pub struct CaptureArgs {
@@ -210,12 +238,23 @@ pub enum EdgeVerb {
     ///
     /// Those that it has stay with it until they end.
     Drain(EdgeDrainArgs),
-    /// Let no member speak; for tests.
-    #[command(hide = true)]
-    Fence(GroupArgs),
-    /// Let the current member speak again; for tests.
-    #[command(hide = true)]
+    /// Close the service: no member speaks until `edge unfence`.
+    ///
+    /// The edge remembers it: neither a member nor a restart of the edge's daemon or
+    /// host opens it.
+    Fence(EdgeFenceArgs),
+    /// Let the current member speak again.
     Unfence(GroupArgs),
+}
+
+/// Arguments of `edge fence`.
+#[derive(Args, Debug)]
+pub struct EdgeFenceArgs {
+    #[command(flatten)]
+    pub group: GroupArgs,
+    /// Only until a backup takes over, or the daemon ends; for tests.
+    #[arg(long, hide = true)]
+    pub until_takeover: bool,
 }
 
 /// Arguments of `edge show`.

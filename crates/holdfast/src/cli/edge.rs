@@ -16,7 +16,9 @@ pub(super) fn run(verb: &EdgeVerb) -> Result<u8, Failure> {
         EdgeVerb::Show(args) => show(args),
         EdgeVerb::Trace(args) => trace(args),
         EdgeVerb::Drain(args) => drain(args),
-        EdgeVerb::Fence(group) => by_hand(group, Request::Fence),
+        EdgeVerb::Fence(args) => {
+            by_hand(&args.group, Request::Fence { until_takeover: args.until_takeover })
+        }
         EdgeVerb::Unfence(group) => by_hand(group, Request::Unfence),
     }
 }

@@ -20,6 +20,12 @@ impl Failure {
         Self { code: exit::USAGE, message }
     }
 
+    /// Somebody else may.
+    #[must_use]
+    pub fn not_permitted(message: String) -> Self {
+        Self { code: exit::NOT_PERMITTED, message }
+    }
+
     /// Nobody answers.
     #[must_use]
     pub fn unreachable(message: String) -> Self {
@@ -62,7 +68,10 @@ impl From<anyhow::Error> for Failure {
         let mut causes = error.chain();
         let code = causes.find_map(|cause| {
             let io = cause.downcast_ref::<io::Error>().map(code_of);
-            io.or_else(|| cause.is::<ConfigErrors>().then_some(exit::USAGE))
+            let is_mistake = cause.is::<ConfigErrors>()
+                || cause.is::<holdfast_lab::scenario::FileError>()
+                || cause.is::<holdfast_lab::figures::NoFigure>();
+            io.or_else(|| is_mistake.then_some(exit::USAGE))
         });
         Self { code: code.unwrap_or(exit::DEGRADED), message: format!("{error:#}") }
     }
@@ -73,5 +82,22 @@ fn code_of(error: &io::Error) -> u8 {
         ErrorKind::PermissionDenied => exit::NOT_PERMITTED,
         ErrorKind::ConnectionRefused | ErrorKind::TimedOut => exit::UNREACHABLE,
         _ => exit::DEGRADED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context as _;
+    use holdfast_lab::scenario::Sweep;
+
+    #[test]
+    fn a_mistake_in_a_scenario_is_wrong_usage() {
+        let text = "seed = 1\nend = \"1s\"\n[[link]]\nfrom = \"S\"\nto = \"D\"\ndelay = \"1ms\"\n\
+             [[flow]]\nfrom = \"S\"\nto = \"D\"\nsegments = 1\n[sweep]\nseed = []\n";
+        let error = Sweep::parse(text).map(|_| ()).context("file.toml").expect_err("no values");
+        let failure = Failure::from(error);
+        assert_eq!(failure.code, exit::USAGE, "{failure}");
+        assert!(failure.message.contains("has no values"), "{failure}");
     }
 }

@@ -3,12 +3,12 @@
 use super::args::{EventsArgs, GroupArgs, StatusArgs};
 use super::{Failure, load, print};
 use crate::admin::{self, Event, Request};
-use crate::status::{Status, Style, exit};
+use crate::status::{Status, Style, exit, rfc3339};
 use serde_json::Value;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 /// How often `--wait` and `--follow` look again.
@@ -49,7 +49,13 @@ fn watch(path: &Path, json: bool, style: Style) -> Result<u8, Failure> {
             Err(failure) if failure.code == exit::UNREACHABLE => format!("{failure}\n"),
             Err(failure) => return Err(failure),
         };
-        if !print(&format!("{clear}{text}"))? {
+        // Where blocks follow each other, each says when it was.
+        let time = if clear.is_empty() && !json {
+            rfc3339(SystemTime::now()) + "\n"
+        } else {
+            String::new()
+        };
+        if !print(&format!("{clear}{time}{text}"))? {
             return Ok(exit::OK);
         }
         sleep(WATCH_PERIOD);
@@ -96,7 +102,10 @@ fn fetch(path: &Path) -> Result<Status, Failure> {
 
 pub(super) fn ask(path: &Path, request: Request) -> Result<Value, Failure> {
     let answer = admin::ask(path, request).map_err(|error| match error.kind() {
-        ErrorKind::PermissionDenied => Failure::from(error),
+        ErrorKind::PermissionDenied => Failure::not_permitted(format!(
+            "{}: {error}\n  remedy: ask as root: the socket belongs to the daemon's user",
+            path.display()
+        )),
         _ => Failure::unreachable(format!(
             "no daemon answers at {}: {error}\n  remedy: start it with: holdfast run --config FILE",
             path.display()

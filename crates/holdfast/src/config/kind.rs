@@ -200,7 +200,7 @@ pub(crate) fn admin_socket(run_dir: &Path, role: &str) -> PathBuf {
 }
 
 /// Where the daemon with this role pins its eBPF programs and maps.
-pub(super) fn pin_dir(run_dir: &Path, role: &str) -> PathBuf {
+pub(crate) fn pin_dir(run_dir: &Path, role: &str) -> PathBuf {
     run_dir.join(format!("bpf-{role}"))
 }
 

@@ -4,9 +4,12 @@
 use super::error::{ConfigError, ConfigErrors, Findings, Position};
 use super::kind::check_kind;
 use super::recover::{Policy, RawRecover, Recover, Start, check_recover};
-use super::{CLIENT_INTERFACES_MAX, CONNECTIONS_MAX, HEARTBEAT_MS, RING_BYTES, SERVICES_MAX};
+use super::{
+    CLIENT_INTERFACES_MAX, CONNECTIONS_MAX, FLOWS_MAX, HEARTBEAT_MS, RING_BYTES, SERVICES_MAX,
+};
 use super::{Config, Edge, Group, Mac, Member, Server};
 use crate::key::GroupKey;
+use holdfast_linux::bpf::EDGE_FLOWS_DEFAULT;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -57,6 +60,7 @@ struct RawEdge {
     l3: Option<Spanned<String>>,
     state_file: Option<PathBuf>,
     first: Option<Spanned<String>>,
+    flows_max: Option<Spanned<u64>>,
 }
 
 #[derive(Deserialize)]
@@ -79,6 +83,7 @@ struct RawServer {
     env: BTreeMap<Spanned<String>, String>,
     log: Option<PathBuf>,
     ring_bytes: Option<Spanned<u64>>,
+    aslr: Option<bool>,
 }
 
 pub(super) fn parse(path: &Path, text: &str) -> Result<Config, ConfigErrors> {
@@ -241,6 +246,8 @@ fn check_edge(
                 .unwrap_or_else(|| format!("one of: {}", names.join(", "))),
         );
     }
+    let default = u64::from(EDGE_FLOWS_DEFAULT);
+    let flows_max = number(findings, "flows_max", raw.flows_max, default, FLOWS_MAX, "flows");
     let state_file =
         raw.state_file.unwrap_or_else(|| PathBuf::from(format!("/var/lib/holdfast/{group}.epoch")));
     Edge {
@@ -253,6 +260,7 @@ fn check_edge(
             .map(Spanned::into_inner)
             .or_else(|| members.first().map(|m| m.name.clone()))
             .unwrap_or_default(),
+        flows_max: flows_max as u32,
     }
 }
 
@@ -362,6 +370,7 @@ fn check_server(findings: &mut Findings, raw: RawServer, folder: &Path) -> Serve
         env: raw.env.into_iter().map(|(k, v)| (k.into_inner(), v)).collect(),
         log: raw.log.map(|log| folder.join(log)),
         ring_bytes,
+        aslr: raw.aslr.unwrap_or(false),
     }
 }
 

@@ -1,15 +1,19 @@
 //! The backup's loop: confirms what the tap and the log bring, feeds the
 //! replica, and promotes itself when the primary is gone.
 
-use super::beats::Beats;
+mod report;
+
+use super::advice;
 use super::edge_link::{EdgeLink, LinkEvent};
-use super::member::{End, Node, ROLE, count};
+use super::member::{End, Node, ROLE};
 use super::pairing::reach_primary;
 use super::placement::Follow;
+use super::said::{Said, clip};
 use super::takeover::{self, Cause};
+use crate::leavings::Own;
 use crate::poll::Interest;
-use crate::status::{Lag, Role, State};
-use holdfast_cluster::detector::Detector;
+use crate::status::{Role, State};
+use holdfast_cluster::watch::Ground;
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::TapDrop;
 use holdfast_linux::link::Link;
@@ -17,11 +21,12 @@ use holdfast_linux::neighbour::Announcer;
 use holdfast_linux::raw::RawSender;
 use holdfast_linux::spawn::Server;
 use holdfast_linux::tap::{BUFFER_DEFAULT_BYTES, TapSocket};
+use holdfast_linux::way;
 use holdfast_replica::backup::{Backup, BackupOutput};
 use holdfast_replica::{Broken, Nanos, TapSegment};
 use holdfast_wire::log::Header;
 use holdfast_wire::message::Message;
-use holdfast_wire::packet::{Checksum, Flags, TcpPacket};
+use holdfast_wire::packet::{Checksum, Flags, TcpOptions, TcpPacket};
 use holdfast_wire::shm::{conn_state, mode};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -62,9 +67,10 @@ pub struct Follower {
     pub link: EdgeLink,
     /// Messages that came together with the primary's hello.
     early: Vec<Vec<u8>>,
-    pub detector: Detector,
     pub hands: Hands,
     pub malformed: u64,
+    /// What the tap has brought to prove itself.
+    sign: Option<u64>,
     pub voice: Voice,
     wake_at: Option<Instant>,
     report_at: Instant,
@@ -73,7 +79,13 @@ pub struct Follower {
     armed: Option<Instant>,
     /// The edge was asked to make this member current: it decides, whatever the
     /// primary says from then on.
-    promoting: bool,
+    promoting: Option<Cause>,
+    /// What the primary says of itself, and was told.
+    says: Option<Said>,
+    told: Option<Said>,
+    say_at: Instant,
+    /// The primary has said that it is being stopped.
+    stopped: bool,
     /// Whether the channel is to be read in this turn.
     pub peer_ready: bool,
     /// When to look at the tap again; `None`: its readiness wakes us.
@@ -179,6 +191,7 @@ impl BackupOutput for Acting<'_> {
 /// # Errors
 /// What keeps the role from starting: interfaces, programs.
 pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
+    node.other_says = None;
     node.set_state(
         Role::Backup,
         State::Waiting,
@@ -186,11 +199,13 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         "start the other member's daemon",
     );
     let drop = TapDrop::attach(&node.me.interface, &node.services(), &node.pin_dir())?;
+    node.clear_earlier_life(Own::TapDrop)?;
     let tap = TapSocket::open(&node.me.interface, &node.tap_services(), BUFFER_DEFAULT_BYTES)?;
     let mut link = EdgeLink::new(node.other.address, node.pair_identity(), PEER, Instant::now());
     let Some(early) = reach_primary(node, &mut link)? else { return Ok(End::Stopped) };
     // What the edge said of an earlier pairing.
     node.other_alone = false;
+    node.renew_watch();
     let replica = node.start_server(mode::REPLAY)?;
     node.poll.add(&tap.fd(), TAP, Interest::Read)?;
     node.poll.add(&replica.wake(), WAKE, Interest::Rung)?;
@@ -204,15 +219,19 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         drop,
         link,
         early,
-        detector: node.detector(),
         hands: Hands::default(),
         malformed: 0,
+        sign: None,
         voice: Voice::open(node)?,
         wake_at: None,
         report_at: Instant::now(),
         room_wanted: false,
         armed: None,
-        promoting: false,
+        promoting: None,
+        says: None,
+        told: None,
+        say_at: Instant::now(),
+        stopped: false,
         peer_ready: true,
         tap_at: None,
         held_bytes: 0,
@@ -221,7 +240,8 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         heard_at: Instant::now(),
     };
     in_step(node, true);
-    node.set_state(Role::Backup, State::Protected, "", "");
+    node.signs_by_tap = true;
+    this.report(node);
     this.follow(node)
 }
 
@@ -232,9 +252,11 @@ pub fn in_step(node: &mut Node<'_>, yes: bool) {
     node.edge.flush(Instant::now(), &node.poll);
 }
 
-/// A client's packet as the machines take it.
+/// A client's packet as the machines take it. What a server's kernel without keys
+/// refuses (signed segments, malformed options) must not get past a dead one's.
 pub fn segment<'a>(l3: &'a [u8], checksum: Checksum) -> Option<TapSegment<'a>> {
-    let p = TcpPacket::parse(l3, checksum).ok()?;
+    let refused = |o: &TcpOptions| o.md5 || o.ao || o.malformed;
+    let p = TcpPacket::parse(l3, checksum).ok().filter(|p| !refused(&p.options))?;
     Some(TapSegment {
         key: p.client_to_server_key(),
         seq: p.seq,
@@ -268,6 +290,7 @@ impl Follower {
                 return self.give_up(node, State::Hung, "the replica has not moved for a second");
             }
             if cause == Some(Cause::ChannelLost) && self.armed.is_none() {
+                node.signs_by_tap = false;
                 self.replica.kill();
                 return Ok(End::Again);
             }
@@ -302,13 +325,18 @@ impl Follower {
     }
 
     /// Confirms nothing any more; what is still under way is drained.
-    pub fn begin_promotion(&mut self, nanos: Nanos, peer_lost: bool) {
-        self.promoting = true;
+    pub fn begin_promotion(&mut self, nanos: Nanos, cause: Cause, peer_lost: bool) {
+        self.promoting = Some(cause);
         let mut acting = Acting { hands: &mut self.hands, replica: &self.replica };
         if peer_lost {
             self.machine.handle_peer_lost(nanos, &mut acting);
         }
         self.machine.begin_promotion(nanos, &mut acting);
+    }
+
+    /// Whether the primary was to end by its operator's will.
+    pub fn was_stopped(&self) -> bool {
+        self.stopped
     }
 
     /// Nothing more can come from the primary.
@@ -321,6 +349,9 @@ impl Follower {
     pub fn turn(&mut self, node: &mut Node<'_>, now: Instant) -> Option<Cause> {
         let nanos = Nanos(node.nanos());
         self.take_tap(node, nanos, now);
+        if let Some(sign) = self.sign.take() {
+            node.tell_sign(sign);
+        }
         let lost = self.peer_ready && self.take_messages(node, nanos, now);
         let room = self.room_wanted && self.ring_has_room();
         self.room_wanted &= !room;
@@ -341,7 +372,7 @@ impl Follower {
             self.held_at = None;
         }
         self.room_wanted |= std::mem::take(&mut self.hands.full);
-        let declared = self.beat(node);
+        let silent = self.beat(node);
         self.send_outbox(node, now);
         self.wake_replica(now);
         if now >= self.report_at {
@@ -356,7 +387,7 @@ impl Follower {
         } else if lost {
             Some(Cause::ChannelLost)
         } else {
-            (declared && self.armed.is_some()).then_some(Cause::Silent)
+            silent.then_some(Cause::Silent)
         }
     }
 
@@ -364,25 +395,30 @@ impl Follower {
     /// has lost this member, which the edge did not let it bar.
     fn told_by_edge(&self, node: &Node<'_>, now: Instant) -> Option<Cause> {
         let may = self.armed.is_some_and(|since| now - since > START_PATIENCE);
+        let unheard = node.watch.verdict(Nanos(node.nanos())) == Some(Ground::Unheard);
         let cause = if node.other_alone { Cause::Alone } else { Cause::Unheard };
-        (may && (node.other_alone || !node.other_reached)).then_some(cause)
+        (may && (node.other_alone || unheard)).then_some(cause)
     }
 
     fn ring_has_room(&self) -> bool {
         let memory = &self.replica.memory;
-        memory.tail() - memory.head() < memory.header().ring_bytes / 2
+        memory.unconsumed() < memory.ring_bytes() / 2
     }
 
     fn take_tap(&mut self, node: &Node<'_>, nanos: Nanos, now: Instant) {
         let mut acting = Acting { hands: &mut self.hands, replica: &self.replica };
         let (machine, malformed) = (&mut self.machine, &mut self.malformed);
+        let sign = &mut self.sign;
         let held_bytes = &mut self.held_bytes;
         let taken = self.tap.drain(TAP_BATCH, |l3, checksum| match segment(l3, checksum) {
             Some(segment) => {
                 *held_bytes += segment.payload.len();
                 machine.handle_segment(nanos, &segment, &mut acting);
             }
-            None => *malformed += 1,
+            None => match way::number_of(l3) {
+                Some(seen) => *sign = Some(seen),
+                None => *malformed += 1,
+            },
         });
         let busy = taken.is_ok_and(|n| n > 0);
         if busy {
@@ -408,52 +444,52 @@ impl Follower {
     }
 
     /// Returns true when the channel is lost.
-    fn take_messages(&mut self, node: &Node<'_>, nanos: Nanos, now: Instant) -> bool {
+    fn take_messages(&mut self, node: &mut Node<'_>, nanos: Nanos, now: Instant) -> bool {
         let mut acting = Acting { hands: &mut self.hands, replica: &self.replica };
-        let (machine, detector, armed) = (&mut self.machine, &mut self.detector, &mut self.armed);
+        let (machine, watch, armed) = (&mut self.machine, &mut node.watch, &mut self.armed);
+        let says = &mut self.says;
         let mut refused = None;
-        let heard_at = &mut self.heard_at;
-        let mut declared = false;
+        let (heard_at, stopped) = (&mut self.heard_at, &mut self.stopped);
         let mut take = |message: Message<'_>| {
             *heard_at = now;
-            let mut beats = Beats { peer: &mut |_| {}, executed: 0, declared: &mut declared };
             if let Message::Beat { number, echo, .. } = message {
                 if armed.is_none() {
                     *armed = Some(now);
-                    *detector = node.detector();
+                    watch.renew(nanos);
                 }
-                detector.handle_beat(nanos, number, echo, &mut beats);
+                watch.handle_beat(nanos, number, echo);
                 return;
             }
-            detector.handle_received(nanos, &mut beats);
-            if let Message::Refused { reason } = message {
+            watch.handle_received(nanos);
+            *says = Said::of(&message).or(says.take());
+            if let Message::Refused { reason, .. } = message {
                 refused = Some(format!("the primary goes on alone: {reason}"));
                 return;
             }
+            *stopped |= message == Message::Stopping;
             machine.handle_message(nanos, &message, &mut acting);
         };
         for bytes in std::mem::take(&mut self.early) {
             Message::decode(&bytes).into_iter().for_each(&mut take);
         }
         let event = self.link.turn(now, &node.poll, take);
-        if !self.promoting {
+        if self.promoting.is_none() {
             self.hands.refused = refused.or(self.hands.refused.take());
         }
         matches!(event, LinkEvent::Lost(_))
     }
 
-    fn beat(&mut self, node: &Node<'_>) -> bool {
+    /// Sends the heartbeat that is due. Returns whether the primary is silent.
+    fn beat(&mut self, node: &mut Node<'_>) -> bool {
         if self.armed.is_none() {
             return false;
         }
-        let mut declared = false;
-        let (link, executed) = (&mut self.link, self.replica.memory.head());
-        let mut send = |m: &Message<'_>| {
-            link.send(m);
-        };
-        let mut beats = Beats { peer: &mut send, executed, declared: &mut declared };
-        self.detector.handle_timeout(Nanos(node.nanos()), &mut beats);
-        declared
+        let nanos = Nanos(node.nanos());
+        if let Some((number, echo)) = node.watch.handle_timeout(nanos) {
+            let executed = self.replica.memory.head();
+            self.link.send(&Message::Beat { number, echo, executed });
+        }
+        node.watch.verdict(nanos) == Some(Ground::Silent)
     }
 
     fn send_outbox(&mut self, node: &Node<'_>, now: Instant) {
@@ -472,7 +508,7 @@ impl Follower {
         }
         let memory = &self.replica.memory;
         let Some(at) = self.wake_at else { return };
-        if now >= at || memory.tail() - memory.head() > WAKE_BYTES {
+        if now >= at || memory.unconsumed() > WAKE_BYTES {
             memory.wake_shim();
             self.wake_at = None;
         }
@@ -480,11 +516,8 @@ impl Follower {
 
     fn deadline(&self, node: &Node<'_>) -> Instant {
         let machine = self.machine.next_deadline().map(|d| node.instant(d.0));
-        let beat = self
-            .detector
-            .next_deadline()
-            .filter(|_| self.armed.is_some())
-            .map(|d| node.instant(d.0));
+        let beat =
+            node.watch.next_deadline().filter(|_| self.armed.is_some()).map(|d| node.instant(d.0));
         let owed = self.machine.owes_confirmation();
         let room = (self.room_wanted || owed).then(|| Instant::now() + LOOK_AFTER);
         let all = [
@@ -500,30 +533,6 @@ impl Follower {
         all.into_iter().flatten().fold(self.report_at, Instant::min)
     }
 
-    pub fn report(&mut self, node: &mut Node<'_>) {
-        node.judge_pair();
-        let c = *self.machine.counters();
-        let (frames, bytes) = self.machine.unresolved();
-        node.status.lag = Lag {
-            frames: frames as u64,
-            bytes: bytes as u64,
-            executed: self.replica.memory.tail() - self.replica.memory.head(),
-        };
-        let of = [
-            ("segments", c.segments),
-            ("unknown", c.segments_unknown),
-            ("refused", c.segments_refused),
-            ("refused_full", c.refused_full),
-            ("needs", c.needs),
-            ("conflicts", c.conflicts),
-            ("unread_asked", c.unread_asked),
-            ("unread_filled", c.unread_filled),
-            ("malformed", self.malformed),
-        ];
-        count(&mut node.status.counters, "tap", &of);
-        count(&mut node.status.counters, "tapdrop", &self.drop.counters());
-    }
-
     /// This member will not be promoted: it says so, and stays silent.
     pub fn give_up(
         &mut self,
@@ -532,20 +541,22 @@ impl Follower {
         reason: &str,
     ) -> anyhow::Result<End> {
         in_step(node, false);
+        (node.other_says, node.signs_by_tap) = (None, false);
         self.replica.kill();
+        self.link.send(&Message::GaveUp { state: &state.to_string(), reason: clip(reason) });
+        self.link.flush(Instant::now(), &node.poll);
         self.link.close(Instant::now());
-        node.set_state(Role::Backup, state, reason, "restart both members to be protected again");
+        node.set_state(Role::Backup, state, reason, &advice::after_giving_up(state, reason));
         let _ = node.poll.remove(&self.tap.fd());
         let _ = node.poll.remove(&self.replica.wake());
         let _ = node.poll.remove(&self.replica.pidfd());
-        loop {
-            let (stop, tokens) = node.wait(Some(Instant::now() + Duration::from_millis(500)))?;
-            if stop {
-                return Ok(End::Stopped);
-            }
+        // It may have been asked for in the midst of a takeover.
+        while !node.stopping {
+            let (_, tokens) = node.wait(Some(Instant::now() + Duration::from_millis(500)))?;
             if node.edge_due(tokens) {
                 node.turn_edge(|_| {});
             }
         }
+        Ok(End::Stopped)
     }
 }

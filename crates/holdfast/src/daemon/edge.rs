@@ -5,49 +5,71 @@
 //! A grant is on disk before it is in the fence, and in the fence before the
 //! member hears of it (decisions 19, 21 and 22).
 
+mod disk;
+mod flows;
+mod grant;
 mod members;
 mod report;
+mod ways;
 
 use super::edge_state::StateFile;
-use super::recover::{Exit, Recoverer, Way};
+use super::pulse::Pulse;
+use super::recover::Recoverer;
+use super::said::{SAY_EVERY, Said};
 use crate::admin::{AdminSocket, Events, Request, refusal};
-use crate::channel::{Identity, Kind, Listener};
+use crate::channel::{Channel, ChannelError, Identity, Kind, Listener};
 use crate::config::{Config, Role};
 use crate::poll::{Interest, Poll, Signals, Timers};
+use crate::status::Takeover;
 use anyhow::{Context, Result};
+use disk::Disk;
+use grant::{Asked, agree};
 use holdfast_cluster::Nanos;
-use holdfast_cluster::membership::{Decision, EdgeMembership, Refusal};
-use holdfast_linux::bpf::{EDGE_FLOWS_DEFAULT, Edge, EdgeConfig, MemberPort};
+use holdfast_cluster::membership::{EdgeMembership, Greeting};
+use holdfast_linux::bpf::{Edge, EdgeConfig, MemberPort};
 use holdfast_linux::process;
-use holdfast_wire::message::Message;
+use holdfast_wire::message::{ConnKey, Message};
 use members::Links;
-use serde_json::{Value, json};
+use report::{Distrusted, Host};
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use ways::Ways;
 
 /// Real-time priority; above ordinary servers, below the kernel's own threads.
 const PRIORITY: i32 = 20;
-/// A flow that has ended is forgotten after this long (RFC 9293 §3.4.1: 2 MSL).
-const FLOW_AGE: Duration = Duration::from_secs(1);
+/// How often a few flows are looked at, whether they are over.
 const FLOW_AGE_PERIOD: Duration = Duration::from_millis(100);
-/// Flows in one message; a flow takes less than 64 bytes.
-const FLOWS_PER_MESSAGE: usize = 4096;
+/// After the host was started again, members that live have said so by then: the
+/// time of a connection attempt whose first packets were lost.
+const SETTLE: Duration = Duration::from_secs(3);
+/// A host that uses another's name is there until it was not seen for so long.
+const DOUBLE_LASTS: Duration = Duration::from_secs(3);
+/// How long a host that uses another's name is left to read why it is refused.
+const TURNED_AWAY: Duration = Duration::from_millis(500);
 
 const LISTENER: u64 = 0;
 const ADMIN: u64 = 1;
 const SIGNALS: u64 = 2;
 const RECOVER: u64 = 3;
+const DISK: u64 = 4;
 /// Member `i` has the token `MEMBERS + i`.
-const MEMBERS: u64 = 4;
+const MEMBERS: u64 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     Age,
     /// The tap of a member that went away is switched off.
     TapOff(usize),
+    /// Who has not said hello by now does not hold up the others.
+    Settled,
+    /// The channel of a host that uses another's name is closed.
+    TurnedAway,
 }
 
 /// What a member's message asks the edge to do.
 enum Wish {
+    Hello(Greeting),
     Ask,
     InStep {
         epoch: u64,
@@ -56,6 +78,18 @@ enum Wish {
     Promote {
         epoch: u64,
     },
+    /// Of the connections asked about these are over.
+    NotAlive {
+        epoch: u64,
+        keys: Vec<ConnKey>,
+    },
+    /// The edge's way to it has proved itself.
+    SignSeen {
+        number: u64,
+        mac: [u8; 6],
+    },
+    /// It tells of its takeover.
+    TookOver(Takeover),
     /// It has shown that it lives.
     Nothing,
     /// It may not stay connected.
@@ -70,15 +104,34 @@ struct EdgeDaemon<'a> {
     bpf: Edge,
     recoverer: Recoverer,
     machine: EdgeMembership,
-    file: StateFile,
+    disk: Disk,
     links: Links,
     events: Events,
     started: Instant,
-    /// Closed by the admin socket, until it is opened there or by a grant.
-    fenced_by_hand: bool,
+    /// Closed by hand until the next takeover; not remembered.
+    held: bool,
+    /// The grant that is being written.
+    asked: Option<Asked>,
+    /// The last refusal, so that one that is repeated is one event.
+    refused: Option<(usize, u64, String)>,
+    /// A host that connected with the name of another, and when it was last seen,
+    /// by the index of that name.
+    doubles: BTreeMap<usize, Instant>,
+    turned_away: Option<Channel>,
     grants: u64,
+    /// Flows whose clients had vanished.
+    vanished: u64,
     /// From a member's request to its answer, the last time.
     last_grant: Duration,
+    /// Members whose handshakes fail, by index.
+    distrusted: BTreeMap<usize, Distrusted>,
+    ways: Ways,
+    host: Host,
+    /// As its survivor tells it.
+    last_takeover: Option<Takeover>,
+    /// What the members were told of the edge itself, and when they are told again.
+    told: Option<Said>,
+    say_at: Instant,
 }
 
 /// Runs the edge until a signal ends it. The programs stay in the kernel.
@@ -104,9 +157,25 @@ impl<'a> EdgeDaemon<'a> {
     fn start(config: &'a Config) -> Result<Self> {
         let key = config.key()?;
         let file = StateFile::open(&config.edge.state_file)?;
-        let machine = EdgeMembership::new(&names_by_preference(config), file.state().clone())?;
+        let names = names_by_preference(config);
+        let mut machine = EdgeMembership::new(&names, file.state().clone())?;
         let mut bpf = Edge::attach(&edge_config(config))?;
-        agree(&mut bpf, config, &file)?;
+        let agreed = agree(&mut bpf, config, file.state())?;
+        let started = Instant::now();
+        let mut disk = Disk::start(file, config.group.realtime.then_some(PRIORITY), started)?;
+        let mut events = Events::default();
+        if let Some(newer) = agreed.newer {
+            let current = newer.current.as_deref().unwrap_or("nobody");
+            let epoch = newer.epoch;
+            events.add("disk", format!("older than the fence: epoch {epoch}, {current} it is"));
+            disk.keep(newer.clone(), started);
+            machine = EdgeMembership::new(&names, newer)?;
+        }
+        if agreed.booted {
+            machine.handle_boot();
+        }
+        let hops = (0..config.members.len()).map(|index| bpf.hop(index));
+        let hops = hops.collect::<Result<Vec<_>, _>>()?;
         let copies = bpf.take_copies().context("no copies")?;
         let recoverer = Recoverer::new(&config.recover, copies, Instant::now())?;
         let identity = Identity {
@@ -116,8 +185,10 @@ impl<'a> EdgeDaemon<'a> {
             kind: Kind::Edge,
         };
         let listen = config.edge.listen;
-        let listener = Listener::bind(listen, identity)
+        let mut listener = Listener::bind(listen, identity)
             .with_context(|| format!("cannot listen at edge.listen = {listen}"))?;
+        let pulse = Pulse::of_edge(config, key.pulse_key(), started);
+        listener.prefer(config.members.iter().map(|member| member.address.ip()));
         let mut daemon = Self {
             config,
             poll: Poll::new()?,
@@ -126,16 +197,29 @@ impl<'a> EdgeDaemon<'a> {
             bpf,
             recoverer,
             machine,
-            file,
-            links: Links::new(config),
-            events: Events::default(),
-            started: Instant::now(),
-            fenced_by_hand: false,
+            disk,
+            links: Links::new(config, pulse),
+            events,
+            started,
+            held: false,
+            asked: None,
+            refused: None,
+            doubles: BTreeMap::new(),
+            turned_away: None,
             grants: 0,
+            vanished: 0,
             last_grant: Duration::ZERO,
+            distrusted: BTreeMap::new(),
+            ways: Ways::new(hops, Instant::now())?,
+            host: Host::default(),
+            last_takeover: None,
+            told: None,
+            say_at: Instant::now(),
         };
         daemon.poll.add(&daemon.listener, LISTENER, Interest::Read)?;
         daemon.poll.add(&daemon.recoverer.fd(), RECOVER, Interest::Read)?;
+        daemon.poll.add(&daemon.disk, DISK, Interest::Read)?;
+        daemon.timers.set(Timer::Settled, started + SETTLE);
         // Whoever was lost while this daemon was away must be missed all the same.
         for index in 0..daemon.links.count() {
             daemon.machine.handle_answers(daemon.links.name(index), true);
@@ -152,14 +236,19 @@ impl<'a> EdgeDaemon<'a> {
         loop {
             let watch = self.links.deadline().map(|at| self.started + Duration::from_nanos(at.0));
             let recover = self.recoverer.deadline();
-            let deadline = [self.timers.next(), self.listener.deadline(), watch, recover];
+            let ways = Some(self.ways.deadline(Instant::now()).min(self.host.look_at()));
+            let disk = self.disk.deadline();
+            let deadline =
+                [self.timers.next(), self.listener.deadline(), ways, watch, recover, disk];
             let deadline = deadline.into_iter().flatten().min();
             let ready: Vec<u64> = self.poll.wait(deadline)?.iter().map(|r| r.token).collect();
             let now = Instant::now();
+            self.links.turned();
             // Members first: one of them may be waiting to take over.
             for &token in ready.iter().filter(|&&token| token >= MEMBERS) {
                 self.hear((token - MEMBERS) as usize, now);
             }
+            self.written(now);
             self.accept(now);
             self.watch(now);
             self.expire(now)?;
@@ -168,10 +257,12 @@ impl<'a> EdgeDaemon<'a> {
             }
             self.recoverer.poll(now);
             if ready.contains(&ADMIN) {
-                admin.serve(|request| self.answer(request))?;
+                admin.serve(|request| self.answer(request));
             }
+            self.look(now);
+            self.say(now);
             if ready.contains(&SIGNALS)
-                && let Some(signal) = signals.take()
+                && let Some(signal) = super::ending(signals)
             {
                 tracing::info!(
                     "signal {signal}: ending; forwarding, tap and fence go on without me"
@@ -186,29 +277,74 @@ impl<'a> EdgeDaemon<'a> {
         loop {
             match self.listener.accept(now) {
                 Ok(None) => return,
-                Ok(Some(channel)) => {
-                    let Some(index) = self.links.index(channel.peer()) else {
+                Ok(Some(channel)) => match self.links.index(channel.peer()) {
+                    Some(index) => self.admit(index, channel, now),
+                    None => {
                         let name = channel.peer().to_owned();
                         self.events.add("refused", format!("`{name}` is not a member"));
-                        continue;
-                    };
-                    let epoch = self.machine.handle_ask().epoch;
-                    if let Err(error) = self.links.adopt(index, channel, epoch, &self.poll) {
-                        tracing::warn!("{}: {error}", self.links.name(index));
-                        continue;
                     }
-                    // It may be another life of the member, of which the old channel has
-                    // not told yet; one that is in step says so again.
-                    let (name, epoch) = (self.links.name(index), self.machine.handle_ask().epoch);
-                    self.machine.handle_in_step(name, epoch, false);
-                    self.events.add("joined", self.links.name(index).to_owned());
-                    self.timers.clear(Timer::TapOff(index));
-                    self.update_taps();
-                    // It may have spoken along with its handshake.
-                    self.hear(index, now);
+                },
+                Err(error) => {
+                    tracing::warn!("{error}");
+                    self.doubt(&error, now);
                 }
-                Err(error) => tracing::warn!("a connection was refused: {error}"),
             }
+        }
+    }
+
+    /// A handshake from a member's address that failed tells why that member does
+    /// not come.
+    fn doubt(&mut self, error: &ChannelError, now: Instant) {
+        let ChannelError::Refused { from, why, .. } = error else { return };
+        let index = self.config.members.iter().position(|member| member.address.ip() == *from);
+        let Some(index) = index else { return };
+        let Some((reason, remedy)) = why.distrust(self.links.name(index)) else { return };
+        let known = self.distrusted.get(&index).is_some_and(|d| d.reason == reason);
+        if !known {
+            self.events.add("refused", reason.clone());
+        }
+        self.distrusted.insert(index, Distrusted { reason, remedy, seen: now });
+    }
+
+    fn admit(&mut self, index: usize, channel: Channel, now: Instant) {
+        // The end of its last life comes before this one.
+        self.hear(index, now);
+        let name = self.links.name(index).to_owned();
+        if self.links.is_connected(index) && self.machine.answers(&name) {
+            return self.turn_away(index, channel, now);
+        }
+        let epoch = self.machine.handle_ask().epoch;
+        if let Err(error) = self.links.adopt(index, channel, epoch, &self.poll) {
+            return tracing::warn!("{name}: {error}");
+        }
+        // It may be another life of the member, of which the old channel has
+        // not told yet; one that is in step says so again.
+        self.machine.handle_in_step(&name, epoch, false);
+        self.events.add("joined", name);
+        self.timers.clear(Timer::TapOff(index));
+        self.update_taps();
+        self.say_at = now;
+        self.ways.joined(index, now);
+        self.distrusted.remove(&index);
+        // It may have spoken along with its handshake.
+        self.hear(index, now);
+    }
+
+    /// Another host uses the name of a member that answers: the first one stays.
+    fn turn_away(&mut self, index: usize, mut channel: Channel, now: Instant) {
+        let reason = format!(
+            "another host is connected as `{}`; stop holdfast on one of them, or give it a name of its own",
+            self.links.name(index)
+        );
+        if self.doubles.insert(index, now).is_none_or(|seen| now - seen > DOUBLE_LASTS) {
+            self.events.add("refused", reason.clone());
+        }
+        let _ = channel.send(&Message::Refused { reason: &reason, again: true });
+        let _ = channel.flush();
+        // Closing it at once might take the words back.
+        if self.turned_away.is_none() {
+            self.turned_away = Some(channel);
+            self.timers.set(Timer::TurnedAway, now + TURNED_AWAY);
         }
     }
 
@@ -229,6 +365,11 @@ impl<'a> EdgeDaemon<'a> {
     fn fulfil(&mut self, index: usize, wish: Wish, now: Instant) {
         let name = self.links.name(index).to_owned();
         match wish {
+            Wish::Hello(greeting) => {
+                self.machine.handle_hello(&name, greeting);
+                self.tell_epoch(index);
+                self.adopt_claim(now);
+            }
             Wish::Ask => self.tell_epoch(index),
             Wish::InStep { epoch, yes } => {
                 let before = self.machine.is_in_step(&name);
@@ -240,9 +381,16 @@ impl<'a> EdgeDaemon<'a> {
                 }
             }
             Wish::Promote { epoch } => self.promote(index, &name, epoch, now),
+            Wish::NotAlive { epoch, keys } => self.forget_vanished(index, epoch, &keys),
+            Wish::SignSeen { number, mac } => self.ways.seen(index, number, mac, now),
+            Wish::TookOver(takeover) => {
+                if self.is_current(index) {
+                    self.last_takeover = Some(takeover);
+                }
+            }
             Wish::Nothing => {}
             Wish::Leave(reason) => {
-                self.links.send(index, &Message::Refused { reason: &reason });
+                self.links.send(index, &Message::Refused { reason: &reason, again: false });
                 let _ = self.links.flush(index, &self.poll);
                 self.lose(index, &reason, now);
             }
@@ -276,27 +424,6 @@ impl<'a> EdgeDaemon<'a> {
         }
     }
 
-    /// From the second missed heartbeat of the current member on, what clients
-    /// say may be lost; it is kept until somebody answers again (thesis §3.3).
-    fn cache_if_suspected(&mut self, index: usize, now: Instant) {
-        if !self.is_current(index) {
-            return;
-        }
-        let name = self.links.name(index);
-        let result = if self.links.is_suspected(index) {
-            self.recoverer.start(now).map(|began| began.then_some("caching"))
-        } else if self.machine.answers(name) {
-            self.recoverer.stop().map(|ended| ended.then_some("no more"))
-        } else {
-            Ok(None)
-        };
-        match result {
-            Ok(None) => {}
-            Ok(Some(what)) => self.events.add("cache", format!("{name}: {what}")),
-            Err(error) => tracing::error!("caching: {error}"),
-        }
-    }
-
     fn is_current(&self, index: usize) -> bool {
         self.machine.handle_ask().current.as_deref() == Some(self.links.name(index))
     }
@@ -317,87 +444,10 @@ impl<'a> EdgeDaemon<'a> {
         self.tell_all_but(index, &Message::Reach { member: &name, yes }, now);
     }
 
-    /// The one moment in which speed matters: write, flip, answer.
-    fn promote(&mut self, index: usize, name: &str, epoch: u64, asked: Instant) {
-        let outcome = match self.machine.handle_promote(name, epoch) {
-            Decision::Refuse(refusal) => {
-                if refusal == Refusal::BackupInStep {
-                    self.tell_of_lone(index, asked);
-                }
-                Err(refusal.to_string())
-            }
-            Decision::Reopen { .. } if self.fenced_by_hand => {
-                Err("the edge was closed by hand; open it with `holdfast edge unfence`".to_owned())
-            }
-            Decision::Reopen { epoch } => self.open_fence(epoch, index),
-            Decision::Grant { persist } => match self.file.keep(persist) {
-                Err(error) => {
-                    self.machine.handle_persist_failed();
-                    Err(error.to_string())
-                }
-                Ok(()) => {
-                    self.machine.handle_persisted();
-                    self.open_fence(epoch, index)
-                }
-            },
-        };
-        if let Err(reason) = outcome {
-            self.links.send(index, &Message::Refused { reason: &reason });
-            self.events.add("refused", format!("{name}, epoch {epoch}: {reason}"));
-            return;
-        }
-        self.links.send(index, &Message::Granted { epoch });
-        let _ = self.links.flush(index, &self.poll);
-        self.last_grant = asked.elapsed();
-        self.send_bounds(index);
-        let _ = self.links.flush(index, &self.poll);
-        self.grants += 1;
-        self.update_taps();
-        self.tell_others(index, asked);
-        let took = self.last_grant.as_micros();
-        // Both are one update of one map.
-        self.events.add("fence", format!("epoch {epoch}: nobody but {name} speaks"));
-        self.events.add("switch", format!("clients' packets go to {name}"));
-        self.events.add("granted", format!("{name}, epoch {epoch}, {took} µs"));
-        self.resend(index, name);
-    }
-
-    /// Plays to a member what clients said while nobody answered. It is tried for
-    /// a while: the server may not listen yet.
-    fn resend(&mut self, index: usize, name: &str) {
-        let exit = match self.bpf.hop(index) {
-            Ok(hop) => Exit::Host(hop).into(),
-            Err(error) => return tracing::error!("resending to {name}: {error}"),
-        };
-        let now = Instant::now();
-        let flows = self.recoverer.restored(now, &[Way { way: 0, sound: now, exit }]);
-        if flows > 0 {
-            self.events.add("resend", format!("{flows} flows to {name}"));
-        }
-    }
-
     /// Whoever is in step hears that the current member has lost it.
     fn tell_of_lone(&mut self, alone: usize, now: Instant) {
         let member = self.links.name(alone).to_owned();
         self.tell_all_but(alone, &Message::Alone { member: &member }, now);
-    }
-
-    fn open_fence(&mut self, epoch: u64, index: usize) -> Result<(), String> {
-        self.fenced_by_hand = false;
-        self.bpf.set_current(epoch, Some(index)).map_err(|error| error.to_string())
-    }
-
-    /// What the wire has seen of every flow: where a silent client stands.
-    fn send_bounds(&mut self, index: usize) {
-        let flows = self.bpf.all_bounds();
-        let mut chunks = flows.chunks(FLOWS_PER_MESSAGE).peekable();
-        if chunks.peek().is_none() {
-            self.links.send(index, &Message::Bounds { flows: Vec::new(), last: true });
-        }
-        while let Some(chunk) = chunks.next() {
-            let last = chunks.peek().is_none();
-            self.links.send(index, &Message::Bounds { flows: chunk.to_vec(), last });
-        }
     }
 
     /// A member that learns of a newer epoch stands down.
@@ -405,6 +455,32 @@ impl<'a> EdgeDaemon<'a> {
         let state = self.machine.handle_ask().clone();
         let current = state.current.as_deref().unwrap_or("");
         self.tell_all_but(granted, &Message::Epoch { epoch: state.epoch, current }, now);
+    }
+
+    /// Whether this host forwards, and its frames reach the members.
+    fn look(&mut self, now: Instant) {
+        self.host.look(self.config, now);
+        for index in 0..self.links.count() {
+            self.ways.turn(index, self.links.is_connected(index), now);
+        }
+    }
+
+    /// Tells the members what the edge is by itself.
+    fn say(&mut self, now: Instant) {
+        let own = self.own();
+        if now < self.say_at && self.told.as_ref() == Some(&own) {
+            return;
+        }
+        if self.told.as_ref() != Some(&own) {
+            self.events.add("edge", own.to_string());
+        }
+        self.say_at = now + SAY_EVERY;
+        let (mut bytes, none) = (Vec::new(), self.links.count());
+        own.tell(|message| message.encode(&mut bytes));
+        if let Ok(message) = Message::decode(&bytes) {
+            self.tell_all_but(none, &message, now);
+        }
+        self.told = Some(own);
     }
 
     fn tell_all_but(&mut self, but: usize, message: &Message<'_>, now: Instant) {
@@ -450,55 +526,32 @@ impl<'a> EdgeDaemon<'a> {
             match timer {
                 Timer::Age => {
                     self.timers.set(Timer::Age, now + FLOW_AGE_PERIOD);
-                    self.bpf.age_flows(now, FLOW_AGE)?;
+                    self.age_flows(now)?;
                 }
                 Timer::TapOff(_) => self.update_taps(),
+                Timer::Settled => {
+                    self.machine.handle_settled();
+                    self.adopt_claim(now);
+                }
+                Timer::TurnedAway => self.turned_away = None,
             }
         }
         Ok(())
     }
 
     fn answer(&mut self, request: Request) -> Value {
-        let (epoch, current) = {
-            let state = self.machine.handle_ask();
-            (state.epoch, state.current.clone())
-        };
-        let result = match request {
-            Request::Status => return serde_json::to_value(self.status()).unwrap_or_default(),
-            Request::Events { since } => return self.events.answer(since),
-            Request::Show => return self.show(),
-            Request::Trace(question) => return self.trace(&question),
+        match request {
+            Request::Status => serde_json::to_value(self.status()).unwrap_or_default(),
+            Request::Events { since } => self.events.answer(since),
+            Request::Show => self.show(),
+            Request::Trace(question) => self.trace(&question),
             Request::Drain { .. } => {
-                return refusal("a replicated group has nobody to drain; it has a primary");
+                refusal("a replicated group has nobody to drain; it has a primary")
             }
-            Request::Fence => self.bpf.set_current(epoch, None),
-            Request::Unfence => {
-                self.bpf.set_current(epoch, current.and_then(|name| self.links.index(&name)))
-            }
-        };
-        match result {
-            Err(error) => refusal(&error.to_string()),
-            Ok(()) => {
-                self.fenced_by_hand = request == Request::Fence;
-                self.events.add(if self.fenced_by_hand { "fenced" } else { "unfenced" }, "by hand");
-                json!({ "epoch": epoch })
-            }
+            Request::Fence { until_takeover } => self.fence(until_takeover),
+            Request::Unfence => self.unfence(),
         }
     }
-}
-
-/// The fence in the kernel may be older than the disk (we died between the
-/// two) or new and closed (a reboot). Only where both say the same may it stay
-/// open; else the member named on disk has to ask.
-fn agree(bpf: &mut Edge, config: &Config, file: &StateFile) -> Result<()> {
-    let state = file.state();
-    let named =
-        config.members.iter().position(|m| Some(m.name.as_str()) == state.current.as_deref());
-    let (epoch, current) = bpf.current()?;
-    if epoch != state.epoch || (current.is_some() && current != named) {
-        bpf.set_current(state.epoch, None)?;
-    }
-    Ok(())
 }
 
 fn edge_config(config: &Config) -> EdgeConfig {
@@ -512,7 +565,7 @@ fn edge_config(config: &Config) -> EdgeConfig {
         l3_interface: config.edge.l3.clone(),
         services: config.group.services.iter().map(|s| (s.ip(), s.port())).collect(),
         pin_dir: config.pin_dir(Role::Edge),
-        flows_max: EDGE_FLOWS_DEFAULT,
+        flows_max: config.edge.flows_max,
     }
 }
 

@@ -86,7 +86,10 @@ impl EdgeLink {
     /// with the next [`EdgeLink::flush`].
     pub fn send(&mut self, message: &Message<'_>) -> bool {
         match &mut self.channel {
-            Some(channel) if self.opened => channel.send(message).is_ok(),
+            Some(channel) if self.opened => {
+                trace_message("said", message);
+                channel.send(message).is_ok()
+            }
             _ => false,
         }
     }
@@ -99,6 +102,10 @@ impl EdgeLink {
         poll: &Poll,
         mut each: impl FnMut(Message<'_>),
     ) -> LinkEvent {
+        let mut each = |message: Message<'_>| {
+            trace_message("heard", &message);
+            each(message);
+        };
         let result = match &mut self.channel {
             None if now < self.retry_at => return LinkEvent::Nothing,
             None => self.connect(now, poll),
@@ -116,7 +123,10 @@ impl EdgeLink {
             return self.lose(now, error);
         }
         match self.flush(now, poll) {
-            LinkEvent::Nothing if newly_open => LinkEvent::Opened,
+            LinkEvent::Nothing if newly_open => {
+                tracing::debug!("link to {} open", self.address);
+                LinkEvent::Opened
+            }
             event => event,
         }
     }
@@ -154,8 +164,18 @@ impl EdgeLink {
 
     fn lose(&mut self, now: Instant, error: ChannelError) -> LinkEvent {
         let was_open = self.opened;
+        tracing::debug!("link to {}, open {was_open}: {error}", self.address);
         self.close(now);
         if was_open { LinkEvent::Lost(error) } else { LinkEvent::Failed(error) }
+    }
+}
+
+/// How a message begins: the rest of a long one is payload.
+fn trace_message(way: &str, message: &Message<'_>) {
+    const CHARS_MAX: usize = 120;
+    if tracing::enabled!(tracing::Level::TRACE) {
+        let text: String = format!("{message:?}").chars().take(CHARS_MAX).collect();
+        tracing::trace!("{way}: {text}");
     }
 }
 

@@ -1,28 +1,32 @@
-//! The edge's memory on disk: the epoch and who is current in it (decision 21).
+//! The edge's memory on disk: the epoch, who is current in it, and whether the
+//! operator has closed the edge (decision 21).
 //!
-//! Two blocks of one file are written in turn; the one with the higher epoch
+//! Two blocks of one file are written in turn; the one with the higher number
 //! counts. A crash in the middle of a write damages the older one only, and a
 //! promotion waits for one write in place and one `fdatasync`, never for the
 //! making of a file.
 
-use holdfast_cluster::state::{EdgeState, STATE_BYTES_MAX};
+use crate::lock;
+use holdfast_cluster::state::{EdgeState, STATE_BYTES_MAX, StateBlock};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What a torn write may take with it: no disk has larger physical sectors.
+/// What a torn write may take with it, in bytes: no disk has larger physical
+/// sectors.
 const BLOCK_BYTES: u64 = 4096;
 const BLOCKS: u64 = 2;
 
-/// The open file.
+/// The open file. Nobody else opens it meanwhile.
 #[derive(Debug)]
 pub struct StateFile {
     file: File,
+    _lock: File,
     path: PathBuf,
     /// The block that does not count.
     spare: u64,
-    state: EdgeState,
+    newest: StateBlock,
 }
 
 /// Why the state cannot be used.
@@ -30,6 +34,8 @@ pub struct StateFile {
 pub enum StateFileError {
     #[error("{path}: {error}; its folder must be writable and survive a reboot")]
     Io { path: PathBuf, error: io::Error },
+    #[error("{path} is used by another edge's daemon; stop that one, or give each its own file")]
+    InUse { path: PathBuf },
     #[error(
         "{path} is damaged, so the epoch is unknown and the edge stays closed; stop both members, remove the file and start the edge again"
     )]
@@ -40,36 +46,42 @@ impl StateFile {
     /// Opens the file, or makes it if there is none.
     ///
     /// # Errors
-    /// [`StateFileError::Damaged`] if the file is there but no block is whole.
+    /// [`StateFileError::Damaged`] if the file is there but no block is whole,
+    /// [`StateFileError::InUse`] if another process has it open.
     pub fn open(path: &Path) -> Result<Self, StateFileError> {
         let failed = |error| StateFileError::Io { path: path.to_owned(), error };
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        std::fs::create_dir_all(folder).map_err(failed)?;
+        let lock = lock::exclusive(&path.with_extension("lock")).map_err(failed)?;
+        let lock = lock.ok_or_else(|| StateFileError::InUse { path: path.to_owned() })?;
         if !path.try_exists().map_err(failed)? {
             create(path).map_err(failed)?;
         }
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
-        let blocks = (0..BLOCKS).filter_map(|block| Some((block, read_block(&file, block)?)));
-        let newest = blocks.max_by_key(|(_, state)| state.epoch);
         let damaged = || StateFileError::Damaged { path: path.to_owned() };
-        let (block, state) = newest.ok_or_else(damaged)?;
-        Ok(Self { file, path: path.to_owned(), spare: (block + 1) % BLOCKS, state })
+        let (block, newest) = newest(&file).ok_or_else(damaged)?;
+        let spare = (block + 1) % BLOCKS;
+        Ok(Self { file, _lock: lock, path: path.to_owned(), spare, newest })
     }
 
     /// What is on disk.
     #[must_use]
     pub fn state(&self) -> &EdgeState {
-        &self.state
+        &self.newest.state
     }
 
-    /// Writes a state of a higher epoch and waits until the disk has it.
+    /// Writes a state and waits until the disk has it.
     ///
     /// # Errors
-    /// [`StateFileError::Io`]; the state before still counts.
+    /// [`StateFileError::Io`]; the state before still counts, once anything has
+    /// been written after it.
     pub fn keep(&mut self, state: EdgeState) -> Result<(), StateFileError> {
-        let block = self.file.write_all_at(&block_of(&state), self.spare * BLOCK_BYTES);
+        let newest = StateBlock { number: self.newest.number.saturating_add(1), state };
+        let block = self.file.write_all_at(&block_of(&newest), self.spare * BLOCK_BYTES);
         let synced = block.and_then(|()| self.file.sync_data());
         synced.map_err(|error| StateFileError::Io { path: self.path.clone(), error })?;
         self.spare = (self.spare + 1) % BLOCKS;
-        self.state = state;
+        self.newest = newest;
         Ok(())
     }
 }
@@ -77,12 +89,11 @@ impl StateFile {
 /// All blocks appear together or not at all.
 fn create(path: &Path) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
-    std::fs::create_dir_all(folder)?;
     let fresh = path.with_extension("new");
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
     for _ in 0..BLOCKS {
-        let mut block = block_of(&EdgeState::default());
+        let mut block = block_of(&StateBlock::default());
         block.resize(BLOCK_BYTES as usize, b'\n');
         file.write_all(&block)?;
     }
@@ -91,14 +102,19 @@ fn create(path: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// The state's text, filled up with line ends.
-fn block_of(state: &EdgeState) -> Vec<u8> {
-    let mut block = state.to_string().into_bytes();
+/// The block's text, filled up with line ends.
+fn block_of(block: &StateBlock) -> Vec<u8> {
+    let mut block = block.to_string().into_bytes();
     block.resize(STATE_BYTES_MAX, b'\n');
     block
 }
 
-fn read_block(file: &File, block: u64) -> Option<EdgeState> {
+fn newest(file: &File) -> Option<(u64, StateBlock)> {
+    let blocks = (0..BLOCKS).filter_map(|block| Some((block, read_block(file, block)?)));
+    blocks.max_by_key(|(_, block)| block.age())
+}
+
+fn read_block(file: &File, block: u64) -> Option<StateBlock> {
     let mut bytes = vec![0; STATE_BYTES_MAX];
     loop {
         match file.read_exact_at(&mut bytes, block * BLOCK_BYTES) {
@@ -108,7 +124,7 @@ fn read_block(file: &File, block: u64) -> Option<EdgeState> {
         }
     }
     let text = bytes.trim_ascii_end();
-    EdgeState::parse(&[text, b"\n"].concat()).ok()
+    StateBlock::parse(&[text, b"\n"].concat()).ok()
 }
 
 #[cfg(test)]
@@ -116,13 +132,18 @@ mod tests {
     use super::*;
 
     fn state(epoch: u64, current: &str) -> EdgeState {
-        EdgeState { epoch, current: Some(current.to_owned()) }
+        EdgeState { epoch, current: Some(current.to_owned()), fenced: epoch == 3 }
     }
 
     fn path(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("holdfast-{name}-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         path
+    }
+
+    fn remove(path: &Path) {
+        std::fs::remove_file(path).unwrap();
+        std::fs::remove_file(path.with_extension("lock")).unwrap();
     }
 
     #[test]
@@ -134,7 +155,35 @@ mod tests {
             file.keep(state(epoch, "a")).unwrap();
         }
         assert_eq!(StateFile::open(&path).unwrap().state(), &state(4, "a"));
-        std::fs::remove_file(path).unwrap();
+        remove(&path);
+    }
+
+    #[test]
+    fn only_one_may_have_it_open() {
+        let path = path("twice");
+        let file = StateFile::open(&path).unwrap();
+        assert!(matches!(StateFile::open(&path), Err(StateFileError::InUse { .. })));
+        drop(file);
+        StateFile::open(&path).unwrap();
+        remove(&path);
+    }
+
+    #[test]
+    fn writes_take_turns_and_the_last_one_counts() {
+        let path = path("turns");
+        let mut file = StateFile::open(&path).unwrap();
+        let kept = [state(3, "a"), EdgeState { fenced: false, ..state(3, "a") }, state(4, "b")];
+        for pair in kept.windows(2) {
+            file.keep(pair[0].clone()).unwrap();
+            file.keep(pair[1].clone()).unwrap();
+            let number = file.newest.number;
+            let blocks = [0, 1].map(|block| read_block(&file.file, block).unwrap());
+            let whole = [pair[0].clone(), pair[1].clone()];
+            let (newer, older) = (&blocks[1 - file.spare as usize], &blocks[file.spare as usize]);
+            assert_eq!([older.state.clone(), newer.state.clone()], whole);
+            assert_eq!((older.number, newer.number), (number - 1, number));
+        }
+        remove(&path);
     }
 
     #[test]
@@ -143,18 +192,20 @@ mod tests {
         let mut file = StateFile::open(&path).unwrap();
         file.keep(state(1, "a")).unwrap();
         file.keep(state(2, "b")).unwrap();
-        let newest = (file.spare + 1) % BLOCKS * BLOCK_BYTES;
-        let length = state(2, "b").to_string().len() as u64;
+        let start = (file.spare + 1) % BLOCKS * BLOCK_BYTES;
+        let length = file.newest.to_string().len() as u64;
+        let now = |file: &StateFile| newest(&file.file).unwrap().1.state;
         for at in 0..length - 1 {
             let mut byte = [0];
-            file.file.read_exact_at(&mut byte, newest + at).unwrap();
-            file.file.write_all_at(&[byte[0] ^ 0x10], newest + at).unwrap();
-            assert_eq!(StateFile::open(&path).unwrap().state(), &state(1, "a"), "byte {at}");
-            file.file.write_all_at(&byte, newest + at).unwrap();
+            file.file.read_exact_at(&mut byte, start + at).unwrap();
+            file.file.write_all_at(&[byte[0] ^ 0x10], start + at).unwrap();
+            assert_eq!(now(&file), state(1, "a"), "byte {at}");
+            file.file.write_all_at(&byte, start + at).unwrap();
         }
-        assert_eq!(StateFile::open(&path).unwrap().state(), &state(2, "b"));
+        assert_eq!(now(&file), state(2, "b"));
         file.file.write_all_at(&[0; 2 * BLOCK_BYTES as usize], 0).unwrap();
+        drop(file);
         assert!(matches!(StateFile::open(&path), Err(StateFileError::Damaged { .. })));
-        std::fs::remove_file(path).unwrap();
+        remove(&path);
     }
 }

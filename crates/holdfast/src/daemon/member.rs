@@ -1,23 +1,31 @@
 //! A member: asks the edge who is current, then is the primary or the backup.
 //! What both roles share lives here.
 
+mod words;
+
 use super::edge_link::{EdgeLink, LinkEvent};
+use super::pulse::{self, Pulse};
+use super::said::Said;
 use super::{backup, primary};
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
-use crate::config::{Config, Member, admin_socket};
+use crate::config::{Config, Member, admin_socket, pin_dir};
 use crate::key::GroupKey;
+use crate::leavings::{self, Own, Removed};
+use crate::open_files;
 use crate::poll::{Interest, Poll, Signals};
-use crate::status::{Lag, Role, State, Status};
+use crate::status::{Role, State, Status};
 use crate::world;
 use anyhow::Context as _;
 use holdfast_cluster::Nanos;
-use holdfast_cluster::detector::Detector;
+use holdfast_cluster::watch::Watch;
+use holdfast_linux::diag::{DiagSocket, TcpState};
 use holdfast_linux::process;
 use holdfast_linux::shm::Settings;
 use holdfast_linux::spawn::{Server, ServerCommand};
 use holdfast_linux::tap::Service;
-use holdfast_wire::message::{self, Message, WorldPart};
+use holdfast_linux::way::SignSocket;
+use holdfast_wire::message::{self, ConnKey, Message, WorldPart};
 use holdfast_wire::shm::option;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -28,16 +36,16 @@ use std::time::{Duration, Instant};
 pub const ADMIN: u64 = 1;
 pub const SIGNALS: u64 = 2;
 pub const EDGE: u64 = 3;
+const SIGNS: u64 = 8;
 /// First token of the role's own descriptors.
 pub const ROLE: u64 = 16;
 
 /// The remedy while a member that was lost cannot come back.
-pub const RESTART_BOTH: &str = "restart both members at a quiet moment to be protected again";
+pub const RESTART_BOTH: &str = "restart both members at a quiet moment to be protected again \
+    (this ends its connections, and its memory is lost)";
 
 /// How often the edge is asked while nobody is current.
 const ASK_EVERY: Duration = Duration::from_millis(100);
-/// An edge's daemon that is started again is back by then.
-const EDGE_PATIENCE: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(10);
 /// Real-time priority of the daemon: it only ever runs for microseconds, and a
 /// late heartbeat looks like death.
@@ -61,6 +69,26 @@ pub struct Node<'a> {
     pub other_reached: bool,
     /// The other member is current and has lost this one, says the edge.
     pub other_alone: bool,
+    /// What the edge asked about connections, until the next turn of its link.
+    asked: Vec<ConnKey>,
+    /// A signal has asked for the end.
+    pub stopping: bool,
+    /// Whether the other member lives.
+    pub watch: Watch,
+    pulse: Pulse,
+    /// Proof of the edge's way to this member; a backup's tap brings it instead.
+    signs: SignSocket,
+    pub signs_by_tap: bool,
+    /// What this member is by itself; the status also tells what the others say.
+    own: Said,
+    /// What the edge says of itself, once it has, and the other member.
+    edge_says: Option<Said>,
+    pub other_says: Option<Said>,
+    /// Why the edge, or the other member, and this one do not trust each other:
+    /// reason and remedy.
+    distrust: Option<(String, &'static str)>,
+    /// When the edge is told again; it is told of a change at once.
+    say_at: Instant,
     /// When the edge was last there.
     edge_at: Instant,
     started: Instant,
@@ -76,8 +104,11 @@ pub struct Heard {
 /// Why a role's loop came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// A signal asked for it.
+    /// A signal asked for it; the service needs nothing of this member any more.
     Stopped,
+    /// A signal asked for it, and another member may yet carry the connections
+    /// over: what keeps this one's kernel silent has to stay.
+    Silent,
     /// Begin again by asking the edge.
     Again,
 }
@@ -92,9 +123,11 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
         let Some((epoch, current)) = node.ask_edge()? else { return Ok(()) };
         node.status.epoch = epoch;
         node.events.add("epoch", format!("{epoch}, current member {current}"));
+        let orphan = leavings::orphan(&config.group.run_dir, &member.name)?;
+        node.note_removed(&orphan);
         let end = if current { primary::run(&mut node)? } else { backup::run(&mut node)? };
-        if end == End::Stopped {
-            return Ok(());
+        if end != End::Again {
+            return node.leave(end);
         }
     }
 }
@@ -109,13 +142,16 @@ impl<'a> Node<'a> {
             kind: Kind::Edge,
         };
         let now = Instant::now();
+        let signals = Signals::block()?;
+        let index = config.members.iter().position(|m| m.name == me.name).unwrap_or(0);
+        let pulse = Pulse::of_member(config, key.pulse_key(), index, now);
         let node = Self {
             config,
             me,
             other: config.other(me),
             key,
             poll: Poll::new()?,
-            signals: Signals::block()?,
+            signals,
             admin: AdminSocket::bind(&admin_socket(&config.group.run_dir, &me.name))?,
             edge: EdgeLink::new(config.edge.listen, identity, EDGE, now),
             status: Status::new(&config.group.name, &me.name),
@@ -123,11 +159,24 @@ impl<'a> Node<'a> {
             heard: None,
             other_reached: true,
             other_alone: false,
+            asked: Vec::new(),
+            stopping: false,
+            watch: Watch::new(Nanos(0), Nanos(config.heartbeat().as_nanos() as u64)),
+            pulse,
+            signs: SignSocket::open(&me.interface)
+                .with_context(|| format!("a packet socket on {}", me.interface))?,
+            signs_by_tap: false,
+            own: Said::default(),
+            edge_says: None,
+            other_says: None,
+            distrust: None,
+            say_at: now,
             edge_at: now,
             started: now,
         };
         node.poll.add(&node.admin, ADMIN, Interest::Read)?;
         node.poll.add(&node.signals, SIGNALS, Interest::Read)?;
+        node.poll.add(&node.signs, SIGNS, Interest::Read)?;
         if config.group.realtime {
             // Without the right to it the daemon works, only less punctually.
             let _ = process::set_realtime(PRIORITY);
@@ -140,7 +189,7 @@ impl<'a> Node<'a> {
     fn ask_edge(&mut self) -> anyhow::Result<Option<(u64, bool)>> {
         let remedy = "check that the edge's daemon runs and is reachable, and that the preferred member is started";
         self.set_state(Role::None, State::Waiting, "the edge has not said who is current", remedy);
-        let mut ask_at = Instant::now();
+        let (mut ask_at, mut asked) = (Instant::now(), None);
         loop {
             let now = Instant::now();
             if now >= ask_at && self.edge.is_open() {
@@ -153,15 +202,19 @@ impl<'a> Node<'a> {
             if stop {
                 return Ok(None);
             }
-            let mut told = None;
-            let mut granted = None;
+            let (mut told, mut granted, mut refused) = (None, None, None);
             self.turn_edge(|message| match message {
                 Message::Epoch { epoch, current } => told = Some((*epoch, (*current).to_owned())),
                 Message::Granted { epoch } => granted = Some(*epoch),
+                Message::Refused { reason, .. } => refused = Some((*reason).to_owned()),
                 _ => {}
             });
-            if let Some(epoch) = granted {
+            if let Some(epoch) = granted.filter(|epoch| asked == Some(*epoch)) {
                 return Ok(Some((epoch, true)));
+            }
+            if let Some(reason) = refused {
+                let reason = format!("the edge refused: {reason}");
+                self.set_state(Role::None, State::Waiting, &reason, "look at the edge's status");
             }
             match told {
                 Some((epoch, current)) if current == self.other.name => {
@@ -170,11 +223,44 @@ impl<'a> Node<'a> {
                 // A server that starts anew begins a new epoch: what it once
                 // told its clients is gone.
                 Some((epoch, current)) if current == self.me.name || self.is_preferred() => {
+                    asked = Some(epoch + 1);
                     self.edge.send(&Message::Promote { epoch: epoch + 1 });
                     self.edge.flush(Instant::now(), &self.poll);
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// Removes what an earlier life of this member left that its new role has no
+    /// use for: a gate of a former primary would hold back every answer.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn clear_earlier_life(&mut self, own: Own) -> anyhow::Result<()> {
+        let removed = leavings::remove_earlier_life(self.config, self.me, own)?;
+        self.note_removed(&removed);
+        Ok(())
+    }
+
+    /// The orderly end: a plain server may use the service address here from now on.
+    fn leave(&mut self, end: End) -> anyhow::Result<()> {
+        leavings::forget_server(&self.config.group.run_dir, &self.me.name);
+        if end == End::Silent {
+            let what =
+                "nobody has taken over yet: gate and address stay; `holdfast down` removes them";
+            self.events.add("stopped", what);
+            return Ok(());
+        }
+        let removed = leavings::remove_member(self.config, self.me)?;
+        self.note_removed(&removed);
+        self.events.add("stopped", "nothing of it is left on this host");
+        Ok(())
+    }
+
+    fn note_removed(&mut self, removed: &[Removed]) {
+        for one in removed {
+            self.events.add("removed", one.to_string());
         }
     }
 
@@ -186,13 +272,19 @@ impl<'a> Node<'a> {
     /// and hands every message on. Returns whether the link has just opened.
     pub fn turn_edge(&mut self, mut each: impl FnMut(&Message<'_>)) -> bool {
         let (mut news, mut reach, mut beat, mut alone) = (None, None, None, false);
-        let other = self.other.name.as_str();
+        let (other, ours) = (self.other.name.as_str(), self.status.epoch);
+        let mut asked = Vec::new();
+        let mut heard = false;
+        let mut says = None;
         let event = self.edge.turn(Instant::now(), &self.poll, |message| {
+            heard = true;
             match message {
                 Message::Epoch { epoch, current } => news = Some((epoch, current.to_owned())),
                 Message::Reach { member, yes } if member == other => reach = Some(yes),
                 Message::Alone { member } => alone |= member == other,
                 Message::Beat { number, .. } => beat = Some(number),
+                Message::AreAlive { epoch, ref keys } if epoch == ours => asked.clone_from(keys),
+                Message::Says { .. } => says = Said::of(&message),
                 _ => {}
             }
             each(&message);
@@ -200,18 +292,38 @@ impl<'a> Node<'a> {
         if let Some((epoch, current)) = news {
             self.heard = Some(Heard { epoch, current });
         }
+        self.asked = asked;
+        match &event {
+            LinkEvent::Failed(error) => self.doubt(error.distrust("edge")),
+            LinkEvent::Opened => self.doubt(None),
+            _ => {}
+        }
         let opened = matches!(event, LinkEvent::Opened);
         if opened {
             self.other_reached = true;
             let (status, me) = (&self.status, self.me);
-            self.edge.send(&hello(self.config, me, status.epoch, Vec::new()));
-            if status.role == Role::Primary && status.state != State::Ended {
+            let speaks = status.role == Role::Primary && status.state != State::Ended;
+            self.edge.send(&hello(self.config, me, (status.epoch, speaks), Vec::new()));
+            if speaks {
                 // An edge that has restarted is closed until its member asks.
                 self.edge.send(&Message::Promote { epoch: status.epoch });
             }
         }
         self.other_reached = reach.unwrap_or(self.other_reached);
+        let now = Nanos(self.nanos());
+        self.watch.handle_reach(now, self.other_reached);
+        if heard {
+            self.watch.handle_edge(now);
+        }
         self.other_alone |= alone;
+        if reach.is_some() || says.is_some() {
+            self.edge_says = says.or(self.edge_says.take());
+            self.show();
+        }
+        let now = Instant::now();
+        if opened || beat.is_some() && now >= self.say_at {
+            self.say(now);
+        }
         if let Some(number) = beat {
             self.edge.send(&Message::Beat { number, echo: number, executed: 0 });
         }
@@ -219,9 +331,31 @@ impl<'a> Node<'a> {
             self.edge.flush(Instant::now(), &self.poll);
         }
         if self.edge.is_open() {
-            self.edge_at = Instant::now();
+            self.edge_at = now;
         }
         opened
+    }
+
+    /// Answers what the edge asked about connections. For who serves alone; with a
+    /// backup, a dying server's kernel would take away what the backup needs.
+    pub fn tell_vanished_by(&mut self, diag: &mut DiagSocket) {
+        if self.asked.is_empty() {
+            return;
+        }
+        let Ok(states) = diag.states(&self.asked) else { return };
+        let over = |state: &Option<TcpState>| matches!(state, None | Some(TcpState::TimeWait));
+        let mut states = states.iter().map(over);
+        self.tell_vanished(|_| !states.next().unwrap_or(false));
+    }
+
+    /// Answers what the edge asked about connections, in the order it did.
+    pub fn tell_vanished(&mut self, mut is_alive: impl FnMut(&ConnKey) -> bool) {
+        let mut keys = std::mem::take(&mut self.asked);
+        keys.retain(|key| !is_alive(key));
+        if !keys.is_empty() {
+            self.edge.send(&Message::NotAlive { epoch: self.status.epoch, keys });
+            self.edge.flush(Instant::now(), &self.poll);
+        }
     }
 
     /// Another member speaks in a newer epoch than the one that is ours.
@@ -234,23 +368,7 @@ impl<'a> Node<'a> {
     /// Says so: this member is silent from now on.
     pub fn set_replaced(&mut self, newer: &Heard) {
         let reason = format!("{} is current in epoch {}", newer.current, newer.epoch);
-        let remedy = "restart both members to be protected again";
-        self.set_state(Role::None, State::Fenced, &reason, remedy);
-    }
-
-    /// A pair in step is protected only if the edge would let the backup speak.
-    pub fn judge_pair(&mut self) {
-        let other = &self.other.name;
-        let (state, reason, remedy) = if self.edge_at.elapsed() > EDGE_PATIENCE {
-            let reason = "the edge's daemon does not answer: nobody could take over".to_owned();
-            (State::Unprotected, reason, "start the edge's daemon, or look at the way to it")
-        } else if !self.other_reached {
-            let reason = format!("the edge does not hear {other}");
-            (State::Unprotected, reason, "look at the link between them")
-        } else {
-            (State::Protected, String::new(), "")
-        };
-        self.set_state(self.status.role, state, &reason, remedy);
+        self.set_state(Role::None, State::Fenced, &reason, RESTART_BOTH);
     }
 
     /// Whether the link to the edge wants a turn.
@@ -269,40 +387,52 @@ impl<'a> Node<'a> {
         for ready in self.poll.wait(deadline)? {
             tokens.0 |= 1 << ready.token.min(63);
         }
-        if tokens.has(ADMIN) {
-            self.serve_admin()?;
+        self.feel_pulses();
+        if tokens.has(SIGNS)
+            && let Some(sign) = self.signs.newest().filter(|_| !self.signs_by_tap)
+        {
+            self.tell_sign(sign);
         }
-        let stop = tokens.has(SIGNALS) && self.signals.take().is_some();
-        Ok((stop, tokens))
+        if tokens.has(ADMIN) {
+            self.serve_admin();
+        }
+        if tokens.has(SIGNALS)
+            && let Some(signal) = super::ending(&self.signals)
+        {
+            self.events.add("signal", format!("{signal}: ending"));
+            self.stopping = true;
+            return Ok((true, tokens));
+        }
+        Ok((false, tokens))
     }
 
-    fn serve_admin(&mut self) -> anyhow::Result<()> {
-        let (status, events) = (&self.status, &self.events);
+    /// What the heartbeats' thread has heard, and that this loop turns.
+    fn feel_pulses(&mut self) {
+        self.pulse.turned();
+        if let Some(at) = self.pulse.heard(pulse::EDGE) {
+            self.watch.handle_edge(at);
+        }
+        if let Some(at) = self.pulse.heard(pulse::OTHER) {
+            self.watch.handle_received(at);
+        }
+    }
+
+    /// How late this process was, for the status.
+    pub fn report_lateness(&mut self) {
+        count(&mut self.status.counters, "pulse", &self.pulse.counters());
+        let of = [("overslept", self.watch.overslept()), ("deafened", self.watch.deafened())];
+        count(&mut self.status.counters, "loop", &of);
+    }
+
+    fn serve_admin(&mut self) {
+        let (status, events) = (self.answer(), &self.events);
         self.admin.serve(|request| match request {
             Request::Status => {
-                serde_json::to_value(status).unwrap_or_else(|e| refusal(&e.to_string()))
+                serde_json::to_value(&status).unwrap_or_else(|e| refusal(&e.to_string()))
             }
             Request::Events { since } => events.answer(since),
             _ => refusal("only the edge can do that; ask its socket"),
-        })?;
-        Ok(())
-    }
-
-    /// Says what the member is; a change is an event.
-    pub fn set_state(&mut self, role: Role, state: State, reason: &str, remedy: &str) {
-        let changed =
-            self.status.role != role || self.status.state != state || self.status.reason != reason;
-        self.status.role = role;
-        self.status.state = state;
-        if state != State::Protected {
-            // Only a pair can lag.
-            self.status.lag = Lag::default();
-        }
-        reason.clone_into(&mut self.status.reason);
-        remedy.clone_into(&mut self.status.remedy);
-        if changed {
-            self.events.add("state", format!("{role}, {state}: {reason}"));
-        }
+        });
     }
 
     /// Nanoseconds since this daemon started: the machines' time.
@@ -311,11 +441,9 @@ impl<'a> Node<'a> {
         self.started.elapsed().as_nanos() as u64
     }
 
-    /// A detector of the other member, whose channel has been open since now.
-    #[must_use]
-    pub fn detector(&self) -> Detector {
-        let period = self.config.heartbeat().as_nanos() as u64;
-        Detector::new(Nanos(self.nanos()), Nanos(period))
+    /// The channel to the other member, or what it is watched for, begins now.
+    pub fn renew_watch(&mut self) {
+        self.watch.renew(Nanos(self.nanos()));
     }
 
     /// The instant of a machine's time.
@@ -351,7 +479,7 @@ impl<'a> Node<'a> {
     /// Where this member pins its eBPF programs.
     #[must_use]
     pub fn pin_dir(&self) -> PathBuf {
-        self.config.group.run_dir.join("bpf").join(&self.me.name)
+        pin_dir(&self.config.group.run_dir, &self.me.name)
     }
 
     /// Starts the server under the shim, recording or replaying.
@@ -369,6 +497,8 @@ impl<'a> Node<'a> {
             without: world::inherited_but_not_passed(),
             log: server.log.clone(),
             shim: world::shim_path()?,
+            open_files: open_files::of_server(mode)?,
+            aslr: server.aslr,
         };
         let settings = Settings {
             ring_bytes: server.ring_bytes as usize,
@@ -377,16 +507,20 @@ impl<'a> Node<'a> {
             options: test_options(),
             mode,
         };
-        Server::start(&command, &settings).with_context(|| format!("starting {:?}", server.command))
+        let started = Server::start(&command, &settings)
+            .with_context(|| format!("starting {:?}", server.command))?;
+        leavings::note_server(&self.config.group.run_dir, &self.me.name, started.pid())?;
+        Ok(started)
     }
 }
 
-/// The first message on any channel; only the other member is told the world.
+/// The first message on any channel; only the edge is told who speaks, and only
+/// the other member the world.
 #[must_use]
 pub fn hello<'c>(
     config: &'c Config,
     me: &'c Member,
-    epoch: u64,
+    (epoch, speaks): (u64, bool),
     world: Vec<WorldPart<'c>>,
 ) -> Message<'c> {
     Message::Hello {
@@ -395,6 +529,7 @@ pub fn hello<'c>(
         group: &config.group.name,
         member: &me.name,
         epoch,
+        speaks,
         world,
     }
 }
@@ -432,7 +567,10 @@ fn test_options() -> u32 {
 }
 
 /// User and group number of a name of /etc/passwd.
-fn user_ids(name: &str) -> anyhow::Result<(u32, u32)> {
+///
+/// # Errors
+/// If there is none.
+pub fn user_ids(name: &str) -> anyhow::Result<(u32, u32)> {
     let table = std::fs::read_to_string("/etc/passwd").context("reading /etc/passwd")?;
     let ids = table.lines().find_map(|line| {
         let mut fields = line.split(':');

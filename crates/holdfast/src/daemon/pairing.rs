@@ -56,9 +56,19 @@ pub fn wait_for_backup(
         if node.edge_due(tokens) {
             node.turn_edge(|_| {});
         }
-        if let Ok(Some(channel)) = listener.accept(Instant::now()) {
-            node.poll.add(&channel, token, Interest::Read)?;
-            candidate = Some(channel);
+        match listener.accept(Instant::now()) {
+            Ok(None) => {}
+            Ok(Some(channel)) => {
+                node.doubt(None);
+                node.poll.add(&channel, token, Interest::Read)?;
+                candidate = Some(channel);
+            }
+            // One from elsewhere is a stranger's, and no news.
+            Err(ChannelError::Refused { from, why, .. }) if from == node.other.address.ip() => {
+                let distrust = why.distrust(&node.other.name);
+                node.doubt(distrust);
+            }
+            Err(_) => {}
         }
         let Some(channel) = &mut candidate else { continue };
         match listen(channel) {
@@ -86,7 +96,7 @@ fn listen(channel: &mut Channel) -> Result<Option<Greeting>, ChannelError> {
 /// whether it is the backup from now on.
 fn answer(node: &mut Node<'_>, channel: &mut Channel, greeting: &Greeting) -> anyhow::Result<bool> {
     let world = own_world(node)?;
-    let said = channel.send(&hello(node.config, node.me, node.status.epoch, world.wire()));
+    let said = channel.send(&hello(node.config, node.me, (node.status.epoch, false), world.wire()));
     if let Err(error) = said.and_then(|()| channel.flush()) {
         node.events.add("backup refused", error.to_string());
         return Ok(false);
@@ -99,7 +109,7 @@ fn answer(node: &mut Node<'_>, channel: &mut Channel, greeting: &Greeting) -> an
 pub fn turn_away(node: &mut Node<'_>, listener: &mut Listener, reason: &str) {
     while let Ok(Some(mut channel)) = listener.accept(Instant::now()) {
         node.events.add("turned away", format!("{}: {reason}", channel.peer()));
-        let _ = channel.send(&Message::Refused { reason });
+        let _ = channel.send(&Message::Refused { reason, again: true });
         let _ = channel.flush();
     }
 }
@@ -141,7 +151,7 @@ pub fn reach_primary(
         again_at = None;
         let (mut greeting, mut turned_away, mut early) = (None, None, Vec::new());
         let event = link.turn(Instant::now(), &node.poll, |message| {
-            if let Message::Refused { reason } = message {
+            if let Message::Refused { reason, .. } = message {
                 turned_away = Some(reason.to_owned());
             }
             if greeting.is_some() {
@@ -151,9 +161,17 @@ pub fn reach_primary(
             }
             greeting = Greeting::of(&message).or(greeting.take());
         });
+        match &event {
+            LinkEvent::Failed(error) => {
+                let distrust = error.distrust(&node.other.name);
+                node.doubt(distrust);
+            }
+            LinkEvent::Opened => node.doubt(None),
+            _ => {}
+        }
         if matches!(event, LinkEvent::Opened) && turned_away.is_none() {
             let own = world.insert(own_world(node)?);
-            link.send(&hello(node.config, node.me, node.status.epoch, own.wire()));
+            link.send(&hello(node.config, node.me, (node.status.epoch, false), own.wire()));
             link.flush(Instant::now(), &node.poll);
         }
         let refusal = match (turned_away, greeting, &world) {
@@ -240,9 +258,10 @@ mod tests {
         let of = |config: &Config| World::gather_with(config, &key, &shim).unwrap();
         let own = of(&config);
         let greeting = |world: &World, log_version| {
-            let (group, member, version, epoch) = ("demo", "b", VERSION, 1);
+            let (group, member, version, epoch, speaks) = ("demo", "b", VERSION, 1, false);
             let world = world.wire();
-            let hello = Message::Hello { version, log_version, group, member, epoch, world };
+            let hello =
+                Message::Hello { version, log_version, group, member, epoch, speaks, world };
             Greeting::of(&hello).unwrap()
         };
         assert_eq!(judge(&own, &greeting(&own, LOG_VERSION), "a", "b"), Ok(()));

@@ -2,19 +2,24 @@
 //! backup; what it confirms lets the server write and the gate acknowledge.
 
 mod alone;
+mod closing;
+mod half_open;
+mod services;
 mod unread;
 
-use super::beats::Beats;
 use super::member::{End, Node, ROLE, count, mapped};
 use super::pairing::{turn_away, wait_for_backup};
 use super::placement::Beside;
+use super::said::{SAY_EVERY, Said};
 use crate::channel::{Channel, Listener};
+use crate::leavings::Own;
 use crate::poll::Interest;
 use crate::status::{Lag, Role, State};
-use holdfast_cluster::detector::Detector;
+use half_open::HalfOpen;
+use holdfast_cluster::watch::Ground;
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{Gate, GateConfig};
-use holdfast_linux::diag::{DiagSocket, TcpState};
+use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::link::Link;
 use holdfast_linux::neighbour::Announcer;
 use holdfast_linux::raw::RawSender;
@@ -25,6 +30,7 @@ use holdfast_wire::message::{ConnId, ConnKey, ConnProgress, Message};
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
+use services::Services;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -61,6 +67,10 @@ const ATTACH_LIMIT: Duration = Duration::from_secs(5);
 const UNATTACHED: &str = "the server runs without the shim, so that nothing of it can be replicated: \
     it is a static or setuid program, or starts another one without LD_PRELOAD; \
     name the server itself in `command`, linked dynamically";
+
+/// The log lies in memory that the server can write to.
+const OVERWRITTEN: &str = "the server has written over the log that it shares with its daemon; \
+    look for a server that writes where it should not";
 
 /// What a third member is told.
 const PAIR_STANDS: &str = "the pair stands already";
@@ -149,16 +159,21 @@ struct Loop {
     server: Server,
     peer: Channel,
     machine: Primary,
-    detector: Detector,
     conns: BTreeMap<ConnId, Conn>,
     owed: BTreeMap<ConnId, Instant>,
     ending: BTreeSet<ConnId>,
+    half_open: HalfOpen,
     linger: VecDeque<(Instant, ConnId)>,
     linger_max: usize,
     log_at: u64,
     /// Of the log, not executed by the replica at its last heartbeat.
     unexecuted: u64,
     broken: Option<String>,
+    /// What the backup says of itself, and was told.
+    says: Option<Said>,
+    told: Option<Said>,
+    say_at: Instant,
+    services: Services,
     /// Since when no shim runs in the server; `None`: one does.
     unattached: Option<Instant>,
     progress_at: Instant,
@@ -175,7 +190,9 @@ struct Loop {
 /// What keeps the role from starting: interfaces, addresses, programs.
 pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
     let mut listener = Listener::bind(node.me.address, node.pair_identity())?;
+    listener.prefer([node.other.address.ip()]);
     node.poll.add(&listener, LISTENER, Interest::Read)?;
+    node.other_says = None;
     node.set_state(
         Role::Primary,
         State::Waiting,
@@ -188,6 +205,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         slots: node.config.group.connections_max,
         pin_dir: node.pin_dir(),
     })?;
+    node.clear_earlier_life(Own::Gate)?;
     // Programs first, they take a while: the backup counts heartbeats from now on.
     let Some(peer) = wait_for_backup(node, &mut listener, PEER)? else { return Ok(End::Stopped) };
     take_address(node)?;
@@ -205,15 +223,19 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         server,
         peer,
         machine: Primary::new(0),
-        detector: node.detector(),
         conns: BTreeMap::new(),
         owed: BTreeMap::new(),
         ending: BTreeSet::new(),
+        half_open: HalfOpen::new(&node.services(), now),
         linger: VecDeque::new(),
         linger_max: node.config.group.connections_max as usize / 2,
         log_at: 0,
         unexecuted: 0,
         broken: None,
+        says: None,
+        told: None,
+        say_at: now,
+        services: Services::open(now)?,
         unattached: Some(now),
         progress_at: now,
         closing_at: now,
@@ -222,6 +244,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         watching_write: false,
         beside: Beside::new(node.config.group.share_cpu, now),
     };
+    node.renew_watch();
     let remedy = "look at the server's log";
     node.set_state(Role::Primary, State::Waiting, "the server has not started yet", remedy);
     this.serve(node)
@@ -244,11 +267,11 @@ impl Loop {
         // What came with the handshake is buffered: no readiness will tell.
         let mut peer_ready = true;
         loop {
-            if self.is_attached(node) {
+            if self.is_attached() {
                 self.gate_events(node.nanos());
             }
             self.log(node.nanos());
-            let lost = peer_ready && self.messages(node.nanos());
+            let lost = peer_ready && self.messages(node);
             self.settle(node);
             if self.server.memory.mode() == mode::BROKEN {
                 self.broken.get_or_insert_with(|| self.server.memory.reason());
@@ -274,10 +297,11 @@ impl Loop {
             }
             if node.edge_due(tokens) {
                 node.turn_edge(|_| {});
+                let (gate, conns) = (&self.gate, &self.conns);
+                node.tell_vanished(|key| gate.conn(key).is_some_and(|id| conns.contains_key(&id)));
             }
             if stop {
-                self.server.kill();
-                return Ok(End::Stopped);
+                return self.hand_over(node);
             }
             if let Some(newer) = node.replaced_by() {
                 return self.stand_down(node, &newer);
@@ -290,10 +314,11 @@ impl Loop {
 
     /// Whether a shim runs in the server. Until then, and while the server becomes
     /// another program, no connection is let in: nothing would be in the log.
-    fn is_attached(&mut self, node: &mut Node<'_>) -> bool {
+    fn is_attached(&mut self) -> bool {
         if self.server.memory.is_attached() {
             if self.unattached.take().is_some() {
-                node.set_state(Role::Primary, State::Protected, "", "");
+                // Its listeners are looked at first.
+                self.report_at = Instant::now();
             }
             return true;
         }
@@ -328,6 +353,7 @@ impl Loop {
         self.gate.drain_events(|e| fresh.push((e.conn, e.socket, e.record, e.packet.to_vec())));
         for (id, socket, record, synack) in fresh {
             let now = Instant::now();
+            self.half_open.begun(id, now);
             self.conns.insert(
                 id,
                 Conn {
@@ -345,7 +371,10 @@ impl Loop {
     }
 
     fn log(&mut self, nanos: u64) {
-        let tail = self.server.memory.take_tail();
+        let Some(tail) = self.server.memory.take_tail(self.log_at) else {
+            self.broken.get_or_insert_with(|| OVERWRITTEN.into());
+            return;
+        };
         if tail == self.log_at {
             return;
         }
@@ -358,32 +387,35 @@ impl Loop {
     }
 
     /// Returns true when the backup is lost.
-    fn messages(&mut self, nanos: u64) -> bool {
-        let (mut outbox, mut declared) = (Vec::new(), false);
+    fn messages(&mut self, node: &mut Node<'_>) -> bool {
+        let (mut outbox, at) = (Vec::new(), Nanos(node.nanos()));
+        let watch = &mut node.watch;
         let Self {
             gate,
             raw,
             server,
             peer,
             machine,
-            detector,
             conns,
             owed,
             ending,
             broken,
             unexecuted,
             log_at,
+            says,
             ..
         } = self;
         let received = peer.recv(|message| {
-            let at = Nanos(nanos);
-            let mut beats = Beats { peer: &mut |_| {}, executed: 0, declared: &mut declared };
             if let Message::Beat { number, echo, executed: theirs } = message {
-                detector.handle_beat(at, number, echo, &mut beats);
+                watch.handle_beat(at, number, echo);
                 *unexecuted = log_at.saturating_sub(theirs);
                 return;
             }
-            detector.handle_received(at, &mut beats);
+            watch.handle_received(at);
+            *says = Said::of(&message).or(says.take());
+            if let Message::GaveUp { state, reason } = message {
+                broken.get_or_insert_with(|| format!("the backup gave up: {state}: {reason}"));
+            }
             // The channel is being read: what is to be sent waits until after.
             let mut send = |m: &Message<'_>| {
                 let mut bytes = Vec::new();
@@ -400,7 +432,7 @@ impl Loop {
                 let _ = self.peer.send(&message);
             }
         }
-        received.is_err() || declared
+        received.is_err()
     }
 
     /// What is due between events: owed ACKs, progress, ended connections, beats.
@@ -422,14 +454,14 @@ impl Loop {
         if now >= self.closing_at {
             self.closing_at = now + CLOSING_EVERY;
             self.reap(node.nanos(), now);
+            if let Err(error) = self.make_room(node.nanos(), now) {
+                tracing::debug!("unfinished handshakes: {error}");
+            }
         }
-        let mut declared = false;
-        let peer = &mut self.peer;
-        let mut send = |m: &Message<'_>| {
-            let _ = peer.send(m);
-        };
-        let mut beats = Beats { peer: &mut send, executed: self.log_at, declared: &mut declared };
-        self.detector.handle_timeout(Nanos(node.nanos()), &mut beats);
+        let nanos = Nanos(node.nanos());
+        if let Some((number, echo)) = node.watch.handle_timeout(nanos) {
+            let _ = self.peer.send(&Message::Beat { number, echo, executed: self.log_at });
+        }
         let _ = self.peer.flush();
         let wants_write = self.peer.wants_write();
         if wants_write != self.watching_write {
@@ -437,14 +469,14 @@ impl Loop {
             let interest = if wants_write { Interest::Both } else { Interest::Read };
             let _ = node.poll.modify(&self.peer, PEER, interest);
         }
-        if declared {
+        if node.watch.verdict(nanos) == Some(Ground::Silent) {
             self.broken.get_or_insert_with(|| "the backup does not answer".into());
         }
     }
 
     fn deadline(&self, node: &Node<'_>) -> Instant {
         let now = Instant::now();
-        let beat = self.detector.next_deadline().map(|d| node.instant(d.0));
+        let beat = node.watch.next_deadline().map(|d| node.instant(d.0));
         let owed = self.owed.values().min().map(|at| *at + OWED_WAIT);
         let edge = node.edge.deadline();
         let log = (!self.conns.is_empty() || self.unattached.is_some()).then_some(now + TICK);
@@ -506,65 +538,44 @@ impl Loop {
         }
     }
 
-    /// Connections that are over in the kernel are over for everybody
-    /// (decision 15); their slots stay a while for late packets.
-    fn reap(&mut self, nanos: u64, now: Instant) {
-        let mut ids: Vec<ConnId> = self.ending.iter().copied().collect();
-        if now >= self.stray_at {
-            self.stray_at = now + STRAY_EVERY;
-            ids.extend(
-                self.conns
-                    .iter()
-                    .filter(|(_, c)| !c.ending && now - c.opened > STRAY_EVERY)
-                    .map(|(id, _)| *id),
-            );
-        }
-        let keys: Vec<ConnKey> =
-            ids.iter().filter_map(|id| self.conns.get(id)).map(|c| c.key).collect();
-        let Ok(states) = self.diag.states(&keys) else { return };
-        for (id, state) in ids.into_iter().zip(states) {
-            if matches!(state, None | Some(TcpState::TimeWait)) && self.is_over(id, now) {
-                self.let_go(id, nanos, now);
-            }
-        }
-        while self.linger.front().is_some_and(|(at, _)| now - *at > LINGER)
-            || self.linger.len() > self.linger_max
-        {
-            if let Some((_, id)) = self.linger.pop_front() {
-                let _ = self.gate.free(id);
+    /// What this member is by itself.
+    fn judge(&mut self, node: &mut Node<'_>) {
+        let (services, pid) = (&node.config.group.services, self.server.pid());
+        let missing = if self.unattached.is_some() {
+            Some("the server has not started yet")
+        } else {
+            self.services.missing(services, pid, Instant::now())
+        };
+        match missing {
+            None => node.judge_pair(),
+            Some(reason) => {
+                let remedy = "look at the server's log, and whether its addresses and ports are \
+                              those of `services`";
+                node.set_state(Role::Primary, State::Waiting, reason, remedy);
             }
         }
     }
 
-    /// Whether the kernel has been done with a connection long enough for the
-    /// client's last packets to have come round through the backup.
-    fn is_over(&mut self, id: ConnId, now: Instant) -> bool {
-        let Some(conn) = self.conns.get_mut(&id) else { return false };
-        let since = *conn.over.get_or_insert(now);
-        let paid = self.gate.slot(id).is_none_or(|slot| slot.owed_ack().is_none());
-        paid && now - since >= CLOSING_EVERY
-    }
-
-    fn let_go(&mut self, id: ConnId, nanos: u64, now: Instant) {
-        // Should the tap have lost the client's FIN, its repeat may be answered:
-        // there is nothing left that the backup would have to hold.
-        if let Some(slot) = self.gate.slot(id) {
-            self.gate.set_stable(id, slot.stable.plus(1));
+    /// Tells the backup what this member is by itself.
+    fn say(&mut self, node: &Node<'_>) {
+        let now = Instant::now();
+        if self.told.as_ref() != Some(node.own()) || now >= self.say_at {
+            self.say_at = now + SAY_EVERY;
+            self.told = Some(node.own().clone());
+            let peer = &mut self.peer;
+            node.own().tell(|message| drop(peer.send(message)));
         }
-        self.ending.remove(&id);
-        self.conns.remove(&id);
-        self.linger.push_back((now, id));
-        self.act(|machine, hands| machine.handle_gone(Nanos(nanos), id, hands));
     }
 
     fn report(&mut self, node: &mut Node<'_>) {
-        if self.unattached.is_none() {
-            node.judge_pair();
-        }
+        node.other_says.clone_from(&self.says);
+        self.judge(node);
+        node.report_lateness();
+        self.say(node);
         node.status.connections = self.conns.len() as u64;
         node.status.lag = Lag {
             frames: self.machine.frames_unconfirmed() as u64,
-            bytes: self.log_at - self.server.memory.head(),
+            bytes: self.log_at.saturating_sub(self.server.memory.head()),
             executed: self.unexecuted,
         };
         count(&mut node.status.counters, "gate", &self.gate.counters());
@@ -574,6 +585,7 @@ impl Loop {
             ("peeked_bytes", c.peeked),
             ("refused_full", c.refused_full),
             ("accepts_unknown", c.accepts_unknown),
+            ("handshakes_ended", self.half_open.ended),
         ];
         count(&mut node.status.counters, "log", &of);
     }

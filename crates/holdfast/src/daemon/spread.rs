@@ -1,6 +1,7 @@
 //! The daemons of a spread group: the edge, which redirects, and its host
 //! servers, which serve.
 
+mod announced;
 mod edge;
 mod health;
 mod host;

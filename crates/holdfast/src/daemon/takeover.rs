@@ -9,6 +9,7 @@ use super::member::{End, Node, RESTART_BOTH, mapped};
 use super::pairing::{no_rejoin, turn_away};
 use crate::channel::Listener;
 use crate::status::{Phases, Role, State, Takeover, rfc3339};
+use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::{listener, process};
 use holdfast_replica::Nanos;
 use holdfast_replica::promotion::{Probe, Promotion};
@@ -45,8 +46,11 @@ pub enum Cause {
     Alone,
 }
 
+/// Whatever it was that told of it.
+const STOPPED: &str = "the primary was stopped";
+
 impl Cause {
-    fn text(self) -> &'static str {
+    pub fn text(self) -> &'static str {
         match self {
             Self::ServerDied => "the primary's server died",
             Self::ChannelLost => "the primary's daemon died",
@@ -73,7 +77,8 @@ struct Edge {
 /// When the event loop or an interface fails.
 pub fn run(f: &mut Follower, node: &mut Node<'_>, cause: Cause) -> anyhow::Result<End> {
     let begun = Instant::now();
-    node.events.add("promote", cause.text());
+    let why = if f.was_stopped() { STOPPED } else { cause.text() };
+    node.events.add("promote", why);
     f.place.release();
     // The clients wait for what the replica has still to run. Without the
     // privilege it just takes its turn.
@@ -103,9 +108,10 @@ pub fn run(f: &mut Follower, node: &mut Node<'_>, cause: Cause) -> anyhow::Resul
     phases.probe = (settled - drained).saturating_sub(mender.spent).as_micros() as u64;
     go_live(f, node, &mut promotion, &mut mender, &mut phases)?;
     let _ = process::set_process_realtime(f.replica.pid(), None);
+    node.other_says = None;
     node.status.epoch += 1;
     node.status.last_takeover = Some(Takeover {
-        cause: cause.text().into(),
+        cause: why.into(),
         phases_us: phases,
         total_us: begun.elapsed().as_micros() as u64,
         connections: mender.sockets.len() as u64,
@@ -114,14 +120,27 @@ pub fn run(f: &mut Follower, node: &mut Node<'_>, cause: Cause) -> anyhow::Resul
     for error in &mender.errors {
         node.events.add("connection lost", error.clone());
     }
-    let reason =
-        format!("took over from {}: {}; there is no backup", node.other.name, cause.text());
+    let reason = format!("took over from {}: {why}; there is no backup", node.other.name);
     node.set_state(Role::Primary, State::Unprotected, &reason, RESTART_BOTH);
     serve(f, node, &mut mender)
 }
 
+/// Until it is over, a takeover protects nobody, and without the edge it cannot
+/// come about.
+pub fn report(node: &mut Node<'_>, cause: Cause) {
+    let (reason, remedy) = if node.edge.is_open() {
+        (format!("takes over: {}", cause.text()), "")
+    } else {
+        let remedy = "start the edge's daemon, or look at the way to it: nobody else may decide";
+        (format!("wants to take over: {}; the edge does not answer", cause.text()), remedy)
+    };
+    node.set_state(Role::Backup, State::Waiting, &reason, remedy);
+}
+
 fn ask(node: &mut Node<'_>, edge: &mut Edge) {
     let epoch = node.status.epoch + 1;
+    // An edge that was restarted does not know who is in step.
+    in_step(node, true);
     if node.edge.send(&Message::Promote { epoch }) {
         edge.asked = Some(Instant::now());
     }
@@ -129,18 +148,22 @@ fn ask(node: &mut Node<'_>, edge: &mut Edge) {
 }
 
 fn hear(node: &mut Node<'_>, edge: &mut Edge) {
+    let wanted = node.status.epoch + 1;
+    let mut waits = None;
     let opened = node.turn_edge(|message| match message {
-        Message::Granted { .. } => edge.granted = true,
-        Message::Refused { reason } => edge.refused = Some((*reason).to_owned()),
+        Message::Granted { epoch } => edge.granted |= *epoch == wanted,
+        // A full disk, say: nobody else speaks meanwhile, and nothing is lost.
+        Message::Refused { reason, again: true } => waits = Some((*reason).to_owned()),
+        Message::Refused { reason, .. } => edge.refused = Some((*reason).to_owned()),
         Message::Bounds { flows, last } => {
             edge.bounds.extend(flows);
             edge.bounds_last |= *last;
         }
         _ => {}
     });
-    if opened {
-        // An edge that was restarted does not know who is in step.
-        in_step(node, true);
+    if let Some(reason) = waits {
+        let reason = format!("the edge does not let this member take over yet: {reason}");
+        node.set_state(Role::Backup, State::Waiting, &reason, "look at the edge's status");
     }
     let again = opened || edge.asked.is_none_or(|at| at.elapsed() > ASK_EVERY);
     if again && !edge.granted && node.edge.is_open() {
@@ -159,7 +182,8 @@ fn drain(
     begun: Instant,
 ) -> anyhow::Result<Result<(), (State, String)>> {
     let mut peer_lost = cause != Cause::ServerDied;
-    f.begin_promotion(Nanos(node.nanos()), peer_lost);
+    f.begin_promotion(Nanos(node.nanos()), cause, peer_lost);
+    report(node, cause);
     f.watch_tap(node);
     let mut drain_done = None;
     loop {
@@ -215,7 +239,7 @@ fn settle(
         let nanos = Nanos(node.nanos());
         if !parked && f.replica.memory.mode() == mode::PARKED {
             parked = true;
-            let manifest = sockets::manifest(&f.replica);
+            let manifest = sockets::manifest(&f.replica.memory);
             promotion.handle_manifest(nanos, &manifest, &mut mender.on(&f.replica));
         }
         let mut out = mender.on(&f.replica);
@@ -295,10 +319,12 @@ fn go_live(
     phases: &mut Phases,
 ) -> anyhow::Result<()> {
     let begun = Instant::now();
+    let as_root = node.config.server.user.is_none();
     for l in f.replica.memory.listeners() {
         let address = &l.addr[..(l.addr_len as usize).min(l.addr.len())];
-        let revived =
-            f.replica.take_fd(l.fd).and_then(|fd| listener::revive(fd.as_fd(), address, l.backlog));
+        let revived = sockets::may_listen(address, &node.config.group.services, as_root)
+            .and_then(|()| f.replica.take_fd(l.fd))
+            .and_then(|fd| listener::revive(fd.as_fd(), address, l.backlog));
         if let Err(error) = revived {
             node.events.add("listener lost", format!("descriptor {}: {error}", l.fd));
         }
@@ -348,13 +374,16 @@ fn reinject(f: &mut Follower, node: &Node<'_>, promotion: &mut Promotion) {
 
 /// The survivor: the server speaks for itself; the daemon watches it.
 fn serve(f: &mut Follower, node: &mut Node<'_>, mender: &mut Mender) -> anyhow::Result<End> {
+    node.signs_by_tap = false;
     let nudge_until = Instant::now() + NUDGE_FOR;
     f.link.close(Instant::now());
     let _ = node.poll.remove(&f.replica.wake());
     // Only to tell a member that comes back how things are.
     let mut listener = Listener::bind(node.me.address, node.pair_identity()).ok();
     let mut answer_at = Instant::now();
+    let mut diag = DiagSocket::open().ok();
     let mut watching = mender.has_nudges();
+    let mut is_loose = false;
     if !watching {
         let _ = node.poll.remove(&f.tap.fd());
     }
@@ -367,7 +396,12 @@ fn serve(f: &mut Follower, node: &mut Node<'_>, mender: &mut Mender) -> anyhow::
         }
         if node.edge_due(tokens) {
             node.turn_edge(|_| {});
+            if let Some(diag) = &mut diag {
+                node.tell_vanished_by(diag);
+            }
         }
+        // No death of ours touches a server that speaks alone (decision 20).
+        is_loose = is_loose || f.replica.let_loose();
         // Not with every packet of the tap.
         let now = Instant::now();
         if let Some(listener) = listener.as_mut().filter(|_| now >= answer_at) {

@@ -139,10 +139,10 @@ impl<'a> TransitDaemon<'a> {
             self.expire(now);
             self.resume(now, ready.contains(&RECOVER))?;
             if ready.contains(&ADMIN) {
-                admin.serve(|request| self.answer(&request))?;
+                admin.serve(|request| self.answer(&request));
             }
             if ready.contains(&SIGNALS)
-                && let Some(signal) = signals.take()
+                && let Some(signal) = super::ending(signals)
             {
                 tracing::info!("signal {signal}: ending; flows stay on their strings without me");
                 return Ok(());
@@ -266,7 +266,7 @@ impl<'a> TransitDaemon<'a> {
             Request::Status => serde_json::to_value(self.status()).unwrap_or_default(),
             Request::Events { since } => self.events.answer(*since),
             Request::Show => self.show(),
-            Request::Fence => self.by_hand(true),
+            Request::Fence { .. } => self.by_hand(true),
             Request::Unfence => self.by_hand(false),
             Request::Trace(question) => self.trace(question),
             Request::Drain { .. } => refusal("strings are not drained; spread groups' hosts are"),

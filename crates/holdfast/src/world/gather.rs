@@ -2,6 +2,7 @@
 
 use super::{Hasher, Kind, Part, WorldError, libraries};
 use crate::config::{Config, Server};
+use holdfast_linux::limits;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -74,7 +75,7 @@ pub(super) fn parts(
     for (name, value) in &environment {
         parts.push(hasher.part(Kind::Variable, &name.to_string_lossy(), value.as_bytes()));
     }
-    for setting in settings(config) {
+    for setting in settings(config).into_iter().chain(places(config, shim)) {
         parts.push(hasher.part(Kind::Setting, &setting, b""));
     }
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -169,12 +170,23 @@ fn settings(config: &Config) -> Vec<String> {
         format!("connections_max = {}", config.group.connections_max),
         format!("services = {}", services.join(" ")),
         format!("ring_bytes = {}", config.server.ring_bytes),
+        format!("aslr = {}", config.server.aslr),
         format!("user = {}", config.server.user.as_deref().unwrap_or("")),
         format!(
             "directory = {}",
             config.server.directory.as_deref().unwrap_or(Path::new("")).display()
         ),
     ]
+}
+
+/// What decides where the kernel places a server whose addresses are not random:
+/// the length of what lies on its stack, and how far that may grow.
+fn places(config: &Config, shim: &Path) -> Vec<String> {
+    if config.server.aslr {
+        return Vec::new();
+    }
+    let stack = limits::stack_bytes().map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
+    vec![format!("shim = {}", shim.display()), format!("stack limit = {stack}")]
 }
 
 /// The flags of the first processor.

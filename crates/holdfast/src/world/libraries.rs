@@ -19,9 +19,11 @@ pub(super) fn of(
     environment: &BTreeMap<OsString, OsString>,
 ) -> Result<Vec<(String, PathBuf)>, WorldError> {
     let fail = |said: String| WorldError::Loader { loader: LOADER, program: program.into(), said };
+    // The kernel tells the loader the program's own place, which `$ORIGIN` means.
+    let place = program.canonicalize().map_err(|error| fail(error.to_string()))?;
     let ask = |what: &str| -> Result<Output, WorldError> {
         Command::new(LOADER)
-            .args([what.as_ref(), program.as_os_str()])
+            .args([what.as_ref(), place.as_os_str()])
             .env_clear()
             .envs(environment.get_key_value(OsStr::new(SEARCH_PATH)))
             .stdin(Stdio::null())
@@ -77,6 +79,31 @@ mod tests {
         assert_eq!(parse(listed), Ok(expected.to_vec()));
         assert_eq!(parse("\tlibnone.so.1 => not found\n"), Err("libnone.so.1".to_owned()));
         assert_eq!(parse("\tstatically linked\n"), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn libraries_beside_the_program_are_found_through_a_link_to_it() {
+        let folder = std::env::temp_dir().join(format!("holdfast-origin-{}", std::process::id()));
+        let (apart, library) = (folder.join("apart"), folder.join("libbeside.so"));
+        std::fs::create_dir_all(&apart).unwrap();
+        let cc = |source: &str, words: &[&str]| {
+            let path = folder.join("source.c");
+            std::fs::write(&path, source).unwrap();
+            let done = Command::new("cc").arg(&path).args(words).status().unwrap();
+            assert!(done.success());
+        };
+        let text = |path: &Path| path.display().to_string();
+        let program = folder.join("program");
+        let words = ["-o", &text(&program), &text(&library), "-Wl,-rpath,$ORIGIN"];
+        // Named without its folder, it is looked for.
+        let soname = "-Wl,-soname,libbeside.so";
+        cc("int beside(void) { return 0; }\n", &["-shared", soname, "-o", &text(&library)]);
+        cc("int beside(void); int main(void) { return beside(); }\n", &words);
+        let link = apart.join("program");
+        std::os::unix::fs::symlink(&program, &link).unwrap();
+        let found = of(&link, &BTreeMap::new()).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(found.iter().any(|(soname, _)| soname == "libbeside.so"), "{found:?}");
     }
 
     #[test]

@@ -223,6 +223,39 @@ fn a_flood_of_syns_harms_nobody() {
     });
 }
 
+/// A few hundred SYNs each second that nobody follows up fill the queue of a listener
+/// without SYN cookies within one. New clients get in all the same.
+#[test]
+fn new_clients_get_in_among_strangers_syns() {
+    const SYNS_PER_SECOND: u128 = 600;
+    const CLIENTS: usize = 10;
+    let _limit = limit();
+    let options = GroupOptions { heartbeat_ms: Some(150), ..GroupOptions::default() };
+    world::with_redis_and(&options, |testbed, group| {
+        testbed.host(Role::Edge).ip("route add 10.6.0.0/16 via 10.8.0.2\n").expect("a route");
+        let mut steady = on_client(testbed, || Redis::connect(redis_port()));
+        let flood = Worker::start(testbed.host(Role::Client), |wire| {
+            let (forger, start, mut sent) = (Forger::open(None), Instant::now(), 0);
+            while wire.should_go_on() {
+                while u128::from(sent) < start.elapsed().as_millis() * SYNS_PER_SECOND / 1000 {
+                    forger.send(from_anywhere(sent));
+                    sent += 1;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            sent
+        });
+        std::thread::sleep(Duration::from_secs(3));
+        let connects = |_: &usize| Redis::try_connect(redis_port(), Duration::from_secs(2)).is_ok();
+        let connected = on_client(testbed, || (0..CLIENTS).filter(connects).count());
+        steady.ping();
+        assert!(flood.stop() > 1500, "this was no flood");
+        assert_eq!(connected, CLIENTS);
+        let counters = group.status(Role::Primary).expect("an answer")["counters"].clone();
+        assert!(counters["log.handshakes_ended"].as_u64() > Some(500), "{counters}");
+    });
+}
+
 /// Two and a half KiB for each of the 32,768 connections of the default limit.
 const GROWTH_MAX_KIB: u64 = 80 << 10;
 

@@ -72,6 +72,11 @@ impl Redis {
         Ok(Self(BufReader::with_capacity(1 << 20, stream)))
     }
 
+    /// An answer that takes longer than `limit` will not come.
+    pub fn give_up_after(&mut self, limit: Duration) {
+        self.0.get_mut().set_read_timeout(Some(limit)).expect("a timeout");
+    }
+
     /// Sends a command and waits for nothing.
     pub fn send(&mut self, words: &[&[u8]]) {
         let mut out = format!("*{}\r\n", words.len()).into_bytes();

@@ -2,6 +2,7 @@
 //! a host, and send any.
 
 use holdfast_lab::testbed::Host;
+use holdfast_linux::frame::{FrameSender, Hop};
 use holdfast_linux::netns;
 use holdfast_linux::raw::RawSender;
 use holdfast_wire::packet::{Checksum, Flags, TcpPacket};
@@ -88,12 +89,21 @@ impl Listener {
 }
 
 /// Sends packets with our own time to live from a network namespace.
-pub struct Forger(RawSender);
+pub struct Forger {
+    raw: RawSender,
+    frames: FrameSender,
+}
 
 impl Forger {
     /// Opens it in the namespace of the calling thread; see [`RawSender::open`].
     pub fn open(mark: Option<u32>) -> Self {
-        Self(RawSender::open(mark).expect("raw sockets"))
+        let raw = RawSender::open(mark).expect("raw sockets");
+        Self { raw, frames: FrameSender::open().expect("packet sockets") }
+    }
+
+    /// Sends a packet as it stands, headers that no kernel would write included.
+    pub fn send_as_is(&mut self, hop: &Hop, l3: &[u8]) -> bool {
+        self.frames.send(hop, l3).is_ok()
     }
 
     /// Sends a packet, IP header first. That the kernel refuses some nonsense
@@ -104,7 +114,7 @@ impl Forger {
             Some(6) if l3.len() > 7 => l3[7] = OUR_TTL,
             _ => {}
         }
-        self.0.send(&l3).is_ok()
+        self.raw.send(&l3).is_ok()
     }
 }
 

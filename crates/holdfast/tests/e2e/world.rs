@@ -199,6 +199,12 @@ pub fn signal(pid: u32, name: &str) {
     assert!(status.expect("kill starts").success());
 }
 
+/// Whether a process runs no more; nobody may have asked yet what became of it.
+pub fn has_ended(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+}
+
 /// Waits until `ready` is true.
 ///
 /// # Panics

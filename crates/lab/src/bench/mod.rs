@@ -6,6 +6,7 @@ mod check;
 mod codec;
 mod concurrency;
 mod emulator;
+mod false_alarms;
 pub(crate) mod faults;
 mod latency;
 mod ns3;
@@ -34,6 +35,8 @@ pub enum BenchCommand {
     Takeover(takeover::TakeoverArgs),
     /// A takeover with many connections: how long, and how much memory?
     Promotion(promotion::PromotionArgs),
+    /// How often a healthy primary is replaced, idle and busy, and how fast a dead one.
+    FalseAlarms(false_alarms::FalseAlarmArgs),
     /// Bytes and requests per second, protected and clean.
     Throughput(throughput::ThroughputArgs),
     /// Round trips and handshakes, protected and clean.
@@ -73,6 +76,11 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
             let report = promotion::run(&args)?;
             show(args.json, &report, promotion::PromotionReport::print)?;
             Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        BenchCommand::FalseAlarms(args) => {
+            let report = false_alarms::run(&args)?;
+            show(args.json, &report, false_alarms::FalseAlarmReport::print)?;
+            Ok(ExitCode::SUCCESS)
         }
         BenchCommand::Throughput(args) => {
             let report = throughput::run(&args)?;

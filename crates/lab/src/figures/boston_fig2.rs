@@ -63,6 +63,7 @@ fn checks() -> Vec<Check> {
     let value = |what, cells, alpha, rate, expected: f64| {
         let ours = equation_2(cells, alpha, rate);
         Check::new(what, "(equation 2)", ours, (0.999 * expected, 1.001 * expected))
+            .stating(expected)
     };
     vec![
         Check::new(

@@ -32,12 +32,13 @@ fn draw(context: &Context) -> Drawn {
     let between =
         dots.iter().filter(|dot| !dot.recovery && dot.is_delayed(0.602) && dot.is_between());
     let checks = vec![
-        Check::new("raw, longest at 3 s, s", "less than 5.3", at_3, (5.0, 5.5)),
+        Check::new("raw, longest at 3 s, s", "less than 5.3", at_3, (5.0, 5.5))
+            .because("The paper gives a bound, and ours lies 0.1 s above it."),
         Check::new("raw, longest at 5 s, s", "11.2", at_5, (11.1, 11.6)),
         Check::new("HALR, longest less the failover time, spread, s", "grows linearly", spread, (0.0, 0.3)),
         Check::new("raw dots within the model's lines", "close agreement", share_inside(delayed(false), &both, SLACK_S), (0.97, 1.0)),
         Check::new("HALR dots within the model's lines", "close agreement", share_inside(delayed(true), &both, SLACK_S), (0.97, 1.0)),
-        Check::new("raw dots whose SYN-ACK was lost, within the lines", "not told apart", share_inside(between, &both, SLACK_S), (0.0, 1.0))
+        Check::unsaid("raw dots whose SYN-ACK was lost, within the lines", "(not told apart)", share_inside(between, &both, SLACK_S))
             .because("The model knows lost SYNs and lost data only; the SYN-ACK is lost a little before the outage and waits as a SYN does."),
     ];
     Drawn { checks, ..drawn(FIGURE.title, &dots, &both, None) }

@@ -30,6 +30,7 @@ mod fig25;
 mod fig26;
 mod report;
 mod run;
+mod said;
 mod short;
 mod sweep_failover;
 mod sweep_nodes;
@@ -44,7 +45,8 @@ mod tests;
 
 pub use context::Context;
 pub use report::ReportArgs;
-pub use run::{ListArgs, RunArgs, list, report, run};
+pub use run::{ListArgs, NoFigure, RunArgs, list, report, run};
+pub use said::{EQUAL_PERCENT, Said};
 
 use crate::plot::Chart;
 use serde::Serialize;
@@ -158,17 +160,31 @@ pub struct Check {
     pub paper: String,
     /// Ours.
     pub ours: f64,
-    /// Which values agree with the paper.
+    /// What its words say of a number.
+    pub said: Said,
+    /// Values that go the paper's way, if they are not equal.
     pub accepted: (f64, f64),
     /// Why ours differs, or where the limits come from.
     pub note: String,
 }
 
 impl Check {
-    /// A number that agrees within limits.
+    /// A number of which the paper says something.
     pub fn new(what: &str, paper: &str, ours: f64, accepted: (f64, f64)) -> Self {
-        let (what, paper) = (what.to_owned(), paper.to_owned());
-        Self { what, paper, ours, accepted, note: String::new() }
+        let (what, said, paper) = (what.to_owned(), Said::of(paper), paper.to_owned());
+        Self { what, paper, ours, said, accepted, note: String::new() }
+    }
+
+    /// A number of which the paper says nothing; the words are ours.
+    pub fn unsaid(what: &str, words: &str, ours: f64) -> Self {
+        let anything = (f64::NEG_INFINITY, f64::INFINITY);
+        Self { said: Said::Nothing, ..Self::new(what, words, ours, anything) }
+    }
+
+    /// Where the number stands elsewhere in the paper's words, or follows from them.
+    #[must_use]
+    pub fn stating(self, number: f64) -> Self {
+        Self { said: Said::Number(number, number), ..self }
     }
 
     /// With a reason.
@@ -180,12 +196,16 @@ impl Check {
 
 /// What a comparison led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Within the limits.
-    Agrees,
-    /// Not.
+    /// The paper's number, within [`EQUAL_PERCENT`].
+    Equal,
+    /// Not equal, or the paper gives no number; but what it says holds.
+    SameDirection,
+    /// Neither.
     Differs,
+    /// The paper says nothing of it.
+    NoNumber,
 }
 
 /// A check over all seeds.
@@ -199,9 +219,13 @@ pub struct Finding {
     pub ours: f64,
     /// Half the width of its 95 % confidence interval; 0 with one seed.
     pub plus_minus: f64,
-    /// Does it agree?
+    /// How far the mean is from the paper's number, per cent of it.
+    pub deviation_percent: Option<f64>,
+    /// Values that go the paper's way; none where it says nothing.
+    pub accepted: Option<(f64, f64)>,
+    /// How it compares.
     pub verdict: Verdict,
-    /// Would any other value of the interval lead to the same verdict?
+    /// Would both ends of the interval lead to the same verdict?
     pub is_certain: bool,
     /// Why, if not; or where the limits come from.
     pub note: String,
@@ -239,17 +263,18 @@ impl Finding {
         let mean = values.iter().sum::<f64>() / count;
         let squares: f64 = values.iter().map(|it| (it - mean).powi(2)).sum();
         let deviation = (squares / (count - 1.0).max(1.0)).sqrt();
-        let (low, high) = check.accepted;
-        let agrees = (low..=high).contains(&mean);
         let plus_minus = student(values.len()) * deviation / count.sqrt();
-        let crosses = |limit: f64| (mean - limit).abs() < plus_minus;
+        let judge = |value| check.said.judge(value, check.accepted);
+        let verdict = judge(mean);
         Self {
             what: check.what.clone(),
             paper: check.paper.clone(),
             ours: mean,
             plus_minus,
-            verdict: if agrees { Verdict::Agrees } else { Verdict::Differs },
-            is_certain: !crosses(low) && !crosses(high),
+            deviation_percent: check.said.deviation_percent(mean),
+            accepted: (check.said != Said::Nothing).then_some(check.accepted),
+            verdict,
+            is_certain: [mean - plus_minus, mean + plus_minus].map(judge) == [verdict; 2],
             note: check.note.clone(),
         }
     }

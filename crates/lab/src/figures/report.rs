@@ -1,5 +1,6 @@
 //! All figures on one page that needs nothing else.
 
+use super::run::headline;
 use super::{Finished, Verdict};
 use crate::BUILD;
 use crate::plot::{escape, stacked};
@@ -25,15 +26,13 @@ pub struct ReportArgs {
 const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:900px;margin:2em auto;padding:0 1em;color:#222}\
     table{border-collapse:collapse;margin:.6em 0 1.6em;width:100%}\
     td,th{padding:.25em .6em;border-bottom:1px solid #ddd;text-align:left;vertical-align:top}\
-    td.n{text-align:right;white-space:nowrap}.agrees{color:#00704f}.differs{color:#b00020;font-weight:bold}\
+    td.n{text-align:right;white-space:nowrap}.equal{color:#00704f}.same{color:#2a6f97}.unsaid{color:#888}.differs{color:#b00020;font-weight:bold}\
     small{color:#666}svg{max-width:100%;height:auto}h2{margin-top:2em;border-top:2px solid #eee;padding-top:1em}\
     nav{columns:2}code{background:#f4f4f4;padding:0 .3em}";
 
 /// The page.
 #[must_use]
 pub fn page(finished: &[Finished], seeds: Option<u64>) -> String {
-    let findings = || finished.iter().flat_map(|it| &it.findings);
-    let agree = findings().filter(|it| it.verdict == Verdict::Agrees).count();
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\">\
@@ -41,9 +40,10 @@ pub fn page(finished: &[Finished], seeds: Option<u64>) -> String {
          <h1>HALR, PFRC and TCP Boston, simulated</h1>\n\
          <p>Local recovery and rate control at the edge of a cluster that fails over: the figures of \
          the thesis, simulated with the machines of <code>crates/edge</code> and the one-way TCPs of \
-         ns-2; then TCP Boston's, simulated cell by cell. <b>{agree} of {} numbers agree</b> with the papers; the others say why not. \
-         Version {}, {}.</p>\n<nav>",
-        findings().count(),
+         ns-2; then TCP Boston's, simulated cell by cell. <b>{}.</b> \
+         “Same way” are the values with which what the paper says would still hold; where a number is \
+         not equal, “apart” says by how much. Version {}, {}.</p>\n<nav>",
+        headline(finished),
         BUILD,
         match seeds {
             Some(1) => "1 seed".to_owned(),
@@ -76,19 +76,27 @@ fn section(html: &mut String, it: &Finished) {
     let (id, title) = (it.figure.id, escape(it.figure.title));
     let _ = writeln!(html, "<h2 id=\"{id}\">{id}: {title}</h2>");
     html.push_str(&stacked(&it.drawn.charts));
-    html.push_str("<table><tr><th><th>paper says<th>we get<th>verdict</tr>\n");
+    html.push_str("<table><tr><th><th>paper says<th>we get<th>apart<th>same way<th>verdict</tr>\n");
     for finding in &it.findings {
-        let class = if finding.verdict == Verdict::Agrees { "agrees" } else { "differs" };
+        let class = match finding.verdict {
+            Verdict::Equal => "equal",
+            Verdict::SameDirection => "same",
+            Verdict::Differs => "differs",
+            Verdict::NoNumber => "unsaid",
+        };
         let note = match finding.note.as_str() {
             "" => String::new(),
             note => format!("<br><small>{}</small>", escape(note)),
         };
         let _ = writeln!(
             html,
-            "<tr><td>{}{note}<td>{}<td class=\"n\">{}<td class=\"{class}\">{}</tr>",
+            "<tr><td>{}{note}<td>{}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}\
+             <td class=\"{class}\">{}</tr>",
             escape(&finding.what),
             escape(&finding.paper),
             finding.ours(),
+            finding.apart(),
+            finding.limits(),
             finding.verdict()
         );
     }

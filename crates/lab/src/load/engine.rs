@@ -6,7 +6,7 @@ use super::fault::Trigger;
 use super::talk::{Part, Talk};
 use super::{Quantiles, Report, Spec, Workload};
 use anyhow::{Context as _, Result, bail};
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
 
@@ -22,6 +22,9 @@ const TICK_NS: u64 = 1_000_000;
 
 /// Without progress for this long a connection hangs, ns.
 const HANG_NS: u64 = 10_000_000_000;
+
+/// How often a load without a duration looks whether it is to end, ns.
+const LOOK_EVERY_NS: u64 = 20_000_000;
 
 /// Longer times are counted as this, ns.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
@@ -47,6 +50,7 @@ pub(super) struct Engine<'a> {
     ready_ns: u64,
     stop_ns: u64,
     own_pause_ns: u64,
+    look_ns: u64,
     retransmits_before: u64,
 }
 
@@ -75,6 +79,7 @@ impl<'a> Engine<'a> {
             ready_ns: 0,
             stop_ns: 0,
             own_pause_ns: 0,
+            look_ns: 0,
             retransmits_before: retransmits(),
         })
     }
@@ -176,7 +181,8 @@ impl<'a> Engine<'a> {
                 }
                 // Without a living connection the moment of a fault never comes.
                 let all_done = self.connections.iter().all(|it| it.state == State::Done);
-                if all_done || self.end_ns().is_some_and(|end_ns| now_ns >= end_ns) {
+                let over = self.end_ns().is_some_and(|end_ns| now_ns >= end_ns);
+                if all_done || over || self.is_told_to_end(now_ns) {
                     self.stop(now_ns);
                 }
             }
@@ -219,8 +225,24 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
+    /// A load without a duration ends with its input, or with its first failure.
+    fn is_told_to_end(&mut self, now_ns: u64) -> bool {
+        if self.spec.duration_ms > 0 || now_ns < self.look_ns {
+            return false;
+        }
+        self.look_ns = now_ns + LOOK_EVERY_NS;
+        let input = std::io::stdin();
+        let mut ends = [PollFd::new(&input, PollFlags::IN)];
+        let ended = poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        ended.is_ok_and(|count| count > 0)
+            || self.connections.iter().any(|it| it.report.error.is_some())
+    }
+
     /// When to stop asking, once it is known.
     fn end_ns(&self) -> Option<u64> {
+        if self.spec.duration_ms == 0 {
+            return None;
+        }
         let from_ns = match self.trigger {
             Some(_) => self.common.fault_ns?,
             None => self.ready_ns,

@@ -138,7 +138,7 @@ pub struct Spec {
     /// Who connects.
     pub groups: Vec<Group>,
     /// How long it runs after all connections work and, if there is a fault,
-    /// after the fault, ms.
+    /// after the fault, ms. 0: until [`Run::finish`] ends it, or a connection fails.
     pub duration_ms: u64,
     /// TCP congestion control of the client's sockets.
     pub congestion: Option<String>,
@@ -265,7 +265,8 @@ impl Run {
         let child = host
             .network_command(crate::own_binary()?)
             .args(["lab", LOAD_COMMAND, &serde_json::to_string(spec)?])
-            .stdin(Stdio::null())
+            // Its end tells a load without a duration to stop.
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start the load")?;
@@ -278,11 +279,17 @@ impl Run {
     /// When the load could not begin its work, for example because the server
     /// refused its first connection.
     pub fn finish(mut self) -> Result<Report> {
+        drop(self.0.stdin.take());
         let stdout = self.0.stdout.take().context("the load's output is taken")?;
         let text = std::io::read_to_string(stdout)?;
         let status = self.0.wait()?;
         ensure!(status.success(), "the load ended with {status}");
         serde_json::from_str(&text).context("the load's report is not a report")
+    }
+
+    /// Whether it has stopped by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.0.try_wait().is_ok_and(|status| status.is_some())
     }
 
     /// The pid of the load.

@@ -12,7 +12,7 @@ use holdfast_sim::net::dumbbell::Dumbbell;
 use holdfast_sim::net::link::{LinkSpec, QueueLimit};
 use holdfast_sim::net::loss::LossModel;
 use holdfast_sim::net::scenario::{CutAt, FlowSpec, OutageSpec, StringSpec, SwitchSpec};
-use holdfast_sim::tcp::{Congestion, Profile};
+use holdfast_sim::tcp::{Congestion, Profile, Stack};
 use std::collections::BTreeMap;
 
 /// Flows of one scenario.
@@ -360,6 +360,10 @@ fn profile(table: &ProfileTable) -> Result<Profile, FileError> {
     let mut it = base(table.base.as_deref().unwrap_or("ns2"), &BTreeMap::new())?;
     if let Some(name) = &table.congestion {
         it.congestion = congestion(name)?;
+        let is_told_apart = matches!(it.congestion, Congestion::NewReno | Congestion::Cubic);
+        if it.stack == Stack::TwoWay && !is_told_apart {
+            return Err(FileError::Alike(name.clone()));
+        }
         it.sack |= it.congestion == Congestion::Sack;
     }
     macro_rules! set {

@@ -1,7 +1,8 @@
 //! The packets of a simulated link as pcapng, with headers and checksums that
 //! Wireshark accepts. Payload bytes are zeros.
 
-use anyhow::{Context as _, Result, bail};
+use super::FileError;
+use anyhow::{Context as _, Result};
 use holdfast_sim::net::packet::{Kind, Packet};
 use holdfast_sim::net::{Network, Scenario, Tap};
 use holdfast_sim::tcp::Profile;
@@ -44,12 +45,12 @@ impl Capture {
     /// When there is no such link or the file cannot be written.
     pub fn write(&self, scenario: &Scenario) -> Result<()> {
         if self.link as usize >= scenario.links.len() {
-            bail!("there is no link {}; there are {}", self.link, scenario.links.len());
+            return Err(FileError::NoLink { link: self.link, links: scenario.links.len() }.into());
         }
         let shown = self.path.display();
         let file = File::create(&self.path).with_context(|| format!("cannot write {shown}"))?;
         let mut writer = Writer::new(BufWriter::new(file), self.link, scenario)?;
-        let _ = Network::new(scenario)?.with_tap(&mut writer).run();
+        let _ = Network::new(scenario).map_err(FileError::from)?.with_tap(&mut writer).run();
         writer.finish().with_context(|| format!("cannot write {shown}"))
     }
 }
@@ -142,7 +143,6 @@ fn segment<'a>(packet: &Packet, profile: &Profile) -> TcpSegment<'a> {
         Kind::Data if packet.push => Flags::ACK | Flags::PSH,
         Kind::Data | Kind::Ack => Flags::ACK,
     };
-    let window = (u64::from(packet.window) * u64::from(profile.mss_bytes)) >> WINDOW_SCALE;
     TcpSegment {
         key,
         to_client: !packet.is_forward(),
@@ -153,8 +153,19 @@ fn segment<'a>(packet: &Packet, profile: &Profile) -> TcpSegment<'a> {
         },
         ack: if packet.is_forward() { SeqNo(u32::from(data)) } else { bytes(packet.ack) },
         flags,
-        window: window.min(65_535) as u16,
+        window: window(packet, profile),
         options,
         payload: if data { &PAYLOAD[..profile.mss_bytes as usize] } else { &[] },
     }
+}
+
+/// The receiver's window is simulated where it matters, in acknowledgements of
+/// data. Elsewhere it is what the profile begins with: nothing flows into the
+/// simulated client, and a window of 0 would say that it cannot take anything.
+fn window(packet: &Packet, profile: &Profile) -> u16 {
+    let segments = if packet.kind == Kind::Ack { packet.window } else { profile.window_segments };
+    let bytes = u64::from(segments) * u64::from(profile.mss_bytes);
+    // The handshake's windows are not scaled (RFC 7323 §2.2).
+    let is_scaled = !matches!(packet.kind, Kind::Syn | Kind::SynAck);
+    (if is_scaled { bytes >> WINDOW_SCALE } else { bytes }).min(65_535) as u16
 }

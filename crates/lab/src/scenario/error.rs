@@ -55,6 +55,35 @@ pub enum FileError {
         /// How many there may be.
         limit: usize,
     },
+    /// A list of values without any.
+    #[error("the sweep of {0:?} has no values; name at least one, or remove the line")]
+    Empty(String),
+    /// Congestion controls between which a kind of TCP does not tell.
+    #[error(
+        "a two-way TCP (base \"ns3\" or \"modern\") moves its window as \"newreno\" or as \"cubic\", \
+         and {0:?} would be the same as \"newreno\"; write one of the two, and for selective \
+         acknowledgements sack = true or false"
+    )]
+    Alike(String),
+    /// A combination that does not exist.
+    #[error("there is no combination {point}; there are {points}, from 0 on")]
+    Point {
+        /// Which was asked for.
+        point: usize,
+        /// How many there are.
+        points: usize,
+    },
+    /// A capture of many.
+    #[error("a capture is of one combination; choose it with --point")]
+    ManyCaptured,
+    /// A link that the scenario does not have.
+    #[error("there is no link {link}; there are {links}, from 0 on")]
+    NoLink {
+        /// Which was asked for.
+        link: u32,
+        /// How many there are.
+        links: usize,
+    },
     /// What the simulator refuses.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),

@@ -22,7 +22,7 @@ pub use sweep::Sweep;
 
 use crate::bench::progress;
 use crate::parallel;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::Args;
 use holdfast_sim::net::{Network, Scenario};
 use output::{FlowRow, Header, PointRow, csv_file, write_flows};
@@ -119,7 +119,7 @@ pub fn sim(args: &SimArgs) -> Result<ExitCode> {
     }
     if let Some(capture) = &args.capture {
         if points.len() != 1 {
-            bail!("a capture is of one combination; choose it with --point");
+            return Err(FileError::ManyCaptured.into());
         }
         let scenario = with_seed(build(&sweep.file(points[0])?)?, args.seed);
         capture.write(&scenario)?;
@@ -139,7 +139,7 @@ pub fn sim(args: &SimArgs) -> Result<ExitCode> {
 fn chosen(args: &SimArgs, points: usize) -> Result<Vec<usize>> {
     match args.point {
         Some(point) if point < points => Ok(vec![point]),
-        Some(point) => bail!("there is no combination {point}; there are {points}, from 0 on"),
+        Some(point) => Err(FileError::Point { point, points }.into()),
         None => Ok((0..points).filter(|it| it % args.shard.of == args.shard.number - 1).collect()),
     }
 }
@@ -174,7 +174,7 @@ fn run(args: &SimArgs, sweep: &Sweep, points: &[usize]) -> Result<Results> {
             outcome
         });
         for (job, outcome) in jobs.iter().zip(outcomes) {
-            let outcome = outcome?;
+            let outcome = outcome.map_err(FileError::from)?;
             results.rows.push(PointRow::new(job.point, job.seed, sweep, &job.scenario, &outcome));
             if args.flows.is_some() {
                 results.flows.extend(FlowRow::all(job.point, job.seed, &outcome));

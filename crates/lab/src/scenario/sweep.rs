@@ -27,6 +27,10 @@ impl Sweep {
         let file: File = toml::from_str(text).map_err(|it| FileError::Syntax(it.to_string()))?;
         let value: Value = toml::from_str(text).map_err(|it| FileError::Syntax(it.to_string()))?;
         let axes: Vec<_> = file.sweep.into_iter().collect();
+        if let Some((name, _)) = axes.iter().find(|axis: &&(String, Vec<Value>)| axis.1.is_empty())
+        {
+            return Err(FileError::Empty(name.clone()));
+        }
         let points = axes.iter().try_fold(1usize, |all, axis| all.checked_mul(axis.1.len()));
         at_most("points of the sweep", points.unwrap_or(usize::MAX), POINTS_MAX)?;
         Ok(Self { value, axes })

@@ -182,6 +182,25 @@ fn a_series_holds_every_byte_and_the_queue() {
     assert!(rows.iter().any(|row| row[5] > 0.0));
 }
 
+#[test]
+fn a_sweep_without_values_and_two_names_for_one_thing_are_mistakes() {
+    let with = |from: &'static str, to: String| error(move |text| text.replacen(from, &to, 1));
+    let said = with("[sweep]", "[sweep]\nend = []".to_owned());
+    assert!(said.contains("the sweep of \"end\" has no values"), "{said}");
+    for name in ["reno", "sack", "vegas"] {
+        let said = with("congestion = \"newreno\"", format!("congestion = {name:?}"));
+        assert!(said.contains("would be the same as \"newreno\""), "{name}: {said}");
+        // ns-2's one-way agents tell them apart.
+        let links = FILE.split("[profile.web]").next().unwrap_or_default();
+        let one_way = format!(
+            "{links}[profile.web]\nbase = \"ns2\"\ncongestion = {name:?}\n\
+             [[flow]]\nfrom = \"S\"\nto = \"D\"\nsegments = 9\nprofile = \"web\"\n"
+        );
+        let sweep = Sweep::parse(&one_way).unwrap();
+        assert!(build(&sweep.file(0).unwrap()).is_ok(), "{name}");
+    }
+}
+
 /// What passes a link, as pcapng.
 fn captured(scenario: &Scenario, link: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -206,6 +225,7 @@ fn a_capture_is_valid_packets() {
             let captured = u32::from_le_bytes(block[20..24].try_into().unwrap()) as usize;
             let packet = TcpPacket::parse(&block[28..28 + captured], Checksum::Verify).unwrap();
             packets += 1;
+            assert_ne!(packet.window, 0, "a window of 0 says that nothing can be taken");
             assert!(packet.payload.len() == 1448 || packets <= 4);
         }
         rest = after;

@@ -2,7 +2,7 @@
 
 use super::host::DISK;
 use super::ours::GroupOptions;
-use super::server::Recipe;
+use super::server::{Program, Recipe};
 use super::topology::addresses;
 use super::{Role, Testbed, interface};
 use std::fmt::Write as _;
@@ -36,20 +36,27 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         (addresses::PRIMARY, addresses::BACKUP)
     };
     let port = config.recipe.program.port();
+    // What a group serves, its server must listen at.
+    let services = match config.recipe.program {
+        // They listen to IPv4 only.
+        Program::Bird | Program::Tinyproxy => format!("\"{}:{port}\"", addresses::SERVICE_V4),
+        _ => {
+            format!("\"{}:{port}\", \"[{}]:{port}\"", addresses::SERVICE_V4, addresses::SERVICE_V6)
+        }
+    };
     let run_dir = config.run_dir.display();
     let setting = |name: &str, value: Option<u64>| {
         value.map_or_else(String::new, |value| format!("{name} = {value}\n"))
     };
     let settings = setting("heartbeat_ms", config.options.heartbeat_ms)
         + &setting("connections_max", config.options.connections_max.map(u64::from));
+    let flows_max = setting("flows_max", config.options.flows_max.map(u64::from));
     let mut out = format!(
-        "[group]\nname = \"demo\"\nkey_file = \"{}\"\nservices = [\"{}:{port}\", \"[{}]:{port}\"]\n\
+        "[group]\nname = \"demo\"\nkey_file = \"{}\"\nservices = [{services}]\n\
          run_dir = \"{run_dir}\"\n{settings}\n\
          [edge]\nlisten = \"{}:7700\"\nclients = [\"{}\"]\nl3 = \"{}\"\n\
-         state_file = \"{}/edge.state\"\nfirst = \"{PRIMARY_NAME}\"\n",
+         state_file = \"{}/edge.state\"\nfirst = \"{PRIMARY_NAME}\"\n{flows_max}",
         config.key_file.display(),
-        addresses::SERVICE_V4,
-        addresses::SERVICE_V6,
         addresses::EDGE,
         interface::EDGE_CLIENT,
         interface::EDGE_BRIDGE,

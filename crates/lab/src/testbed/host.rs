@@ -43,6 +43,9 @@ impl Role {
     }
 }
 
+/// What a host's own disk holds, bytes: a test can fill it.
+const DISK_BYTES: u64 = 16 << 20;
+
 /// Where a host has its own disk, in its directory.
 pub(super) const DISK: &str = "disk";
 
@@ -68,7 +71,7 @@ impl Host {
         // machine's disk is busy with shall not show in a takeover.
         let script = format!(
             "mount -t sysfs sysfs /sys; mount -t bpf bpf /sys/fs/bpf; \
-             mount --bind '{}' '{host}'; mkdir '{host}/{DISK}'; mount -t tmpfs disk '{host}/{DISK}'; \
+             mount --bind '{}' '{host}'; mkdir '{host}/{DISK}'; mount -t tmpfs -o size={DISK_BYTES} disk '{host}/{DISK}'; \
              hostname '{id}-{name}'; ip link set lo up; echo ready; exec sleep infinity",
             outside.display(),
             host = inside.display(),
@@ -118,7 +121,7 @@ impl Host {
         let own = namespace(self.holder);
         let all = std::fs::read_dir("/proc").context("cannot read /proc")?;
         let pids = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        Ok(pids.filter(|&pid| pid != self.holder && namespace(pid) == own).collect())
+        Ok(pids.filter(|&pid| pid != self.holder && namespace(pid) == own && lives(pid)).collect())
     }
 
     /// Its private directory, as seen from outside.
@@ -172,6 +175,13 @@ impl Host {
     pub fn interface_flags(&self, interface: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root/sys/class/net/{interface}/flags", self.holder))
     }
+}
+
+/// Whether a process has more than an entry in the table: nobody waits for the
+/// orphans of a host.
+fn lives(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 impl Drop for Host {

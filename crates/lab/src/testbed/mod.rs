@@ -121,6 +121,15 @@ impl Testbed {
         &self.id
     }
 
+    /// Where a host has its own disk, as seen from outside.
+    pub fn disk(&self, role: Role) -> PathBuf {
+        let holder = self.host(role).holder();
+        let inside = self.host(role).inside().join(host::DISK);
+        Path::new("/proc")
+            .join(format!("{holder}/root"))
+            .join(inside.strip_prefix("/").unwrap_or(&inside))
+    }
+
     /// The directory that is removed with the testbed.
     pub fn directory(&self) -> &Path {
         &self.directory

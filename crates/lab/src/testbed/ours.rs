@@ -6,12 +6,15 @@ use super::server::{Recipe, listens};
 use super::{Role, Testbed};
 use crate::command::{descendants_running, wait_for};
 use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+pub use rustix::process::Signal;
 
 /// How long a group may take until it protects.
 const PROTECT_LIMIT: Duration = Duration::from_secs(15);
@@ -19,8 +22,18 @@ const PROTECT_LIMIT: Duration = Duration::from_secs(15);
 /// How long a member may take to start its server.
 const SERVER_LIMIT: Duration = Duration::from_secs(2);
 
+/// How long a daemon may take to end once it was told to.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
 /// A daemon that does not answer within this many seconds has not answered.
 const ANSWER_LIMIT_S: &str = "5";
+
+/// A verb that does something has done it after this many seconds.
+const VERB_LIMIT_S: &str = "20";
+
+/// How often `nsenter` is told to go on: it may stop a moment after its child has
+/// gone on.
+const STARTER_LOOKS: u32 = 5;
 
 /// How often status is asked while waiting.
 const STATUS_INTERVAL: Duration = Duration::from_millis(20);
@@ -38,6 +51,13 @@ pub struct GroupOptions {
     pub heartbeat_ms: Option<u64>,
     /// Connections protected at once; without it, the default.
     pub connections_max: Option<u32>,
+    /// Connections that the edge follows at once; without it, the default.
+    pub flows_max: Option<u32>,
+    /// How many open files the daemons are started with, as `ulimit -Sn` says;
+    /// without it, as many as the lab has.
+    pub open_files_soft: Option<u64>,
+    /// Variables of the edge's daemon.
+    pub edge_env: Vec<(String, String)>,
 }
 
 /// Three running daemons and their server.
@@ -45,8 +65,12 @@ pub struct Group<'a> {
     testbed: &'a Testbed,
     recipe: Recipe,
     config: PathBuf,
+    options: GroupOptions,
     daemons: Vec<(Role, Child)>,
 }
+
+/// The two members.
+pub const MEMBERS: [Role; 2] = [Role::Primary, Role::Backup];
 
 impl<'a> Group<'a> {
     /// Starts the edge and both members, and waits until the group protects and
@@ -81,15 +105,20 @@ impl<'a> Group<'a> {
             options,
         };
         let text = config::text(testbed, &group);
-        let mut group = Self { testbed, recipe: recipe.clone(), config, daemons: Vec::new() };
+        let mut group = Self {
+            testbed,
+            recipe: recipe.clone(),
+            config,
+            options: options.clone(),
+            daemons: Vec::new(),
+        };
         for role in [Role::Edge, Role::Primary, Role::Backup] {
             let outside = testbed.host(role).outside();
             fs::create_dir_all(outside.join("run"))?;
             fs::write(outside.join("holdfast.toml"), &text)?;
             fs::write(outside.join("group.key"), &key)?;
             fs::set_permissions(outside.join("group.key"), fs::Permissions::from_mode(0o600))?;
-            let child = group.spawn(role, options)?;
-            group.daemons.push((role, child));
+            group.start_daemon(role)?;
         }
         Ok(group)
     }
@@ -99,35 +128,136 @@ impl<'a> Group<'a> {
     /// # Errors
     /// When it does not end, or cannot be started.
     pub fn restart(&mut self, role: Role) -> Result<()> {
-        let daemon = self.daemons.iter_mut().find(|daemon| daemon.0 == role);
-        let daemon = &mut daemon.context("no daemon on this host")?.1;
-        let ended = || daemon.try_wait().ok().flatten();
-        wait_for("the end of a daemon", PROTECT_LIMIT, ended)?;
-        let child = self.spawn(role, &GroupOptions::default())?;
-        self.daemons.retain(|daemon| daemon.0 != role);
+        self.wait_ended(role, PROTECT_LIMIT)?;
+        self.start_daemon(role)
+    }
+
+    /// Starts a daemon that does not run.
+    ///
+    /// # Errors
+    /// When it runs already, or cannot be started.
+    pub fn start_daemon(&mut self, role: Role) -> Result<()> {
+        ensure!(!self.has_daemon(role), "the {} daemon runs already", role.name());
+        let child = self.spawn(role)?;
         self.daemons.push((role, child));
         Ok(())
     }
 
-    fn spawn(&self, role: Role, options: &GroupOptions) -> Result<Child> {
+    /// Sends a signal to a daemon and waits until it has ended.
+    ///
+    /// # Errors
+    /// When it does not run, or does not end in time.
+    pub fn stop_daemon(&mut self, role: Role, signal: Signal) -> Result<()> {
+        self.signal_daemon(role, signal)?;
+        self.wait_ended(role, END_LIMIT)
+    }
+
+    /// Sends a signal to a daemon.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn signal_daemon(&self, role: Role, signal: Signal) -> Result<()> {
+        send(self.daemon_pid(role)?, signal)
+    }
+
+    /// Lets a daemon that was stopped by SIGSTOP go on, and with it `nsenter`,
+    /// which stops when its child does.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn resume_daemon(&self, role: Role) -> Result<()> {
+        send(self.daemon_pid(role)?, Signal::CONT)?;
+        let starter = self.child_pid(role)?;
+        for _ in 0..STARTER_LOOKS {
+            std::thread::sleep(STATUS_INTERVAL);
+            send(starter, Signal::CONT)?;
+        }
+        Ok(())
+    }
+
+    /// Sends a signal to a member's server.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn signal_server(&self, role: Role, signal: Signal) -> Result<()> {
+        send(self.server_pid(role)?, signal)
+    }
+
+    /// Whether this group has started a daemon there, and has not seen its end.
+    #[must_use]
+    pub fn has_daemon(&self, role: Role) -> bool {
+        self.daemons.iter().any(|daemon| daemon.0 == role)
+    }
+
+    /// The documented repair after a takeover: both members' daemons are stopped
+    /// (those that still run) and started, and the group protects again.
+    ///
+    /// # Errors
+    /// When a daemon does not end or start, or the group does not protect; the
+    /// error carries the tails of the daemons' logs.
+    pub fn repair(&mut self) -> Result<()> {
+        for role in MEMBERS {
+            let Some(daemon) = self.daemons.iter_mut().find(|daemon| daemon.0 == role) else {
+                continue;
+            };
+            match daemon.1.try_wait()? {
+                None => self.stop_daemon(role, Signal::TERM)?,
+                Some(_) => self.wait_ended(role, END_LIMIT)?,
+            }
+        }
+        MEMBERS.into_iter().try_for_each(|role| self.start_daemon(role))?;
+        self.wait_protected().with_context(|| self.log_tails())
+    }
+
+    /// The member that says it is the primary, protected or not.
+    #[must_use]
+    pub fn primary(&self) -> Option<Role> {
+        MEMBERS.into_iter().find(|&role| {
+            let status = self.status(role).unwrap_or_default();
+            let serves = ["protected", "unprotected"].map(Value::from).contains(&status["state"]);
+            status["role"] == "primary" && serves
+        })
+    }
+
+    fn wait_ended(&mut self, role: Role, limit: Duration) -> Result<()> {
+        let daemon = self.daemons.iter_mut().find(|daemon| daemon.0 == role);
+        let daemon = &mut daemon.context("no daemon on this host")?.1;
+        let ended = || daemon.try_wait().ok().flatten();
+        wait_for("the end of a daemon", limit, ended)?;
+        self.daemons.retain(|daemon| daemon.0 != role);
+        Ok(())
+    }
+
+    fn spawn(&self, role: Role) -> Result<Child> {
         let host = self.testbed.host(role);
         let log = fs::File::options()
             .create(true)
             .append(true)
             .open(host.outside().join("daemon.log"))?;
-        let mut command = host.command(crate::own_binary()?);
+        let binary = crate::own_binary()?;
+        let mut command = match self.options.open_files_soft {
+            None => host.command(binary),
+            Some(soft) => {
+                let mut limited = host.command("prlimit");
+                limited.arg(format!("--nofile={soft}:")).arg("--").arg(binary);
+                limited
+            }
+        };
         command
             .args(["run", "--config", &self.config.display().to_string(), "--role", name(role)])
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        if options.no_commit {
+        if self.options.no_commit {
             command.env("HOLDFAST_TEST_NO_COMMIT", "1");
+        }
+        if role == Role::Edge {
+            command.envs(self.options.edge_env.iter().map(|(name, value)| (name, value)));
         }
         command.spawn().context("cannot start a daemon")
     }
 
-    /// Waits until the primary says that it is protected.
+    /// Waits until a primary, whichever member it is, says that it is protected.
     ///
     /// # Errors
     /// When a daemon ends, or the time is over.
@@ -138,11 +268,12 @@ impl<'a> Group<'a> {
                 let ended = child.try_wait()?;
                 ensure!(ended.is_none(), "the {} daemon ended: {ended:?}", role.name());
             }
-            let status = self.status(Role::Primary).unwrap_or_default();
-            if is_protected(&status) {
+            let statuses = MEMBERS.map(|role| self.status(role).unwrap_or_default());
+            if statuses.iter().any(is_protected) {
                 return Ok(());
             }
-            ensure!(start.elapsed() < PROTECT_LIMIT, "the group does not protect; status {status}");
+            let [a, b] = statuses;
+            ensure!(start.elapsed() < PROTECT_LIMIT, "the group does not protect; {a}; {b}");
             std::thread::sleep(STATUS_INTERVAL);
         }
     }
@@ -150,11 +281,13 @@ impl<'a> Group<'a> {
     /// A number does not count if the pair was none while it was measured.
     ///
     /// # Errors
-    /// When the primary is not protected now; it tells what the daemons said.
+    /// When no primary is protected now; it tells what the daemons said.
     pub fn ensure_protected(&self) -> Result<()> {
-        let status = self.status(Role::Primary)?;
+        let statuses = MEMBERS.map(|role| self.status(role).unwrap_or_default());
         let logs = || self.log_tails();
-        ensure!(is_protected(&status), "the pair has lost its protection: {status}\n{}", logs());
+        let [a, b] = &statuses;
+        let yes = statuses.iter().any(is_protected);
+        ensure!(yes, "the pair has lost its protection: {a}; {b}\n{}", logs());
         Ok(())
     }
 
@@ -205,12 +338,23 @@ impl<'a> Group<'a> {
         Ok(command)
     }
 
+    /// Runs `holdfast VERB.. --config FILE --role NAME` on a host to its end.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub fn verb(&self, role: Role, words: &[&str]) -> Result<Output> {
+        let mut command = self.testbed.host(role).command("timeout");
+        command.arg(VERB_LIMIT_S).arg(crate::own_binary()?).args(words);
+        command.arg("--config").arg(&self.config).args(["--role", name(role)]);
+        Ok(command.stdin(Stdio::null()).output()?)
+    }
+
     /// The words that fence the service on the edge, for the fault to run.
     ///
     /// # Errors
     /// When the binary's path cannot be found.
     pub fn fence_words(&self) -> Result<Vec<String>> {
-        let command = self.cli(Role::Edge, &["edge", "fence"])?;
+        let command = self.cli(Role::Edge, &["edge", "fence", "--until-takeover"])?;
         let words = [command.get_program()].into_iter().chain(command.get_args());
         Ok(words.map(|word| word.to_string_lossy().into_owned()).collect())
     }
@@ -246,8 +390,9 @@ impl<'a> Group<'a> {
     /// The last lines of every daemon's log.
     pub fn log_tails(&self) -> String {
         let mut out = String::new();
-        for (role, _) in &self.daemons {
-            let path = self.testbed.host(*role).outside().join("daemon.log");
+        // Of those that have ended, too.
+        for role in [Role::Edge, Role::Primary, Role::Backup] {
+            let path = self.testbed.host(role).outside().join("daemon.log");
             out.push_str(&format!("--- {}\n{}\n", role.name(), tail(&path)));
         }
         out
@@ -280,8 +425,12 @@ fn name(role: Role) -> &'static str {
     }
 }
 
-/// Whether a status says that the group is protected.
+/// Whether this is the status of a primary that is protected.
 fn is_protected(status: &Value) -> bool {
-    status.get("protected").and_then(Value::as_bool).unwrap_or(false)
-        || status.get("state").and_then(Value::as_str) == Some("protected")
+    status["role"] == "primary" && status["state"] == "protected"
+}
+
+fn send(pid: u32, signal: Signal) -> Result<()> {
+    let pid = Pid::from_raw(pid.cast_signed()).context("no process number")?;
+    kill_process(pid, signal).context("cannot send a signal")
 }

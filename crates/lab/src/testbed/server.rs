@@ -45,6 +45,8 @@ pub enum Program {
     Python,
     /// BIRD, a BGP speaker that waits for the client.
     Bird,
+    /// tinyproxy, which fetches from elsewhere: a thread for each connection.
+    Tinyproxy,
 }
 
 impl Program {
@@ -57,6 +59,7 @@ impl Program {
             Program::Memcached1 | Program::Memcached4 => 11211,
             // 179 is root's.
             Program::Bird => 1790,
+            Program::Tinyproxy => 8888,
         }
     }
 
@@ -70,6 +73,7 @@ impl Program {
             Program::Memcached1 | Program::Memcached4 => "/usr/bin/memcached",
             Program::Python => "/usr/bin/python3",
             Program::Bird => "/usr/sbin/bird",
+            Program::Tinyproxy => "/usr/bin/tinyproxy",
         }
     }
 
@@ -206,6 +210,7 @@ fn config(program: Program, own: &str) -> String {
         Program::Lighttpd => lighttpd_config(own),
         Program::Nginx => nginx_config(own),
         Program::Bird => bird_config(),
+        Program::Tinyproxy => tinyproxy_config(),
         Program::Redis | Program::Memcached1 | Program::Memcached4 | Program::Python => {
             String::new()
         }
@@ -235,6 +240,7 @@ fn arguments(program: Program, own: &str) -> Vec<String> {
             format!("-m http.server 8080 --bind :: --protocol HTTP/1.1 --directory {own}/www")
         }
         Program::Bird => format!("-f -c {conf} -s {own}/bird.ctl"),
+        Program::Tinyproxy => format!("-d -c {conf}"),
     };
     words.split(' ').map(str::to_owned).collect()
 }
@@ -265,6 +271,11 @@ fn nginx_config(own: &str) -> String {
          scgi_temp_path {own}/scgi;\n\
          server {{ listen {SERVICE_V4}:8080; listen [{SERVICE_V6}]:8080; root {own}/www; }}\n}}\n"
     )
+}
+
+fn tinyproxy_config() -> String {
+    let port = Program::Tinyproxy.port();
+    format!("Port {port}\nListen {SERVICE_V4}\nTimeout 60\nMaxClients 64\nLogLevel Critical\n")
 }
 
 /// The shortest hold time that BGP allows, so that a lost session shows soon.

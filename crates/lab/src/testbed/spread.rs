@@ -107,12 +107,32 @@ impl<'a> SpreadGroup<'a> {
         Ok(())
     }
 
+    /// Sends a signal to the daemon of a host.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn signal(&self, role: Role, name: &str) -> Result<()> {
+        let found = self.daemons.iter().find(|(r, _)| *r == role).context("no daemon there")?;
+        for pid in crate::command::descendants_running(found.1.id(), &crate::own_binary()?) {
+            crate::command::output("kill", &["-s", name, &pid.to_string()])?;
+        }
+        Ok(())
+    }
+
     /// `holdfast VERB.. --config FILE` on the edge.
     ///
     /// # Errors
     /// When it cannot be run.
     pub fn cli(&self, words: &[&str]) -> Result<Output> {
         self.cli_on(Role::Edge, words)
+    }
+
+    /// `holdfast VERB.. --config FILE --role NAME` on a host.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub fn verb(&self, role: Role, words: &[&str]) -> Result<Output> {
+        self.cli_on(role, &[words, &["--role", name(role)]].concat())
     }
 
     fn cli_on(&self, role: Role, words: &[&str]) -> Result<Output> {

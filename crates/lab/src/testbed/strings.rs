@@ -366,7 +366,7 @@ impl Strings {
     }
 
     /// Output of `holdfast VERB.. --config FILE --role NAME` on an edge.
-    fn ask(&self, edge: Edge, verb: &[&str]) -> Result<String> {
+    pub fn ask(&self, edge: Edge, verb: &[&str]) -> Result<String> {
         let mut command: Command = self.edge(edge).command("timeout");
         command
             .arg(ANSWER_LIMIT_S)

@@ -1,6 +1,5 @@
-//! Reading a whole hash map with few system calls (`BPF_MAP_LOOKUP_BATCH`, Linux
-//! 5.6): a takeover waits for it, and one call per entry would take longer than
-//! everything else together.
+//! Reading a hash map with few system calls (`BPF_MAP_LOOKUP_BATCH`, Linux 5.6):
+//! all of it, for which a takeover waits, or a part after the other.
 
 use aya::Pod;
 use std::io;
@@ -30,39 +29,52 @@ struct Attr {
 /// # Errors
 /// As bpf(2). Entries read until then are lost.
 pub(super) fn entries<K: Pod, V: Pod>(map: BorrowedFd<'_>) -> io::Result<Vec<(K, V)>> {
-    let mut all = Vec::new();
-    let mut keys = vec![MaybeUninit::<K>::uninit(); BATCH as usize];
-    let mut values = vec![MaybeUninit::<V>::uninit(); BATCH as usize];
-    let (mut from, mut next) = (0u32, 0u32);
-    let mut first = true;
+    let (mut all, mut place) = (Vec::new(), None);
     loop {
-        let mut attr = Attr {
-            in_batch: if first { 0 } else { (&raw const from) as u64 },
-            out_batch: (&raw mut next) as u64,
-            keys: keys.as_mut_ptr() as u64,
-            values: values.as_mut_ptr() as u64,
-            count: BATCH,
-            map_fd: map.as_raw_fd() as u32,
-            elem_flags: 0,
-            flags: 0,
-        };
-        // SAFETY: the attribute's pointers lead to buffers of BATCH keys and
-        // values of the map's own sizes, which outlive the call.
-        let result =
-            unsafe { libc::syscall(libc::SYS_bpf, LOOKUP_BATCH, &raw mut attr, size_of::<Attr>()) };
-        let error = (result < 0).then(io::Error::last_os_error);
-        let ended = error.as_ref().is_some_and(|e| e.raw_os_error() == Some(libc::ENOENT));
-        if let Some(error) = error.filter(|_| !ended) {
-            return Err(error);
-        }
-        for (key, value) in keys.iter().zip(&values).take(attr.count as usize) {
-            // SAFETY: the kernel filled the first `count` of both.
-            all.push(unsafe { (key.assume_init(), value.assume_init()) });
-        }
-        if ended {
+        some(map, &mut place, BATCH, &mut all)?;
+        if place.is_none() {
             return Ok(all);
         }
-        from = next;
-        first = false;
     }
+}
+
+/// Appends the next entries, at most `limit`, from `place` on; it is `None` at the
+/// beginning, and again when the map has come to its end.
+///
+/// # Errors
+/// As bpf(2); the next call begins anew.
+pub(super) fn some<K: Pod, V: Pod>(
+    map: BorrowedFd<'_>,
+    place: &mut Option<u32>,
+    limit: u32,
+    into: &mut Vec<(K, V)>,
+) -> io::Result<()> {
+    let mut keys = vec![MaybeUninit::<K>::uninit(); limit as usize];
+    let mut values = vec![MaybeUninit::<V>::uninit(); limit as usize];
+    let (from, mut next) = (place.take(), 0u32);
+    let mut attr = Attr {
+        in_batch: from.as_ref().map_or(0, |from| (&raw const *from) as u64),
+        out_batch: (&raw mut next) as u64,
+        keys: keys.as_mut_ptr() as u64,
+        values: values.as_mut_ptr() as u64,
+        count: limit,
+        map_fd: map.as_raw_fd() as u32,
+        elem_flags: 0,
+        flags: 0,
+    };
+    // SAFETY: the attribute's pointers lead to buffers of `limit` keys and values
+    // of the map's own sizes, which outlive the call.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, LOOKUP_BATCH, &raw mut attr, size_of::<Attr>()) };
+    let error = (result < 0).then(io::Error::last_os_error);
+    let ended = error.as_ref().is_some_and(|e| e.raw_os_error() == Some(libc::ENOENT));
+    if let Some(error) = error.filter(|_| !ended) {
+        return Err(error);
+    }
+    for (key, value) in keys.iter().zip(&values).take(attr.count as usize) {
+        // SAFETY: the kernel filled the first `count` of both.
+        into.push(unsafe { (key.assume_init(), value.assume_init()) });
+    }
+    *place = (!ended).then_some(next);
+    Ok(())
 }

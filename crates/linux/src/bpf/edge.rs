@@ -4,11 +4,11 @@
 
 use super::batch;
 use super::error::{BpfError, absent_is_fine};
+use super::flows::{FLOW_CLOSED, Fate, LOOK_MAX, Silence};
 use super::layout::{
-    EDGE_COUNTERS, FLOW_CLIENT_FIN, FLOW_ESTABLISHED, FLOW_RESET, FLOW_SERVER_FIN, MEMBERS_MAX,
-    NO_MEMBER, RawFence, RawFlow, RawKey, RawMember,
+    EDGE_COUNTERS, FLOW_LEARNT, MEMBERS_MAX, NO_MEMBER, RawFence, RawFlow, RawKey, RawMember,
 };
-use super::loader::{Counters, Object};
+use super::loader::{Counters, Detached, Object};
 use super::net;
 use super::pins::Pin;
 use super::recover::Copies;
@@ -18,11 +18,10 @@ use aya::maps::{Array, HashMap, MapData};
 use aya::programs::TcAttachType::Ingress;
 use holdfast_wire::message::{ConnKey, FlowBounds};
 use holdfast_wire::seq::SeqNo;
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 static OBJECT: Object = Object {
     name: "edge",
@@ -78,8 +77,10 @@ pub struct Edge {
     flows_fd: MapData,
     counters: Counters,
     copies: Option<Copies>,
-    /// Flows that are over: their last stamp, and when it was first seen.
-    silent: BTreeMap<RawKey, (u64, Instant)>,
+    flows_max: u32,
+    /// Where [`Edge::age_flows`] goes on in the table.
+    place: Option<u32>,
+    silence: Silence,
     member_count: usize,
     interfaces: Vec<String>,
     client_interface: Option<String>,
@@ -109,13 +110,15 @@ impl Edge {
                 .map_err(BpfError::map("edge_flows"))?,
             counters: loaded.counters()?,
             copies: Some(Copies::of(&mut loaded)?),
-            silent: BTreeMap::new(),
+            flows_max: config.flows_max,
+            place: None,
+            silence: Silence::default(),
             member_count,
             interfaces: Vec::new(),
             client_interface: config.client_interfaces.first().cloned(),
             pin_dir: config.pin_dir.clone(),
         };
-        edge.write_members(config)?;
+        edge.seat_members(config)?;
         let ports: Vec<&str> = config.members.iter().map(|m| m.interface.as_str()).collect();
         let clients: Vec<&str> = config.client_interfaces.iter().map(String::as_str).collect();
         // The fence before the way in: no answer may pass unfenced.
@@ -185,7 +188,7 @@ impl Edge {
         Ok(Hop { ifindex: row.ifindex, from: row.port_mac, to: row.mac })
     }
 
-    /// Bounds of one flow, if the edge has seen its SYN-ACK.
+    /// Bounds of one flow, if the edge has seen its server speak.
     #[must_use]
     pub fn bounds(&self, key: &ConnKey) -> Option<FlowBounds> {
         let flow = self.flows.get(&RawKey::from(key), 0).ok()?;
@@ -201,41 +204,61 @@ impl Edge {
         wanted.map(|(key, flow)| bounds_of(ConnKey::from(key), flow)).collect()
     }
 
-    /// Forgets flows that are over (reset, or closed both ways) or never got
-    /// past the handshake, and were seen silent for longer than `older_than`.
-    /// Returns how many. A flow that may go on is kept however long it is silent.
-    ///
-    /// The time is the caller's: the programs' clock is the host's, which a time
-    /// namespace may hide, so their stamps are only compared with each other.
+    /// Looks at the next few flows. Forgets those that are over (reset, closed both
+    /// ways, or never past the handshake) and silent for a second. Returns those
+    /// that may have vanished without a word, for [`Edge::forget_vanished`]; none
+    /// unless the caller `may_ask` about them. A flow that may go on is kept however
+    /// long it is silent.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
-    pub fn age_flows(&mut self, now: Instant, older_than: Duration) -> Result<usize, BpfError> {
-        let over = self.read_flows().into_iter().filter(|(_, flow)| is_over(flow));
-        let mut silent = BTreeMap::new();
-        let mut dead = Vec::new();
-        for (key, RawFlow { seen_ns, .. }) in over {
-            let known = self.silent.get(&key).filter(|(stamp, _)| *stamp == seen_ns);
-            let since = known.map_or(now, |(_, since)| *since);
-            if now.saturating_duration_since(since) > older_than {
-                dead.push(key);
-            } else {
-                silent.insert(key, (seen_ns, since));
+    pub fn age_flows(&mut self, now: Instant, may_ask: bool) -> Result<Vec<ConnKey>, BpfError> {
+        let mut flows = Vec::new();
+        // One that cannot be read now is looked at the next time.
+        let _ = batch::some(self.flows_fd.fd().as_fd(), &mut self.place, LOOK_MAX, &mut flows);
+        let crowded = self.flow_count() * 4 > self.flows_max as usize * 3;
+        let mut asked = Vec::new();
+        for (key, flow) in &flows {
+            match self.silence.look(now, (key, flow), (crowded, may_ask)) {
+                Fate::Keep => {}
+                Fate::Forget => self.remove(key)?,
+                Fate::Ask => asked.push(ConnKey::from(key)),
             }
         }
-        self.silent = silent;
-        for key in &dead {
-            self.remove(key)?;
+        if self.place.is_none() {
+            self.silence.end_sweep();
         }
-        Ok(dead.len())
+        Ok(asked)
     }
 
-    /// Forgets one flow; one that is not there is no error.
+    /// Forgets flows that [`Edge::age_flows`] asked about and that are not known to
+    /// who serves them; one that has spoken since is another. Returns how many.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
-    pub fn forget(&mut self, key: &ConnKey) -> Result<(), BpfError> {
-        self.remove(&RawKey::from(key))
+    pub fn forget_vanished(&mut self, keys: &[ConnKey]) -> Result<usize, BpfError> {
+        let mut forgotten = 0;
+        for key in keys.iter().map(RawKey::from) {
+            let Ok(flow) = self.flows.get(&key, 0) else { continue };
+            if self.silence.asked(&key) == Some(flow.seen_ns) {
+                self.silence.forget(&key);
+                self.remove(&key)?;
+                forgotten += 1;
+            }
+        }
+        Ok(forgotten)
+    }
+
+    /// Flows in the table, as [`Edge::age_flows`] has last found them.
+    #[must_use]
+    pub fn flow_count(&self) -> usize {
+        self.silence.count()
+    }
+
+    /// Flows for which there is room.
+    #[must_use]
+    pub fn flows_max(&self) -> u32 {
+        self.flows_max
     }
 
     /// What the edge has counted since its maps were made.
@@ -260,19 +283,38 @@ impl Edge {
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach(self) -> Result<(), BpfError> {
         let interfaces: Vec<&str> = self.interfaces.iter().map(String::as_str).collect();
-        Self::detach_stale(&interfaces, &self.pin_dir)
+        Self::detach_stale(&interfaces, &self.pin_dir).map(drop)
     }
 
     /// Removes what an earlier process left; nothing to remove is no error.
     ///
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
-    pub fn detach_stale(interfaces: &[&str], pin_dir: &Path) -> Result<(), BpfError> {
-        OBJECT.detach_all(interfaces, Ingress, pin_dir)
+    pub fn detach_stale(interfaces: &[&str], pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
+        OBJECT.detach_all(interfaces, &[Ingress], pin_dir)
     }
 
     fn read_flows(&self) -> Vec<(RawKey, RawFlow)> {
         batch::entries(self.flows_fd.fd().as_fd()).unwrap_or_default()
+    }
+
+    /// Writes the members' places. The fence knows its member by its place: one that
+    /// has moved in the file takes the fence with it, and the fence is closed while
+    /// another one could stand there.
+    fn seat_members(&mut self, config: &EdgeConfig) -> Result<(), BpfError> {
+        let (epoch, current) = self.current()?;
+        let Some(index) = current else { return self.write_members(config) };
+        let old = self.members.get(&(index as u32), 0).map_err(BpfError::map("edge_members"))?;
+        let stands = |port: &MemberPort| {
+            port.mac == old.mac && net::ifindex(&port.interface).is_ok_and(|it| it == old.ifindex)
+        };
+        let place = config.members.iter().position(stands);
+        if place == Some(index) {
+            return self.write_members(config);
+        }
+        self.set_current(epoch, None)?;
+        self.write_members(config)?;
+        self.set_current(epoch, place)
     }
 
     fn write_members(&mut self, config: &EdgeConfig) -> Result<(), BpfError> {
@@ -326,18 +368,10 @@ fn check_pins(config: &EdgeConfig) -> Result<(), BpfError> {
     OBJECT.check_pins(&config.pin_dir, &lasting, Pin::common(&OBJECT))
 }
 
-/// Both ends have said FIN.
-const FLOW_CLOSED: u32 = FLOW_SERVER_FIN | FLOW_CLIENT_FIN;
-
-fn is_over(flow: &RawFlow) -> bool {
-    flow.flags & FLOW_CLOSED == FLOW_CLOSED
-        || flow.flags & FLOW_RESET != 0
-        || flow.flags & FLOW_ESTABLISHED == 0
-}
-
 fn bounds_of(key: ConnKey, flow: &RawFlow) -> FlowBounds {
     FlowBounds {
         key,
+        iss: (flow.flags & FLOW_LEARNT == 0).then_some(SeqNo(flow.iss)),
         seq_end: SeqNo(flow.seq_end),
         right_edge: SeqNo(flow.right_edge),
         tsval: flow.tsval,

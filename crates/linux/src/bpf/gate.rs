@@ -4,7 +4,7 @@
 
 use super::error::BpfError;
 use super::layout::{GATE_COUNTERS, GateEvent, RawKey};
-use super::loader::{Counters, Object};
+use super::loader::{Counters, Detached, Object};
 use super::slots::{SlotView, Slots};
 use aya::maps::{Array, HashMap, MapData, Queue, RingBuf};
 use aya::programs::TcAttachType::{self, Egress, Ingress};
@@ -162,6 +162,12 @@ impl Gate {
         self.slots.view(conn)
     }
 
+    /// The connection that has a slot under this four-tuple.
+    #[must_use]
+    pub fn conn(&self, key: &ConnKey) -> Option<ConnId> {
+        self.slots.current(self.conns.get(&RawKey::from(key), 0).ok()?)
+    }
+
     /// While `dead`, no RST leaves for tuples without a slot (decision 11).
     ///
     /// # Errors
@@ -181,18 +187,15 @@ impl Gate {
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach(self) -> Result<(), BpfError> {
-        Self::detach_stale(&self.interface, &self.pin_dir)
+        Self::detach_stale(&self.interface, &self.pin_dir).map(drop)
     }
 
     /// Removes what an earlier process left; nothing to remove is no error.
     ///
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
-    pub fn detach_stale(interface: &str, pin_dir: &Path) -> Result<(), BpfError> {
-        for direction in DIRECTIONS {
-            OBJECT.detach(interface, direction);
-        }
-        OBJECT.unpin(pin_dir)
+    pub fn detach_stale(interface: &str, pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
+        OBJECT.detach_all(&[interface], &DIRECTIONS, pin_dir)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::error::BpfError;
 use super::layout::{HOST_COUNTERS, HostConfig};
-use super::loader::{Counters, Object};
+use super::loader::{Counters, Detached, Object};
 use aya::maps::{Array, MapData};
 use aya::programs::TcAttachType::{Egress, Ingress};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -69,10 +69,8 @@ impl HostEnd {
     ///
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
-    pub fn detach_stale(interface: &str, pin_dir: &Path) -> Result<(), BpfError> {
-        OBJECT.detach(interface, Ingress);
-        OBJECT.detach(interface, Egress);
-        OBJECT.unpin(pin_dir)
+    pub fn detach_stale(interface: &str, pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
+        OBJECT.detach_all(&[interface], &[Ingress, Egress], pin_dir)
     }
 }
 

@@ -55,6 +55,7 @@ pub(crate) const FLOW_SERVER_FIN: u32 = 1;
 pub(crate) const FLOW_CLIENT_FIN: u32 = 2;
 pub(crate) const FLOW_RESET: u32 = 4;
 pub(crate) const FLOW_ESTABLISHED: u32 = 8;
+pub(crate) const FLOW_LEARNT: u32 = 16;
 
 /// Names of the counters, in the order of `enum gate_counter`.
 pub(crate) const GATE_COUNTERS: [&str; 18] = [
@@ -82,7 +83,7 @@ pub(crate) const GATE_COUNTERS: [&str; 18] = [
 pub(crate) const TAPDROP_COUNTERS: [&str; 1] = ["dropped"];
 
 /// Names of the counters, in the order of `enum edge_counter`.
-pub(crate) const EDGE_COUNTERS: [&str; 11] = [
+pub(crate) const EDGE_COUNTERS: [&str; 13] = [
     "forwarded_in",
     "forwarded_out",
     "copied",
@@ -91,7 +92,9 @@ pub(crate) const EDGE_COUNTERS: [&str; 11] = [
     "fenced",
     "refused_flows",
     "untracked",
+    "learnt",
     "implausible",
+    "malformed",
     "slow_path",
     "odd",
 ];

@@ -5,17 +5,19 @@
 
 use super::error::BpfError;
 use super::layout::{SERVICES_MAX, ServiceKey, mapped};
-use super::net;
+use super::{net, qdisc};
 use aya::maps::{HashMap, Map, MapData, PerCpuArray};
 use aya::programs::links::Link;
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
 use aya::programs::{CgroupAttachMode, CgroupSockAddr, SchedClassifier, TcAttachType, tc};
 use aya::{Ebpf, EbpfLoader};
 use std::ffi::CString;
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The only filter of its priority, so any handle will do.
@@ -87,26 +89,80 @@ impl Object {
     }
 
     /// Removes this object's filters and pins; what is not there is no error.
+    /// Returns the filters that were there.
     pub(crate) fn detach_all(
         &self,
         interfaces: &[&str],
-        direction: TcAttachType,
+        directions: &[TcAttachType],
         pin_dir: &Path,
-    ) -> Result<(), BpfError> {
-        for interface in interfaces {
-            self.detach(interface, direction);
-        }
-        self.unpin(pin_dir)
+    ) -> Result<Vec<Detached>, BpfError> {
+        let places = interfaces.iter().flat_map(|i| directions.iter().map(move |d| (*i, *d)));
+        let detached =
+            places.filter_map(|(interface, direction)| self.detach(interface, direction));
+        let detached = detached.collect();
+        self.unpin(pin_dir)?;
+        Ok(detached)
     }
 
-    /// Removes this object's filter; one that is not there is no error.
-    pub(crate) fn detach(&self, interface: &str, direction: TcAttachType) {
+    /// Removes this object's filter, if there is one; what somebody else has put
+    /// into its place stays.
+    fn detach(&self, interface: &str, direction: TcAttachType) -> Option<Detached> {
+        let filters = qdisc::filters(net::ifindex(interface).ok()?, direction).ok()?;
+        let own = |f: &&qdisc::Filter| f.priority == self.priority && f.name.starts_with(self.name);
+        let program = filters.iter().find(own)?.name.clone();
         let link = SchedClassifierLink::attached(interface, direction, self.priority, HANDLE, None);
-        if let Ok(link) = link {
-            // What is already gone, with its interface or by hand, needs nothing.
-            let _absent = link.detach();
+        link.ok()?.detach().ok()?;
+        let way = if matches!(direction, TcAttachType::Egress) { "egress" } else { "ingress" };
+        Some(Detached { program, interface: interface.to_owned(), direction: way })
+    }
+}
+
+/// A tc filter that was removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Detached {
+    pub program: String,
+    pub interface: String,
+    pub direction: &'static str,
+}
+
+impl fmt::Display for Detached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {} ({})", self.program, self.interface, self.direction)
+    }
+}
+
+/// Removes the qdiscs that were made for the programs of `pin_dir`, where nobody
+/// else has a filter. Returns the names of their interfaces.
+#[must_use]
+pub fn remove_qdiscs(pin_dir: &Path) -> Vec<String> {
+    let name = |index| crate::link::name_of(index).unwrap_or_else(|| format!("interface {index}"));
+    qdisc::remove_made(pin_dir).into_iter().map(name).collect()
+}
+
+/// Removes the BPF file system that was mounted at `pin_dir` for the pins, and the
+/// directory; whether one was there.
+///
+/// # Errors
+/// [`BpfError::PinDir`] if it is in use.
+pub fn remove_pin_dir(pin_dir: &Path) -> Result<bool, BpfError> {
+    let failed = |source| BpfError::PinDir { path: pin_dir.into(), source };
+    if !pin_dir.exists() {
+        return Ok(false);
+    }
+    let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).map_err(failed);
+    let parent = pin_dir.parent().unwrap_or(Path::new("/"));
+    let mounted = file_system(pin_dir).map_err(failed)? == libc::BPF_FS_MAGIC
+        && device(pin_dir)? != device(parent)?;
+    if mounted {
+        let path = CString::new(pin_dir.as_os_str().as_bytes()).map_err(|e| failed(e.into()))?;
+        // SAFETY: `path` is a NUL-terminated string that outlives the call.
+        if unsafe { libc::umount2(path.as_ptr(), 0) } != 0 {
+            return Err(failed(io::Error::last_os_error()));
         }
     }
+    // What somebody else keeps there is not ours to remove.
+    let _not_empty = std::fs::remove_dir(pin_dir);
+    Ok(mounted)
 }
 
 fn loader(sizes: &[(&'static str, u32)]) -> EbpfLoader<'static> {
@@ -147,8 +203,7 @@ impl Loaded {
         classifier.pin(&path).map_err(|source| BpfError::Pin { path, source })?;
         for interface in interfaces {
             net::ifindex(interface)?;
-            // Fails if the interface already has the qdisc, which is as good.
-            let _present = tc::qdisc_add_clsact(interface);
+            qdisc::ensure(interface, self.directory.parent().unwrap_or(&self.directory));
             attach_one(classifier, interface, direction, self.object.priority).map_err(
                 |source| BpfError::Attach {
                     program,
@@ -296,17 +351,23 @@ fn ensure_bpffs(directory: &Path) -> Result<(), BpfError> {
     let failed = |source| BpfError::Mount { path: directory.into(), source };
     std::fs::create_dir_all(directory).map_err(failed)?;
     let path = CString::new(directory.as_os_str().as_bytes()).map_err(|e| failed(e.into()))?;
-    // SAFETY: an all-zero statfs is a valid value of that plain C structure.
-    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: `path` is NUL-terminated and `stat` is a whole statfs.
-    if unsafe { libc::statfs(path.as_ptr(), &raw mut stat) } != 0 {
-        return Err(failed(io::Error::last_os_error()));
-    }
-    if stat.f_type == libc::BPF_FS_MAGIC {
+    if file_system(directory).map_err(failed)? == libc::BPF_FS_MAGIC {
         return Ok(());
     }
     let kind = c"bpf".as_ptr();
     // SAFETY: all strings are NUL-terminated and outlive the call; no data is passed.
     let status = unsafe { libc::mount(kind, path.as_ptr(), kind, 0, std::ptr::null()) };
     if status == 0 { Ok(()) } else { Err(failed(io::Error::last_os_error())) }
+}
+
+/// The kind of file system that a directory lies in.
+fn file_system(directory: &Path) -> io::Result<i64> {
+    let path = CString::new(directory.as_os_str().as_bytes())?;
+    // SAFETY: an all-zero statfs is a valid value of that plain C structure.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `path` is NUL-terminated and `stat` is a whole statfs.
+    if unsafe { libc::statfs(path.as_ptr(), &raw mut stat) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(stat.f_type)
 }

@@ -17,12 +17,14 @@ mod cost;
 mod directory;
 mod edge;
 mod error;
+mod flows;
 mod gate;
 mod host;
 mod layout;
 mod loader;
 mod net;
 mod pins;
+mod qdisc;
 mod recover;
 mod redirect;
 mod regulate;
@@ -43,6 +45,7 @@ pub use layout::{
     REGULATE_FLOWS_DEFAULT, SERVICES_MAX, SPREAD_FLOWS_DEFAULT, SPREAD_HOSTS_MAX,
     SPREAD_SERVICES_MAX, STRINGS_MAX, SYN_ACK_BYTES_MAX, TRANSIT_FLOWS_DEFAULT, TRANSIT_SLOTS,
 };
+pub use loader::{Detached, remove_pin_dir, remove_qdiscs};
 pub use pins::Shape;
 pub use recover::{Copied, Copies, CopyPolicy};
 pub use redirect::{Flows, Host, HostState, Redirect, RedirectConfig, ServiceKey, Way};

@@ -12,7 +12,7 @@ use super::layout::{
     SPREAD_FRAGMENTS_MAX, SPREAD_HOSTS_MAX, SPREAD_TABLES, SpreadConfig, SpreadDirectory,
     SpreadFlow, SpreadHost, SpreadKey4, SpreadService, SpreadTable, SpreadWay, mapped, unmapped,
 };
-use super::loader::{Counters, Loaded, Object};
+use super::loader::{Counters, Detached, Loaded, Object};
 use super::net;
 use super::pins::Pin;
 use super::recover::Copies;
@@ -338,15 +338,15 @@ impl Redirect {
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach(self) -> Result<(), BpfError> {
         let interfaces: Vec<&str> = self.interfaces.iter().map(String::as_str).collect();
-        Self::detach_stale(&interfaces, &self.pin_dir)
+        Self::detach_stale(&interfaces, &self.pin_dir).map(drop)
     }
 
     /// Removes what an earlier process left; nothing to remove is no error.
     ///
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
-    pub fn detach_stale(interfaces: &[&str], pin_dir: &Path) -> Result<(), BpfError> {
-        OBJECT.detach_all(interfaces, Ingress, pin_dir)
+    pub fn detach_stale(interfaces: &[&str], pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
+        OBJECT.detach_all(interfaces, &[Ingress], pin_dir)
     }
 
     fn config(&self) -> Result<SpreadConfig, BpfError> {

@@ -147,6 +147,17 @@ impl Slots {
         true
     }
 
+    /// The connection in a slot.
+    pub(crate) fn current(&self, index: u32) -> Option<ConnId> {
+        if index >= self.count {
+            return None;
+        }
+        let slot = Slot { slots: self, start: index as usize * size_of::<GateSlot>() };
+        let generation = slot.u32(offset_of!(GateSlot, generation)).load(Ordering::Acquire);
+        let conn = ConnId(u64::from(generation) << 32 | u64::from(index));
+        self.live(conn).map(|_| conn)
+    }
+
     fn live(&self, conn: ConnId) -> Option<(Slot<'_>, u32)> {
         let (index, generation) = (conn.0 as u32, (conn.0 >> 32) as u32);
         if index >= self.count {

@@ -3,7 +3,7 @@
 
 use super::error::BpfError;
 use super::layout::TAPDROP_COUNTERS;
-use super::loader::{Counters, Object};
+use super::loader::{Counters, Detached, Object};
 use aya::maps::{Array, MapData};
 use aya::programs::TcAttachType::Ingress;
 use std::net::IpAddr;
@@ -68,15 +68,14 @@ impl TapDrop {
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach(self) -> Result<(), BpfError> {
-        Self::detach_stale(&self.interface, &self.pin_dir)
+        Self::detach_stale(&self.interface, &self.pin_dir).map(drop)
     }
 
     /// Removes what an earlier process left; nothing to remove is no error.
     ///
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
-    pub fn detach_stale(interface: &str, pin_dir: &Path) -> Result<(), BpfError> {
-        OBJECT.detach(interface, Ingress);
-        OBJECT.unpin(pin_dir)
+    pub fn detach_stale(interface: &str, pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
+        OBJECT.detach_all(&[interface], &[Ingress], pin_dir)
     }
 }

@@ -11,7 +11,7 @@ use super::layout::{
     TRANSIT_FROM_OUTSIDE, TRANSIT_FROM_STRING, TRANSIT_LEADS, TRANSIT_OUTSIDE_FIN, TRANSIT_RESET,
     TRANSIT_RETURN_ALL, TRANSIT_SLOTS, TRANSIT_STRING_FIN,
 };
-use super::loader::{Counters, Object};
+use super::loader::{Counters, Detached, Object};
 use super::net;
 use super::pins::Pin;
 use super::recover::Copies;
@@ -239,15 +239,15 @@ impl Transit {
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach(self) -> Result<(), BpfError> {
         let interfaces: Vec<&str> = self.interfaces.iter().map(String::as_str).collect();
-        Self::detach_stale(&interfaces, &self.pin_dir)
+        Self::detach_stale(&interfaces, &self.pin_dir).map(drop)
     }
 
     /// Removes what an earlier process left; nothing to remove is no error.
     ///
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
-    pub fn detach_stale(interfaces: &[&str], pin_dir: &Path) -> Result<(), BpfError> {
-        OBJECT.detach_all(interfaces, Ingress, pin_dir)
+    pub fn detach_stale(interfaces: &[&str], pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
+        OBJECT.detach_all(interfaces, &[Ingress], pin_dir)
     }
 }
 

@@ -5,7 +5,8 @@
 pub mod redirector;
 pub mod topology;
 
-use aya::programs::SchedClassifier;
+use aya::maps::{Array, Map, MapData, MapInfo};
+use aya::programs::{ProgramInfo, SchedClassifier};
 use aya::{TestRun, TestRunOptions};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -16,6 +17,7 @@ pub const FIN: u8 = 0x01;
 pub const SYN: u8 = 0x02;
 pub const RST: u8 = 0x04;
 pub const ACK: u8 = 0x10;
+pub const URG: u8 = 0x20;
 
 pub const PASS: u32 = u32::MAX;
 pub const STOLEN: u32 = 4;
@@ -57,6 +59,18 @@ impl Lab {
         Self { pin_dir: pin_dir.into() }
     }
 
+    /// The gate's slots, for stores that a daemon does only when it is late.
+    pub fn slots(&self) -> Slots {
+        let info = ProgramInfo::from_pin(self.pin_dir.join("gate/gate_egress")).expect("pinned");
+        let ids = info.map_ids().expect("its maps").expect("their numbers");
+        let is_slots = |id: &u32| {
+            MapInfo::from_id(*id).is_ok_and(|map| map.name_as_str() == Some("gate_slots"))
+        };
+        let id = ids.into_iter().find(is_slots).expect("slots");
+        let map = Map::Array(MapData::from_id(id).expect("a map"));
+        Slots(Array::try_from(map).expect("an array of slots"))
+    }
+
     /// Runs a pinned program on `frame`; its verdict and the frame afterwards.
     pub fn run(&self, program: &str, frame: &[u8], context: Context) -> (u32, Vec<u8>) {
         let program = SchedClassifier::from_pin(self.pin_dir.join(program)).expect("pinned");
@@ -69,6 +83,35 @@ impl Lab {
         let result = program.test_run(options).expect("test run");
         out.truncate(result.data_size_out as usize);
         (result.return_value, out)
+    }
+}
+
+/// `struct gate_slot` by its offsets.
+pub struct Slots(Array<MapData, [u8; SLOT_BYTES]>);
+
+const SLOT_BYTES: usize = 128;
+const STABLE: usize = 0;
+const SND_NXT: usize = 36;
+const LAST_EDGE: usize = 52;
+
+impl Slots {
+    fn put(&mut self, index: u32, at: usize, bytes: &[u8]) {
+        let mut slot = self.0.get(&index, 0).expect("a slot");
+        slot[at..at + bytes.len()].copy_from_slice(bytes);
+        self.0.set(index, slot, 0).expect("stored");
+    }
+
+    pub fn set_stable(&mut self, index: u32, generation: u32, stable: u32) {
+        let word = u64::from(generation) << 32 | u64::from(stable);
+        self.put(index, STABLE, &word.to_ne_bytes());
+    }
+
+    pub fn set_snd_nxt(&mut self, index: u32, snd_nxt: u32) {
+        self.put(index, SND_NXT, &snd_nxt.to_ne_bytes());
+    }
+
+    pub fn set_last_edge(&mut self, index: u32, edge: u32) {
+        self.put(index, LAST_EDGE, &edge.to_ne_bytes());
     }
 }
 
@@ -186,6 +229,7 @@ pub struct Frame {
     pub ack: u32,
     pub flags: u8,
     pub window: u16,
+    pub urgent: u16,
     /// A multiple of 4 bytes.
     pub options: Vec<u8>,
     pub payload: usize,
@@ -194,8 +238,18 @@ pub struct Frame {
 
 impl Frame {
     pub fn new(source: (IpAddr, u16), target: (IpAddr, u16)) -> Self {
-        let options = Vec::new();
-        Self { source, target, seq: 0, ack: 0, flags: ACK, window: 0, options, payload: 0, ttl: 64 }
+        Self {
+            source,
+            target,
+            seq: 0,
+            ack: 0,
+            flags: ACK,
+            window: 0,
+            urgent: 0,
+            options: Vec::new(),
+            payload: 0,
+            ttl: 64,
+        }
     }
 
     pub fn seq(mut self, seq: u32) -> Self {
@@ -215,6 +269,13 @@ impl Frame {
 
     pub fn window(mut self, window: u16) -> Self {
         self.window = window;
+        self
+    }
+
+    /// Points behind an urgent byte.
+    pub fn urgent(mut self, pointer: u16) -> Self {
+        self.flags |= URG;
+        self.urgent = pointer;
         self
     }
 
@@ -242,7 +303,8 @@ impl Frame {
         tcp.extend(self.ack.to_be_bytes());
         tcp.extend([((20 + self.options.len()) as u8 / 4) << 4, self.flags]);
         tcp.extend(self.window.to_be_bytes());
-        tcp.extend([0; 4]);
+        tcp.extend([0; 2]);
+        tcp.extend(self.urgent.to_be_bytes());
         tcp.extend(&self.options);
         tcp.extend((0..self.payload).map(|i| i as u8));
         let check = checksum(&[&pseudo(self.source.0, self.target.0, tcp.len()), &tcp]);

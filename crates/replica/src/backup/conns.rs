@@ -1,10 +1,9 @@
 //! The backup's connections: announced by the primary, filled by the tap,
 //! bound to accept numbers by the log.
 
-use super::{Backup, BackupOutput, EARLY_BYTES_MAX, Phase, SYN_AGE_MAX, SYNS_MAX, TAP_BYTES_MAX};
+use super::{Backup, BackupOutput, Phase};
 use crate::promotion::Planned;
-use crate::segment::OwnedSegment;
-use crate::tap::Tap;
+use crate::tap::{Room, Tap, Usage};
 use crate::{CONNS_MAX, Nanos, TapSegment, Verdict};
 use holdfast_wire::message::{ConnId, ConnProgress, ConnRecord, Message};
 
@@ -49,17 +48,21 @@ impl Backup {
                 conn.tap.note_syn(now, segment, &mut conn.record);
             } else {
                 // The tuple may be on its way to a new life; the primary decides.
-                self.keep_syn(now, segment);
+                self.early.keep_syn(now, segment);
             }
             return None;
         }
-        if self.tap_bytes >= TAP_BYTES_MAX && !segment.payload.is_empty() {
+        let before = conn.tap.usage();
+        if !self.pools.held.has_room(before.held, segment.payload.len()) {
             self.counters.refused_full += 1;
             return None;
         }
-        let before = conn.tap.stream.held_bytes();
-        let verdict = conn.tap.accept(now, segment);
-        self.tap_bytes = self.tap_bytes + conn.tap.stream.held_bytes() - before;
+        // At the bound a copy beyond a hole is left out: the primary is asked for
+        // it once its kernel has what lies before it.
+        let has_room = self.pools.aside.has_room(before.aside, Tap::aside_cost(segment));
+        let room = if has_room { Room::Anywhere } else { Room::InOrder };
+        let verdict = conn.tap.accept_in(now, segment, room);
+        self.pools.note(before, conn.tap.usage());
         self.counters.note(verdict);
         let (id, end) = (conn.id, conn.tap.stream.end());
         if verdict == Verdict::Kept {
@@ -70,38 +73,11 @@ impl Backup {
 
     fn tap_unknown(&mut self, now: Nanos, segment: &TapSegment<'_>) {
         if segment.syn && !segment.ack_flag {
-            self.keep_syn(now, segment);
+            self.early.keep_syn(now, segment);
             return;
         }
         self.counters.segments_unknown += 1;
-        let known_syn = self.syns.iter().any(|(_, syn)| syn.view().key == segment.key);
-        let room = EARLY_BYTES_MAX - self.early_bytes.min(EARLY_BYTES_MAX);
-        if known_syn
-            && segment.payload.len() + segment.raw.len() + size_of::<OwnedSegment>() <= room
-        {
-            let early = OwnedSegment::new(segment);
-            self.early_bytes += early.bytes();
-            self.early.push_back(early);
-        }
-    }
-
-    fn keep_syn(&mut self, now: Nanos, segment: &TapSegment<'_>) {
-        while self.syns.len() >= SYNS_MAX
-            || self.syns.front().is_some_and(|(at, _)| now.since(*at) >= SYN_AGE_MAX)
-        {
-            if let Some((_, syn)) = self.syns.pop_front() {
-                self.forget_early(&syn);
-            }
-        }
-        // A repeated SYN replaces the older copy.
-        self.syns.retain(|(_, syn)| (syn.view().key, syn.view().seq) != (segment.key, segment.seq));
-        self.syns.push_back((now, OwnedSegment::new(segment)));
-    }
-
-    fn forget_early(&mut self, syn: &OwnedSegment) {
-        let key = syn.view().key;
-        self.early.retain(|segment| segment.view().key != key);
-        self.early_bytes = self.early.iter().map(OwnedSegment::bytes).sum();
+        self.early.keep(segment);
     }
 
     /// A SYN-ACK waits at the primary until this record is held (decision 14).
@@ -128,33 +104,19 @@ impl Backup {
         }
         let mut conn = Conn {
             id,
-            tap: Tap::new(&record),
+            tap: Tap::new(&record, self.limits),
             record,
             accept: None,
             replaced: false,
             snd_una: None,
             tsval: record.tsval.map(|tsval| (tsval, now)),
         };
-        if let Some(at) = self
-            .syns
-            .iter()
-            .position(|(_, syn)| syn.view().key == record.key && syn.view().seq == record.irs)
-            && let Some((_, syn)) = self.syns.remove(at)
-        {
+        if let Some(syn) = self.early.take_syn(&record.key, record.irs) {
             conn.tap.note_syn(now, &syn.view(), &mut conn.record);
         }
         self.conns.insert(id, conn);
         out.send(&Message::ConnOk { conn: id });
-        self.take_early(now, id, &record);
-    }
-
-    fn take_early(&mut self, now: Nanos, id: ConnId, record: &ConnRecord) {
-        let (ours, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.early)
-            .into_iter()
-            .partition(|segment| segment.view().key == record.key);
-        self.early = others.into();
-        self.early_bytes = self.early.iter().map(OwnedSegment::bytes).sum();
-        for segment in ours {
+        for segment in self.early.take(&record.key) {
             if self.tap(now, &segment.view()).is_some() {
                 self.dirty.insert(id);
             }
@@ -201,7 +163,7 @@ impl Backup {
         }
         self.dirty.remove(&id);
         self.gaps.remove(id);
-        self.tap_bytes = self.tap_bytes.saturating_sub(conn.tap.stream.held_bytes());
+        self.pools.note(conn.tap.usage(), Usage::default());
         let Some(accept) = conn.accept else { return };
         out.gone(accept);
         if let Some(accepted) = self.accepts.get_mut(&accept) {

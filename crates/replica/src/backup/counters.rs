@@ -21,6 +21,9 @@ pub struct Counters {
     pub needs: u64,
     /// Reads whose hash contradicts the tap.
     pub conflicts: u64,
+    /// Connections of which the tap had held other bytes than the primary's kernel
+    /// handed out: a takeover drops them.
+    pub contradicted: u64,
     /// Questions for bytes that the server may not have read.
     pub unread_asked: u64,
     /// Answers by which a stream grew.
@@ -32,6 +35,10 @@ pub struct Counters {
 }
 
 impl Counters {
+    pub(super) fn note_contradiction(&mut self, before: bool, after: bool) {
+        self.contradicted += u64::from(!before && after);
+    }
+
     pub(super) fn note(&mut self, verdict: Verdict) {
         match verdict {
             Verdict::Full => self.refused_full += 1,

@@ -375,10 +375,11 @@ impl Backup {
             return Err(Stop::Room);
         }
         if let Some(conn) = accepted.conn.and_then(|id| self.conns.get_mut(&id)) {
-            let (held, before) = (conn.tap.held(), conn.tap.stream.held_bytes());
-            conn.tap.stream.overwrite(accepted.in_bytes, &bytes);
-            conn.tap.note_read(accepted.in_bytes + bytes.len() as u64);
-            self.tap_bytes = (self.tap_bytes + conn.tap.stream.held_bytes()).saturating_sub(before);
+            let (held, before) = (conn.tap.held(), conn.tap.usage());
+            let was_contradicted = conn.tap.is_contradicted();
+            conn.tap.overwrite(accepted.in_bytes, &bytes);
+            self.pools.note(before, conn.tap.usage());
+            self.counters.note_contradiction(was_contradicted, conn.tap.is_contradicted());
             if conn.tap.held() != held {
                 self.dirty.insert(conn.id);
             }
@@ -395,9 +396,9 @@ impl Backup {
         let Some(accepted) = self.accepts.get_mut(&header.conn) else { return };
         accepted.in_bytes += u64::from(header.payload_len);
         if let Some(conn) = accepted.conn.and_then(|id| self.conns.get_mut(&id)) {
-            let before = conn.tap.stream.held_bytes();
+            let before = conn.tap.usage();
             conn.tap.stream.consume_to(accepted.in_bytes);
-            self.tap_bytes = (self.tap_bytes + conn.tap.stream.held_bytes()).saturating_sub(before);
+            self.pools.note(before, conn.tap.usage());
         }
     }
 

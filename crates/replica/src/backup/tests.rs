@@ -1,8 +1,11 @@
+mod contradicted;
+mod limited;
 mod unread;
 
 use super::*;
 use crate::LAG_MAX;
-use crate::promotion::{Diverged, ManifestConn, PromotionOutput, Restore, Why};
+use crate::limits::Share;
+use crate::promotion::{Diverged, ManifestConn, Probe, PromotionOutput, Restore, Why};
 use holdfast_wire::hash::hash;
 use holdfast_wire::log::{AcceptInfo, HEADER_LEN, Op, PEEKED, TAPPED, record_len};
 use holdfast_wire::message::{ConnProgress, ConnRecord};
@@ -145,6 +148,16 @@ fn read(flags: u8, bytes: &[u8]) -> Vec<u8> {
         .to_vec()
 }
 
+/// Limits that a few segments reach.
+const TINY: Limits = Limits {
+    stream_bytes_max: 1000,
+    beyond_pieces_max: 4,
+    beyond_bytes_max: 60,
+    raws_bytes_max: 500,
+    held: Share { each: 30, common: 100 },
+    aside: Share { each: 20, common: 200 },
+};
+
 struct Case {
     backup: Backup,
     notes: Notes,
@@ -154,7 +167,12 @@ struct Case {
 impl Case {
     /// A connection that the server has accepted as number 1.
     fn accepted() -> Self {
-        let mut case = Self { backup: Backup::new(KEY), notes: Notes::default(), frames: 0 };
+        Self::accepted_within(Limits::default())
+    }
+
+    fn accepted_within(limits: Limits) -> Self {
+        let backup = Backup::with_limits(KEY, limits);
+        let mut case = Self { backup, notes: Notes::default(), frames: 0 };
         case.message(&Message::Conn { conn: ID, record: conn_record() });
         assert_eq!(case.take(), [Effect::ConnOk(ID)]);
         case.frame(&accept(1, ID.0));
@@ -266,6 +284,25 @@ fn conflicting_content_is_asked_for_at_once_and_corrected() {
         [replayed(b"lo"), replayed(b"lo")],
         "a corrected peek needs no second repair"
     );
+}
+
+/// Any sixteen bits of the hash may agree by chance, or because a client searched
+/// for it.
+#[test]
+fn all_of_a_hash_counts() {
+    let truth = b"hel";
+    for lane in 0..4 {
+        let bits = |bytes: &[u8]| (hash(&KEY, bytes) >> (16 * lane)) as u16;
+        let mut others = (0..u32::MAX).map(|n| n.to_le_bytes()).map(|[a, b, c, _]| [a, b, c]);
+        let other = others.find(|other| other != truth && bits(other) == bits(truth));
+        let other = other.expect("one in 65,536");
+        let mut case = Case::accepted();
+        case.tap(0, &other);
+        case.frame(&read(0, truth));
+        assert_eq!(case.take(), [Effect::Need(2, 0)], "lane {lane}: {other:?} is not {truth:?}");
+        case.message(&Message::Payload { frame: 2, index: 0, bytes: &other });
+        assert_eq!(case.take(), [Effect::Broken(Broken::PayloadHash { frame: 2, index: 0 })]);
+    }
 }
 
 #[test]
@@ -394,7 +431,7 @@ fn early_data_waits_for_its_record() {
     case.message(&Message::Conn { conn: ID, record: conn_record() });
     case.flush();
     assert_eq!(case.take(), [Effect::ConnOk(ID), held(5)]);
-    assert_eq!((case.backup.early_bytes, case.backup.syns.len()), (0, 0));
+    assert_eq!(case.backup.early.counts(), (0, 0));
 }
 
 #[test]
@@ -405,7 +442,7 @@ fn syns_are_bounded_and_age() {
         let key = ConnKey { client_port: port, ..conn_record().key };
         backup.handle_segment(Nanos(u64::from(port)), &TapSegment { key, ..syn() }, &mut notes);
     }
-    assert_eq!(backup.syns.len(), SYNS_MAX);
+    assert_eq!(backup.early.counts(), (0, SYNS_MAX));
     backup.begin_promotion(Nanos(0), &mut notes);
     let mut promotion =
         backup.plan(SYN_AGE_MAX.plus(Nanos(2 * SYNS_MAX as u64 - 3))).expect("the log has ended");
@@ -450,11 +487,16 @@ fn the_log_ends_before_the_first_read_that_is_not_here() {
     assert!(case.backup.plan(Nanos(0)).is_some());
 }
 
+fn manifest(in_bytes: u64) -> ManifestConn {
+    let (keep_from, shut, eof) = (0, 0, false);
+    ManifestConn { accept: 1, open: true, fd: 7, in_bytes, out_bytes: 9, keep_from, shut, eof }
+}
+
 struct Nothing;
 
 impl PromotionOutput for Nothing {
     fn restore(&mut self, _: &Restore<'_>) {}
-    fn discard(&mut self, _: ConnId, _: Option<u32>, _: Why) {}
+    fn discard(&mut self, _: ConnId, _: Option<u32>, _: Why, _: Option<Probe>) {}
     fn reset(&mut self, _: ConnId, _: u32) {}
     fn diverged(&mut self, _: &Diverged) {}
 }
@@ -506,8 +548,7 @@ proptest! {
         case.backup.begin_promotion(Nanos(0), &mut case.notes);
         if let Some(mut promotion) = case.backup.plan(Nanos(0)) {
             promotion.probes(Nanos(0));
-            let replica = ManifestConn { accept: 1, open: true, fd: 7, in_bytes: 0, out_bytes: 9, keep_from: 0, shut: 0, eof: false };
-            promotion.handle_manifest(Nanos(0), &[replica], &mut Nothing);
+            promotion.handle_manifest(Nanos(0), &[manifest(0)], &mut Nothing);
             promotion.handle_timeout(Nanos(u64::MAX), &mut Nothing);
         }
     }
@@ -520,7 +561,7 @@ proptest! {
         segments in proptest::collection::vec((0_usize..300, 1_usize..60, any::<bool>()), 0..40),
         reads in proptest::collection::vec(1_usize..60, 1..40),
     ) {
-        let mut case = Case::accepted();
+        let mut case = Case::accepted_within(TINY);
         let mut segments = segments.into_iter();
         let (mut at, mut got) = (0, Vec::new());
         for len in reads {
@@ -546,7 +587,10 @@ proptest! {
             }
             prop_assert_eq!(&got[..], &truth[..at]);
         }
-        let held: usize = case.backup.conns.values().map(|conn| conn.tap.stream.held_bytes()).sum();
-        prop_assert_eq!(case.backup.tap_bytes, held);
+        let used = |of: fn(Usage) -> usize, share: Share| -> usize {
+            case.backup.conns.values().map(|c| of(c.tap.usage()).saturating_sub(share.each)).sum()
+        };
+        prop_assert_eq!(case.backup.pools.held.used(), used(|usage| usage.held, TINY.held));
+        prop_assert_eq!(case.backup.pools.aside.used(), used(|usage| usage.aside, TINY.aside));
     }
 }

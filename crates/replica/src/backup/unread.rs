@@ -2,7 +2,7 @@
 //! them, and is asked (decision 4). Until the backup holds them too their ACK
 //! waits at the gate, in the end for the client's timeout.
 
-use super::{Backup, BackupOutput, Phase, TAP_BYTES_MAX};
+use super::{Backup, BackupOutput, Phase};
 use crate::Nanos;
 use holdfast_wire::message::{ConnId, Message, UNREAD_BYTES_MAX};
 use std::collections::{BTreeMap, BTreeSet};
@@ -145,10 +145,12 @@ impl Backup {
             return;
         };
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        let before = conn.tap.stream.held_bytes();
-        let full = self.tap_bytes >= TAP_BYTES_MAX;
-        let grown = !full && conn.tap.note_unread(offset, bytes, last);
-        self.tap_bytes = (self.tap_bytes + conn.tap.stream.held_bytes()).saturating_sub(before);
+        let before = conn.tap.usage();
+        let has_room = self.pools.held.has_room(before.held, bytes.len());
+        let was_contradicted = conn.tap.is_contradicted();
+        let grown = has_room && conn.tap.note_unread(offset, bytes, last);
+        self.pools.note(before, conn.tap.usage());
+        self.counters.note_contradiction(was_contradicted, conn.tap.is_contradicted());
         let more = conn.tap.stream.next_piece().is_some() || bytes.len() >= UNREAD_BYTES_MAX;
         match conn.tap.missing() {
             Some(_) if !grown => self.gaps.put(id, gap.later(now)),

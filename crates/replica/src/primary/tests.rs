@@ -199,7 +199,8 @@ fn a_fin_is_allowed_before_the_close_is_stable() {
     notes.append(Op::Shutdown, 1, 0, 0, b"");
     notes.append(Op::Close, 1, 0, 0, b"");
     notes.feed(&mut primary, 0);
-    notes.take();
+    let sent = notes.take();
+    assert!(matches!(sent[..], [Effect::Frame(1, _)]), "nothing leaves before that: {sent:?}");
     primary.handle_message(Nanos(0), &Message::FrameOk { number: 1 }, &mut notes);
     assert_eq!(notes.take(), [Effect::AllowFin(9), Effect::Stable(notes.log.len() as u64)]);
 }

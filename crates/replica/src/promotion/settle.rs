@@ -2,7 +2,7 @@
 
 use super::{Conn, Diverged, ManifestConn, Probe, PromotionOutput, RTT_UNKNOWN_MS};
 use crate::Nanos;
-use holdfast_wire::message::{ConnId, ConnRecord};
+use holdfast_wire::message::{ConnId, ConnRecord, FlowBounds};
 use holdfast_wire::seq::SeqNo;
 use std::collections::BTreeMap;
 
@@ -17,6 +17,9 @@ pub enum Why {
     NotInManifest,
     /// The replica no longer has output that the client lacks.
     OutputNotRetained,
+    /// It may hold more than the replica wrote, and nothing proves it: the client
+    /// lies, or its stream cannot go on as it was.
+    NeverWritten,
 }
 
 /// How far the connection's end has gone (decision 15).
@@ -79,6 +82,8 @@ pub struct Restore<'a> {
 struct Sent {
     acked: u64,
     end: u64,
+    /// The client, or an edge that has not seen all, speaks of more than was written.
+    too_far: bool,
 }
 
 impl Conn {
@@ -92,7 +97,7 @@ impl Conn {
         if self.is_over() {
             match accept {
                 Some(accept) => out.reset(id, accept),
-                None => out.discard(id, None, Why::ClientReset),
+                None => out.discard(id, None, Why::ClientReset, None),
             }
             return Ok(());
         }
@@ -102,14 +107,14 @@ impl Conn {
                 Some(replica) => *replica,
                 None => {
                     let why = if self.planned.closed { Why::Finished } else { Why::NotInManifest };
-                    out.discard(id, Some(accept), why);
+                    out.discard(id, Some(accept), why, self.farewell(now, why));
                     return Ok(());
                 }
             },
         };
         let sent = self.sent(&replica)?;
         match self.refusal(&replica, &sent) {
-            Some(why) => out.discard(id, accept, why),
+            Some(why) => out.discard(id, accept, why, self.farewell(now, why)),
             None => out.restore(&self.restored(now, &replica, &sent)),
         }
         Ok(())
@@ -120,7 +125,7 @@ impl Conn {
         let acked_syn = |ack: SeqNo| ack == self.planned.tap.snd_origin;
         self.has_answered()
             || !self.may_lack_syn_ack()
-            || self.bounds.is_some_and(|bounds| acked_syn(bounds.client_ack))
+            || self.whole_bounds().is_some_and(|bounds| acked_syn(bounds.client_ack))
     }
 
     /// Compares what the client may hold with what the replica wrote, before
@@ -138,26 +143,40 @@ impl Conn {
         let written = replica.out_bytes + u64::from(replica.has_ended());
         let near = planned.snd_una;
         let offset = |seq: SeqNo| seq.offset_near(tap.snd_origin, near);
-        let seen = self.bounds.map(|bounds| offset(bounds.seq_end).max(planned.snd_una));
-        let answer = self.has_answered().then_some(tap.acked);
-        // Only what the edge let through can be at the client. Without the edge
-        // the client's word is all there is; with it, a client that acknowledges
-        // what was never sent harms only itself.
-        let held = seen.or(answer).unwrap_or(0).max(planned.snd_una);
+        let passed = |bounds: &FlowBounds| offset(bounds.seq_end).max(planned.snd_una);
+        let bounds = self.whole_bounds();
+        let seen = bounds.map(passed);
+        // Only what edge and gate have seen pass is certain to be at the client. Its
+        // own word must never count against the others' connections.
+        let held = seen.unwrap_or(planned.snd_una);
         if held > written {
             return Err(Diverged::Output { conn: planned.id, held, written });
         }
-        let limit = seen.unwrap_or(written);
-        let client_ack = self.bounds.map(|bounds| offset(bounds.client_ack));
+        let answer = self.has_answered().then_some(tap.acked);
+        let Some(seen) = seen else {
+            // Anything may be on its way: the rebuilt socket must not take an ACK of
+            // it for one of data never sent (RFC 9293 §3.10.7.4).
+            let acked = answer.unwrap_or(0).max(planned.snd_una);
+            let told = self.bounds.as_ref().map_or(acked, passed).max(acked);
+            return Ok(Sent { acked, end: written.max(acked), too_far: told > written });
+        };
+        // A client that acknowledges what was never sent harms only itself.
+        let client_ack = bounds.map(|bounds| offset(bounds.client_ack));
         let acked =
-            [answer, client_ack].into_iter().flatten().find(|ack| *ack <= limit).unwrap_or(0);
-        let acked = acked.max(planned.snd_una);
-        // Without bounds anything may be on its way: the rebuilt socket must not
-        // take an ACK of it for one of data never sent (RFC 9293 §3.10.7.4).
-        Ok(Sent { acked, end: limit.max(acked) })
+            [answer, client_ack].into_iter().flatten().find(|ack| *ack <= seen).unwrap_or(0);
+        Ok(Sent { acked: acked.max(planned.snd_una), end: seen, too_far: false })
+    }
+
+    /// Asks a client that still waits. The first probe has acknowledged everything
+    /// that is held of it: it may have nothing left to say.
+    fn farewell(&self, now: Nanos, why: Why) -> Option<Probe> {
+        (why != Why::Finished).then(|| self.probe(now))
     }
 
     fn refusal(&self, replica: &ManifestConn, sent: &Sent) -> Option<Why> {
+        if sent.too_far {
+            return Some(Why::NeverWritten);
+        }
         let fin_acked = sent.acked > replica.out_bytes;
         if !replica.open && fin_acked && self.planned.tap.fin_held() {
             return Some(Why::Finished);
@@ -171,7 +190,7 @@ impl Conn {
         let held = tap.stream.end();
         let unread_len = held.saturating_sub(planned.in_bytes) as usize;
         let right_edge = self
-            .bounds
+            .whole_bounds()
             .map_or(0, |bounds| bounds.right_edge.offset_near(tap.rcv_origin, held))
             .max(tap.right_edge())
             .max(held);

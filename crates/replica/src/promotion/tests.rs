@@ -1,4 +1,5 @@
 use super::*;
+use crate::limits::Limits;
 use holdfast_wire::message::ConnProgress;
 use proptest::prelude::*;
 
@@ -50,7 +51,7 @@ fn planned(accept: Option<u32>) -> Planned {
         closed: false,
         snd_una: 0,
         tsval: Some((100, Nanos(0))),
-        tap: Tap::new(&record()),
+        tap: Tap::new(&record(), Limits::default()),
     }
 }
 
@@ -70,6 +71,7 @@ fn replica() -> ManifestConn {
 fn bounds(sent: u64, acked: u64) -> FlowBounds {
     FlowBounds {
         key: record().key,
+        iss: Some(ISS),
         seq_end: ISS.plus(1 + sent),
         right_edge: IRS.plus(70_001),
         tsval: 5001,
@@ -123,7 +125,7 @@ impl PromotionOutput for Notes {
         self.peer_window = r.peer_window_bytes;
         self.reinject = r.reinject.iter().map(|raw| raw.to_vec()).collect();
     }
-    fn discard(&mut self, _: ConnId, accept: Option<u32>, why: Why) {
+    fn discard(&mut self, _: ConnId, accept: Option<u32>, why: Why, _: Option<Probe>) {
         self.notes.push(Note::Discard(accept, why));
     }
     fn reset(&mut self, _: ConnId, accept: u32) {
@@ -222,13 +224,31 @@ fn a_client_that_acknowledges_what_was_never_sent_harms_only_itself() {
 fn a_client_that_holds_more_than_the_replica_wrote_shows_divergence() {
     let diverged = |held| Note::Diverged(Diverged::Output { conn: ID, held, written: 100 });
     assert_eq!(verdict(planned(Some(1)), Some(bounds(101, 10)), None, replica()), diverged(101));
-    assert_eq!(verdict(planned(Some(1)), None, Some(102), replica()), diverged(102));
+    let known = Planned { snd_una: 102, ..planned(Some(1)) };
+    assert_eq!(verdict(known, None, None, replica()), diverged(102));
     let other = ManifestConn { in_bytes: 3, ..replica() };
     let expected = Diverged::Input { conn: ID, logged: 0, read: 3 };
     assert_eq!(
         verdict(planned(Some(1)), Some(bounds(80, 10)), Some(40), other),
         Note::Diverged(expected)
     );
+}
+
+/// What neither edge nor gate has seen pass must not end everybody's takeover.
+#[test]
+fn the_word_of_a_client_never_shows_divergence() {
+    let dropped = Note::Discard(Some(1), Why::NeverWritten);
+    assert_eq!(verdict(planned(Some(1)), None, Some(102), replica()), dropped);
+    let learnt = FlowBounds { iss: None, ..bounds(80, 10) };
+    assert_eq!(verdict(planned(Some(1)), Some(learnt), Some(102), replica()), dropped);
+    let beyond = FlowBounds { iss: None, ..bounds(101, 10) };
+    assert_eq!(verdict(planned(Some(1)), Some(beyond), Some(90), replica()), dropped);
+    // What is not known from the beginning is no limit, another life's says nothing.
+    let other = FlowBounds { iss: Some(SeqNo(5)), ..bounds(5000, 10) };
+    for bounds in [learnt, other] {
+        let verdict = verdict(planned(Some(1)), Some(bounds), Some(90), replica());
+        assert_eq!(verdict, restored(90, 100, Closing::default()));
+    }
 }
 
 #[test]
@@ -405,6 +425,7 @@ proptest! {
                 prop_assert!(keep_from <= from && from <= in_flight_end && in_flight_end <= out_end);
                 prop_assert!(from >= una.min(100));
             }
+            Note::Discard(_, Why::NeverWritten) => prop_assert!(!with_bounds && answer > Some(100)),
             Note::Discard(_, why) => prop_assert_eq!(why, Why::OutputNotRetained),
             Note::Diverged(Diverged::Output { held, written, .. }) => prop_assert!(held > written),
             other => prop_assert!(false, "{other:?}"),

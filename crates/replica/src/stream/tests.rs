@@ -1,4 +1,5 @@
 use super::*;
+use crate::limits::{BEYOND_PIECES_MAX, STREAM_BYTES_MAX};
 use proptest::prelude::*;
 
 fn joined(stream: &Stream, from: u64, len: usize) -> Vec<u8> {
@@ -7,7 +8,7 @@ fn joined(stream: &Stream, from: u64, len: usize) -> Vec<u8> {
 
 #[test]
 fn the_first_copy_of_a_byte_wins() {
-    let mut stream = Stream::default();
+    let mut stream = Stream::new(Limits::default());
     assert_eq!(stream.insert(4, b"EFGH"), Inserted::Beyond);
     assert_eq!(stream.insert(2, b"cdefghij"), Inserted::Beyond);
     assert_eq!(stream.insert(0, b"abX"), Inserted::Grown);
@@ -17,7 +18,7 @@ fn the_first_copy_of_a_byte_wins() {
 
 #[test]
 fn what_the_server_read_overrides_the_tap() {
-    let mut stream = Stream::default();
+    let mut stream = Stream::new(Limits::default());
     stream.insert(0, b"abcd");
     stream.insert(6, b"XYZ");
     stream.overwrite(2, b"CDEFx");
@@ -27,11 +28,15 @@ fn what_the_server_read_overrides_the_tap() {
 
 #[test]
 fn at_its_limit_a_stream_refuses_bytes_and_keeps_the_old_ones() {
-    let mut stream = Stream::default();
-    for i in 0..BEYOND_SEGMENTS_MAX as u64 {
+    let mut stream = Stream::new(Limits::default());
+    for i in 0..BEYOND_PIECES_MAX as u64 {
         assert_eq!(stream.insert(10 + 2 * i, b"x"), Inserted::Beyond);
     }
     assert_eq!(stream.insert(1 << 20, b"x"), Inserted::Full);
+    // What joins two of them needs no room of its own.
+    assert_eq!(stream.insert(13, b"y"), Inserted::Beyond);
+    assert_eq!(stream.insert(1 << 20, b"x"), Inserted::Beyond);
+    assert_eq!(stream.insert(12, b"zzz"), Inserted::Old);
     assert_eq!(
         stream.insert(0, b"0123456789"),
         Inserted::Grown,
@@ -49,7 +54,7 @@ proptest! {
         consume in proptest::collection::vec(0_u64..600, 0..80),
     ) {
         let truth: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
-        let mut stream = Stream::default();
+        let mut stream = Stream::new(Limits::default());
         for (i, (from, count)) in cuts.iter().enumerate() {
             let from = (*from).min(len);
             let until = (from + count).min(len);
@@ -69,16 +74,15 @@ proptest! {
     fn arbitrary_segments_keep_the_counts_right(
         ops in proptest::collection::vec((0_u64..300, proptest::collection::vec(any::<u8>(), 0..40), 0_u8..3), 0..120),
     ) {
-        let mut stream = Stream::default();
+        let mut stream = Stream::new(Limits::default());
         for (at, bytes, kind) in ops {
             match kind {
                 0 => { stream.insert(at, &bytes); }
                 1 => stream.consume_to(at),
-                _ => stream.overwrite(at, &bytes),
+                _ => { stream.overwrite(at, &bytes); }
             }
-            let beyond: usize = stream.beyond.values().map(Vec::len).sum();
-            prop_assert_eq!(beyond, stream.beyond_bytes);
-            prop_assert!(stream.beyond.keys().all(|start| *start > stream.end()));
+            stream.beyond.check();
+            prop_assert!(stream.beyond.first().is_none_or(|start| start > stream.end()));
         }
     }
 }

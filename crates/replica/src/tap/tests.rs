@@ -1,4 +1,5 @@
 use super::*;
+use crate::limits;
 use holdfast_wire::message::ConnKey;
 use proptest::prelude::*;
 
@@ -39,7 +40,7 @@ fn segment(offset: i64, payload: &[u8]) -> TapSegment<'_> {
 }
 
 fn tap() -> Tap {
-    Tap::new(&record())
+    Tap::new(&record(), Limits::default())
 }
 
 #[test]
@@ -106,11 +107,11 @@ fn what_the_primary_holds_lies_within_the_window() {
     assert_eq!((tap.stream.end(), tap.fin), (edge, None), "the FIN behind the cut is no FIN");
     assert!(!tap.note_unread(u64::MAX, b"far", true));
     tap.right_edge = u64::MAX;
-    while tap.stream.end() < STREAM_BYTES_MAX as u64 {
+    while tap.stream.end() < limits::STREAM_BYTES_MAX as u64 {
         assert!(tap.note_unread(tap.stream.end(), &bytes, false));
     }
     assert!(!tap.note_unread(tap.stream.end(), &bytes, false));
-    assert_eq!(tap.stream.held_bytes(), STREAM_BYTES_MAX);
+    assert_eq!(tap.stream.held_bytes(), limits::STREAM_BYTES_MAX);
 }
 
 #[test]
@@ -182,6 +183,50 @@ fn offsets_are_exact_beyond_four_gigabytes() {
     assert_eq!(tap.stream.end(), 5000 << 20);
 }
 
+/// A sender with one hole whose bytes come one by one, forwards, backwards and
+/// from the middle, again and again: no segment may cost more for what was kept
+/// before it.
+#[test]
+fn what_is_kept_beyond_a_hole_does_not_slow_what_comes() {
+    const BYTES: i64 = 30_000;
+    let orders: [fn(i64) -> i64; 3] = [|i| i, |i| BYTES - 1 - i, |i| (i * 7919) % BYTES];
+    for order in orders {
+        let mut tap =
+            Tap::new(&record(), Limits { beyond_pieces_max: BYTES as usize, ..Limits::default() });
+        tap.right_edge = 1 << 40;
+        // Of another stream that grows: in order, and nothing is pruned by it.
+        let mut grown = 0;
+        for i in 0..BYTES {
+            for _ in 0..2 {
+                tap.accept(Nanos(0), &segment(100_000 + order(i), b"x"));
+            }
+            if i % 3 == 0 {
+                assert_eq!(tap.accept(Nanos(0), &segment(grown, b"y")), Verdict::Grown);
+                grown += 1;
+            }
+        }
+        let steps = tap.stream.steps() + tap.raws.steps;
+        assert!(steps < 40 * BYTES as u64, "{steps} steps for {BYTES} segments");
+        assert_eq!(tap.stream.beyond_bytes(), BYTES as usize);
+        assert_eq!(tap.raws().count(), BYTES as usize, "repeats are not kept");
+        // The hole closes, and everything goes at once.
+        let rest = vec![b'z'; (100_000 - grown) as usize];
+        assert_eq!(tap.accept(Nanos(0), &segment(grown, &rest)), Verdict::Grown);
+        assert_eq!(tap.usage(), Usage { held: 100_000 + BYTES as usize, aside: 0 });
+    }
+}
+
+#[test]
+fn without_room_for_more_only_what_is_in_order_is_taken() {
+    let mut tap = tap();
+    let mut accept =
+        |offset, bytes| tap.accept_in(Nanos(0), &segment(offset, bytes), Room::InOrder);
+    assert_eq!(accept(3, b"de"), Verdict::Full);
+    assert_eq!(accept(0, b"abc"), Verdict::Grown);
+    assert_eq!(accept(2, b"cde"), Verdict::Grown);
+    assert_eq!(tap.usage(), Usage { held: 5, aside: 0 });
+}
+
 proptest! {
     #[test]
     fn arbitrary_segments_never_panic(
@@ -201,7 +246,7 @@ proptest! {
                 tsval,
                 ..segment(offset, &payload[..len])
             });
-            prop_assert!(tap.raws_bytes <= RAWS_BYTES_MAX);
+            prop_assert!(tap.raws.bytes() <= limits::RAWS_BYTES_MAX);
         }
     }
 }

@@ -4,7 +4,7 @@
 use crate::client::{Packet, Segment};
 use crate::kernel::Socket;
 use crate::world::World;
-use holdfast_replica::promotion::{Diverged, Promotion, PromotionOutput, Restore, Why};
+use holdfast_replica::promotion::{Diverged, Probe, Promotion, PromotionOutput, Restore, Why};
 use holdfast_wire::message::ConnId;
 use holdfast_wire::seq::SeqNo;
 
@@ -58,7 +58,7 @@ impl PromotionOutput for Collector {
             reinject: restore.reinject.iter().map(|raw| segment_id(raw)).collect(),
         });
     }
-    fn discard(&mut self, conn: ConnId, _: Option<u32>, why: Why) {
+    fn discard(&mut self, conn: ConnId, _: Option<u32>, why: Why, _: Option<Probe>) {
         self.verdicts.push(match why {
             Why::Finished => Verdict::Nothing,
             why => Verdict::Failed(format!("{conn:?} discarded: {why:?}")),

@@ -264,6 +264,7 @@ impl World {
         let edge = packet.ack.plus(WINDOW);
         let new = FlowBounds {
             key: packet.key,
+            iss: packet.syn.then_some(packet.seq),
             seq_end: end,
             right_edge: edge,
             tsval: 1000,

@@ -20,7 +20,7 @@ struct Released {
 
 #[derive(Clone, Debug, Default)]
 struct Reader {
-    session: u8,
+    session: u16,
     replies: u32,
     digest: u64,
     counter: u64,
@@ -116,8 +116,9 @@ impl Streams {
     ) -> Option<String> {
         match notice {
             Notice::Finished => None,
-            // A service whose state is gone may say so.
-            Notice::Reset => (!gone).then(|| format!("client {client} was reset")),
+            // A service whose state is gone may say so. Of a client that says two
+            // things of one byte nobody knows what it sent: it may be dropped.
+            Notice::Reset => (!gone && !lies).then(|| format!("client {client} was reset")),
             Notice::Reply { request, reply, whole } => {
                 self.replies += 1;
                 let reader = &mut self.readers[client];

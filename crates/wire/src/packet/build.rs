@@ -121,9 +121,8 @@ fn ipv6_header(out: &mut Vec<u8>, source: &[u8; 16], destination: &[u8; 16]) {
 }
 
 /// Completes a packet whose TCP checksum the kernel left open
-/// (`CHECKSUM_PARTIAL`), so that it can be sent again as it stands. Also writes
-/// a total length that segmentation offload left at 0, and cuts nothing.
-/// Calling it on a complete packet changes nothing.
+/// (`CHECKSUM_PARTIAL`), so that it can be sent again as it stands. Cuts nothing;
+/// calling it on a complete packet changes nothing.
 ///
 /// # Errors
 /// [`PacketError`] if it is not a whole TCP packet, or longer than a total

@@ -65,12 +65,14 @@ pub struct TcpOptions {
     pub fast_open: bool,
     /// Multipath TCP (RFC 8684).
     pub mptcp: bool,
+    /// An option has an impossible length; what lies behind it was not read.
+    pub malformed: bool,
 }
 
 impl TcpOptions {
-    /// Reads the bytes between the fixed header and the payload. Like a kernel,
-    /// it stops at the first option whose length is impossible and keeps what it
-    /// has read; a known option of the wrong length is skipped.
+    /// Reads the bytes between the fixed header and the payload. It stops at the
+    /// first option whose length is impossible and keeps what it has read; a known
+    /// option of the wrong length is skipped.
     #[must_use]
     pub fn parse(mut bytes: &[u8]) -> Self {
         let mut options = Self::default();
@@ -80,12 +82,16 @@ impl TcpOptions {
                 (NO_OPERATION, _) => bytes = rest,
                 (kind, [length, ..]) => {
                     let Some(value) = bytes.get(2..usize::from(*length)) else {
+                        options.malformed = true;
                         break;
                     };
                     options.one(kind, value);
                     bytes = &bytes[usize::from(*length)..];
                 }
-                (_, []) => break,
+                (_, []) => {
+                    options.malformed = true;
+                    break;
+                }
             }
         }
         options

@@ -63,6 +63,9 @@ fn refusals() {
     assert_eq!(changed(32, 0x40), PacketError::DataOffset);
     assert_eq!(changed(32, 0xf0), PacketError::DataOffset);
     assert_eq!(changed(33, 0x12), PacketError::Checksum);
+    assert_eq!(changed(10, 0), PacketError::HeaderChecksum);
+    // A length of 0 is no length, where one could be said.
+    assert_eq!(changed(3, 0), PacketError::Truncated);
 
     let mut v6 = vec![0; 60];
     v6[0] = 0x60;
@@ -72,18 +75,47 @@ fn refusals() {
     v6[6] = 6;
     v6[8..24].copy_from_slice(&map_ipv4([1, 2, 3, 4]));
     assert_eq!(parse(&v6), PacketError::MappedAddress);
+    v6[5] = 0;
+    v6[8..24].fill(7);
+    assert_eq!(parse(&v6), PacketError::Truncated);
 }
 
 #[test]
-fn padding_is_ignored_and_a_total_length_of_zero_is_the_buffer() {
+fn padding_is_ignored_and_a_length_of_zero_is_that_of_a_giant() {
     let mut bytes = syn();
     bytes.extend([9; 6]);
     assert!(TcpPacket::parse(&bytes, Checksum::Verify).unwrap().payload.is_empty());
-    bytes[2..4].fill(0);
-    assert_eq!(TcpPacket::parse(&bytes, Checksum::Partial).unwrap().payload, [9; 6]);
-    complete_checksum(&mut bytes).unwrap();
-    assert_eq!(TcpPacket::parse(&bytes, Checksum::Verify).unwrap().payload, [9; 6]);
-    assert_eq!(bytes[3], 66);
+    for (v6, headers) in [(false, 40), (true, 60)] {
+        let end = |last: u8| if v6 { [last; 16] } else { map_ipv4([10, 0, 0, last]) };
+        let mut giant = TcpSegment {
+            key: ConnKey { server: end(1), client: end(2), ..key_v4() },
+            to_client: false,
+            seq: SeqNo(1),
+            ack: SeqNo(2),
+            flags: Flags::ACK,
+            window: 9,
+            options: TcpOptions::default(),
+            payload: &[],
+        }
+        .build()
+        .unwrap();
+        giant.resize(70_000, 7);
+        giant[if v6 { 4..6 } else { 2..4 }].fill(0);
+        complete_header(&mut giant);
+        let packet = TcpPacket::parse(&giant, Checksum::Partial).unwrap();
+        assert_eq!(packet.payload.len(), 70_000 - headers);
+        assert_eq!(complete_checksum(&mut giant), Err(PacketError::TooLong));
+    }
+}
+
+/// Writes a right checksum into an IPv4 header.
+fn complete_header(bytes: &mut [u8]) {
+    let len = bytes.first().map_or(0, |byte| usize::from(byte & 0x0f) * 4);
+    if bytes.len() >= len && len >= IPV4_HEADER && bytes[0] >> 4 == 4 {
+        bytes[10..12].fill(0);
+        let sum = internet_checksum(&bytes[..len]);
+        bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+    }
 }
 
 #[test]
@@ -108,7 +140,8 @@ fn special_options_are_noticed() {
 #[test]
 fn impossible_option_lengths_end_the_reading() {
     for bytes in [&[2u8][..], &[2, 0], &[2, 1, 5, 5], &[2, 5, 1, 1], &[3, 255]] {
-        assert_eq!(TcpOptions::parse(bytes), TcpOptions::default());
+        let malformed = TcpOptions { malformed: true, ..TcpOptions::default() };
+        assert_eq!(TcpOptions::parse(bytes), malformed);
     }
 }
 
@@ -209,6 +242,7 @@ proptest! {
             bytes[at] = value;
         }
         bytes.truncate(cut);
+        complete_header(&mut bytes);
         if let Ok(packet) = TcpPacket::parse(&bytes, Checksum::Partial)
             && u16::from_be_bytes([bytes[2], bytes[3]]) != 0
             && bytes[0] >> 4 == 4

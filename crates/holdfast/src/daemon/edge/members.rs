@@ -4,9 +4,13 @@ use super::{MEMBERS, Wish};
 use crate::channel::{Channel, ChannelError};
 use crate::config::Config;
 use crate::daemon::beats::Beats;
+use crate::daemon::pulse::Pulse;
+use crate::daemon::said::{Said, takeover_of};
 use crate::poll::{Interest, Poll};
 use holdfast_cluster::Nanos;
-use holdfast_cluster::detector::{Detector, Peer};
+use holdfast_cluster::detector::{Detector, FIRST_PATIENCE, Peer};
+use holdfast_cluster::hearing::Hearing;
+use holdfast_cluster::membership::Greeting;
 use holdfast_wire::log::LOG_VERSION;
 use holdfast_wire::message::{Message, VERSION};
 use std::time::Duration;
@@ -20,9 +24,10 @@ const WISHES_MAX: usize = 1024;
 /// One slot per member of the configuration.
 pub(super) struct Links {
     group: String,
-    /// Time between two heartbeats.
-    period: Nanos,
     slots: Vec<Slot>,
+    /// All members together: an edge that hears nobody accuses nobody.
+    hearing: Hearing,
+    pulse: Pulse,
 }
 
 struct Slot {
@@ -30,22 +35,26 @@ struct Slot {
     channel: Option<Channel>,
     /// Its hello was what it must be.
     greeted: bool,
+    /// What it said last of itself, since it came.
+    says: Option<Said>,
     /// It outlives a channel: a member that comes back at once was never gone.
     detector: Detector,
 }
 
 impl Links {
     /// Every member has some time to come, from time 0 on.
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &Config, pulse: Pulse) -> Self {
         let period = Nanos(config.heartbeat().as_nanos() as u64);
         let slot = |name: &String| Slot {
             name: name.clone(),
             channel: None,
             greeted: false,
+            says: None,
             detector: Detector::new(Nanos(0), period),
         };
         let slots = config.members.iter().map(|m| slot(&m.name)).collect();
-        Self { group: config.group.name.clone(), period, slots }
+        let hearing = Hearing::new(Nanos(0), period);
+        Self { group: config.group.name.clone(), slots, hearing, pulse }
     }
 
     pub fn count(&self) -> usize {
@@ -64,6 +73,11 @@ impl Links {
         self.slots.get(index).is_some_and(|slot| slot.channel.is_some())
     }
 
+    /// What the member says of itself.
+    pub fn says(&self, index: usize) -> Option<&Said> {
+        self.slots.get(index).and_then(|slot| slot.says.as_ref())
+    }
+
     /// Takes a channel; one that the member had before is closed.
     pub fn adopt(
         &mut self,
@@ -75,6 +89,7 @@ impl Links {
         let Some(slot) = self.slots.get_mut(index) else { return Err(ChannelError::Closed) };
         slot.channel = None;
         slot.greeted = false;
+        slot.says = None;
         poll.add(&channel, MEMBERS + index as u64, Interest::Read)?;
         slot.channel.insert(channel).send(&Message::Hello {
             version: VERSION,
@@ -82,6 +97,7 @@ impl Links {
             group: &self.group,
             member: "edge",
             epoch,
+            speaks: false,
             world: Vec::new(),
         })
     }
@@ -90,7 +106,7 @@ impl Links {
     /// come back.
     pub fn drop_link(&mut self, index: usize, at: Nanos) -> bool {
         let Some(slot) = self.slots.get_mut(index) else { return false };
-        slot.detector = Detector::new(at, self.period);
+        slot.detector.start_over(at);
         slot.channel.take().is_some()
     }
 
@@ -105,6 +121,13 @@ impl Links {
         let Some(Slot { channel, detector, .. }) = self.slots.get_mut(index) else {
             return false;
         };
+        if let Some(heard) = self.pulse.heard(index).filter(|heard| *heard > detector.last_heard())
+        {
+            let mut beats = Beats { peer: &mut |_| {}, executed: 0, declared: &mut false };
+            detector.handle_received(heard, &mut beats);
+            self.hearing.handle_received(heard);
+        }
+        detector.excuse(self.hearing.excused_until(at));
         let mut send = |message: &Message<'_>| {
             // A channel that cannot take it has failed; its next turn says so.
             channel.as_mut().map(|channel| channel.send(message));
@@ -114,9 +137,33 @@ impl Links {
         detector.handle_timeout(at, &mut beats);
         if declared {
             // It may come back: the beats go on.
-            *detector = Detector::new(at, self.period);
+            detector.start_over(at);
         }
         declared
+    }
+
+    /// The loop has turned.
+    pub fn turned(&self) {
+        self.pulse.turned();
+    }
+
+    /// A member that has just become current starts its server: its silence means
+    /// nothing yet.
+    pub fn excuse_start(&mut self, index: usize, at: Nanos) {
+        if let Some(slot) = self.slots.get_mut(index) {
+            slot.detector.excuse(at.plus(FIRST_PATIENCE));
+        }
+    }
+
+    /// How late this process was, for the status.
+    pub fn lateness(&self) -> impl Iterator<Item = (String, u64)> {
+        let overslept = self.slots.iter().map(|slot| slot.detector.overslept()).max();
+        let of = [
+            ("loop.overslept", overslept.unwrap_or(0)),
+            ("loop.deafened", self.hearing.deafened()),
+        ];
+        let pulses = self.pulse.counters().map(|(name, n)| (format!("pulse.{name}"), n));
+        of.into_iter().map(|(name, n)| (name.to_owned(), n)).chain(pulses)
     }
 
     /// Whether two of its heartbeats are missing.
@@ -127,29 +174,46 @@ impl Links {
     /// What the member wishes, and whether its channel still lives.
     pub fn receive(&mut self, index: usize, at: Nanos) -> (Vec<Wish>, Result<(), ChannelError>) {
         let mut wishes = Vec::new();
-        let group = self.group.as_str();
+        let (group, hearing) = (self.group.as_str(), &mut self.hearing);
         let Some(slot) = self.slots.get_mut(index) else { return (wishes, Ok(())) };
-        let Slot { name, channel: Some(channel), greeted, detector } = slot else {
+        let Slot { name, channel: Some(channel), greeted, says, detector } = slot else {
             return (wishes, Ok(()));
         };
         let mut declared = false;
         let result = channel.recv(|message| {
             let mut beats = Beats { peer: &mut |_| {}, executed: 0, declared: &mut declared };
+            hearing.handle_received(at);
             detector.handle_received(at, &mut beats);
             let wish = match message {
-                Message::Hello { version, log_version, group: theirs, member, .. } => {
+                Message::Hello {
+                    version,
+                    log_version,
+                    group: theirs,
+                    member,
+                    epoch,
+                    speaks,
+                    ..
+                } => {
                     *greeted = version == VERSION
                         && log_version == LOG_VERSION
                         && theirs == group
                         && member == name;
                     let other = "its hello is of another release, group or member";
-                    Some(if *greeted { Wish::Ask } else { Wish::Leave(other.to_owned()) })
+                    let hello = Wish::Hello(Greeting { epoch, speaks });
+                    Some(if *greeted { hello } else { Wish::Leave(other.to_owned()) })
                 }
                 _ if !*greeted => Some(Wish::Leave("it did not say hello first".to_owned())),
                 Message::Ask => Some(Wish::Ask),
                 Message::InStep { epoch, yes } => Some(Wish::InStep { epoch, yes }),
                 Message::Promote { epoch } => Some(Wish::Promote { epoch }),
+                Message::NotAlive { epoch, keys } => Some(Wish::NotAlive { epoch, keys }),
                 Message::Beat { .. } => Some(Wish::Nothing),
+                Message::Says { .. } => {
+                    *says = Said::of(&message).or(says.take());
+                    Some(Wish::Nothing)
+                }
+                Message::SignSeen { number, mac } => Some(Wish::SignSeen { number, mac }),
+                Message::TookOver { .. } => takeover_of(&message).map(Wish::TookOver),
                 _ => Some(Wish::Leave("it sent the edge what only a member may hear".to_owned())),
             };
             if wishes.len() < WISHES_MAX {

@@ -1,13 +1,22 @@
 //! What the edge says of itself.
 
-use super::EdgeDaemon;
+use super::ways::Verdict;
+use super::{DOUBLE_LASTS, EdgeDaemon};
 use crate::admin::{EDGE_SCHEMA, TraceRequest, refusal};
-use crate::config::Kind;
+use crate::check;
+use crate::config::{Config, Kind, Mac};
+use crate::daemon::said::Said;
 use crate::daemon::trace;
 use crate::status::{Peer, Role, State, Status};
-use holdfast_linux::bpf::EDGE_FLOWS_DEFAULT;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Handshakes that fail are tried again all the time; one of which nothing was
+/// heard for so long is over.
+const DISTRUST_LASTS: Duration = Duration::from_secs(10);
+/// How often the edge's own host is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl EdgeDaemon<'_> {
     pub(super) fn status(&self) -> Status {
@@ -15,15 +24,19 @@ impl EdgeDaemon<'_> {
         let state = self.machine.handle_ask();
         status.role = Role::Edge;
         status.epoch = state.epoch;
-        (status.state, status.reason, status.remedy) = self.judge();
-        status.connections = self.bpf.all_bounds().len() as u64;
+        let Said { state: seen, reason, remedy, .. } = self.judge();
+        (status.state, status.reason, status.remedy) = (seen, reason, remedy);
+        status.last_takeover.clone_from(&self.last_takeover);
+        status.connections = self.bpf.flow_count() as u64;
         status.peers = (0..self.links.count()).map(|index| self.peer(index)).collect();
         let counters = self.bpf.counters();
         status.counters =
             counters.into_iter().map(|(name, count)| (format!("edge.{name}"), count)).collect();
         status.counters.insert("edge.grants".to_owned(), self.grants);
+        status.counters.insert("edge.vanished".to_owned(), self.vanished);
         status.counters.insert("edge.last_grant_us".to_owned(), self.last_grant.as_micros() as u64);
         status.counters.insert("edge.channels_refused".to_owned(), self.listener.refused());
+        status.counters.extend(self.links.lateness());
         status
     }
 
@@ -49,7 +62,7 @@ impl EdgeDaemon<'_> {
             "kind": Kind::Replicated,
             "services": self.config.group.services,
             "members": members.collect::<Vec<_>>(),
-            "flows": { "count": self.bpf.all_bounds().len(), "max": EDGE_FLOWS_DEFAULT },
+            "flows": { "count": self.bpf.flow_count(), "max": self.bpf.flows_max() },
             "cache": self.recoverer.show(),
             "regulate": null,
             "counters": counters,
@@ -72,49 +85,209 @@ impl EdgeDaemon<'_> {
         }
     }
 
-    fn judge(&self) -> (State, String, String) {
-        let says =
-            |state, reason: &str, remedy: &str| (state, reason.to_owned(), remedy.to_owned());
-        if self.fenced_by_hand {
-            return says(
-                State::Fenced,
-                "the edge was closed by hand",
-                "holdfast edge unfence --config FILE",
-            );
+    /// What the edge is by itself; the members are told this.
+    pub(super) fn own(&self) -> Said {
+        if self.is_fenced_by_hand() {
+            let remedy = "holdfast edge unfence --config FILE";
+            return Said::new(Role::Edge, State::Fenced, "the edge was closed by hand", remedy);
+        }
+        if let Some((reason, remedy)) = self.host.trouble {
+            return says(State::Waiting, reason, remedy);
+        }
+        let now = Instant::now();
+        let is_here = |index: &usize| self.links.is_connected(*index);
+        let mut indices: Vec<usize> = (0..self.links.count()).filter(is_here).collect();
+        // Without the current member nobody is served; without the other, unprotected.
+        indices.sort_by_key(|index| !self.is_current(*index));
+        let trouble = indices.into_iter().find_map(|index| self.way_trouble(index, now));
+        let disk = || self.disk_trouble();
+        let distrust = || self.distrust(now);
+        trouble.or_else(disk).or_else(distrust).unwrap_or_else(|| Said::fine(Role::Edge))
+    }
+
+    /// Why a member cannot come; it is no news of a pair that stands.
+    fn distrust(&self, now: Instant) -> Option<Said> {
+        let fresh = |(index, it): &(&usize, &Distrusted)| {
+            !self.links.is_connected(**index) && now.duration_since(it.seen) < DISTRUST_LASTS
+        };
+        let (_, it) = self.distrusted.iter().find(fresh)?;
+        Some(says(State::Unprotected, &it.reason, it.remedy))
+    }
+
+    fn disk_trouble(&self) -> Option<Said> {
+        let failure = self.disk.failure()?;
+        let remedy = "look at the disk that holds edge.state_file, and at the room on it; the edge \
+                      tries it again by itself";
+        Some(says(State::Unprotected, &format!("nobody could take over: {failure}"), remedy))
+    }
+
+    /// Why a member does not get what the edge sends.
+    fn way_trouble(&self, index: usize, now: Instant) -> Option<Said> {
+        let member = self.config.members.get(index)?;
+        let (name, mac) = (&member.name, member.mac);
+        let state = if self.is_current(index) { State::Waiting } else { State::Unprotected };
+        let verdict = self.ways.verdict(index, now);
+        if verdict == Verdict::Proved {
+            return None;
+        }
+        let remedy = format!(
+            "write the hardware address that `ip link` shows on `{name}` as its `mac`, in the file \
+             of every host; then start the edge again"
+        );
+        match verdict {
+            Verdict::Proved => None,
+            Verdict::Trying => {
+                let reason = format!("the way to `{name}` has not proved itself yet");
+                Some(says(state, &reason, "wait a few seconds"))
+            }
+            Verdict::OtherAddress(own) => {
+                let own = Mac(own);
+                let reason =
+                    format!("the edge's frames go to {mac}, but `{name}` has the address {own}");
+                Some(says(state, &reason, &remedy))
+            }
+            Verdict::Silent => {
+                let reason = format!(
+                    "the edge's frames to `{name}` ({mac}) do not arrive: is its `mac` right?"
+                );
+                let way = format!("{remedy}; or look at the link to it");
+                Some(says(state, &reason, &way))
+            }
+        }
+    }
+
+    /// What the group is, seen from the edge: the worst of what it knows itself
+    /// and of what the members say.
+    fn judge(&self) -> Said {
+        let own = self.own();
+        if own.state == State::Fenced {
+            return own;
         }
         let on_disk = self.machine.handle_ask();
-        let open = self.bpf.current().is_ok_and(|(_, current)| current.is_some());
-        let Some(current) = on_disk.current.as_deref().filter(|_| open) else {
+        let is_open = self.bpf.current().is_ok_and(|(_, current)| current.is_some());
+        let Some(current) = on_disk.current.as_deref().filter(|_| is_open) else {
             let first = on_disk.current.as_deref().unwrap_or(&self.config.edge.first);
-            return says(
-                State::Waiting,
-                &format!("closed until member `{first}` asks to be current"),
-                &format!("start holdfast on `{first}`"),
-            );
+            return self.closed(first);
         };
         if !self.machine.answers(current) {
-            return says(
+            let reason = format!("`{current}` is current, and its daemon does not answer");
+            if let Some(distrust) = self.distrust(Instant::now()) {
+                let reason = format!("{reason}; {}", distrust.reason);
+                return says(State::Waiting, &reason, &distrust.remedy);
+            }
+            let remedy = "look at its host; if no backup takes over, start both members again";
+            return says(State::Waiting, &reason, remedy);
+        }
+        let Some(theirs) = self.says(current) else {
+            let reason = format!("`{current}` has not said yet what it does");
+            let remedy = format!("look at the status of `{current}`");
+            return says(State::Unprotected, &reason, &remedy);
+        };
+        let backup = self.backup(current);
+        match theirs.state {
+            State::Protected => {}
+            // A takeover is under way.
+            State::Ended if backup.state == State::Waiting => return backup,
+            // It may be known here why its backup does not come.
+            State::Waiting if !own.is_fine() => {
+                let reason = format!("{}; `{current}`: {}", own.reason, theirs.reason);
+                return Said { state: State::Waiting, reason, ..own };
+            }
+            // The service is closed, whatever else there is.
+            _ if theirs.state != State::Unprotected || own.state == State::Unprotected => {
+                return theirs.quoted(&format!("`{current}`"));
+            }
+            _ if own.is_fine() => return theirs.quoted(&format!("`{current}`")),
+            _ => {}
+        }
+        if !own.is_fine() {
+            own
+        } else if backup.is_fine() && self.bpf.flow_count() >= self.bpf.flows_max() as usize {
+            says(
+                State::Protected,
+                "the flow table is full: new clients are refused",
+                "raise edge.flows_max, or find out who opens so many connections",
+            )
+        } else {
+            backup
+        }
+    }
+
+    /// Nobody may speak until this member has asked.
+    fn closed(&self, member: &str) -> Said {
+        let reason = format!("closed until member `{member}` asks to be current");
+        let connected = self.links.index(member).is_some_and(|i| self.links.is_connected(i));
+        if let Some(distrust) = self.distrust(Instant::now()).filter(|_| !connected) {
+            let reason = format!("{reason}; {}", distrust.reason);
+            return says(State::Waiting, &reason, &distrust.remedy);
+        }
+        match self.says(member) {
+            Some(theirs) if connected && !theirs.is_fine() => says(
                 State::Waiting,
-                &format!("`{current}` is current, and its daemon does not answer"),
-                "look at its host; if no backup takes over, start both members again",
-            );
+                &format!("{reason}; `{member}`: {}", theirs.reason),
+                &theirs.remedy,
+            ),
+            _ if connected => {
+                says(State::Waiting, &reason, &format!("look at the status of `{member}`"))
+            }
+            _ => says(State::Waiting, &reason, &format!("start holdfast on `{member}`")),
         }
-        let others = || self.config.members.iter().filter(|m| m.name != current);
-        if others().any(|m| self.machine.is_ready(&m.name)) {
-            return says(State::Protected, "", "");
+    }
+
+    /// What the members beside the current one make of the group.
+    fn backup(&self, current: &str) -> Said {
+        let mut others = self.config.members.iter().filter(|m| m.name != current);
+        let Some(other) = others.next() else {
+            return says(State::Unprotected, "the group has one member", "add another");
+        };
+        let name = other.name.as_str();
+        let connected = self.links.index(name).is_some_and(|i| self.links.is_connected(i));
+        match self.says(name).filter(|_| connected) {
+            None => says(
+                State::Unprotected,
+                &format!("`{name}` is not connected"),
+                &format!("start holdfast on `{name}`, or look at the way to it"),
+            ),
+            Some(theirs) if !theirs.is_fine() => {
+                let state = match theirs.state {
+                    State::Waiting | State::Diverged | State::Hung => theirs.state,
+                    _ => State::Unprotected,
+                };
+                Said { role: Role::Edge, state, ..theirs.quoted(&format!("`{name}`")) }
+            }
+            Some(_) if self.machine.is_ready(name) => Said::fine(Role::Edge),
+            Some(_) if !self.machine.answers(name) => says(
+                State::Unprotected,
+                &format!("the edge does not hear `{name}`"),
+                "look at the link between them",
+            ),
+            Some(_) => says(
+                State::Unprotected,
+                &format!("`{name}` is not in step with `{current}`"),
+                &format!("look at the status of `{name}`"),
+            ),
         }
-        let names: Vec<&str> = others().map(|m| m.name.as_str()).collect();
-        says(
-            State::Unprotected,
-            &format!("no backup is in step with `{current}`"),
-            &format!("start holdfast on `{}`, or look at its status", names.join(", ")),
-        )
+    }
+
+    fn says(&self, member: &str) -> Option<&Said> {
+        self.links.index(member).and_then(|index| self.links.says(index))
+    }
+
+    /// Two hosts use the name.
+    fn double(&self, index: usize) -> Option<String> {
+        let seen = self.doubles.get(&index)?;
+        let note = format!("two hosts are called `{}`", self.links.name(index));
+        (seen.elapsed() < DOUBLE_LASTS).then_some(note)
     }
 
     fn peer(&self, index: usize) -> Peer {
         let name = self.links.name(index);
+        if let Some(note) = self.double(index) {
+            return Peer { name: name.to_owned(), connected: self.links.is_connected(index), note };
+        }
+        let connected = self.links.is_connected(index);
         let is_silent = self.machine.is_in_step(name) && !self.machine.is_ready(name);
-        let note = if self.machine.handle_ask().current.as_deref() == Some(name) {
+        let place = if self.machine.handle_ask().current.as_deref() == Some(name) {
             "current"
         } else if is_silent {
             "in step, does not answer"
@@ -123,10 +296,47 @@ impl EdgeDaemon<'_> {
         } else {
             ""
         };
-        Peer {
-            name: name.to_owned(),
-            connected: self.links.is_connected(index),
-            note: note.to_owned(),
+        let mut parts = vec![place.to_owned()];
+        if let Some(theirs) = self.links.says(index).filter(|it| connected && !it.is_fine()) {
+            parts.push(theirs.to_string());
+        }
+        if let Some(distrusted) = self.distrusted.get(&index).filter(|_| !connected) {
+            parts.push(distrusted.reason.clone());
+        }
+        parts.retain(|part| !part.is_empty());
+        Peer { name: name.to_owned(), connected, note: parts.join("; ") }
+    }
+}
+
+/// A member whose handshakes fail.
+pub(super) struct Distrusted {
+    pub reason: String,
+    pub remedy: &'static str,
+    pub seen: Instant,
+}
+
+/// What the edge's host must do by itself, looked at now and then.
+#[derive(Debug, Default)]
+pub(super) struct Host {
+    look_at: Option<Instant>,
+    /// Reason and remedy.
+    trouble: Option<(&'static str, &'static str)>,
+}
+
+impl Host {
+    /// When [`Host::look`] is due.
+    pub fn look_at(&self) -> Instant {
+        self.look_at.unwrap_or_else(Instant::now)
+    }
+
+    pub fn look(&mut self, config: &Config, now: Instant) {
+        if self.look_at.is_none_or(|at| at <= now) {
+            self.look_at = Some(now + LOOK_EVERY);
+            self.trouble = check::not_forwarded(config);
         }
     }
+}
+
+fn says(state: State, reason: &str, remedy: &str) -> Said {
+    Said::new(Role::Edge, state, reason, remedy)
 }

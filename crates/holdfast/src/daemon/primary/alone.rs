@@ -2,47 +2,141 @@
 //! or it runs on alone because the edge says so.
 
 use super::{ASK_EVERY, CONTROL, Loop, PIDFD};
-use crate::daemon::member::{End, Heard, Node, RESTART_BOTH};
+use crate::daemon::advice;
+use crate::daemon::member::{End, Heard, Node, RESTART_BOTH, Tokens};
 use crate::daemon::pairing::{no_rejoin, turn_away};
 use crate::status::{Role, State};
 use holdfast_linux::bpf::Gate;
+use holdfast_linux::process;
 use holdfast_replica::Nanos;
 use holdfast_wire::message::Message;
 use holdfast_wire::shm::mode;
 use std::time::{Duration, Instant};
 
+/// For what a planned switchover waits at most: until the backup holds all that the
+/// server has logged, and until the edge has let it speak.
+const CONFIRM_MAX: Duration = Duration::from_secs(1);
+const GRANT_MAX: Duration = Duration::from_secs(3);
+/// How often the one and the other are looked for.
+const CONFIRM_LOOK: Duration = Duration::from_micros(200);
+const GRANT_LOOK: Duration = Duration::from_millis(20);
+const END_REMEDY: &str = "look at the server's log, and start the group again";
+
 impl Loop {
+    /// The operator stops this member while its backup follows: a planned
+    /// switchover. The server stands still while the backup gets all that it has
+    /// logged, and is killed when the edge has let the backup speak.
+    pub(super) fn hand_over(&mut self, node: &mut Node<'_>) -> anyhow::Result<End> {
+        node.events
+            .add("handing over", format!("to {}, for this member is stopped", node.other.name));
+        let begun = Instant::now();
+        let _ = self.peer.send(&Message::Stopping);
+        // One that has ended already is handed over all the same.
+        let _ended = process::signal(self.server.pidfd(), libc::SIGSTOP);
+        let mut lost = false;
+        while !lost && !self.is_all_confirmed() && begun.elapsed() < CONFIRM_MAX {
+            let (again, tokens) = node.wait(Some(Instant::now() + CONFIRM_LOOK))?;
+            if node.edge_due(tokens) {
+                node.turn_edge(|_| {});
+            }
+            self.gate_events(node.nanos());
+            self.log(node.nanos());
+            lost = again || self.messages(node);
+            self.settle(node);
+        }
+        self.announce_end(node);
+        let reason = "this member is stopped; the backup takes over";
+        node.set_state(Role::Primary, State::Ended, reason, "start this member again");
+        self.await_takeover(node, begun)
+    }
+
+    /// All that the server has logged is in the backup.
+    fn is_all_confirmed(&self) -> bool {
+        self.machine.frames_unconfirmed() == 0 && self.server.memory.tail() == self.log_at
+    }
+
+    /// Until the edge lets the other member speak: then nothing that this kernel
+    /// still says gets out, and the rest of the server may go.
+    fn await_takeover(&mut self, node: &mut Node<'_>, begun: Instant) -> anyhow::Result<End> {
+        self.stop_watching(node);
+        let mut again = false;
+        while node.replaced_by().is_none() && begun.elapsed() < GRANT_MAX && !again {
+            let tokens;
+            (again, tokens) = node.wait(Some(Instant::now() + GRANT_LOOK))?;
+            self.answer_backup(node, tokens);
+        }
+        self.server.kill();
+        match node.replaced_by() {
+            Some(newer) => {
+                let what = format!("{} is current in epoch {}", newer.current, newer.epoch);
+                let took = begun.elapsed().as_micros();
+                node.events.add("handed over", format!("{what} after {took} µs"));
+                Ok(End::Stopped)
+            }
+            None => Ok(End::Silent),
+        }
+    }
+
     /// The server is dead: everything it logged goes out, and nothing more is
     /// confirmed. The kernel's FINs and RSTs stay behind the gate.
     pub(super) fn server_died(&mut self, node: &mut Node<'_>) -> anyhow::Result<End> {
+        self.announce_end(node);
+        let mut gone = None;
+        self.tell_end(node, None);
+        self.stop_watching(node);
+        loop {
+            let (stop, tokens) = node.wait(Some(Instant::now() + GRANT_LOOK))?;
+            if stop {
+                // The edge may be about to let the backup speak.
+                return self.await_takeover(node, Instant::now());
+            }
+            self.answer_backup(node, tokens);
+            gone = self.broken.take().or(gone);
+            self.tell_end(node, gone.as_deref());
+        }
+    }
+
+    /// Everything that was logged goes out, and then that nothing more comes.
+    fn announce_end(&mut self, node: &Node<'_>) {
         let _ = self.gate.set_server_dead(true);
         self.log(node.nanos());
         let nanos = Nanos(node.nanos());
         self.act(|machine, hands| machine.handle_server_died(nanos, hands));
         let _ = self.peer.flush();
-        node.set_state(
-            Role::Primary,
-            State::Ended,
-            "the server's process has ended; the backup takes over",
-            "look at the server's log",
-        );
-        self.stop_watching(node);
-        loop {
-            let (stop, tokens) = node.wait(Some(Instant::now() + Duration::from_millis(20)))?;
-            if stop {
-                return Ok(End::Stopped);
-            }
-            if node.edge_due(tokens) {
-                node.turn_edge(|_| {});
-            }
-            if tokens.has(PIDFD) || tokens.has(CONTROL) {
-                let _ = node.poll.remove(&self.server.pidfd());
-                let _ = node.poll.remove(&self.server.control());
-            }
-            if self.messages(node.nanos()) || self.peer.flush().is_err() {
-                let _ = node.poll.remove(&self.peer);
-            }
+    }
+
+    /// The backup still asks for what the tap lacks, and the edge tells who speaks.
+    fn answer_backup(&mut self, node: &mut Node<'_>, tokens: Tokens) {
+        if node.edge_due(tokens) {
+            node.turn_edge(|_| {});
         }
+        if tokens.has(PIDFD) || tokens.has(CONTROL) {
+            let _ = node.poll.remove(&self.server.pidfd());
+            let _ = node.poll.remove(&self.server.control());
+        }
+        if self.messages(node) || self.peer.flush().is_err() {
+            let _ = node.poll.remove(&self.peer);
+        }
+    }
+
+    /// The server has ended: who goes on?
+    fn tell_end(&mut self, node: &mut Node<'_>, gone: Option<&str>) {
+        let (role, then, remedy) = match (gone, node.replaced_by()) {
+            (Some(gone), _) => (Role::Primary, format!(", and {gone}"), END_REMEDY),
+            (None, Some(Heard { epoch, current })) => {
+                (Role::None, format!("; {current} is current in epoch {epoch}"), RESTART_BOTH)
+            }
+            (None, None) => (Role::Primary, "; the backup takes over".to_owned(), END_REMEDY),
+        };
+        if self.server.is_in_background() {
+            let reason =
+                format!("the server has gone into the background: its process has ended{then}");
+            let remedy = "start it in the foreground: nginx with `daemon off;`, redis without \
+                 `daemonize yes`, others with -f, -F, -D or -n";
+            return node.set_state(role, State::Ended, &reason, remedy);
+        }
+        let reason = format!("the server's process has ended{then}");
+        node.set_state(role, State::Ended, &reason, remedy);
     }
 
     /// Another member speaks in a newer epoch: the server dies first (decision 21).
@@ -57,12 +151,13 @@ impl Loop {
     /// member may run on alone: a backup that is in step takes over instead
     /// (decisions 19 and 20). Until then the service waits.
     pub(super) fn go_alone(&mut self, node: &mut Node<'_>, reason: &str) -> anyhow::Result<End> {
+        node.other_says = None;
         self.machine.handle_backup_lost();
         self.stop_watching(node);
         let remedy = "the edge must bar the backup first; check that its daemon runs";
         node.set_state(Role::Primary, State::Waiting, reason, remedy);
         let _ = node.poll.remove(&self.peer);
-        let _ = self.peer.send(&Message::Refused { reason });
+        let _ = self.peer.send(&Message::Refused { reason, again: false });
         let _ = self.peer.flush();
         let (mut ask_at, asked) = (Instant::now(), node.status.epoch);
         loop {
@@ -74,8 +169,8 @@ impl Loop {
             }
             let (stop, tokens) = node.wait(Some(ask_at))?;
             if stop {
-                self.server.kill();
-                return Ok(End::Stopped);
+                // The backup may be in step, and take over.
+                return self.await_takeover(node, Instant::now());
             }
             let mut granted = None;
             if node.edge_due(tokens) {
@@ -109,8 +204,9 @@ impl Loop {
             let packet = std::mem::take(&mut conn.synack);
             let _ = self.raw.send(&packet);
         }
+        let remedy = advice::after_giving_up(State::Unprotected, reason);
         let reason = format!("{reason}; running alone");
-        node.set_state(Role::Primary, State::Unprotected, &reason, RESTART_BOTH);
+        node.set_state(Role::Primary, State::Unprotected, &reason, &remedy);
         self.idle(node)
     }
 
@@ -125,23 +221,22 @@ impl Loop {
     fn idle(&mut self, node: &mut Node<'_>) -> anyhow::Result<End> {
         let _ = node.poll.remove(&self.peer);
         self.stop_watching(node);
+        let mut is_loose = false;
         loop {
+            // No death of ours touches a server that speaks alone (decision 20).
+            is_loose = is_loose || self.server.let_loose();
             let (stop, tokens) = node.wait(Some(Instant::now() + Duration::from_millis(200)))?;
             let reason = no_rejoin(node);
             turn_away(node, &mut self.listener, &reason);
             if node.edge_due(tokens) {
                 node.turn_edge(|_| {});
+                node.tell_vanished_by(&mut self.diag);
             }
             if tokens.has(PIDFD) || tokens.has(CONTROL) {
                 let _ = node.poll.remove(&self.server.pidfd());
                 let _ = node.poll.remove(&self.server.control());
-                let remedy = "look at the server's log and restart the group";
-                node.set_state(
-                    node.status.role,
-                    State::Ended,
-                    "the server's process has ended",
-                    remedy,
-                );
+                let role = node.status.role;
+                node.set_state(role, State::Ended, "the server's process has ended", END_REMEDY);
             }
             if stop {
                 self.server.kill();

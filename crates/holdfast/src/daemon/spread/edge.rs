@@ -3,7 +3,7 @@
 //! while it is dead, everything stays as it was.
 
 use super::links::{Link, News, Word};
-use super::roster::{Announcement, Roster};
+use super::roster::Roster;
 use super::syns::Syns;
 use crate::admin::{AdminSocket, Events, Request, TraceRequest, refusal};
 use crate::channel::{Identity, Kind, Listener};
@@ -14,11 +14,10 @@ use crate::daemon::trace;
 use crate::poll::{Interest, Poll, Signals, Timers};
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
-use holdfast_linux::bpf::{Host, HostState, Redirect, RedirectConfig, ServiceKey, Way};
+use holdfast_linux::bpf::{Host, HostState, Redirect, RedirectConfig};
 use holdfast_linux::inlet::Inlet;
 use holdfast_linux::route::RouteSocket;
-use holdfast_wire::message::{Message, Offer};
-use holdfast_wire::packet::mapped_ipv4;
+use holdfast_wire::message::Message;
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
@@ -65,7 +64,7 @@ pub(super) struct SpreadEdge<'a> {
     poll: Poll,
     timers: Timers<Timer>,
     routes: RouteSocket,
-    events: Events,
+    pub events: Events,
     started: Instant,
     period: Nanos,
     settled: bool,
@@ -99,8 +98,9 @@ impl<'a> SpreadEdge<'a> {
             kind: Kind::Spread,
         };
         let listen = config.edge.listen;
-        let listener = Listener::bind(listen, identity)
+        let mut listener = Listener::bind(listen, identity)
             .with_context(|| format!("cannot listen at edge.listen = {listen}"))?;
+        listener.prefer(config.hosts.iter().flat_map(|host| host.tunnels()));
         let mut edge = Self {
             config,
             roster: Roster::default(),
@@ -166,11 +166,11 @@ impl<'a> SpreadEdge<'a> {
             self.apply();
             self.resend(now, ready.contains(&SYNS))?;
             if ready.contains(&ADMIN) {
-                admin.serve(|request| self.answer(request))?;
+                admin.serve(|request| self.answer(request));
                 self.apply();
             }
             if ready.contains(&SIGNALS)
-                && let Some(signal) = signals.take()
+                && let Some(signal) = super::super::ending(signals)
             {
                 tracing::info!("signal {signal}: ending; redirection goes on without me");
                 return Ok(());
@@ -178,15 +178,15 @@ impl<'a> SpreadEdge<'a> {
         }
     }
 
-    /// Takes host servers whose handshake is over. Who has the key may join,
-    /// whether this edge's file names it or not.
+    /// Takes host servers whose handshake is over. What each may announce stands in
+    /// the file.
     fn accept(&mut self, now: Instant) {
         loop {
             let channel = match self.listener.accept(now) {
                 Ok(None) => return,
                 Ok(Some(channel)) => channel,
                 Err(error) => {
-                    tracing::warn!("a connection was refused: {error}");
+                    tracing::warn!("{error}");
                     continue;
                 }
             };
@@ -237,14 +237,9 @@ impl<'a> SpreadEdge<'a> {
                         syns.handle_beat(&name, &slots);
                     }
                 }
-                Word::Announce { weight, layer2, tunnels, services } => {
-                    if let Err(reason) = self.announce(&name, weight, layer2, &tunnels, &services) {
-                        self.links[index].send(&Message::Refused { reason: &reason });
-                        self.events.add("refused", format!("{name}: {reason}"));
-                    }
-                }
+                Word::Announce(said) => self.hear_announcement(index, &said),
                 Word::Leave(reason) => {
-                    self.links[index].send(&Message::Refused { reason: &reason });
+                    self.links[index].send(&Message::Refused { reason: &reason, again: false });
                     let _ = self.links[index].flush(&self.poll, HOSTS + index as u64);
                     self.lose(index, &reason);
                     return;
@@ -288,65 +283,8 @@ impl<'a> SpreadEdge<'a> {
         Ok(())
     }
 
-    fn announce(
-        &mut self,
-        name: &str,
-        weight: u32,
-        layer2: bool,
-        tunnels: &[[u8; 16]],
-        offers: &[Offer],
-    ) -> Result<(), String> {
-        let mut host = Host { v4: None, v6: None, state: HostState::Up, layer2 };
-        for tunnel in tunnels {
-            let way = |address: IpAddr| Way { address, next_hop: address, ifindex: 0, mtu: 0 };
-            match mapped_ipv4(tunnel) {
-                Some(v4) => host.v4 = Some(way(v4.into())),
-                None => host.v6 = Some(way(Ipv6Addr::from(*tunnel).into())),
-            }
-        }
-        if weight == 0 || addresses(&host).is_empty() {
-            return Err("it has no weight or no tunnel address".to_owned());
-        }
-        let known =
-            |offer: &&Offer| self.config.group.addresses.contains(&service_of(offer).address);
-        let services: Vec<ServiceKey> = offers.iter().filter(known).map(service_of).collect();
-        let slot = self.place(name, &host).ok_or("all slots are taken")?;
-        let identity = tunnels.concat();
-        let list: Vec<String> = services.iter().map(super::report::service_name).collect();
-        if self.roster.announce(slot, Announcement { weight, services, identity }) {
-            let what = if list.is_empty() { "nothing".to_owned() } else { list.join(", ") };
-            self.events.add("announced", format!("{name}: {what}, weight {weight}"));
-        }
-        Ok(())
-    }
-
-    /// The slot whose tunnel addresses these are, or a free one: a flow knows its
-    /// host server by the slot.
-    fn place(&mut self, name: &str, host: &Host) -> Option<u8> {
-        let same = |p: &&mut Placed| {
-            addresses(&p.host).iter().any(|address| addresses(host).contains(address))
-        };
-        let slot = match self.placed.iter_mut().find(same) {
-            Some(placed) => {
-                name.clone_into(&mut placed.name);
-                placed.host.v4 = keep_way(placed.host.v4, host.v4);
-                placed.host.v6 = keep_way(placed.host.v6, host.v6);
-                placed.host.layer2 = host.layer2;
-                placed.slot
-            }
-            None => {
-                let is_free = |slot: &u8| self.placed.iter().all(|p| p.slot != *slot);
-                let slot = (0..HOSTS_MAX as u8).find(is_free)?;
-                self.placed.push(Placed { slot, name: name.to_owned(), host: *host });
-                slot
-            }
-        };
-        self.find_ways();
-        Some(slot)
-    }
-
     /// Asks the kernel which way packets to the host servers leave now.
-    fn find_ways(&mut self) {
+    pub fn find_ways(&mut self) {
         for placed in &mut self.placed {
             let mtu = self.config.edge.mtu.map_or(u32::MAX, u32::from);
             let Host { v4, v6, .. } = &mut placed.host;
@@ -491,7 +429,7 @@ impl<'a> SpreadEdge<'a> {
             Request::Show => self.show(),
             Request::Trace(question) => self.trace(&question),
             Request::Drain { name, end } => self.drain(&name, end),
-            Request::Fence | Request::Unfence => {
+            Request::Fence { .. } | Request::Unfence => {
                 refusal("a spread group has no fence; see `holdfast edge drain`")
             }
         }
@@ -548,18 +486,8 @@ fn attach(
     }
 }
 
-/// What is known of the way to an address is kept while the address is.
-fn keep_way(known: Option<Way>, said: Option<Way>) -> Option<Way> {
-    known.filter(|known| said.is_some_and(|said| said.address == known.address)).or(said)
-}
-
-fn addresses(host: &Host) -> Vec<IpAddr> {
+pub(super) fn addresses(host: &Host) -> Vec<IpAddr> {
     host.v4.iter().chain(&host.v6).map(|way| way.address).collect()
-}
-
-fn service_of(offer: &Offer) -> ServiceKey {
-    let address = Ipv6Addr::from(offer.address).to_canonical();
-    ServiceKey { address, port: offer.port, udp: offer.udp }
 }
 
 fn redirect_config(config: &SpreadConfig, seed: u64) -> RedirectConfig {

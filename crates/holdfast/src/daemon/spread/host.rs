@@ -126,10 +126,10 @@ impl<'a> HostDaemon<'a> {
             }
             self.expire(now);
             if ready.contains(&ADMIN) {
-                admin.serve(|request| self.answer(request))?;
+                admin.serve(|request| self.answer(request));
             }
             if ready.contains(&SIGNALS)
-                && let Some(signal) = signals.take()
+                && let Some(signal) = super::super::ending(signals)
             {
                 tracing::info!("signal {signal}: ending; established connections go on");
                 return Ok(());
@@ -142,7 +142,7 @@ impl<'a> HostDaemon<'a> {
         let (mut beat, mut refused) = (None, None);
         let event = self.link.turn(now, &self.poll, |message| match message {
             Message::Beat { number, .. } => beat = Some(number),
-            Message::Refused { reason } => refused = Some(reason.to_owned()),
+            Message::Refused { reason, .. } => refused = Some(reason.to_owned()),
             _ => {}
         });
         if let Some(reason) = refused {
@@ -157,6 +157,7 @@ impl<'a> HostDaemon<'a> {
                     group: &self.config.group.name,
                     member: &self.me.name,
                     epoch: 0,
+                    speaks: false,
                     world: Vec::new(),
                 });
                 self.say(now);

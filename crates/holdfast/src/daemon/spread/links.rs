@@ -12,14 +12,18 @@ use holdfast_wire::message::{Message, Offer, VERSION};
 pub(super) enum Word {
     /// It has shown that it lives.
     Beat,
-    Announce {
-        weight: u32,
-        layer2: bool,
-        tunnels: Vec<[u8; 16]>,
-        services: Vec<Offer>,
-    },
+    Announce(Said),
     /// It may not stay connected.
     Leave(String),
+}
+
+/// An announcement, as it came.
+#[derive(Debug)]
+pub(super) struct Said {
+    pub weight: u32,
+    pub layer2: bool,
+    pub tunnels: Vec<[u8; 16]>,
+    pub services: Vec<Offer>,
 }
 
 /// What the detector thinks anew.
@@ -35,6 +39,8 @@ const WORDS_MAX: usize = 256;
 /// One host server, whether it is connected or not.
 pub(super) struct Link {
     pub name: String,
+    /// What was wrong with its last announcement; told once, however often it comes.
+    pub complaint: String,
     channel: Option<Channel>,
     greeted: bool,
     /// It outlives a channel: a daemon that comes back at once was never gone.
@@ -46,7 +52,8 @@ pub(super) struct Link {
 impl Link {
     pub fn new(name: &str, period: Nanos, at: Nanos) -> Self {
         let detector = Detector::new(at, period);
-        Self { name: name.to_owned(), channel: None, greeted: false, detector, silent: false }
+        let (name, complaint) = (name.to_owned(), String::new());
+        Self { name, complaint, channel: None, greeted: false, detector, silent: false }
     }
 
     pub fn is_connected(&self) -> bool {
@@ -69,6 +76,7 @@ impl Link {
             group,
             member: "edge",
             epoch: 0,
+            speaks: false,
             world: Vec::new(),
         })
     }
@@ -106,7 +114,7 @@ impl Link {
     /// What it has said, and whether its channel still lives.
     pub fn receive(&mut self, group: &str, at: Nanos) -> (Vec<Word>, Result<(), ChannelError>) {
         let mut words = Vec::new();
-        let Self { name, channel: Some(channel), greeted, detector, silent } = self else {
+        let Self { name, channel: Some(channel), greeted, detector, silent, .. } = self else {
             return (words, Ok(()));
         };
         let mut declared = false;
@@ -126,7 +134,7 @@ impl Link {
                 _ if !*greeted => Word::Leave("it did not say hello first".to_owned()),
                 Message::Beat { .. } => Word::Beat,
                 Message::Announce { weight, layer2, tunnels, services } => {
-                    Word::Announce { weight, layer2, tunnels, services }
+                    Word::Announce(Said { weight, layer2, tunnels, services })
                 }
                 _ => Word::Leave("it said what no host server says".to_owned()),
             };

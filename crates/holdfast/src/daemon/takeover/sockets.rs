@@ -4,20 +4,27 @@
 use holdfast_linux::process;
 use holdfast_linux::raw::RawSender;
 use holdfast_linux::repair::{self, ClientClock, ClosingState, Nudge, NudgeHeader, RestoreSpec};
+use holdfast_linux::shm::SharedMemory;
 use holdfast_linux::spawn::Server;
-use holdfast_replica::promotion::{Closing, Diverged, ManifestConn, PromotionOutput, Restore, Why};
+use holdfast_replica::promotion::{
+    Closing, Diverged, ManifestConn, Probe, PromotionOutput, Restore, Why,
+};
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment, complete_checksum, mapped_ipv4};
 use holdfast_wire::seq::SeqNo;
-use holdfast_wire::shm::{CONNS_MAX, ConnEntry, Listener, conn_state};
+use holdfast_wire::shm::{CONNS_MAX, ConnEntry, KEEP_BYTES_MAX, Listener, conn_state};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
 /// Buffers that a rebuilt socket starts with, in bytes; the kernel tunes on.
 const BUFFER_BYTES: usize = 1 << 20;
+
+/// Ports below are not everybody's.
+const PRIVILEGED_PORTS: u16 = 1024;
 
 /// A client that acknowledges nothing new for this long is sent the rest again.
 const NUDGE_AGAIN: Duration = Duration::from_millis(150);
@@ -57,6 +64,8 @@ pub struct Mender {
     pub sockets: Vec<Carried>,
     pub errors: Vec<String>,
     pub diverged: Option<String>,
+    /// Packets that make clients of lost connections ask.
+    farewells: Vec<Vec<u8>>,
     /// Time spent repairing.
     pub spent: Duration,
 }
@@ -67,9 +76,40 @@ pub struct Mending<'a> {
     replica: &'a Server,
 }
 
+/// Whether a listener may be bound with the daemon's rights: those of the group's
+/// services, and what an unprivileged server could bind by itself. What the table
+/// says is the server's word.
+///
+/// # Errors
+/// If not.
+pub fn may_listen(address: &[u8], services: &[SocketAddr], as_root: bool) -> io::Result<()> {
+    let refused = |why: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    let Some((ip, port)) = endpoint(address) else {
+        return refused("it has no address of TCP");
+    };
+    let own = |s: &SocketAddr| s.port() == port && (ip.is_unspecified() || s.ip() == ip);
+    if as_root || port >= PRIVILEGED_PORTS || services.iter().any(own) {
+        return Ok(());
+    }
+    refused("it is no service of the group, and its port is a privileged one")
+}
+
+/// Address and port of a raw `sockaddr`.
+fn endpoint(address: &[u8]) -> Option<(IpAddr, u16)> {
+    let family = i32::from(u16::from_ne_bytes(address.get(..2)?.try_into().ok()?));
+    let port = u16::from_be_bytes(address.get(2..4)?.try_into().ok()?);
+    let ip = match family {
+        libc::AF_INET => IpAddr::from(<[u8; 4]>::try_from(address.get(4..8)?).ok()?),
+        libc::AF_INET6 => {
+            IpAddr::from(<[u8; 16]>::try_from(address.get(8..24)?).ok()?).to_canonical()
+        }
+        _ => return None,
+    };
+    Some((ip, port))
+}
+
 /// The parked replica's connections.
-pub fn manifest(replica: &Server) -> Vec<ManifestConn> {
-    let memory = &replica.memory;
+pub fn manifest(memory: &SharedMemory) -> Vec<ManifestConn> {
     // Entries fill in the order of accept numbers, which start at 1.
     let used = |accept: &u32| memory.entry(*accept).conn.load(Acquire) != 0;
     (1..=CONNS_MAX as u32)
@@ -94,15 +134,24 @@ fn entry(e: &ConnEntry) -> Option<ManifestConn> {
 }
 
 /// Retained output `[from, to)` of an accept number, out of the replica's memory.
+/// It is the server's word how much there is: no more than its shim can keep.
 fn retained(replica: &Server, accept: u32, from: u64, to: u64) -> io::Result<Vec<u8>> {
     let e = replica.memory.entry(accept);
     let (address, cap) = (e.keep_addr.load(Acquire), e.keep_cap.load(Acquire));
-    let mut bytes = vec![0; to.saturating_sub(from) as usize];
+    let len = to.saturating_sub(from);
+    if len > cap.min(KEEP_BYTES_MAX) {
+        return Err(io::Error::other("no replica keeps so much output"));
+    }
+    let mut bytes = vec![0; len as usize];
     let mut at = 0;
     while at < bytes.len() {
-        let place = (from + at as u64) % cap.max(1);
+        let place = from.wrapping_add(at as u64) % cap.max(1);
         let n = (bytes.len() - at).min((cap - place) as usize);
-        let got = process::read_memory(replica.pid(), address + place, &mut bytes[at..at + n])?;
+        let got = process::read_memory(
+            replica.pid(),
+            address.wrapping_add(place),
+            &mut bytes[at..at + n],
+        )?;
         if got == 0 {
             return Err(io::Error::other("the replica's output is gone"));
         }
@@ -129,11 +178,12 @@ fn give(replica: &Server, key: &ConnKey, fd: &OwnedFd) -> bool {
 
 /// The listener that the connection came to: of its port, and of its own address
 /// family if there is one (an IPv6 listener can take IPv4 connections too).
-fn listener_of<'s>(replica: &'s Server, key: &ConnKey) -> Option<&'s Listener> {
+fn listener_of(replica: &Server, key: &ConnKey) -> Option<Listener> {
     let port = key.server_port.to_be_bytes();
     let ipv4 = mapped_ipv4(&key.server).is_some();
-    let of_port = || replica.memory.listeners().iter().filter(|l| l.addr[2..4] == port);
-    of_port().find(|l| is_ipv6(l) != ipv4).or_else(|| of_port().find(|_| ipv4))
+    let listeners = replica.memory.listeners();
+    let of_port = || listeners.iter().filter(|l| l.addr[2..4] == port);
+    of_port().find(|l| is_ipv6(l) != ipv4).or_else(|| of_port().find(|_| ipv4)).copied()
 }
 
 fn is_ipv6(l: &Listener) -> bool {
@@ -183,6 +233,9 @@ impl Mender {
     /// descriptors go: of a connection that the server has closed it is the
     /// last one, and the kernel ends it.
     pub fn kick(&mut self, raw: &RawSender) {
+        for packet in self.farewells.drain(..) {
+            let _ = raw.send(&packet);
+        }
         for c in &mut self.sockets {
             let _ = c.ack().map(|packet| raw.send(&packet));
             c.finish(raw, &mut self.errors);
@@ -370,7 +423,7 @@ impl Mending<'_> {
 
     /// A socket of the listener's family, for a connection without descriptor.
     fn fresh_socket(&self, r: &Restore<'_>) -> io::Result<OwnedFd> {
-        let ipv6 = listener_of(self.replica, &r.record.key).is_some_and(is_ipv6);
+        let ipv6 = listener_of(self.replica, &r.record.key).is_some_and(|l| is_ipv6(&l));
         let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
         Ok(Socket::new(domain, Type::STREAM.cloexec(), Some(Protocol::TCP))?.into())
     }
@@ -395,10 +448,11 @@ impl PromotionOutput for Mending<'_> {
         self.mender.spent += begun.elapsed();
     }
 
-    fn discard(&mut self, conn: ConnId, accept: Option<u32>, why: Why) {
+    fn discard(&mut self, conn: ConnId, accept: Option<u32>, why: Why, tell: Option<Probe>) {
         if !matches!(why, Why::Finished | Why::ClientReset) {
             self.mender.errors.push(format!("connection {conn:?} (accept {accept:?}): {why:?}"));
         }
+        self.mender.farewells.extend(tell.as_ref().and_then(super::probe_packet));
     }
 
     fn reset(&mut self, _: ConnId, _: u32) {
@@ -410,3 +464,6 @@ impl PromotionOutput for Mending<'_> {
         self.mender.diverged = Some(reason.to_string());
     }
 }
+
+#[cfg(test)]
+mod tests;

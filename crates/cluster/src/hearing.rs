@@ -1,0 +1,100 @@
+//! Who hears nobody accuses nobody. When every peer falls silent at once, what
+//! they have in common has failed: this host's own link, or its own process. And
+//! what ends such a silence does not end it for all in the same moment: each
+//! channel repeats what it lost in its own time.
+//!
+//! Silence is evidence against one peer only while another one is heard.
+
+use crate::Nanos;
+
+/// This long after anybody's last sign of life nobody is heard any more, in halves
+/// of a heartbeat period: a heartbeat comes each period, and may be half of one
+/// late.
+pub const DEAF_HALVES: u64 = 3;
+/// Periods after the end of such a silence until a peer may be accused again.
+pub const GRACE_PERIODS: u64 = 2;
+
+/// When this host last heard any of its peers.
+///
+/// # Contract
+/// Tell it of every message of every peer. Before a peer is judged, ask
+/// [`Hearing::excused_until`], and hand the answer to the peer's detector.
+#[derive(Clone, Copy, Debug)]
+pub struct Hearing {
+    period: Nanos,
+    /// The last sign of life of anybody.
+    heard: Nanos,
+    /// When the last silence of all ended.
+    since: Nanos,
+    deafened: u64,
+}
+
+impl Hearing {
+    /// Nobody has been heard yet. All peers beat every `period`.
+    #[must_use]
+    pub fn new(now: Nanos, period: Nanos) -> Self {
+        Self { period, heard: now, since: now, deafened: 0 }
+    }
+
+    /// Somebody was heard.
+    pub fn handle_received(&mut self, now: Nanos) {
+        if now.since(self.heard) > self.patience() {
+            self.since = now;
+            self.deafened += 1;
+        }
+        self.heard = self.heard.max(now);
+    }
+
+    /// Until when no peer's silence means anything, as far as is known at `now`.
+    #[must_use]
+    pub fn excused_until(&self, now: Nanos) -> Nanos {
+        let grace = Nanos(self.period.0.saturating_mul(GRACE_PERIODS));
+        let from = if now.since(self.heard) > self.patience() { now } else { self.since };
+        from.plus(grace)
+    }
+
+    /// For how long nobody has been heard.
+    #[must_use]
+    pub fn silence(&self, now: Nanos) -> Nanos {
+        now.since(self.heard)
+    }
+
+    /// How often nobody was heard for a while.
+    #[must_use]
+    pub fn deafened(&self) -> u64 {
+        self.deafened
+    }
+
+    fn patience(&self) -> Nanos {
+        Nanos(self.period.0.saturating_mul(DEAF_HALVES) / 2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PERIOD: Nanos = Nanos::from_ms(20);
+
+    #[test]
+    fn silence_of_all_accuses_nobody_until_a_while_after_its_end() {
+        let mut hearing = Hearing::new(Nanos(0), PERIOD);
+        for ms in (0..=1000).step_by(10) {
+            hearing.handle_received(Nanos::from_ms(ms));
+        }
+        let at = Nanos::from_ms;
+        // Somebody is heard: who is silent may be accused.
+        assert!(hearing.excused_until(at(1030)) < at(1030));
+        // Nobody is.
+        for ms in 1031..1100 {
+            assert_eq!(hearing.excused_until(at(ms)), at(ms + 40));
+        }
+        hearing.handle_received(at(1100));
+        assert_eq!(hearing.deafened(), 1);
+        for ms in [1100, 1120, 1139] {
+            hearing.handle_received(at(ms));
+            assert_eq!(hearing.excused_until(at(ms)), at(1140));
+        }
+        assert_eq!(hearing.deafened(), 1);
+    }
+}

@@ -1,0 +1,238 @@
+//! What a member knows of the other one: its own ear, and the edge's.
+//!
+//! Nobody healthy is replaced on the word of one witness. Where both have lost it,
+//! it is gone at once; where only one has, it may be that one's way that failed,
+//! so the silence must last twice as long. And a member that hears neither the
+//! other one nor the edge has lost its own way, and accuses nobody
+//! ([`crate::hearing`]).
+
+use crate::Nanos;
+use crate::detector::{DECLARE_AFTER, Detector, DetectorOutput};
+use crate::hearing::Hearing;
+
+/// Periods that one witness alone must go on missing the other member.
+pub const ALONE_PERIODS: u64 = DECLARE_AFTER;
+
+/// Who misses the other member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ground {
+    /// This member does, perhaps with the edge.
+    Silent,
+    /// The edge does, and this member hears it.
+    Unheard,
+}
+
+/// See the module.
+///
+/// # Contract
+/// * As [`Detector`], for the other member; and every message of the edge goes to
+///   `handle_edge`, what it says of the other member to `handle_reach` too.
+/// * Ask [`Watch::verdict`] after each of them; it may be taken back.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    period: Nanos,
+    detector: Detector,
+    hearing: Hearing,
+    /// Since when this member misses the other one, and since when the edge does.
+    silent: Option<Nanos>,
+    unheard: Option<Nanos>,
+}
+
+impl Watch {
+    /// Everybody beats every `period`; the edge hears the other member.
+    #[must_use]
+    pub fn new(now: Nanos, period: Nanos) -> Self {
+        Self {
+            period,
+            detector: Detector::new(now, period),
+            hearing: Hearing::new(now, period),
+            silent: None,
+            unheard: None,
+        }
+    }
+
+    /// A new channel to the other member, or another life of it.
+    pub fn renew(&mut self, now: Nanos) {
+        self.detector = Detector::new(now, self.period);
+        self.silent = None;
+    }
+
+    /// A sign of life of the edge.
+    pub fn handle_edge(&mut self, now: Nanos) {
+        self.hearing.handle_received(now);
+    }
+
+    /// Whether the edge hears the other member, as it says.
+    pub fn handle_reach(&mut self, now: Nanos, yes: bool) {
+        self.unheard = if yes { None } else { self.unheard.or(Some(now)) };
+    }
+
+    /// A sign of life of the other member, `now` or a moment ago.
+    pub fn handle_received(&mut self, now: Nanos) {
+        if now <= self.detector.last_heard() {
+            return;
+        }
+        self.hearing.handle_received(now);
+        self.silent = None;
+        self.detector.handle_received(now, &mut Said::default());
+    }
+
+    /// Its heartbeat.
+    pub fn handle_beat(&mut self, now: Nanos, number: u64, echo: u64) {
+        self.hearing.handle_received(now);
+        self.silent = None;
+        self.detector.handle_beat(now, number, echo, &mut Said::default());
+    }
+
+    /// When [`Watch::handle_timeout`] is due: at least once per period, so that a
+    /// verdict is late by no more.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        self.detector.next_deadline()
+    }
+
+    /// The heartbeat to send, if it is time: its number, and the last one received.
+    pub fn handle_timeout(&mut self, now: Nanos) -> Option<(u64, u64)> {
+        self.detector.excuse(self.hearing.excused_until(now));
+        let mut said = Said::default();
+        self.detector.handle_timeout(now, &mut said);
+        if said.declared {
+            // It may come back: the beats go on.
+            self.detector.start_over(now);
+            self.silent = self.silent.or(Some(now));
+        }
+        said.beat
+    }
+
+    /// Whether the other member is to be taken for dead.
+    #[must_use]
+    pub fn verdict(&self, now: Nanos) -> Option<Ground> {
+        let lasts = |since| now >= self.alone_until(since);
+        match (self.silent, self.unheard) {
+            (Some(_), Some(_)) => Some(Ground::Silent),
+            (Some(since), None) => lasts(since).then_some(Ground::Silent),
+            // The edge that says so must itself be heard.
+            (None, Some(since)) => {
+                (lasts(since) && self.hearing.excused_until(now) <= now).then_some(Ground::Unheard)
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// For how long neither the other member nor the edge has been heard.
+    #[must_use]
+    pub fn silence_of_all(&self, now: Nanos) -> Nanos {
+        self.hearing.silence(now)
+    }
+
+    /// How often nobody at all was heard.
+    #[must_use]
+    pub fn deafened(&self) -> u64 {
+        self.hearing.deafened()
+    }
+
+    /// How often this process itself was too late to judge.
+    #[must_use]
+    pub fn overslept(&self) -> u64 {
+        self.detector.overslept()
+    }
+
+    fn alone_until(&self, since: Nanos) -> Nanos {
+        since.plus(Nanos(self.period.0.saturating_mul(ALONE_PERIODS)))
+    }
+}
+
+/// What the detector said in one call.
+#[derive(Debug, Default)]
+struct Said {
+    beat: Option<(u64, u64)>,
+    declared: bool,
+}
+
+impl DetectorOutput for Said {
+    fn beat(&mut self, number: u64, echo: u64) {
+        self.beat = Some((number, echo));
+    }
+    fn suspected(&mut self) {}
+    fn trusted(&mut self) {}
+    fn declared(&mut self) {
+        self.declared = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PERIOD: u64 = 20;
+
+    /// Runs a watch millisecond by millisecond: the other member beats until it
+    /// is lost, the edge until it is; what the edge says comes at `unheard`.
+    fn run(
+        other_until: u64,
+        edge_until: u64,
+        unheard: Option<u64>,
+        until: u64,
+    ) -> Option<(u64, Ground)> {
+        let mut watch = Watch::new(Nanos(0), Nanos::from_ms(PERIOD));
+        for ms in 0..until {
+            let at = Nanos::from_ms(ms);
+            if ms % PERIOD == 0 && ms <= other_until {
+                watch.handle_beat(at, ms / PERIOD, 0);
+            }
+            if ms % PERIOD == 7 && ms <= edge_until {
+                watch.handle_edge(at);
+            }
+            if unheard == Some(ms) {
+                watch.handle_reach(at, false);
+            }
+            if watch.next_deadline().is_some_and(|due| due <= at) {
+                watch.handle_timeout(at);
+            }
+            if let Some(ground) = watch.verdict(at) {
+                return Some((ms, ground));
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn two_witnesses_are_believed_at_once() {
+        assert_eq!(run(200, 2000, Some(255), 2000), Some((260, Ground::Silent)));
+        assert_eq!(run(200, 2000, Some(265), 2000), Some((265, Ground::Silent)));
+    }
+
+    #[test]
+    fn one_witness_must_go_on_missing_it() {
+        assert_eq!(run(200, 2000, None, 2000), Some((320, Ground::Silent)));
+        assert_eq!(run(2000, 2000, Some(250), 2000), Some((310, Ground::Unheard)));
+    }
+
+    #[test]
+    fn who_hears_nobody_accuses_nobody() {
+        assert_eq!(run(200, 207, None, 3000), None);
+    }
+
+    #[test]
+    fn who_comes_back_in_time_is_alive() {
+        let mut watch = Watch::new(Nanos(0), Nanos::from_ms(PERIOD));
+        for ms in 0..1000 {
+            let at = Nanos::from_ms(ms);
+            // Twice a silence of four heartbeats, with the edge's word for one of them.
+            let silent = (300..380).contains(&ms) || (600..680).contains(&ms);
+            if ms % PERIOD == 0 && !silent {
+                watch.handle_beat(at, ms / PERIOD, 0);
+            }
+            if ms % PERIOD == 7 {
+                watch.handle_edge(at);
+            }
+            if ms == 800 || ms == 850 {
+                watch.handle_reach(at, ms == 850);
+            }
+            if watch.next_deadline().is_some_and(|due| due <= at) {
+                watch.handle_timeout(at);
+            }
+            assert_eq!(watch.verdict(at), None, "{ms} ms");
+        }
+    }
+}

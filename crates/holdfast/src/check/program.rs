@@ -1,0 +1,262 @@
+//! What can be told of the server's program before it is started: whether the shim
+//! can be loaded into it, and whether it is known to serve by several processes or
+//! to leave for the background, of which no replica knows.
+
+use super::Finding;
+use crate::config::Server;
+use crate::world::find_program;
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+const NAME: &str = "server";
+/// Of a program so much is looked at.
+const PROGRAM_BYTES_MAX: u64 = 64 << 20;
+/// Longest configuration that is read.
+const CONFIG_BYTES_MAX: u64 = 1 << 20;
+/// Words of the command among which the program is: launchers stand before it.
+const WORDS_MAX: usize = 4;
+/// Behind this the Go linker says how the program was made.
+const GO_MARK: &[u8] = b"\xff Go buildinf:";
+const SETUID: u32 = 0o6000;
+const IN_FRONT: &str = "the process that is started would end, and its children are not protected";
+const FAMILY: &str = "it serves clients by children of its own, which are not protected";
+
+/// All that is to be said of the server; nothing if nothing is known against it.
+#[must_use]
+pub fn findings(server: &Server) -> Vec<Finding> {
+    let mut found = by_command(server);
+    found.extend(find_program(server).and_then(|path| by_file(&path)));
+    found
+}
+
+/// What the file says: a shim is loaded by the loader, and sees calls of libc.
+fn by_file(path: &Path) -> Option<Finding> {
+    let mode = std::fs::metadata(path).ok()?.permissions().mode();
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).ok()?;
+    file.take(PROGRAM_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    let shown = path.display();
+    if !bytes.starts_with(b"\x7fELF") {
+        return None;
+    }
+    let without_shim = "no shim can be loaded into it: it would run unprotected";
+    if mode & SETUID != 0 {
+        let found = format!("{shown} is setuid or setgid; {without_shim}");
+        return Some(Finding::fail(NAME, found, "remove the bit, and name its `user` in [server]"));
+    }
+    if !has_interpreter(&bytes) {
+        let found = format!("{shown} is linked statically; {without_shim}");
+        return Some(Finding::fail(NAME, found, "use a build that is linked dynamically"));
+    }
+    if memchr_of(&bytes, GO_MARK) {
+        let found = format!("{shown} is a Go program: its system calls bypass libc");
+        return Some(Finding::fail(NAME, found, "Go programs cannot be protected"));
+    }
+    None
+}
+
+fn memchr_of(bytes: &[u8], mark: &[u8]) -> bool {
+    let first = |rest: &[u8]| rest.iter().position(|byte| *byte == mark[0]);
+    let mut rest = bytes;
+    while let Some(at) = first(rest) {
+        rest = &rest[at..];
+        if rest.starts_with(mark) {
+            return true;
+        }
+        rest = &rest[1..];
+    }
+    false
+}
+
+/// Whether a 64-bit ELF file names a loader.
+fn has_interpreter(bytes: &[u8]) -> bool {
+    const PT_INTERP: u32 = 3;
+    let u16_at = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+    let u32_at = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let u64_at = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let (Some(start), Some(size), Some(count)) = (u64_at(32), u16_at(54), u16_at(56)) else {
+        return false;
+    };
+    (0..u64::from(count)).any(|index| {
+        let at = start.checked_add(index * u64::from(size)).and_then(|at| usize::try_from(at).ok());
+        at.filter(|at| *at < bytes.len()).and_then(u32_at) == Some(PT_INTERP)
+    })
+}
+
+/// What the command line says, and the configuration that it names.
+#[must_use]
+pub fn by_command(server: &Server) -> Vec<Finding> {
+    let words: Vec<&str> = server.command.iter().map(String::as_str).collect();
+    let base = |word: &&str| word.rsplit('/').next().unwrap_or_default().to_owned();
+    let mut names: Vec<String> = words.iter().take(WORDS_MAX).map(base).collect();
+    let real = find_program(server).and_then(|path| path.canonicalize().ok());
+    names.extend(real.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())));
+    let found = names.iter().find_map(|name| judge(name, &words, server));
+    found.into_iter().collect()
+}
+
+fn judge(name: &str, words: &[&str], server: &Server) -> Option<Finding> {
+    let has = |word: &str| words.contains(&word);
+    let pair = |option: &str, value: &str| words.windows(2).any(|w| w == [option, value]);
+    let fail = |why: &str, remedy: &str| {
+        Some(Finding::fail(NAME, format!("{name}: {why}"), remedy.to_owned()))
+    };
+    let warn = |why: &str, remedy: &str| {
+        Some(Finding::warn(NAME, format!("{name}: {why}"), remedy.to_owned()))
+    };
+    let unsupported = "it cannot be protected yet";
+    match name {
+        "nginx" => nginx(words, server),
+        "redis-server" | "valkey-server" => {
+            let text = words.get(1).map(|path| read(&place(server, path))).unwrap_or_default();
+            let daemon = pair("--daemonize", "yes") || says(&text, "daemonize yes");
+            if daemon { fail(IN_FRONT, "remove `daemonize yes`") } else { None }
+        }
+        "apache2" | "httpd" | "apache2ctl" if !has("-X") => fail(FAMILY, "start it with -X"),
+        "haproxy" if has("-W") || has("-Ws") || has("-D") => {
+            fail(FAMILY, "start it with -db, without -W, -Ws and -D")
+        }
+        "haproxy" if !has("-db") => {
+            warn("its configuration may send it into the background", "start it with -db")
+        }
+        "dnsmasq" if !has("-d") && !has("--no-daemon") => fail(FAMILY, "start it with -d"),
+        "lighttpd" if !has("-D") => fail(IN_FRONT, "start it with -D"),
+        "memcached" | "mosquitto" if has("-d") => fail(IN_FRONT, "remove -d"),
+        "uvicorn" | "hypercorn" if words.iter().any(|word| word.starts_with("--workers")) => {
+            fail(FAMILY, "remove --workers")
+        }
+        "gunicorn" => fail(FAMILY, "use a server of one process, such as uvicorn"),
+        "postgres" | "postmaster" | "sshd" | "dropbear" | "vsftpd" | "smbd" | "varnishd" => {
+            fail(FAMILY, unsupported)
+        }
+        "node" | "nodejs" if !has("--single-threaded") => warn(
+            "its threads race beside the locks that are in the log",
+            "start it with --single-threaded --v8-pool-size=0",
+        ),
+        "java" | "mariadbd" | "mysqld" | "beam.smp" | "erl" => {
+            warn("its threads race beside the locks that are in the log", unsupported)
+        }
+        _ => None,
+    }
+}
+
+/// nginx: two directives, on the command line (`-g`) or in the file (`-c`, `-p`).
+fn nginx(words: &[&str], server: &Server) -> Option<Finding> {
+    let after =
+        |option: &str| words.windows(2).find(|w| w[0] == option).map(|w| w[1]).unwrap_or_default();
+    let file = match after("-c") {
+        "" => "/etc/nginx/nginx.conf",
+        file => file,
+    };
+    let path = Path::new(after("-p")).join(file);
+    let path = place(server, &path.to_string_lossy());
+    let text = format!("{};{}", after("-g"), read(&path));
+    let missing: Vec<&str> = ["daemon off", "master_process off"]
+        .into_iter()
+        .filter(|statement| !says(&text, statement))
+        .collect();
+    let why = match missing.first() {
+        None => return None,
+        Some(&"daemon off") => IN_FRONT,
+        Some(_) => FAMILY,
+    };
+    let remedy = format!("write `{};` into {}", missing.join("; "), path.display());
+    Some(Finding::fail(NAME, format!("nginx: {why}"), remedy))
+}
+
+fn place(server: &Server, path: &str) -> PathBuf {
+    server.directory.as_deref().unwrap_or(Path::new("")).join(path)
+}
+
+/// A file's text; nothing if it is none, or too long to be a configuration.
+fn read(path: &Path) -> String {
+    let fits = std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() <= CONFIG_BYTES_MAX);
+    if fits { std::fs::read_to_string(path).unwrap_or_default() } else { String::new() }
+}
+
+/// Whether a statement stands in a configuration, outside of comments.
+fn says(text: &str, statement: &str) -> bool {
+    let wanted: Vec<&str> = statement.split(' ').collect();
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    lines.flat_map(|line| line.split([';', '{', '}'])).any(|part| {
+        part.split_whitespace().map(|word| word.trim_matches('"')).eq(wanted.iter().copied())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+    use crate::config::Config;
+
+    const CONFIG: &str = include_str!("../../../../docs/example.toml");
+
+    fn worst(command: &[&str]) -> Option<(Verdict, String)> {
+        let path = Path::new("/etc/holdfast/demo.toml");
+        let mut server = Config::parse(path, CONFIG).unwrap().server;
+        server.command = command.iter().map(|word| (*word).to_owned()).collect();
+        let found = findings(&server).into_iter().max_by_key(|f| f.verdict)?;
+        assert!(!found.remedy.is_empty());
+        Some((found.verdict, found.found))
+    }
+
+    #[test]
+    fn programs_that_serve_by_several_processes_are_known() {
+        for command in [
+            &["/usr/sbin/nginx", "-c", "/none"][..],
+            &["nginx", "-c", "/none", "-g", "daemon off;"],
+            &["redis-server", "--daemonize", "yes"],
+            &["env", "A=b", "apache2", "-DFOREGROUND"],
+            &["python3", "-m", "gunicorn", "app"],
+            &["python3", "-m", "uvicorn", "app", "--workers=4"],
+            &["/usr/lib/postgresql/15/bin/postgres", "-D", "/var/lib/x"],
+            &["haproxy", "-W", "-db"],
+            &["dnsmasq", "-k"],
+        ] {
+            assert_eq!(worst(command).map(|w| w.0), Some(Verdict::Fail), "{command:?}");
+        }
+        for command in [
+            &["nginx", "-c", "/none", "-g", "daemon off; master_process off;"][..],
+            &["redis-server", "--save", ""],
+            &["apache2", "-X"],
+            &["haproxy", "-db", "-f", "x"],
+            &["dnsmasq", "-d"],
+            &["uvicorn", "app"],
+        ] {
+            assert_eq!(worst(command), None, "{command:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_without_a_loader_is_no_place_for_the_shim() {
+        let folder = std::env::temp_dir().join(format!("holdfast-program-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let source = folder.join("main.c");
+        std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+        let build = |name: &str, words: &[&str]| {
+            let program = folder.join(name);
+            let mut cc = std::process::Command::new("cc");
+            let done = cc.arg(&source).args(words).arg("-o").arg(&program).status().unwrap();
+            assert!(done.success());
+            program
+        };
+        let own = build("own", &[]);
+        let fixed = build("fixed", &["-static"]);
+        let verdict = |path: &Path| worst(&[&path.display().to_string()]).map(|w| w.1);
+        assert_eq!(verdict(&own), None);
+        assert!(verdict(&fixed).unwrap().contains("statically"));
+        std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o4755)).unwrap();
+        assert!(verdict(&own).unwrap().contains("setuid"));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn statements_are_found_as_their_file_means_them() {
+        assert!(says("daemon  off;", "daemon off"));
+        assert!(says("a; daemon off; b", "daemon off"));
+        assert!(!says("# daemon off;", "daemon off"));
+        assert!(!says("xdaemon off;", "daemon off"));
+        assert!(says("port 1\ndaemonize yes\n", "daemonize yes"));
+    }
+}

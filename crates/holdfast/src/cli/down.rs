@@ -1,0 +1,102 @@
+//! `holdfast down`: takes out of this host what its daemons have put into it.
+
+use super::args::DownArgs;
+use super::{Failure, load, print};
+use crate::admin::AdminSocket;
+use crate::leavings::{self, Kind, Removed};
+use crate::status::exit;
+use holdfast_linux::process;
+use serde_json::json;
+use std::io::ErrorKind;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// The schema of the answer.
+const SCHEMA: &str = "holdfast.down/1";
+/// A daemon that was told to end has ended by then, ms: one that hands over waits
+/// for the backup and for the edge.
+const STOP_MAX_MS: i32 = 15_000;
+
+pub(super) fn run(args: &DownArgs) -> Result<u8, Failure> {
+    let (file, role) = load(&args.group)?;
+    let socket = file.admin_socket(&role);
+    let stopped = args.stop && stop(&socket)?;
+    let folder = socket.parent().unwrap_or(Path::new("/"));
+    let mut removed = Vec::new();
+    // While it is held no daemon of this role starts.
+    let held = if folder.exists() { Some(hold(&socket, &role, &mut removed)?) } else { None };
+    removed.extend(leavings::remove_all(&file, &role)?);
+    drop(held);
+    // What somebody else keeps there stays.
+    let _not_empty = std::fs::remove_dir(folder);
+    let text = if args.json {
+        let answer = json!({
+            "schema": SCHEMA, "group": file.name(), "role": role,
+            "stopped": stopped, "removed": removed,
+        });
+        format!("{answer}\n")
+    } else {
+        shown(&role, stopped, &removed)
+    };
+    print(&text)?;
+    Ok(exit::OK)
+}
+
+fn shown(role: &str, stopped: bool, removed: &[Removed]) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    if stopped {
+        lines.push(format!("stopped the daemon of `{role}`"));
+    }
+    lines.extend(removed.iter().map(|one| format!("removed {one}")));
+    if removed.is_empty() {
+        lines.push(format!("nothing of `{role}` was left on this host"));
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Takes the place of the role's daemon; a socket that a dead one left is removed.
+fn hold(socket: &Path, role: &str, removed: &mut Vec<Removed>) -> Result<AdminSocket, Failure> {
+    let left = socket.exists();
+    match AdminSocket::bind(socket) {
+        Ok(held) => {
+            if left {
+                removed.push(Removed { kind: Kind::File, what: socket.display().to_string() });
+            }
+            Ok(held)
+        }
+        Err(error) if error.kind() == ErrorKind::AddrInUse => Err(Failure::degraded(format!(
+            "a daemon of `{role}` runs on this host, and what it left is its own\n  \
+             remedy: stop it first, or say `holdfast down --stop`"
+        ))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Stops the daemon that listens at `socket` as SIGTERM does; whether one did.
+fn stop(socket: &Path) -> Result<bool, Failure> {
+    let Ok(stream) = UnixStream::connect(socket) else { return Ok(false) };
+    let pid = process::peer(stream.as_fd())?;
+    let daemon = process::pidfd_open(pid)?;
+    process::signal(daemon.as_fd(), libc::SIGTERM)?;
+    if process::poll_in(daemon.as_fd(), STOP_MAX_MS)? {
+        return Ok(true);
+    }
+    Err(Failure::degraded(format!(
+        "the daemon (process {pid}) has not ended after {} s\n  remedy: kill -9 {pid}, and try again",
+        STOP_MAX_MS / 1000
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_read_what_was_removed() {
+        let removed = [Removed { kind: Kind::Address, what: "10.9.0.100 of p0".to_owned() }];
+        let text = shown("a", true, &removed);
+        assert_eq!(text, "stopped the daemon of `a`\nremoved address 10.9.0.100 of p0\n");
+        assert_eq!(shown("a", false, &[]), "nothing of `a` was left on this host\n");
+    }
+}

@@ -1,0 +1,52 @@
+//! What a person can do about a replica that will not be promoted. The words
+//! come from the shim and from the machines; here they meet their remedy.
+
+use super::member::RESTART_BOTH;
+use crate::status::State;
+
+/// Parts of reasons, and what helps before both members are started again.
+const REMEDIES: [(&str, &str); 7] = [
+    (
+        "did Lock",
+        "threads of the server race outside the locks that are replayed: run it with one thread, or \
+         see `holdfast support`",
+    ),
+    (
+        "the replica writes other bytes",
+        "the server's output depends on what differs between the hosts, as random bytes, addresses \
+         or files: see `holdfast support`",
+    ),
+    (
+        "on the primary and",
+        "make that file equal on both members; if a child of the server makes it, switch that off",
+    ),
+    ("differs", "make equal what the reason names"),
+    ("does not have the recorded hash", "the copies of clients' packets are changed on their way"),
+    ("has not moved", "look at the load of the backup's host"),
+    ("the primary did", "look for that call in `holdfast support`"),
+];
+
+/// The remedy of a backup that gives up, and of the primary that hears of it.
+#[must_use]
+pub fn after_giving_up(state: State, reason: &str) -> String {
+    if state == State::Ended {
+        return "look at the server's log on both members; then start the group again".to_owned();
+    }
+    let known = REMEDIES.iter().find(|(part, _)| reason.contains(part));
+    known.map_or_else(|| RESTART_BOTH.to_owned(), |(_, help)| format!("{help}; {RESTART_BOTH}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_meets_its_remedy() {
+        let lock = "the primary did Lock pthread_mutex on descriptor or from place 3871 (result 0)";
+        assert!(after_giving_up(State::Diverged, lock).starts_with("threads of the server race"));
+        let call = "the primary did NewFd open_device on descriptor 3";
+        assert!(after_giving_up(State::Diverged, call).contains("holdfast support"));
+        assert_eq!(after_giving_up(State::Fenced, "told so"), RESTART_BOTH);
+        assert!(after_giving_up(State::Ended, lock).contains("the server's log"));
+    }
+}

@@ -1,0 +1,58 @@
+//! What the backup says of itself.
+
+use super::Follower;
+use crate::daemon::member::{Node, count};
+use crate::daemon::said::SAY_EVERY;
+use crate::daemon::takeover;
+use crate::status::{Lag, Role, State};
+use std::time::Instant;
+
+impl Follower {
+    /// What this member is by itself, told to the primary too.
+    fn judge(&mut self, node: &mut Node<'_>) {
+        node.other_says.clone_from(&self.says);
+        if let Some(cause) = self.promoting {
+            takeover::report(node, cause);
+        } else if self.replica.memory.is_attached() {
+            node.set_state(Role::Backup, State::Protected, "", "");
+        } else {
+            let (reason, remedy) = ("the replica has not started yet", "look at the server's log");
+            node.set_state(Role::Backup, State::Waiting, reason, remedy);
+        }
+        let now = Instant::now();
+        if self.told.as_ref() != Some(node.own()) || now >= self.say_at {
+            self.say_at = now + SAY_EVERY;
+            self.told = Some(node.own().clone());
+            let link = &mut self.link;
+            node.own().tell(|message| {
+                link.send(message);
+            });
+        }
+    }
+
+    pub fn report(&mut self, node: &mut Node<'_>) {
+        self.judge(node);
+        node.report_lateness();
+        let c = *self.machine.counters();
+        let (frames, bytes) = self.machine.unresolved();
+        node.status.lag = Lag {
+            frames: frames as u64,
+            bytes: bytes as u64,
+            executed: self.replica.memory.unconsumed(),
+        };
+        let of = [
+            ("segments", c.segments),
+            ("unknown", c.segments_unknown),
+            ("refused", c.segments_refused),
+            ("refused_full", c.refused_full),
+            ("needs", c.needs),
+            ("conflicts", c.conflicts),
+            ("contradicted", c.contradicted),
+            ("unread_asked", c.unread_asked),
+            ("unread_filled", c.unread_filled),
+            ("malformed", self.malformed),
+        ];
+        count(&mut node.status.counters, "tap", &of);
+        count(&mut node.status.counters, "tapdrop", &self.drop.counters());
+    }
+}

@@ -1,0 +1,138 @@
+//! The thread that writes the edge's state: a disk that takes its time, or never
+//! answers, must not hold up heartbeats.
+//!
+//! It is also tried when there is nothing to write: an edge whose disk fails
+//! cannot grant anything, and that must be known before a takeover needs it.
+
+use crate::daemon::edge_state::{StateFile, StateFileError};
+use holdfast_cluster::state::EdgeState;
+use holdfast_linux::process::{self, EventFd};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How often the disk is tried.
+const TRY_EVERY: Duration = Duration::from_secs(2);
+/// How often, after it failed.
+const TRY_AGAIN: Duration = Duration::from_millis(250);
+/// A write that takes longer has failed as far as anybody who waits can tell.
+const SLOW: Duration = Duration::from_secs(1);
+
+type Outcome = Result<(), StateFileError>;
+
+/// The daemon's end.
+pub(super) struct Disk {
+    jobs: Sender<EdgeState>,
+    outcomes: Receiver<Outcome>,
+    bell: Arc<EventFd>,
+    /// The writes that are not done yet, oldest first: their numbers, and when each
+    /// was asked for.
+    under_way: VecDeque<(u64, Instant)>,
+    writes: u64,
+    try_at: Instant,
+    failure: Option<String>,
+}
+
+impl Disk {
+    /// Starts the thread, at the daemon's own `priority` if it has one.
+    pub fn start(file: StateFile, priority: Option<i32>, now: Instant) -> io::Result<Self> {
+        let (jobs, todo) = channel();
+        let (done, outcomes) = channel();
+        let bell = Arc::new(EventFd::new()?);
+        let ringer = Arc::clone(&bell);
+        let work = move || {
+            // Without the right to it, the write waits its turn.
+            let _ = priority.map(process::set_realtime);
+            write(file, &todo, &done, &ringer);
+        };
+        std::thread::Builder::new().name("disk".to_owned()).spawn(work)?;
+        let (under_way, try_at) = (VecDeque::new(), now + TRY_EVERY);
+        Ok(Self { jobs, outcomes, bell, under_way, writes: 0, try_at, failure: None })
+    }
+
+    /// Has `state` written after everything that was asked for before; the number
+    /// of the write.
+    pub fn keep(&mut self, state: EdgeState, now: Instant) -> u64 {
+        self.writes += 1;
+        if self.jobs.send(state).is_ok() {
+            self.under_way.push_back((self.writes, now));
+        }
+        self.try_at = now + TRY_EVERY;
+        self.writes
+    }
+
+    /// Has `state`, which is on disk, written once more if the disk was not tried
+    /// for long; not at a moment in which somebody may soon need it.
+    pub fn try_again(&mut self, state: &EdgeState, is_calm: bool, now: Instant) {
+        if self.try_at > now || self.is_busy() {
+        } else if is_calm {
+            self.keep(state.clone(), now);
+        } else {
+            self.try_at = now + TRY_AGAIN;
+        }
+    }
+
+    /// When [`Disk::try_again`] is due, or a write becomes too slow.
+    pub fn deadline(&self) -> Option<Instant> {
+        match self.under_way.front() {
+            Some((_, since)) if self.failure.is_none() => Some(*since + SLOW),
+            Some(_) => None,
+            None => Some(self.try_at),
+        }
+    }
+
+    /// The next write that is done, by its number, with why it failed.
+    pub fn take(&mut self, now: Instant) -> Option<(u64, Result<(), String>)> {
+        let _ = self.bell.take();
+        let (number, since) = *self.under_way.front()?;
+        let Ok(outcome) = self.outcomes.try_recv() else {
+            if now - since >= SLOW {
+                self.failure = Some("the disk of edge.state_file does not answer".to_owned());
+            }
+            return None;
+        };
+        self.under_way.pop_front();
+        let outcome = outcome.map_err(|error| error.to_string());
+        self.failure = outcome.as_ref().err().cloned();
+        if self.failure.is_some() {
+            self.try_at = now + TRY_AGAIN;
+        }
+        Some((number, outcome))
+    }
+
+    /// Waits for the next outcome, but no longer than `limit`.
+    pub fn wait(&self, limit: Duration) {
+        let limit_ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
+        let _ = process::poll_in(self.bell.as_fd(), limit_ms);
+    }
+
+    /// Whether anything is not yet written.
+    pub fn is_busy(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+
+    /// Why nobody could be granted anything now.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+}
+
+impl AsFd for Disk {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+/// Until the daemon is gone.
+fn write(mut file: StateFile, todo: &Receiver<EdgeState>, done: &Sender<Outcome>, bell: &EventFd) {
+    while let Ok(state) = todo.recv() {
+        let outcome = file.keep(state);
+        if done.send(outcome).is_err() {
+            return;
+        }
+        bell.ring();
+    }
+}

@@ -1,0 +1,177 @@
+//! What a member says of itself, and what its status makes of that and of what
+//! the others say.
+
+use super::Node;
+use crate::daemon::said::{SAY_EVERY, Said, tell_takeover};
+use crate::status::{Lag, Peer, Role, State, Status, rfc3339};
+use holdfast_cluster::Nanos;
+use holdfast_linux::link::Link;
+use holdfast_wire::message::Message;
+use std::time::{Duration, Instant, SystemTime};
+
+/// An edge's daemon that is started again is back by then.
+const EDGE_PATIENCE: Duration = Duration::from_secs(1);
+/// Who hears nobody for longer says so.
+const NOBODY_PATIENCE: Nanos = Nanos::from_ms(500);
+
+impl Node<'_> {
+    /// Says what this member is by itself, to the edge too.
+    pub fn set_state(&mut self, role: Role, state: State, reason: &str, remedy: &str) {
+        let own = Said::new(role, state, reason, remedy);
+        let changed = own != self.own;
+        self.own = own;
+        self.show();
+        if changed {
+            self.say(Instant::now());
+        }
+    }
+
+    /// This member does its part; the pair is protected if the others do theirs.
+    pub fn judge_pair(&mut self) {
+        self.set_state(self.status.role, State::Protected, "", "");
+    }
+
+    /// What this member says of itself.
+    #[must_use]
+    pub fn own(&self) -> &Said {
+        &self.own
+    }
+
+    /// Tells the edge what this member is.
+    pub(super) fn say(&mut self, now: Instant) {
+        let Self { edge, own, status, poll, .. } = self;
+        let mut taken = false;
+        own.tell(|message| taken = edge.send(message));
+        if let Some(takeover) = &status.last_takeover {
+            tell_takeover(takeover, |message| {
+                edge.send(message);
+            });
+        }
+        if taken {
+            self.say_at = now + SAY_EVERY;
+            edge.flush(now, poll);
+        }
+    }
+
+    /// Proves to the edge that its frames come here.
+    pub fn tell_sign(&mut self, number: u64) {
+        // What was sent to another address comes too where a switch does not know it.
+        if let Ok(Link { mac, .. }) = Link::by_name(&self.me.interface) {
+            self.edge.send(&Message::SignSeen { number, mac });
+            self.edge.flush(Instant::now(), &self.poll);
+        }
+    }
+
+    /// A handshake has failed, or (`None`) one has succeeded.
+    pub fn doubt(&mut self, distrust: Option<(String, &'static str)>) {
+        if self.distrust != distrust {
+            self.distrust = distrust;
+            if let Some((reason, _)) = &self.distrust {
+                self.events.add("refused", reason.clone());
+            }
+            self.show();
+        }
+    }
+
+    /// Brings the status up to what is known; a change is an event.
+    pub(super) fn show(&mut self) {
+        let shown = self.together();
+        let word = shown.to_string();
+        let Said { role, state, reason, remedy } = shown;
+        let status = &mut self.status;
+        let changed = status.role != role || status.state != state || status.reason != reason;
+        if state != State::Protected {
+            // Only a pair can lag.
+            status.lag = Lag::default();
+        }
+        (status.role, status.state, status.remedy) = (role, state, remedy);
+        if changed {
+            self.events.add_at(state.level(), "state", format!("{role}, {word}"));
+        }
+        self.status.reason = reason;
+    }
+
+    /// The status as it is asked for.
+    pub(super) fn answer(&self) -> Status {
+        let peer = |name: &str, connected: bool, says: Option<&Said>| Peer {
+            name: name.to_owned(),
+            connected,
+            note: says.map(ToString::to_string).unwrap_or_default(),
+        };
+        let (edge, other) = (self.edge_says.as_ref(), self.other_says.as_ref());
+        let peers = vec![
+            peer("edge", self.edge.is_open(), edge.filter(|_| self.hears_edge())),
+            peer(&self.other.name, other.is_some(), other),
+        ];
+        Status { peers, at: rfc3339(SystemTime::now()), ..self.status.clone() }
+    }
+
+    /// The worst of what this member knows by itself and of what it has heard.
+    fn together(&self) -> Said {
+        let own = &self.own;
+        let edge = self.edge_says.as_ref().filter(|edge| !edge.is_fine() && self.hears_edge());
+        if let (State::Waiting, Some((reason, remedy))) = (own.state, &self.distrust) {
+            let reason = format!("{}; {reason}", own.reason);
+            return Said { reason, remedy: (*remedy).to_owned(), ..own.clone() };
+        }
+        match (own.state, edge) {
+            (State::Protected, _) => {
+                self.lacks().map_or_else(|| own.clone(), |lacks| Said { role: own.role, ..lacks })
+            }
+            // It may know why the other member does not come.
+            (State::Waiting, Some(edge)) => Said {
+                reason: format!("{}; edge: {}", own.reason, edge.reason),
+                remedy: edge.remedy.clone(),
+                ..own.clone()
+            },
+            (State::Unprotected, Some(edge)) if edge.state != State::Unprotected => Said {
+                state: State::Waiting,
+                reason: format!("edge: {}; {}", edge.reason, own.reason),
+                remedy: edge.remedy.clone(),
+                ..own.clone()
+            },
+            _ => own.clone(),
+        }
+    }
+
+    fn hears_edge(&self) -> bool {
+        self.edge_at.elapsed() <= EDGE_PATIENCE
+    }
+
+    /// What keeps the pair from being protected, seen from a member that is fine.
+    fn lacks(&self) -> Option<Said> {
+        let (role, other) = (self.own.role, self.other.name.as_str());
+        let says = |state, reason: &str, remedy: &str| Some(Said::new(role, state, reason, remedy));
+        if self.watch.silence_of_all(Nanos(self.nanos())) > NOBODY_PATIENCE {
+            let reason = format!("neither the edge nor {other} is heard: the service waits");
+            return says(State::Waiting, &reason, "look at this host's links");
+        }
+        if !self.hears_edge() {
+            let reason = "the edge's daemon does not answer: nobody could take over";
+            let remedy = "start the edge's daemon, or look at the way to it";
+            return says(State::Unprotected, reason, remedy);
+        }
+        let Some(edge) = &self.edge_says else {
+            let reason = "the edge has not said yet whether the service could be taken over";
+            return says(State::Waiting, reason, "look at the edge's status");
+        };
+        let Some(theirs) = &self.other_says else {
+            let reason = format!("{other} has not said yet that it is ready");
+            return says(State::Waiting, &reason, &format!("look at the status of {other}"));
+        };
+        if edge.state == State::Fenced {
+            return Some(Said { state: State::Waiting, ..edge.clone() });
+        }
+        if !theirs.is_fine() {
+            return Some(theirs.quoted(other));
+        }
+        if !edge.is_fine() {
+            return Some(edge.quoted("edge"));
+        }
+        if !self.other_reached {
+            let reason = format!("the edge does not hear {other}");
+            return says(State::Unprotected, &reason, "look at the link between them");
+        }
+        None
+    }
+}

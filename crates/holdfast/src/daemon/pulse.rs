@@ -1,0 +1,291 @@
+//! Heartbeats that a busy daemon cannot delay: a thread of its own that sends a
+//! datagram to every peer in each period, and stamps those that come.
+//!
+//! The messages of the channel stay signs of life too, and alone suffice where a
+//! packet filter lets no datagrams through. What the datagrams add: nothing that the
+//! loop does (a start of the server, a write to the disk or to a log, a full table)
+//! keeps them; a lost one costs one, where a lost segment holds up all behind it;
+//! and each end sends of its own accord, so that a way that fails in one direction
+//! silences one end only.
+//!
+//! A daemon whose loop hangs must be found too, so each datagram says for how long
+//! its sender's loop has not turned; beyond [`STUCK_MAX`] it is no sign of life.
+
+mod datagram;
+
+use crate::config::Config;
+use crate::poll::{Interest, Poll};
+use datagram::{Datagrams, PULSE_BYTES, Reject};
+use holdfast_cluster::Nanos;
+use holdfast_linux::process;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
+
+/// The edge's number on the wire; members have their index in the configuration.
+const EDGE_ID: u8 = 254;
+/// A member's peers, by the index that [`Pulse::heard`] takes.
+pub const EDGE: usize = 0;
+pub const OTHER: usize = 1;
+/// A loop that has not turned for longer hangs.
+const STUCK_MAX: Duration = Duration::from_secs(1);
+/// Datagrams taken in one turn; after a full turn the thread pauses, so that a
+/// stranger who floods its port takes a few percent of a processor.
+const BATCH_MAX: usize = 64;
+const FLOOD_PAUSE: Duration = Duration::from_millis(1);
+/// Above the daemons' own loops.
+const PRIORITY: i32 = 21;
+
+/// One loop's end of the heartbeats. Dropping it ends them.
+pub struct Pulse {
+    shared: Arc<Shared>,
+    started: Instant,
+}
+
+/// What the loop and the thread tell each other; all times in ns since `started`.
+struct Shared {
+    /// When each peer was last heard; 0: never.
+    heard: Vec<AtomicU64>,
+    /// When the loop last turned.
+    turned: AtomicU64,
+    /// How often the thread woke more than half a period late, and its worst.
+    late_count: AtomicU64,
+    late_worst: AtomicU64,
+    /// Datagrams that were not believed.
+    refused: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// Where a peer is.
+#[derive(Clone, Copy)]
+enum Place {
+    /// The configuration says so; nobody else is listened to.
+    Fixed(SocketAddr),
+    /// It speaks first; its last datagram said from where.
+    Learnt(Option<SocketAddr>),
+}
+
+/// A peer, and which of the sockets reaches it.
+struct Way {
+    id: u8,
+    socket: usize,
+    place: Place,
+}
+
+impl Pulse {
+    /// The edge's; peer `i` is member `i`.
+    #[must_use]
+    pub fn of_edge(config: &Config, key: [u8; 32], started: Instant) -> Self {
+        let ways = (0..config.members.len())
+            .map(|index| Way { id: index as u8, socket: 0, place: Place::Learnt(None) })
+            .collect();
+        Self::start(config, key, EDGE_ID, &[config.edge.listen], ways, started)
+    }
+
+    /// Member `me`'s; its peers are [`EDGE`] and [`OTHER`].
+    #[must_use]
+    pub fn of_member(config: &Config, key: [u8; 32], me: usize, started: Instant) -> Self {
+        let other = 1 - me.min(1);
+        let any = match config.edge.listen {
+            SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+        };
+        let address = |index: usize| config.members.get(index).map_or(any, |m| m.address);
+        let ways = vec![
+            Way { id: EDGE_ID, socket: 0, place: Place::Fixed(config.edge.listen) },
+            Way { id: other as u8, socket: 1, place: Place::Fixed(address(other)) },
+        ];
+        Self::start(config, key, me as u8, &[any, address(me)], ways, started)
+    }
+
+    fn start(
+        config: &Config,
+        key: [u8; 32],
+        me: u8,
+        bind: &[SocketAddr],
+        ways: Vec<Way>,
+        started: Instant,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            heard: ways.iter().map(|_| AtomicU64::new(0)).collect(),
+            turned: AtomicU64::new(started.elapsed().as_nanos() as u64),
+            late_count: AtomicU64::new(0),
+            late_worst: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        });
+        let period = config.heartbeat();
+        let realtime = config.group.realtime;
+        let begun = Thread::new(key, me, bind, ways, period, Arc::clone(&shared), started);
+        let spawned = begun.and_then(|mut thread| {
+            let name = std::thread::Builder::new().name("pulse".to_owned());
+            name.spawn(move || {
+                if realtime {
+                    // Without the right to it heartbeats are only less punctual.
+                    let _ = process::set_realtime(PRIORITY);
+                }
+                thread.run();
+            })
+        });
+        if let Err(error) = spawned {
+            tracing::warn!("no heartbeats by datagrams: {error}; those of the channels remain");
+        }
+        Self { shared, started }
+    }
+
+    /// The loop has turned: it does not hang.
+    pub fn turned(&self) {
+        self.shared.turned.store(self.started.elapsed().as_nanos() as u64, Relaxed);
+    }
+
+    /// When the peer at `index` last gave a sign of life, in the loop's time.
+    #[must_use]
+    pub fn heard(&self, index: usize) -> Option<Nanos> {
+        let at = self.shared.heard.get(index)?.load(Relaxed);
+        (at > 0).then_some(Nanos(at))
+    }
+
+    /// Counters for the status.
+    #[must_use]
+    pub fn counters(&self) -> [(&'static str, u64); 3] {
+        [
+            ("late", self.shared.late_count.load(Relaxed)),
+            ("late_worst_us", self.shared.late_worst.load(Relaxed) / 1000),
+            ("refused", self.shared.refused.load(Relaxed)),
+        ]
+    }
+}
+
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Relaxed);
+    }
+}
+
+/// The thread's own.
+struct Thread {
+    datagrams: Datagrams,
+    sockets: Vec<UdpSocket>,
+    ways: Vec<Way>,
+    poll: Poll,
+    period: Duration,
+    shared: Arc<Shared>,
+    started: Instant,
+}
+
+impl Thread {
+    fn new(
+        key: [u8; 32],
+        me: u8,
+        bind: &[SocketAddr],
+        ways: Vec<Way>,
+        period: Duration,
+        shared: Arc<Shared>,
+        started: Instant,
+    ) -> io::Result<Self> {
+        let mut session = [0; 8];
+        getrandom::fill(&mut session).map_err(io::Error::other)?;
+        let session = u64::from_le_bytes(session) | 1;
+        let ids: Vec<u8> = ways.iter().map(|way| way.id).collect();
+        let datagrams = Datagrams::new(key, me, &ids, session);
+        let poll = Poll::new()?;
+        let mut sockets = Vec::new();
+        for (token, address) in bind.iter().enumerate() {
+            let socket = UdpSocket::bind(address)?;
+            socket.set_nonblocking(true)?;
+            poll.add(&socket, token as u64, Interest::Read)?;
+            sockets.push(socket);
+        }
+        Ok(Self { datagrams, sockets, ways, poll, period, shared, started })
+    }
+
+    fn run(&mut self) {
+        let mut due = Instant::now();
+        while !self.shared.stop.load(Relaxed) {
+            if self.poll.wait(Some(due)).is_err() {
+                return;
+            }
+            let now = Instant::now();
+            let full = (0..self.sockets.len()).any(|socket| self.take(socket));
+            if now >= due {
+                self.note_lateness(now - due);
+                self.send();
+                due = (due + self.period).max(now + self.period / 2);
+            }
+            if full {
+                std::thread::sleep(FLOOD_PAUSE);
+            }
+        }
+    }
+
+    fn note_lateness(&self, late: Duration) {
+        if late > self.period / 2 {
+            self.shared.late_count.fetch_add(1, Relaxed);
+        }
+        self.shared.late_worst.fetch_max(late.as_nanos() as u64, Relaxed);
+    }
+
+    fn send(&mut self) {
+        for index in 0..self.ways.len() {
+            if let Place::Fixed(to) | Place::Learnt(Some(to)) = self.ways[index].place {
+                self.send_to(index, to);
+            }
+        }
+    }
+
+    fn send_to(&mut self, index: usize, to: SocketAddr) {
+        let turned = Duration::from_nanos(self.shared.turned.load(Relaxed));
+        let stuck = self.started.elapsed().saturating_sub(turned);
+        let stuck_ms = u32::try_from(stuck.as_millis()).unwrap_or(u32::MAX);
+        if let Some(datagram) = self.datagrams.send(index, stuck_ms) {
+            // What cannot be sent is as good as lost.
+            let _ = self.sockets[self.ways[index].socket].send_to(&datagram, to);
+        }
+    }
+
+    /// Takes what has come; true if there may be more.
+    fn take(&mut self, socket: usize) -> bool {
+        // One more than is right, to see that it is too long.
+        let mut buffer = [0; PULSE_BYTES + 1];
+        for _ in 0..BATCH_MAX {
+            match self.sockets[socket].recv_from(&mut buffer) {
+                Ok((len, from)) => self.heed(socket, &buffer[..len], from),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                // An earlier datagram was refused, says ICMP.
+                Err(_) => {}
+            }
+        }
+        true
+    }
+
+    fn heed(&mut self, socket: usize, datagram: &[u8], from: SocketAddr) {
+        let expected = |way: &Way| {
+            way.socket == socket && !matches!(way.place, Place::Fixed(place) if place != from)
+        };
+        let known = datagram.len() == PULSE_BYTES && self.ways.iter().any(expected);
+        let result = if known { self.datagrams.receive(datagram) } else { Err(Reject::Forged) };
+        match result {
+            Ok((index, stuck_ms)) => {
+                let at = self.started.elapsed().as_nanos() as u64;
+                if u128::from(stuck_ms) <= STUCK_MAX.as_millis() {
+                    self.shared.heard[index].store(at, Relaxed);
+                }
+                self.learn(index, from);
+            }
+            // It may be of now, and can only prove it with an answer.
+            Err(Reject::Unproven { index }) => self.send_to(index, from),
+            Err(Reject::Forged | Reject::Replayed) => {
+                self.shared.refused.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    fn learn(&mut self, index: usize, from: SocketAddr) {
+        if let Some(Way { place: Place::Learnt(place), .. }) = self.ways.get_mut(index) {
+            *place = Some(from);
+        }
+    }
+}

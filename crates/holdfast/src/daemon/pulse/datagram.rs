@@ -1,0 +1,253 @@
+//! The datagrams of [`super`]: of one size, authenticated with the group's key. A
+//! machine without sockets that makes them and says which of those that arrive
+//! count.
+//!
+//! Every life of a daemon has a random session number and counts what it sends. A
+//! datagram counts if its number is higher than any before in its sender's session;
+//! and a session is believed only after it has echoed a number of ours that no
+//! session of that sender has echoed before. What was recorded in an earlier life of
+//! either end proves nothing.
+
+use blake2::digest::consts::U16;
+use blake2::digest::{FixedOutput, KeyInit, Update};
+
+/// Size of every datagram.
+pub const PULSE_BYTES: usize = BODY_BYTES + TAG_BYTES;
+const BODY_BYTES: usize = 44;
+const TAG_BYTES: usize = 16;
+/// Name and version of the format.
+const MAGIC: [u8; 5] = *b"HFPU\x01";
+
+/// Why a datagram does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reject {
+    /// It was not made with the group's key, for this host, by a peer of it.
+    Forged,
+    /// It was, but it has been here before or is of an older life.
+    Replayed,
+    /// Of a session of the peer at `index` that has not proven yet to be of now.
+    Unproven { index: usize },
+}
+
+/// What a datagram says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pulse {
+    from: u8,
+    to: u8,
+    session: u64,
+    number: u64,
+    echo: Echo,
+    /// How long its sender's loop has not turned, ms.
+    stuck_ms: u32,
+}
+
+/// The last datagram that came from a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Echo {
+    session: u64,
+    number: u64,
+}
+
+/// See the module.
+pub struct Datagrams {
+    key: [u8; 32],
+    me: u8,
+    session: u64,
+    number: u64,
+    peers: Vec<Peer>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Peer {
+    id: u8,
+    /// The session that is believed; 0: none.
+    session: u64,
+    /// Highest number in it.
+    number: u64,
+    echo: Echo,
+    /// Highest number of ours that it ever echoed.
+    proven: u64,
+}
+
+impl Datagrams {
+    /// The datagrams of one life of host `me` to and from `peers`. `session` is
+    /// random and not 0.
+    #[must_use]
+    pub fn new(key: [u8; 32], me: u8, peers: &[u8], session: u64) -> Self {
+        let peers = peers.iter().map(|&id| Peer { id, ..Peer::default() }).collect();
+        Self { key, me, session, number: 0, peers }
+    }
+
+    /// The next datagram for the peer at `index`, from a host whose loop has not
+    /// turned for `stuck_ms`. `None`: there is no such peer.
+    pub fn send(&mut self, index: usize, stuck_ms: u32) -> Option<[u8; PULSE_BYTES]> {
+        let peer = self.peers.get(index)?;
+        self.number += 1;
+        let pulse = Pulse {
+            from: self.me,
+            to: peer.id,
+            session: self.session,
+            number: self.number,
+            echo: peer.echo,
+            stuck_ms,
+        };
+        Some(pulse.encode(&self.key))
+    }
+
+    /// Whose sign of life a datagram is, by index, and for how many ms its sender's
+    /// loop has not turned.
+    ///
+    /// # Errors
+    /// [`Reject`], and nothing has changed but what is echoed.
+    pub fn receive(&mut self, datagram: &[u8]) -> Result<(usize, u32), Reject> {
+        let pulse = Pulse::decode(datagram, &self.key).ok_or(Reject::Forged)?;
+        let index = self.peers.iter().position(|peer| peer.id == pulse.from);
+        let index = index.filter(|_| pulse.to == self.me).ok_or(Reject::Forged)?;
+        let peer = &mut self.peers[index];
+        let proof = if pulse.echo.session == self.session { pulse.echo.number } else { 0 };
+        // Nobody can have heard what was not sent yet.
+        let proof = proof.min(self.number);
+        let echo = Echo { session: pulse.session, number: pulse.number };
+        if pulse.session != peer.session {
+            peer.echo = echo;
+            if proof <= peer.proven {
+                return Err(Reject::Unproven { index });
+            }
+            peer.session = pulse.session;
+        } else if pulse.number <= peer.number {
+            return Err(Reject::Replayed);
+        }
+        peer.number = pulse.number;
+        peer.echo = echo;
+        peer.proven = peer.proven.max(proof);
+        Ok((index, pulse.stuck_ms))
+    }
+}
+
+impl Pulse {
+    fn encode(&self, key: &[u8; 32]) -> [u8; PULSE_BYTES] {
+        let mut bytes = [0; PULSE_BYTES];
+        let mut at = 0;
+        let mut put = |part: &[u8]| {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        };
+        put(&MAGIC);
+        put(&[self.from, self.to, 0]);
+        for word in [self.session, self.number, self.echo.session, self.echo.number] {
+            put(&word.to_le_bytes());
+        }
+        put(&self.stuck_ms.to_le_bytes());
+        let tag = tag(key, &bytes[..BODY_BYTES]);
+        bytes[BODY_BYTES..].copy_from_slice(&tag);
+        bytes
+    }
+
+    fn decode(bytes: &[u8], key: &[u8; 32]) -> Option<Self> {
+        let bytes: &[u8; PULSE_BYTES] = bytes.try_into().ok()?;
+        let (body, claimed) = bytes.split_at(BODY_BYTES);
+        // All bytes are compared, so that the time tells nothing.
+        let differ = tag(key, body).iter().zip(claimed).fold(0, |all, (a, b)| all | (a ^ b));
+        if differ != 0 || !body.starts_with(&MAGIC) {
+            return None;
+        }
+        let word = |index: usize| {
+            let at = 8 + 8 * index;
+            body.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes)
+        };
+        Some(Self {
+            from: body[5],
+            to: body[6],
+            session: word(0)?,
+            number: word(1)?,
+            echo: Echo { session: word(2)?, number: word(3)? },
+            stuck_ms: u32::from_le_bytes(body.get(40..44)?.try_into().ok()?),
+        })
+    }
+}
+
+fn tag(key: &[u8; 32], body: &[u8]) -> [u8; TAG_BYTES] {
+    let mut mac = blake2::Blake2sMac::<U16>::new(key.into());
+    mac.update(body);
+    mac.finalize_fixed().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const KEY: [u8; 32] = [7; 32];
+    const EDGE: u8 = 254;
+
+    fn hosts() -> (Datagrams, Datagrams) {
+        (Datagrams::new(KEY, 0, &[1, EDGE], 11), Datagrams::new(KEY, EDGE, &[0, 1], 22))
+    }
+
+    /// Both have proved themselves to each other.
+    fn acquainted() -> (Datagrams, Datagrams) {
+        let (mut member, mut edge) = hosts();
+        for _ in 0..3 {
+            let _ = edge.receive(&member.send(1, 0).unwrap());
+            let _ = member.receive(&edge.send(0, 0).unwrap());
+        }
+        (member, edge)
+    }
+
+    #[test]
+    fn a_session_counts_once_it_has_echoed() {
+        let (mut member, mut edge) = hosts();
+        let unproven = |index| Err(Reject::Unproven { index });
+        // Nobody has heard the edge yet; what it says echoes the member already.
+        assert_eq!(edge.receive(&member.send(1, 5).unwrap()), unproven(0));
+        assert_eq!(member.receive(&edge.send(0, 5).unwrap()), Ok((1, 5)));
+        assert_eq!(edge.receive(&member.send(1, 5).unwrap()), Ok((0, 5)));
+        assert_eq!(member.receive(&edge.send(0, 6).unwrap()), Ok((1, 6)));
+    }
+
+    #[test]
+    fn nothing_counts_twice_nor_for_another() {
+        let (mut member, mut edge) = acquainted();
+        let old = member.send(1, 0).unwrap();
+        assert_eq!(edge.receive(&old), Ok((0, 0)));
+        assert_eq!(edge.receive(&old), Err(Reject::Replayed));
+        // Meant for the other member, and from one who is none.
+        assert_eq!(edge.receive(&member.send(0, 0).unwrap()), Err(Reject::Forged));
+        let mut other = Datagrams::new(KEY, 9, &[EDGE], 33);
+        assert_eq!(edge.receive(&other.send(0, 0).unwrap()), Err(Reject::Forged));
+        let mut stranger = Datagrams::new([8; 32], 0, &[EDGE], 11);
+        assert_eq!(edge.receive(&stranger.send(0, 0).unwrap()), Err(Reject::Forged));
+    }
+
+    #[test]
+    fn what_an_earlier_life_said_proves_nothing() {
+        let (mut member, mut edge) = acquainted();
+        let recorded: Vec<_> = (0..5).map(|_| member.send(1, 0).unwrap()).collect();
+        let mut reborn = Datagrams::new(KEY, 0, &[1, EDGE], 44);
+        for _ in 0..3 {
+            let _ = edge.receive(&reborn.send(1, 0).unwrap());
+            let _ = reborn.receive(&edge.send(0, 0).unwrap());
+        }
+        assert_eq!(edge.receive(&reborn.send(1, 0).unwrap()), Ok((0, 0)));
+        for datagram in &recorded {
+            assert_eq!(edge.receive(datagram), Err(Reject::Unproven { index: 0 }));
+        }
+        assert_eq!(edge.receive(&reborn.send(1, 0).unwrap()), Ok((0, 0)));
+        let mut newborn = Datagrams::new(KEY, EDGE, &[0, 1], 55);
+        let _ = newborn.send(0, 0);
+        for datagram in &recorded {
+            assert_eq!(newborn.receive(datagram), Err(Reject::Unproven { index: 0 }));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_are_too_odd(bytes in proptest::collection::vec(any::<u8>(), 0..80), flip in 0..PULSE_BYTES * 8) {
+            let (mut member, mut edge) = acquainted();
+            prop_assert_eq!(edge.receive(&bytes), Err(Reject::Forged));
+            let mut pulse = member.send(1, 0).unwrap();
+            pulse[flip / 8] ^= 1 << (flip % 8);
+            prop_assert_eq!(edge.receive(&pulse), Err(Reject::Forged));
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What a daemon says of itself to the others. Each tells only what it knows by
+//! itself, so that two of them can wait for each other without waiting for ever,
+//! and each shows the worst of its own words and of what it has heard.
+
+use crate::status::{Phases, Role, State, Takeover};
+use holdfast_wire::message::{Message, SAID_BYTES_MAX};
+use std::time::Duration;
+
+/// What is said is repeated after this long.
+pub const SAY_EVERY: Duration = Duration::from_secs(1);
+
+/// A state with its reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    pub role: Role,
+    pub state: State,
+    /// Empty only if protected.
+    pub reason: String,
+    pub remedy: String,
+}
+
+impl Said {
+    #[must_use]
+    pub fn new(role: Role, state: State, reason: &str, remedy: &str) -> Self {
+        Self { role, state, reason: reason.to_owned(), remedy: remedy.to_owned() }
+    }
+
+    /// Nothing is wrong here.
+    #[must_use]
+    pub fn fine(role: Role) -> Self {
+        Self { role, state: State::Protected, ..Self::default() }
+    }
+
+    #[must_use]
+    pub fn is_fine(&self) -> bool {
+        self.state == State::Protected
+    }
+
+    /// What a peer says; `None` for any other message, and for words that only a
+    /// later release knows.
+    #[must_use]
+    pub fn of(message: &Message<'_>) -> Option<Self> {
+        let Message::Says { role, state, reason, remedy } = message else { return None };
+        Some(Self::new(role.parse().ok()?, state.parse().ok()?, reason, remedy))
+    }
+
+    /// Says it.
+    pub fn tell(&self, send: impl FnOnce(&Message<'_>)) {
+        let (role, state) = (self.role.to_string(), self.state.to_string());
+        let (reason, remedy) = (clip(&self.reason), clip(&self.remedy));
+        send(&Message::Says { role: &role, state: &state, reason, remedy });
+    }
+
+    /// The same, in the words of the daemon `name`.
+    #[must_use]
+    pub fn quoted(&self, name: &str) -> Self {
+        Self { reason: format!("{name}: {}", self.reason), ..self.clone() }
+    }
+}
+
+impl std::fmt::Display for Said {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let colon = if self.reason.is_empty() { "" } else { ": " };
+        write!(f, "{}{colon}{}", self.state, self.reason)
+    }
+}
+
+/// The part of a text that one message carries.
+#[must_use]
+pub fn clip(text: &str) -> &str {
+    let end = (0..=text.len().min(SAID_BYTES_MAX)).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}
+
+/// Tells of a takeover.
+pub fn tell_takeover(takeover: &Takeover, send: impl FnOnce(&Message<'_>)) {
+    send(&Message::TookOver {
+        cause: clip(&takeover.cause),
+        phases_us: takeover.phases_us.named().map(|(_, us)| us),
+        total_us: takeover.total_us,
+        connections: takeover.connections,
+        at: clip(&takeover.at),
+    });
+}
+
+/// The takeover that a peer tells of.
+#[must_use]
+pub fn takeover_of(message: &Message<'_>) -> Option<Takeover> {
+    let Message::TookOver { cause, phases_us, total_us, connections, at } = message else {
+        return None;
+    };
+    let [detect, fence, drain, probe, repair, address, kick] = *phases_us;
+    Some(Takeover {
+        cause: (*cause).to_owned(),
+        phases_us: Phases { detect, fence, drain, probe, repair, address, kick },
+        total_us: *total_us,
+        connections: *connections,
+        at: (*at).to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_heard() {
+        let said = Said::new(Role::None, State::Unprotected, "no backup", "start it");
+        let mut heard = None;
+        said.tell(|message| heard = Said::of(message));
+        assert_eq!(heard, Some(said));
+        let odd = Message::Says { role: "backup", state: "odd", reason: "", remedy: "" };
+        assert_eq!(Said::of(&odd), None);
+    }
+
+    #[test]
+    fn a_text_is_cut_between_two_letters() {
+        let long = "é".repeat(SAID_BYTES_MAX);
+        assert_eq!(clip(&long).len(), SAID_BYTES_MAX);
+        assert_eq!(clip(&format!("x{long}")).len(), SAID_BYTES_MAX - 1);
+        assert_eq!(clip("short"), "short");
+    }
+
+    #[test]
+    fn a_takeover_is_told_whole() {
+        let phases_us =
+            Phases { detect: 1, fence: 2, drain: 3, probe: 4, repair: 5, address: 6, kick: 7 };
+        let cause = "the primary's server died".to_owned();
+        let took =
+            Takeover { cause, phases_us, total_us: 28, connections: 9, at: "now".to_owned() };
+        let mut heard = None;
+        tell_takeover(&took, |message| heard = takeover_of(message));
+        assert_eq!(heard, Some(took));
+    }
+}

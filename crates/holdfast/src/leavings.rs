@@ -1,0 +1,324 @@
+//! What daemons leave in a host, by design or because they were killed, and its
+//! removal: by a member's next life, by its orderly end, and by `holdfast down`.
+
+use crate::config::spread::SpreadConfig;
+use crate::config::transit::TransitConfig;
+use crate::config::{Config, GroupFile, Member, Role, pin_dir};
+use crate::daemon::member::mapped;
+use anyhow::{Context as _, Result};
+use holdfast_linux::address::AddressSocket;
+use holdfast_linux::bpf::{
+    Detached, Edge, Gate, HostEnd, Redirect, TapDrop, Transit, remove_pin_dir, remove_qdiscs,
+};
+use holdfast_linux::diag::DiagSocket;
+use holdfast_linux::link::Link;
+use holdfast_linux::process;
+use serde::Serialize;
+use std::fmt;
+use std::net::IpAddr;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+
+/// A server that was killed is gone by then, ms; only a disk that does not answer
+/// holds one up for longer.
+const KILLED_MAX_MS: i32 = 5000;
+
+/// What was removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Removed {
+    pub kind: Kind,
+    /// Its name, as `tc`, `ip`, `mount` or `ps` would show it.
+    pub what: String,
+}
+
+/// The kinds of things that daemons leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A tc filter.
+    Filter,
+    /// The qdisc that filters hung from.
+    Qdisc,
+    /// A service address of this host.
+    Address,
+    /// A mounted BPF file system with pinned programs and maps.
+    Mount,
+    /// A server whose daemon has died.
+    Process,
+    /// Connections of a server that is gone.
+    Sockets,
+    /// A file of `run_dir`.
+    File,
+}
+
+/// The program that a member's new role has just attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Own {
+    Gate,
+    TapDrop,
+}
+
+impl fmt::Display for Removed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            Kind::Filter => "tc filter",
+            Kind::Qdisc => "qdisc clsact of",
+            Kind::Address => "address",
+            Kind::Mount => "BPF file system",
+            Kind::Process => "server process",
+            Kind::Sockets => "connections of a dead server:",
+            Kind::File => "file",
+        };
+        write!(f, "{kind} {}", self.what)
+    }
+}
+
+/// Removes what an earlier life of a member has left and its new role has no use
+/// for. The new role's own program is attached by now, in place of an earlier one,
+/// so that nothing slips through in between.
+///
+/// # Errors
+/// When something that would harm the service cannot be removed.
+pub fn remove_earlier_life(config: &Config, me: &Member, own: Own) -> Result<Vec<Removed>> {
+    let run_dir = &config.group.run_dir;
+    let pins = pin_dir(run_dir, &me.name);
+    // First, so that their clients hear of it, if the edge lets this member speak.
+    let mut removed: Vec<Removed> = sockets(config).into_iter().collect();
+    removed.extend(addresses(&me.interface, &config.service_ips())?);
+    removed.extend(filters(match own {
+        Own::Gate => TapDrop::detach_stale(&me.interface, &pins)?,
+        Own::TapDrop => Gate::detach_stale(&me.interface, &pins)?,
+    }));
+    removed.extend(old_layout(run_dir, &me.name)?);
+    Ok(removed)
+}
+
+/// Removes all that a member's daemons have put into this host.
+///
+/// # Errors
+/// When something cannot be removed.
+pub fn remove_member(config: &Config, me: &Member) -> Result<Vec<Removed>> {
+    let run_dir = &config.group.run_dir;
+    let pins = pin_dir(run_dir, &me.name);
+    let mut removed = orphan(run_dir, &me.name)?;
+    removed.extend(sockets(config));
+    // Without an address the kernel says nothing for the service, whatever is left
+    // of its sockets: now nothing needs to be held back any more.
+    removed.extend(addresses(&me.interface, &config.service_ips())?);
+    removed.extend(filters(Gate::detach_stale(&me.interface, &pins)?));
+    removed.extend(filters(TapDrop::detach_stale(&me.interface, &pins)?));
+    removed.extend(old_layout(run_dir, &me.name)?);
+    removed.extend(kernel_objects(&pins)?);
+    Ok(removed)
+}
+
+/// Removes all that the daemons of a role have put into this host.
+///
+/// # Errors
+/// When something cannot be removed, or there is no such role.
+pub fn remove_all(file: &GroupFile, role: &str) -> Result<Vec<Removed>> {
+    match file {
+        GroupFile::Replicated(config) => match config.role(role).map_err(anyhow::Error::msg)? {
+            Role::Edge => edge(config),
+            Role::Member(index) => {
+                remove_member(config, config.members.get(index).context("no such member")?)
+            }
+        },
+        GroupFile::Spread(config) => spread(config, role),
+        GroupFile::Transit(config) => transit(config, role),
+    }
+}
+
+fn edge(config: &Config) -> Result<Vec<Removed>> {
+    let pins = config.pin_dir(Role::Edge);
+    let ports = config.members.iter().map(|member| &member.edge_port);
+    let interfaces: Vec<&str> = config
+        .edge
+        .clients
+        .iter()
+        .chain(ports)
+        .chain(&config.edge.l3)
+        .map(String::as_str)
+        .collect();
+    let mut removed = filters(Edge::detach_stale(&interfaces, &pins)?);
+    removed.extend(kernel_objects(&pins)?);
+    Ok(removed)
+}
+
+fn spread(config: &SpreadConfig, role: &str) -> Result<Vec<Removed>> {
+    let pins = config.pin_dir(role);
+    let mut removed = if role == "edge" {
+        let clients: Vec<&str> = config.edge.clients.iter().map(String::as_str).collect();
+        filters(Redirect::detach_stale(&clients, &pins)?)
+    } else {
+        let me = config.host(role).context("there is no such host in the file")?;
+        let mut removed = addresses("lo", &config.group.addresses)?;
+        removed.extend(filters(HostEnd::detach_stale(&me.interface, &pins)?));
+        removed
+    };
+    removed.extend(kernel_objects(&pins)?);
+    Ok(removed)
+}
+
+fn transit(config: &TransitConfig, role: &str) -> Result<Vec<Removed>> {
+    let side = config.side(role).context("no such role")?;
+    let pins = config.pin_dir(side);
+    let strings = config.strings.iter().map(|string| &string.end(side).interface);
+    let interfaces: Vec<&str> =
+        config.edge(side).outside.iter().chain(strings).map(String::as_str).collect();
+    let mut removed = filters(Transit::detach_stale(&interfaces, &pins)?);
+    removed.extend(kernel_objects(&pins)?);
+    Ok(removed)
+}
+
+fn filters(detached: Vec<Detached>) -> Vec<Removed> {
+    let of = |filter: Detached| Removed { kind: Kind::Filter, what: filter.to_string() };
+    detached.into_iter().map(of).collect()
+}
+
+fn addresses(interface: &str, ips: &[IpAddr]) -> Result<Vec<Removed>> {
+    // What is gone has no addresses.
+    let Ok(link) = Link::by_name(interface) else { return Ok(Vec::new()) };
+    let mut socket = AddressSocket::open()?;
+    let mut removed = Vec::new();
+    for ip in ips {
+        if socket.remove(link.index, &mapped(*ip))? {
+            removed.push(Removed { kind: Kind::Address, what: format!("{ip} of {interface}") });
+        }
+    }
+    Ok(removed)
+}
+
+/// Connections that the kernel still closes for a server that is gone: a client that
+/// comes from the same port would meet them, and so would a promotion.
+fn sockets(config: &Config) -> Option<Removed> {
+    let ips: Vec<[u8; 16]> = config.service_ips().into_iter().map(mapped).collect();
+    let ended =
+        DiagSocket::open().and_then(|mut diag| diag.destroy_own(&ips, &config.service_ports()));
+    match ended {
+        Ok(0) => None,
+        Ok(count) => Some(Removed { kind: Kind::Sockets, what: count.to_string() }),
+        Err(error) => {
+            // They end by themselves, within minutes.
+            tracing::warn!("connections of an earlier server stay for a while: {error}");
+            None
+        }
+    }
+}
+
+/// Qdiscs that were made for filters, and the file system with the pins.
+fn kernel_objects(pins: &Path) -> Result<Vec<Removed>> {
+    let qdisc = |what| Removed { kind: Kind::Qdisc, what };
+    let mut removed: Vec<Removed> = remove_qdiscs(pins).into_iter().map(qdisc).collect();
+    if remove_pin_dir(pins)? {
+        removed.push(Removed { kind: Kind::Mount, what: pins.display().to_string() });
+    }
+    Ok(removed)
+}
+
+/// An older layout: members pinned in `bpf/NAME` of `run_dir`.
+fn old_layout(run_dir: &Path, name: &str) -> Result<Vec<Removed>> {
+    let folder = run_dir.join("bpf");
+    let pins = folder.join(name);
+    let mut removed = Vec::new();
+    if remove_pin_dir(&pins)? {
+        removed.push(Removed { kind: Kind::Mount, what: pins.display().to_string() });
+    }
+    // Another member may live in the same directory.
+    let _not_empty = std::fs::remove_dir(folder);
+    Ok(removed)
+}
+
+/// Where the number of a member's server stands.
+fn server_file(run_dir: &Path, name: &str) -> PathBuf {
+    run_dir.join(format!("{name}.server"))
+}
+
+/// Notes which process is the server: should its daemon die and it live on, it is
+/// found by this.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn note_server(run_dir: &Path, name: &str, pid: u32) -> Result<()> {
+    let path = server_file(run_dir, name);
+    let written = process::started(pid)
+        .and_then(|started| std::fs::write(&path, format!("{pid} {started}\n")));
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The server is gone.
+pub fn forget_server(run_dir: &Path, name: &str) {
+    let _absent = std::fs::remove_file(server_file(run_dir, name));
+}
+
+/// Kills a server that has outlived its daemon, with all its children.
+///
+/// # Errors
+/// When it does not die.
+pub fn orphan(run_dir: &Path, name: &str) -> Result<Vec<Removed>> {
+    let path = server_file(run_dir, name);
+    let Ok(text) = std::fs::read_to_string(&path) else { return Ok(Vec::new()) };
+    let mut words = text.split_whitespace().map(str::parse::<u64>);
+    let noted = (words.next().and_then(Result::ok), words.next().and_then(Result::ok));
+    let mut removed = Vec::new();
+    if let (Some(pid), Some(started)) = noted
+        && let Ok(pid) = u32::try_from(pid)
+        && process::started(pid).is_ok_and(|found| found == started)
+    {
+        for pid in process::family(pid) {
+            kill(pid).with_context(|| format!("the server {pid} of an earlier life lives on"))?;
+            removed.push(Removed { kind: Kind::Process, what: pid.to_string() });
+        }
+    }
+    // Whatever else stands in it names no process of ours.
+    let _absent = std::fs::remove_file(&path);
+    Ok(removed)
+}
+
+fn kill(pid: u32) -> std::io::Result<()> {
+    let Ok(process) = process::pidfd_open(pid) else { return Ok(()) };
+    // One that has just ended needs no signal.
+    let _ended = process::signal(process.as_fd(), libc::SIGKILL);
+    match process::poll_in(process.as_fd(), KILLED_MAX_MS)? {
+        true => Ok(()),
+        false => Err(std::io::ErrorKind::TimedOut.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    fn folder(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("holdfast-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn an_orphan_is_killed_with_its_children_and_nobody_else() {
+        let folder = folder("orphan");
+        assert_eq!(orphan(&folder, "a").unwrap(), []);
+        let shell = ["-c", "sleep 60 & echo; wait"];
+        let mut child = Command::new("sh").args(shell).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+        note_server(&folder, "a", child.id()).unwrap();
+        let killed: Vec<String> =
+            orphan(&folder, "a").unwrap().into_iter().map(|removed| removed.what).collect();
+        assert_eq!(killed.len(), 2, "{killed:?}");
+        assert_eq!(killed[0], child.id().to_string());
+        assert!(!child.wait().unwrap().success());
+        assert_eq!(orphan(&folder, "a").unwrap(), [], "it is noted no more");
+
+        // A number that was given anew, and nonsense.
+        let own = std::process::id();
+        for text in [format!("{own} 1\n"), format!("{own}"), "x y\n".into(), String::new()] {
+            std::fs::write(server_file(&folder, "a"), text).unwrap();
+            assert_eq!(orphan(&folder, "a").unwrap(), []);
+        }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,50 @@
+//! Descriptors: at a takeover a member's daemon holds one for every connection,
+//! and services are usually started with room for a thousand.
+
+use crate::config::Config;
+use anyhow::{Context as _, bail};
+use holdfast_linux::limits::{self, OpenFiles};
+use holdfast_wire::shm::{CONNS_MAX, mode};
+
+/// What a member's daemon has open besides connections.
+const RESERVE: u64 = 256;
+
+/// How many descriptors a member's daemon must be able to have: for as many
+/// connections as its server can have open at once.
+#[must_use]
+pub fn needed(config: &Config) -> u64 {
+    u64::from(config.group.connections_max).min(CONNS_MAX as u64) + RESERVE
+}
+
+/// What to do where that is not allowed.
+#[must_use]
+pub fn remedy(config: &Config) -> String {
+    format!(
+        "start it with LimitNOFILE={0} (systemd) or after `ulimit -n {0}`, or lower connections_max",
+        needed(config)
+    )
+}
+
+/// Takes what a member needs, or refuses to start: a daemon that could not carry
+/// all connections over would reset them at the takeover.
+///
+/// # Errors
+/// If the limit is too low and cannot be raised.
+pub fn take(config: &Config) -> anyhow::Result<()> {
+    let need = needed(config);
+    let has = limits::raise_open_files(need).context("the limit of open files")?;
+    if has < need {
+        let remedy = remedy(config);
+        bail!("{has} open files are allowed, connections_max needs {need}; {remedy}");
+    }
+    Ok(())
+}
+
+/// What the server may have. The operator chose it; only a replica is not to
+/// fail where its primary did not, and learns its limit from the log anyhow.
+///
+/// # Errors
+/// As getrlimit(2).
+pub fn of_server(as_mode: u32) -> anyhow::Result<Option<OpenFiles>> {
+    Ok(if as_mode == mode::RECORD { Some(limits::given_open_files()?) } else { None })
+}

@@ -1,0 +1,23 @@
+//! The life of a group: loads, faults, repairs, restarts and hostile clients, drawn
+//! from a seed. After each step every client that should live has lived, byte for
+//! byte, every host's `status` is true, and nothing has grown. A violation prints
+//! the line that replays it. A minute of it here; two hours where everything is tried.
+
+use crate::world;
+use std::process::Command;
+use std::time::Duration;
+
+#[test]
+fn a_group_lives() {
+    let minutes: u64 = if world::is_full() { 120 } else { 1 };
+    let _limit = world::limit(Duration::from_secs(90 + 60 * minutes));
+    let done = Command::new(world::binary())
+        .args(["lab", "life", "--minutes", &minutes.to_string()])
+        .args(["--seed", &world::first_seed().to_string()])
+        .output()
+        .expect("holdfast starts");
+    let said = String::from_utf8_lossy(&done.stdout);
+    let complaints = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}{complaints}");
+    assert!(said.contains(" 0 violations"), "{said}");
+}

@@ -1,0 +1,50 @@
+//! The edge's own way to both members fails for a moment. The pair stands, the
+//! clients are served, and nobody is replaced.
+
+use crate::world;
+use holdfast_lab::testbed::ours::{Group, GroupOptions};
+use holdfast_lab::testbed::{Role, Testbed, addresses};
+use std::time::Duration;
+
+/// Five periods: longer than any silence that a member may have alone.
+const HEARTBEAT_MS: u64 = 60;
+const GLITCH: Duration = Duration::from_millis(300);
+const GLITCHES: usize = 4;
+
+#[test]
+fn an_edge_that_hears_nobody_accuses_nobody() {
+    let _limit = world::limit(Duration::from_secs(60));
+    let options = GroupOptions { heartbeat_ms: Some(HEARTBEAT_MS), ..GroupOptions::default() };
+    world::with_redis_and(&options, |testbed, group| {
+        let load = world::start(testbed, &world::counting(3000, 0, None));
+        for glitch in 1..=GLITCHES {
+            std::thread::sleep(GLITCH);
+            deafen(testbed, "add");
+            std::thread::sleep(GLITCH);
+            deafen(testbed, "del");
+            assert_eq!(epoch(group), 1, "replaced in glitch {glitch}: {:?}", events(group));
+        }
+        world::finish(load, group);
+        let status = group.status(Role::Backup).expect("the backup answers");
+        assert!(status["last_takeover"].is_null(), "{status}");
+        assert_eq!(epoch(group), 1, "replaced after the last glitch: {:?}", events(group));
+    });
+}
+
+/// What the edge itself sends to a member goes nowhere; what it forwards for
+/// clients is no business of its routes.
+fn deafen(testbed: &Testbed, verb: &str) {
+    for member in [addresses::PRIMARY, addresses::BACKUP] {
+        let line = format!("route {verb} blackhole {member}/32\n");
+        testbed.host(Role::Edge).ip(&line).expect("a route");
+    }
+}
+
+fn epoch(group: &Group<'_>) -> u64 {
+    let status = group.status(Role::Edge).expect("the edge answers");
+    status["epoch"].as_u64().expect("an epoch")
+}
+
+fn events(group: &Group<'_>) -> Vec<(String, String)> {
+    group.events(Role::Edge)
+}

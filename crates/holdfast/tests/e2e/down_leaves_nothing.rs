@@ -1,0 +1,188 @@
+//! `holdfast down` leaves the three hosts as they were before the first start,
+//! whether the daemons were stopped or killed.
+
+use crate::client::{Redis, on_client, service};
+use crate::{transit, world};
+use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
+use holdfast_lab::testbed::server::{Program, Recipe};
+use holdfast_lab::testbed::spread::{SpreadGroup, SpreadOptions};
+use holdfast_lab::testbed::strings::{Edge, Strings};
+use holdfast_lab::testbed::{Host, Plan, Role, Testbed};
+use serde_json::Value;
+use std::process::Output;
+use std::time::Duration;
+
+/// Every host that has a daemon.
+const HOSTS: [Role; 3] = [Role::Primary, Role::Backup, Role::Edge];
+
+/// Long enough that a busy machine makes no takeover of its own.
+const HEARTBEAT_MS: u64 = 300;
+
+#[test]
+fn after_an_orderly_end() {
+    all_is_as_before(|group, testbed| {
+        for role in HOSTS {
+            group.stop_daemon(role, Signal::TERM).expect("a daemon");
+        }
+        for role in [Role::Primary, Role::Backup] {
+            let left = shape(testbed.host(role));
+            assert!(!left.contains("10.9.0.100"), "the {}: {left}", role.name());
+            assert!(!left.contains("clsact"), "the {}: {left}", role.name());
+        }
+    });
+}
+
+#[test]
+fn after_kill_9() {
+    all_is_as_before(|group, _| {
+        for role in HOSTS {
+            group.stop_daemon(role, Signal::KILL).expect("a daemon");
+        }
+    });
+}
+
+fn all_is_as_before(end: impl Fn(&mut Group<'_>, &Testbed)) {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let recipe = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a folder");
+    let recipes = [Role::Primary, Role::Backup].map(recipe);
+    let before = HOSTS.map(|role| shape(testbed.host(role)));
+    let options = GroupOptions { heartbeat_ms: Some(HEARTBEAT_MS), ..GroupOptions::default() };
+    let mut group = Group::start(&testbed, &recipes[0], &options).expect("the group protects");
+    let refused = group.verb(Role::Backup, &["down"]).expect("the verb runs");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "a daemon runs: {said}");
+    assert!(said.contains("runs on this host") && said.contains("--stop"), "{said}");
+
+    end(&mut group, &testbed);
+    for (role, before) in HOSTS.into_iter().zip(&before) {
+        let first = down(&group, role, &["down", "--json"]);
+        is_as_before(testbed.host(role), before, &first.to_string());
+        let again = down(&group, role, &["down", "--json"]);
+        assert_eq!(again["removed"], Value::Array(Vec::new()), "{again}");
+    }
+    drop(group);
+
+    // A plain server at the service address, as before Holdfast came.
+    testbed.own_service_addresses(Role::Primary).expect("an address by hand");
+    let plain = recipes[0].start_plain(testbed.host(Role::Primary)).expect("a plain server");
+    on_client(&testbed, || drop(Redis::connect(service(Program::Redis.port()))));
+    drop(plain);
+}
+
+#[test]
+fn a_daemon_that_runs_is_stopped_if_asked_for() {
+    let _limit = world::limit(Duration::from_secs(60));
+    let options = GroupOptions { heartbeat_ms: Some(HEARTBEAT_MS), ..GroupOptions::default() };
+    world::with_redis_and(&options, |testbed, group| {
+        let answer = down(group, Role::Primary, &["down", "--stop", "--json"]);
+        assert_eq!(answer["stopped"], true, "{answer}");
+        assert_eq!(answer["schema"], "holdfast.down/1", "{answer}");
+        assert!(group.status(Role::Primary).is_err(), "it runs no more");
+        // It has handed over: the service goes on without it.
+        on_client(testbed, || drop(Redis::connect(service(Program::Redis.port()))));
+        let edge = down(group, Role::Edge, &["down", "--stop", "--json"]);
+        let kinds: Vec<&str> = edge["removed"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|r| r["kind"].as_str())
+            .collect();
+        assert!(kinds.contains(&"filter") && kinds.contains(&"mount"), "{edge}");
+    });
+}
+
+/// A hang-up ends none of them either.
+#[test]
+fn of_a_spread_group() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let before = HOSTS.map(|role| shape(testbed.host(role)));
+    let mut group = SpreadGroup::start(&testbed, &HOSTS[..2], &SpreadOptions::default())
+        .expect("the group stands");
+    for role in HOSTS {
+        group.signal(role, "HUP").expect("a daemon");
+    }
+    world::wait_until("the signals to be noted", || group.logs().matches("SIGHUP").count() >= 3);
+    for role in HOSTS {
+        assert!(group.status(role).is_ok(), "{}", group.logs());
+        group.kill(role).expect("killed");
+    }
+    for (role, before) in HOSTS.into_iter().zip(&before) {
+        let done = group.verb(role, &["down", "--json"]).expect("the verb runs");
+        let said = String::from_utf8_lossy(if done.status.success() {
+            &done.stdout
+        } else {
+            &done.stderr
+        });
+        assert!(
+            done.status.success() && said.contains("\"filter\""),
+            "the {}: {said}",
+            role.name()
+        );
+        is_as_before(testbed.host(role), before, &said);
+    }
+}
+
+#[test]
+fn of_strings() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::binary();
+    let mut strings = Strings::build(&transit::plan(&[100, 100], "")).expect("the testbed stands");
+    let before = Edge::BOTH.map(|edge| shape(strings.edge(edge)));
+    strings.start_daemons().expect("the edges hear each other");
+    for edge in Edge::BOTH {
+        let daemon = strings.daemon_pid(edge).expect("a daemon");
+        world::signal(daemon, "HUP");
+        assert!(strings.show(edge).is_ok(), "a hang-up ends nothing");
+        strings.kill_daemon(edge).expect("killed");
+    }
+    for (edge, before) in Edge::BOTH.into_iter().zip(&before) {
+        let said = strings.ask(edge, &["down", "--json"]).expect("the verb succeeds");
+        assert!(said.contains("\"filter\""), "{said}");
+        is_as_before(strings.edge(edge), before, &said);
+    }
+}
+
+fn is_as_before(host: &Host, before: &str, removed: &str) {
+    let now = shape(host);
+    let new: Vec<&str> = now.lines().filter(|line| !before.contains(line)).collect();
+    let lost: Vec<&str> = before.lines().filter(|line| !now.contains(line)).collect();
+    assert!(now == before, "{}: new {new:#?}, lost {lost:#?}; {removed}", host.name());
+}
+
+/// Runs the verb on a host, which must succeed; its answer.
+fn down(group: &Group<'_>, role: Role, words: &[&str]) -> Value {
+    let done: Output = group.verb(role, words).expect("the verb runs");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "the {}: {said}\n{}", role.name(), group.log_tails());
+    serde_json::from_slice(&done.stdout).expect("JSON")
+}
+
+/// All of a host that daemons change: filters, addresses, mounts, processes.
+fn shape(host: &Host) -> String {
+    // Of processes only the programs, without this script's and without those that
+    // a host without an init has not buried.
+    let script = "tc qdisc show; for d in $(ls /sys/class/net); do \
+        tc filter show dev $d ingress 2>&1; tc filter show dev $d egress 2>&1; done; \
+        ip -o addr | sed 's/ *valid_lft.*//'; grep /run/holdfast-lab/host /proc/mounts; \
+        ls -A /run/holdfast-lab/host/run 2>/dev/null; \
+        ps -eo stat=,comm= | awk '$1 !~ /^Z/ && $2 !~ /^(sh|ps|awk|sort)$/ {print $2}' | sort";
+    let shown = || {
+        let done = host.command("sh").args(["-c", script]).output();
+        String::from_utf8_lossy(&done.expect("sh starts").stdout).into_owned()
+    };
+    // A killed server takes a moment to go.
+    let mut last = shown();
+    for _ in 0..50 {
+        let now = shown();
+        if now == last && !now.contains("redis-server") {
+            return now;
+        }
+        last = now;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    last
+}

@@ -1,0 +1,284 @@
+//! Whatever happens, `holdfast status` says the same truth on the edge and on
+//! both members: what keeps the service from being protected, in words that one
+//! of them knows and all of them repeat, with an exit code to match.
+
+use crate::world;
+use holdfast_lab::testbed::ours::{Group, GroupOptions};
+use holdfast_lab::testbed::server::{Program, Recipe};
+use holdfast_lab::testbed::{Plan, Role, Testbed, addresses};
+use serde_json::Value;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const HOSTS: [Role; 3] = [Role::Edge, Role::Primary, Role::Backup];
+
+/// Heartbeats that a busy machine does not miss.
+fn patient() -> GroupOptions {
+    GroupOptions { heartbeat_ms: Some(200), ..GroupOptions::default() }
+}
+
+/// What a host is expected to say: its state, and a part of its reason.
+type Expected<'a> = (Role, &'a str, &'a str);
+
+fn text<'s>(status: &'s Value, name: &str) -> &'s str {
+    status[name].as_str().unwrap_or_default()
+}
+
+/// Waits until all hosts say what they should.
+fn expect(group: &Group<'_>, all: &[Expected<'_>]) {
+    let until = Instant::now() + Duration::from_secs(15);
+    loop {
+        let wrong = all.iter().find_map(|(role, state, reason)| {
+            let status = group.status(*role).unwrap_or_default();
+            let is = text(&status, "state") == *state && text(&status, "reason").contains(reason);
+            (!is).then(|| format!("{role:?} should be {state}: {reason}; it says {status}"))
+        });
+        let Some(wrong) = wrong else { return };
+        assert!(Instant::now() < until, "{wrong}\n{}", group.log_tails());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn remedy(group: &Group<'_>, role: Role) -> String {
+    text(&group.status(role).unwrap_or_default(), "remedy").to_owned()
+}
+
+#[test]
+fn a_loss_of_protection_is_explained() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_redis_and(&patient(), |testbed, group| {
+        expect(group, &HOSTS.map(|role| (role, "protected", "")));
+        let replica = group.server_pid(Role::Backup).expect("a replica");
+        world::signal(replica, "STOP");
+        // Without log to run, a replica may stand still.
+        world::finish(world::start(testbed, &world::counting(3000, 0, None)), group);
+        let why = "hung: the replica has not moved";
+        let told = "the backup gave up: hung: the replica has not moved";
+        expect(
+            group,
+            &[
+                (Role::Backup, "hung", &why[6..]),
+                (Role::Primary, "unprotected", told),
+                (Role::Edge, "unprotected", told),
+            ],
+        );
+        for role in HOSTS {
+            assert!(remedy(group, role).contains("restart both members"), "{role:?}");
+        }
+    });
+}
+
+#[test]
+fn a_takeover_that_waits_for_the_edge_says_so() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_server(Program::Redis, 0, &Plan::default(), &patient(), |_, group| {
+        let edge = group.daemon_pid(Role::Edge).expect("the edge's daemon");
+        world::signal(edge, "KILL");
+        let lost = "the edge's daemon does not answer";
+        let members = [Role::Primary, Role::Backup];
+        expect(group, &members.map(|role| (role, "unprotected", lost)));
+        let server = group.server_pid(Role::Primary).expect("a server");
+        world::signal(server, "KILL");
+        let wants = "wants to take over: the primary's server died; the edge does not answer";
+        expect(group, &[(Role::Backup, "waiting", wants), (Role::Primary, "ended", "has ended")]);
+        assert!(remedy(group, Role::Backup).contains("start the edge's daemon"));
+
+        group.restart(Role::Edge).expect("the edge's daemon starts again");
+        let alone = "took over from a: the primary's server died";
+        expect(group, &[(Role::Backup, "unprotected", alone), (Role::Edge, "unprotected", alone)]);
+        let [survivor, edge] = [Role::Backup, Role::Edge].map(|role| group.status(role).unwrap());
+        assert_eq!(survivor["last_takeover"]["cause"], "the primary's server died");
+        assert_eq!(survivor["last_takeover"], edge["last_takeover"]);
+        assert!(!remedy(group, Role::Edge).contains("start holdfast on"), "a runs");
+    });
+}
+
+#[test]
+fn servers_that_have_ended_are_not_called_unprotected() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_redis_and(&patient(), |testbed, group| {
+        let mut quit = testbed.host(Role::Client).command("redis-cli");
+        quit.args(["-h", addresses::SERVICE_V4, "shutdown", "nosave"]);
+        quit.stdout(Stdio::null()).stderr(Stdio::null()).status().expect("redis-cli starts");
+        expect(group, &HOSTS.map(|role| (role, "ended", "ended")));
+        for role in HOSTS {
+            assert!(!remedy(group, role).contains("start holdfast on"), "{role:?}");
+        }
+    });
+}
+
+#[test]
+fn members_that_differ_are_waiting_on_every_host() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let [recipe, _] = [Role::Primary, Role::Backup].map(|role| {
+        Recipe::prepare(Program::Mosquitto, testbed.host(role), 0).expect("a directory")
+    });
+    let theirs = testbed.host(Role::Backup).outside().join("server/server.conf");
+    let right = std::fs::read_to_string(&theirs).expect("a config");
+    std::fs::write(&theirs, right + "max_keepalive 60\n").expect("another config");
+    let group = Group::launch(&testbed, &recipe, &patient()).expect("the daemons start");
+    expect(&group, &HOSTS.map(|role| (role, "waiting", "server.conf")));
+    assert!(remedy(&group, Role::Edge).contains("copy the files from one host to the other"));
+}
+
+/// Waits as [`expect`] and looks at the exit codes of `holdfast status` too.
+fn expect_with_code(testbed: &Testbed, group: &Group<'_>, all: &[Expected<'_>], code: i32) {
+    expect(group, all);
+    for (role, ..) in all {
+        let mut status = testbed.host(*role).command(world::binary());
+        let name = ["edge", "a", "b"][HOSTS.iter().position(|it| it == role).unwrap_or(0)];
+        status.arg("status").arg("--config").arg(group.config()).args(["--role", name]);
+        let done = status.output().expect("holdfast starts");
+        assert_eq!(done.status.code(), Some(code), "{role:?}");
+    }
+}
+
+/// Starts the edge's daemon again with another text in its file.
+fn edit_edge(testbed: &Testbed, group: &mut Group<'_>, from: &str, to: &str) {
+    let file = testbed.host(Role::Edge).outside().join("holdfast.toml");
+    let text = std::fs::read_to_string(&file).expect("a file");
+    assert!(text.contains(from), "{text}");
+    std::fs::write(&file, text.replace(from, to)).expect("another file");
+    let daemon = group.daemon_pid(Role::Edge).expect("the edge's daemon");
+    world::signal(daemon, "KILL");
+    group.restart(Role::Edge).expect("the edge's daemon starts again");
+}
+
+#[test]
+fn a_wrong_hardware_address_is_named() {
+    const WRONG: &str = "02:68:66:00:00:99";
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_server(Program::Redis, 0, &Plan::default(), &patient(), |testbed, group| {
+        let members =
+            [(addresses::BACKUP_MAC, "b", "unprotected"), (addresses::PRIMARY_MAC, "a", "waiting")];
+        for (right, name, state) in members {
+            edit_edge(testbed, group, right, WRONG);
+            let reason = format!("frames go to {WRONG}, but `{name}` has the address {right}");
+            expect_with_code(testbed, group, &HOSTS.map(|role| (role, state, &*reason)), 1);
+            assert!(remedy(group, Role::Edge).contains("`mac`"));
+            edit_edge(testbed, group, WRONG, right);
+            expect_with_code(testbed, group, &HOSTS.map(|role| (role, "protected", "")), 0);
+        }
+    });
+}
+
+#[test]
+fn a_key_that_differs_is_named() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_server(Program::Redis, 0, &Plan::default(), &patient(), |testbed, group| {
+        // The backup first: it shall not take over.
+        let members = [Role::Backup, Role::Primary];
+        for role in members {
+            world::signal(group.daemon_pid(role).expect("a daemon"), "KILL");
+        }
+        let key = world::holdfast(&["key", "gen"]).stdout;
+        std::fs::write(testbed.host(Role::Backup).outside().join("group.key"), key).expect("a key");
+        for role in members {
+            group.restart(role).expect("a member starts again");
+        }
+        let theirs = "handshake failed: the key of `b` differs";
+        let ours = "handshake failed: the key of `edge` differs";
+        expect_with_code(
+            testbed,
+            group,
+            &[
+                (Role::Edge, "waiting", theirs),
+                (Role::Primary, "waiting", theirs),
+                (Role::Backup, "waiting", ours),
+            ],
+            1,
+        );
+        for role in HOSTS {
+            assert!(remedy(group, role).contains("copy key_file"), "{role:?}");
+        }
+    });
+}
+
+#[test]
+fn a_host_that_does_not_forward_protects_nobody() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_redis_and(&patient(), |testbed, group| {
+        let off = HOSTS.map(|role| (role, "waiting", "IPv4 is not forwarded"));
+        let edge = testbed.host(Role::Edge);
+        edge.sysctl(&["net.ipv4.ip_forward=0"]).expect("a setting");
+        expect_with_code(testbed, group, &off, 1);
+        assert!(remedy(group, Role::Backup).contains("sysctl -w net.ipv4.ip_forward=1"));
+        edge.sysctl(&["net.ipv4.ip_forward=1"]).expect("a setting");
+        // It switches the one of IPv6 off and on as well, on some kernels.
+        edge.sysctl(&["net.ipv6.conf.all.forwarding=1"]).expect("a setting");
+        expect_with_code(testbed, group, &HOSTS.map(|role| (role, "protected", "")), 0);
+    });
+}
+
+/// A redis-server with other words, on both hosts.
+fn launch_redis<'t>(testbed: &'t Testbed, change: impl Fn(&mut Recipe)) -> Group<'t> {
+    world::binary();
+    let [mut recipe, _] = [Role::Primary, Role::Backup]
+        .map(|role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a directory"));
+    change(&mut recipe);
+    Group::launch(testbed, &recipe, &patient()).expect("the daemons start")
+}
+
+#[test]
+fn a_port_that_nobody_listens_at_is_named() {
+    let _limit = world::limit(Duration::from_secs(60));
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let group = launch_redis(&testbed, |recipe| {
+        recipe.command.iter_mut().filter(|word| *word == "6379").for_each(|word| {
+            "6380".clone_into(word);
+        });
+    });
+    let reason = "does not listen at 10.9.0.100:6379 yet";
+    expect_with_code(&testbed, &group, &HOSTS.map(|role| (role, "waiting", reason)), 1);
+}
+
+/// From its start on, no host calls a static program protected.
+#[test]
+fn a_static_program_is_never_protected() {
+    let _limit = world::limit(Duration::from_secs(60));
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let program = testbed.host(Role::Primary).inside().join("server/static");
+    let group = launch_redis(&testbed, |recipe| {
+        for role in [Role::Primary, Role::Backup] {
+            let folder = testbed.host(role).outside().join("server");
+            std::fs::write(folder.join("static.c"), STATIC).expect("a source");
+            let mut cc = Command::new("cc");
+            cc.current_dir(&folder).args(["-static", "-o", "static", "static.c"]);
+            assert!(cc.status().expect("cc starts").success());
+        }
+        recipe.command = vec![program.display().to_string()];
+    });
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let states = HOSTS.map(|role| group.status(role).unwrap_or_default());
+        let shown = || format!("{states:?}\n{}", group.log_tails());
+        assert!(states.iter().all(|status| text(status, "state") != "protected"), "{}", shown());
+        let told = |status: &Value| text(status, "reason").contains("without the shim");
+        let [edge, primary, _] = &states;
+        if told(edge) && told(primary) {
+            assert_eq!(
+                (text(edge, "state"), text(primary, "state")),
+                ("unprotected", "unprotected")
+            );
+            break;
+        }
+        assert!(Instant::now() < until, "{}", shown());
+    }
+}
+
+/// A server that listens at once, and is no friend of shims.
+const STATIC: &str = r#"
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+int main(void) {
+    int s = socket(AF_INET6, SOCK_STREAM, 0), on = 1;
+    struct sockaddr_in6 all = {.sin6_family = AF_INET6, .sin6_port = htons(6379)};
+    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    bind(s, (struct sockaddr *)&all, sizeof all);
+    listen(s, 10);
+    for (;;) pause();
+}
+"#;

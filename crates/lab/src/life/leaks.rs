@@ -1,0 +1,140 @@
+//! What the group holds on to. After every step descriptors, threads, memory,
+//! mounts, files and processes are counted on each host; a count that rises above
+//! its first value in the same role by more than its margin is a leak.
+
+use super::act::Truth;
+use crate::testbed::ours::Group;
+use crate::testbed::{Role, Testbed};
+use anyhow::{Result, ensure};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// Descriptors may come and go with the channel's attempts.
+const DESCRIPTORS_MARGIN: u64 = 16;
+
+/// A thread or two may be at work for a moment.
+const THREADS_MARGIN: u64 = 4;
+
+/// Rings, retained bytes and the allocator's own keeping, KiB.
+const RESIDENT_MARGIN_KIB: u64 = 96 << 10;
+
+/// What an earlier life left is replaced, not added to.
+const MOUNTS_MARGIN: u64 = 2;
+
+/// Files of the run directory: sockets, locks, records.
+const FILES_MARGIN: u64 = 4;
+
+/// A server, its daemon, and what is just starting or ending.
+const PROCESSES_MARGIN: u64 = 3;
+
+/// Flows of connections that are just ending, and of those that were when a member
+/// died: the edge asks about them after a minute.
+const FLOWS_MARGIN: u64 = 64;
+
+/// By then the edge has forgotten every connection that is over.
+const FLOWS_LIMIT: Duration = Duration::from_secs(8);
+
+/// The first counts of each kind.
+#[derive(Default)]
+pub struct Leaks {
+    first: BTreeMap<(&'static str, &'static str, bool, bool), u64>,
+}
+
+impl Leaks {
+    /// Counts again, and says what has grown. `living` are the connections that
+    /// are meant to be there; `down` are daemons that do not run.
+    pub fn grown(
+        &mut self,
+        testbed: &Testbed,
+        group: &Group<'_>,
+        truth: Truth,
+        down: &[Role],
+        living: u64,
+    ) -> Vec<String> {
+        let mut grown = Vec::new();
+        for role in [Role::Edge, Role::Primary, Role::Backup] {
+            let speaks = truth.speaker() == Some(role);
+            let pair = matches!(truth, Truth::Pair { .. });
+            for (what, count, margin) in counts(testbed, group, role, down.contains(&role)) {
+                let first = *self.first.entry((role.name(), what, speaks, pair)).or_insert(count);
+                if count > first + margin {
+                    let name = role.name();
+                    grown.push(format!("{name}: {what} grew from {first} to {count}"));
+                }
+            }
+        }
+        if !down.contains(&Role::Edge) {
+            grown.extend(flows_left(group, living));
+        }
+        grown
+    }
+}
+
+/// What is counted on a host: its name, how much there is, and what is allowed.
+fn counts(
+    testbed: &Testbed,
+    group: &Group<'_>,
+    role: Role,
+    is_down: bool,
+) -> Vec<(&'static str, u64, u64)> {
+    let host = testbed.host(role);
+    let lines =
+        |path: String| fs::read_to_string(path).map_or(0, |text| text.lines().count() as u64);
+    let entries = |path: String| fs::read_dir(path).map_or(0, |all| all.count() as u64);
+    let mut all = vec![
+        ("mounts", lines(format!("/proc/{}/mounts", host.holder())), MOUNTS_MARGIN),
+        ("files", entries(host.outside().join("run").display().to_string()), FILES_MARGIN),
+        ("processes", host.processes().map_or(0, |all| all.len() as u64), PROCESSES_MARGIN),
+    ];
+    if let Some(pid) = group.daemon_pid(role).ok().filter(|_| !is_down) {
+        all.push(("descriptors", entries(format!("/proc/{pid}/fd")), DESCRIPTORS_MARGIN));
+        all.push(("threads", entries(format!("/proc/{pid}/task")), THREADS_MARGIN));
+        all.push(("resident KiB", resident_kib(pid), RESIDENT_MARGIN_KIB));
+    }
+    all
+}
+
+fn resident_kib(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().trim_end_matches(" kB").trim().parse().ok()).unwrap_or(0)
+}
+
+/// Flows that the edge keeps although their connections are over.
+fn flows_left(group: &Group<'_>, living: u64) -> Option<String> {
+    let start = Instant::now();
+    loop {
+        let shown = group.verb(Role::Edge, &["edge", "show", "--json"]).ok();
+        let show: Option<Value> = shown.and_then(|done| serde_json::from_slice(&done.stdout).ok());
+        match show.and_then(|show| show["flows"]["count"].as_u64()) {
+            Some(count) if count <= living + FLOWS_MARGIN => return None,
+            Some(count) if start.elapsed() > FLOWS_LIMIT => {
+                return Some(format!("the edge keeps {count} flows of {living} connections"));
+            }
+            None if start.elapsed() > FLOWS_LIMIT => {
+                return Some("the edge does not tell its flows".to_owned());
+            }
+            _ => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+/// Whether nothing of Holdfast is left on a host, after `holdfast down`.
+///
+/// # Errors
+/// When something is, by its name.
+pub fn ensure_clean(testbed: &Testbed, role: Role) -> Result<()> {
+    const LOOK: &str = "ip -o addr | grep -F 10.9.0.100/; mount -t bpf | grep -F run/; \
+         for d in /sys/class/net/*; do for way in ingress egress; do \
+         tc filter show dev ${d##*/} $way; done; done";
+    let host = testbed.host(role);
+    let done = host.command("sh").args(["-c", LOOK]).stdin(Stdio::null()).output()?;
+    let left = String::from_utf8_lossy(&done.stdout).trim().replace('\n', "; ");
+    ensure!(left.is_empty(), "left on the {}: {left}", role.name());
+    let processes = host.processes()?;
+    ensure!(processes.is_empty(), "processes left on the {}: {processes:?}", role.name());
+    Ok(())
+}

@@ -1,0 +1,197 @@
+//! `holdfast lab life`: the life of a group, years in hours. One seed draws real
+//! loads, hostile clients, faults, pressure on the machine, the documented repairs
+//! and restarts of every daemon, in every order; after each step the lab compares
+//! what it knows with what the clients got, with what `status` says on every host,
+//! and with what the daemons still hold.
+//!
+//! A life is one group from its first start to its last step. What a life does
+//! depends on its seed alone, so one line replays it.
+
+mod act;
+mod hostile;
+mod judge;
+mod leaks;
+mod pressure;
+mod step;
+
+use crate::testbed::server::Program;
+use anyhow::{Result, ensure};
+use clap::Args;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use step::Life;
+
+/// Steps of one life where nothing else is asked for: long enough for what leaks
+/// to show, short enough that every server has its turn within the hour.
+const STEPS_PER_LIFE: u64 = 120;
+
+/// Options of the life of a group.
+#[derive(Args, Clone, Debug)]
+pub struct LifeArgs {
+    /// Print one JSON object at the end, and each violation to stderr.
+    #[arg(long)]
+    pub json: bool,
+    /// How long it goes on, besides the minutes.
+    #[arg(long, default_value_t = 0)]
+    pub hours: u64,
+    /// How long it goes on.
+    #[arg(long, default_value_t = 0)]
+    pub minutes: u64,
+    /// How many steps, instead of a time: what a replay gives.
+    #[arg(long, conflicts_with_all = ["hours", "minutes"])]
+    pub steps: Option<u64>,
+    /// Steps until a new group begins anew, with the next seed and another server.
+    #[arg(long, default_value_t = STEPS_PER_LIFE)]
+    pub steps_per_life: u64,
+    /// Determines every step of every life.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// The server of every life, instead of a drawn one.
+    #[arg(long, value_enum)]
+    pub server: Option<Program>,
+    /// Time between two heartbeats, ms; without it, the default.
+    #[arg(long)]
+    pub heartbeat_ms: Option<u64>,
+    /// Keep the daemons' logs of violations in this directory.
+    #[arg(long)]
+    pub keep_logs: Option<PathBuf>,
+}
+
+/// One step, and what was wrong after it.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepReport {
+    /// What replays it, with all steps before it.
+    pub command: String,
+    /// What was done.
+    pub what: String,
+    /// What the clients did meanwhile.
+    pub load: String,
+    /// Laws that were broken; the life ends there.
+    pub violations: Vec<String>,
+    /// Connections that were checked.
+    pub connections: usize,
+    /// From the deed until every host's status told the truth again, ms.
+    pub truth_ms: u64,
+}
+
+/// What came of it all.
+#[derive(Debug, Serialize)]
+struct LifeReport {
+    bench: &'static str,
+    seed: u64,
+    lives: u64,
+    steps: usize,
+    takeovers: u64,
+    repairs: u64,
+    connections: u64,
+    violations: usize,
+    /// Steps that were violated, in full.
+    failed: Vec<StepReport>,
+    minutes: f64,
+}
+
+/// When to stop.
+#[derive(Clone, Copy)]
+struct Until {
+    time: Option<Instant>,
+    steps: Option<u64>,
+}
+
+impl Until {
+    fn of(args: &LifeArgs) -> Result<Self> {
+        let minutes = args.hours * 60 + args.minutes;
+        ensure!(
+            args.steps.is_some() || minutes > 0,
+            "how long shall it live? give --steps, --minutes or --hours"
+        );
+        let time = args.steps.is_none().then(|| Instant::now() + Duration::from_secs(60 * minutes));
+        Ok(Self { time, steps: args.steps })
+    }
+
+    fn is_over(self, steps: usize) -> bool {
+        self.time.is_some_and(|time| Instant::now() >= time)
+            || self.steps.is_some_and(|limit| steps as u64 >= limit)
+    }
+}
+
+/// Lives until the time is over.
+///
+/// # Errors
+/// When no group can be built at all. A violation is no error but exit code 1.
+pub fn run(args: &LifeArgs) -> Result<ExitCode> {
+    let (until, started) = (Until::of(args)?, Instant::now());
+    let mut report = LifeReport {
+        bench: "life",
+        seed: args.seed,
+        lives: 0,
+        steps: 0,
+        takeovers: 0,
+        repairs: 0,
+        connections: 0,
+        violations: 0,
+        failed: Vec::new(),
+        minutes: 0.0,
+    };
+    while !until.is_over(report.steps) {
+        let seed = args.seed.wrapping_add(report.lives);
+        report.lives += 1;
+        live(args, seed, until, &mut report)?;
+    }
+    report.minutes = started.elapsed().as_secs_f64() / 60.0;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        println!(
+            "life: {} steps of {} groups, {} takeovers, {} repairs, {} connections, {} violations, {:.1} minutes",
+            report.steps,
+            report.lives,
+            report.takeovers,
+            report.repairs,
+            report.connections,
+            report.violations,
+            report.minutes
+        );
+    }
+    Ok(if report.violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// One group, from its first start to its last step or its first violation.
+fn live(args: &LifeArgs, seed: u64, until: Until, report: &mut LifeReport) -> Result<()> {
+    let testbed = Life::testbed()?;
+    let mut life = Life::begin(&testbed, args, seed)?;
+    for number in 1..=args.steps_per_life {
+        if until.is_over(report.steps) {
+            break;
+        }
+        let step = life.step(number);
+        report.steps += 1;
+        report.connections += step.connections as u64;
+        tell(args, &step);
+        let broken = !step.violations.is_empty();
+        if broken {
+            report.violations += 1;
+            report.failed.push(step);
+            life.keep_logs(args)?;
+            break;
+        }
+    }
+    report.takeovers += life.takeovers();
+    report.repairs += life.repairs();
+    Ok(())
+}
+
+/// One line a step: what was done, and what came of it.
+fn tell(args: &LifeArgs, step: &StepReport) {
+    let result = match step.violations.as_slice() {
+        [] => format!("{} connections, true after {} ms", step.connections, step.truth_ms),
+        broken => format!("VIOLATION: {}\n  {}", broken.join("; "), step.command),
+    };
+    let line = format!("{} | {}   # {result}", step.what, step.load);
+    if !args.json {
+        println!("{line}");
+    } else if !step.violations.is_empty() {
+        eprintln!("{line}");
+    }
+}

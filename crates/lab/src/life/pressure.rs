@@ -1,0 +1,81 @@
+//! What else a machine is busy with: other programs on its cores, a full disk.
+
+use crate::testbed::{Role, Testbed};
+use anyhow::{Context as _, Result};
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+/// Programs that want a core each; the tests' machine has two.
+const HOGS: usize = 2;
+
+/// A hog ends by itself after this long, s.
+const HOG_LIMIT_S: &str = "60";
+
+/// Bytes written at a time until the disk is full.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// More is not written, however large the disk is, bytes.
+const FILLED_BYTES_MAX: usize = 256 << 20;
+
+/// Programs that compute until this is dropped.
+pub struct Busy(Vec<Child>);
+
+impl Busy {
+    /// Starts them.
+    ///
+    /// # Errors
+    /// When a process cannot be started.
+    pub fn start() -> Result<Self> {
+        let mut hogs = Self(Vec::new());
+        for _ in 0..HOGS {
+            let hog = Command::new("timeout")
+                .args([HOG_LIMIT_S, "sh", "-c", "while :; do :; done"])
+                .stdin(Stdio::null())
+                .spawn();
+            hogs.0.push(hog.context("cannot start a busy program")?);
+        }
+        Ok(hogs)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        for hog in &mut self.0 {
+            // `timeout` passes it on to its child.
+            if let Some(pid) = rustix::process::Pid::from_raw(hog.id() as i32) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            }
+            let _ = hog.wait();
+        }
+    }
+}
+
+/// A file that leaves no room on the edge's disk; removed when dropped.
+pub struct FullDisk(PathBuf);
+
+impl FullDisk {
+    /// Writes until the disk takes no more.
+    ///
+    /// # Errors
+    /// When the file cannot even be made.
+    pub fn fill(testbed: &Testbed) -> Result<Self> {
+        let path = testbed.disk(Role::Edge).join("filler");
+        let mut file = fs::File::create(&path).context("cannot fill the edge's disk")?;
+        let full = Self(path);
+        let piece = vec![0_u8; PIECE_BYTES];
+        for _ in 0..FILLED_BYTES_MAX / PIECE_BYTES {
+            if file.write_all(&piece).is_err() {
+                break;
+            }
+        }
+        Ok(full)
+    }
+}
+
+impl Drop for FullDisk {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,445 @@
+//! One step of a life: loads begin, something happens, and everything is checked.
+
+use super::act::{Deed, Truth, other};
+use super::hostile::{self, Hostile};
+use super::judge;
+use super::leaks::{self, Leaks};
+use super::pressure::{Busy, FullDisk};
+use super::{LifeArgs, StepReport};
+use crate::load::{Group as LoadGroup, Report, Run, Spec, Workload};
+use crate::testbed::ours::{Group, GroupOptions};
+use crate::testbed::server::{DOCUMENT_BYTES, Program, Recipe};
+use crate::testbed::{Plan, Role, Testbed, addresses, interface};
+use anyhow::{Context as _, Result, ensure};
+use holdfast_sim::Rng;
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+
+/// How long the visitors of a step go on, ms.
+const VISIT_MS: u64 = 1_800;
+
+/// Something happens this long after they came, ms.
+const DEED_MS: (u64, u64) = (100, 700);
+
+/// How long a member's link stays cut, ms.
+const CUT_MS: (u64, u64) = (300, 1_200);
+
+/// How long the edge reaches nobody, ms.
+const GLITCH_MS: (u64, u64) = (40, 250);
+
+/// How long a daemon stands still, ms: less than a heartbeat of the shortest
+/// default there ever was.
+const PAUSE_MS: (u64, u64) = (2, 15);
+
+/// How long a daemon stays away before it is started again, ms.
+const AWAY_MS: (u64, u64) = (0, 800);
+
+/// Until the server's kernel has given up asking a client that has vanished
+/// (tcp_orphan_retries), and the edge has asked about it.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(300);
+
+/// The edge's port of each member.
+const PORTS: [(Role, &str); 2] =
+    [(Role::Primary, interface::EDGE_PRIMARY), (Role::Backup, interface::EDGE_BACKUP)];
+
+/// A group from its first start to its last step.
+pub struct Life<'a> {
+    testbed: &'a Testbed,
+    group: Group<'a>,
+    program: Program,
+    rng: Rng,
+    seed: u64,
+    options: String,
+    truth: Truth,
+    /// Connections that stay until a repair ends them.
+    elders: Option<Run>,
+    elders_count: u64,
+    loads: u64,
+    /// Connections whose clients have vanished, and when.
+    vanished: Vec<(Instant, u64)>,
+    leaks: Leaks,
+    takeovers: u64,
+    repairs: u64,
+}
+
+impl<'a> Life<'a> {
+    /// Four hosts on whose network everything is seen by everybody.
+    ///
+    /// # Errors
+    /// Those of the testbed.
+    pub fn testbed() -> Result<Testbed> {
+        Testbed::build(&Plan::default())
+    }
+
+    /// Starts the group, and the connections that are to live long.
+    ///
+    /// # Errors
+    /// When it does not come to stand.
+    pub fn begin(testbed: &'a Testbed, args: &LifeArgs, seed: u64) -> Result<Self> {
+        let mut rng = Rng::new(seed, 1);
+        // Most of what can be asked of a server can be asked of redis. memcached, whose
+        // threads race, has to be asked for.
+        let programs =
+            [Program::Redis, Program::Redis, Program::Redis, Program::Nginx, Program::Lighttpd];
+        let drawn = rng.pick(&programs);
+        let program = args.server.unwrap_or(drawn);
+        let largest = DOCUMENT_BYTES[1];
+        let recipe = Recipe::prepare(program, testbed.host(Role::Primary), largest)?;
+        Recipe::prepare(program, testbed.host(Role::Backup), largest)?;
+        let options = GroupOptions { heartbeat_ms: args.heartbeat_ms, ..GroupOptions::default() };
+        let group = Group::start(testbed, &recipe, &options)?;
+        hostile::prepare(testbed)?;
+        let shown = args
+            .server
+            .and(program_name(program))
+            .map_or_else(String::new, |name| format!(" --server {name}"))
+            + &args.heartbeat_ms.map_or_else(String::new, |ms| format!(" --heartbeat-ms {ms}"));
+        let mut life = Self {
+            testbed,
+            group,
+            program,
+            rng,
+            seed,
+            options: shown,
+            truth: Truth::Pair { current: Role::Primary },
+            elders: None,
+            elders_count: 0,
+            loads: 0,
+            vanished: Vec::new(),
+            leaks: Leaks::default(),
+            takeovers: 0,
+            repairs: 0,
+        };
+        life.start_elders()?;
+        Ok(life)
+    }
+
+    /// Takeovers so far.
+    pub fn takeovers(&self) -> u64 {
+        self.takeovers
+    }
+
+    /// Repairs so far.
+    pub fn repairs(&self) -> u64 {
+        self.repairs
+    }
+
+    /// Keeps the daemons' logs where they were asked for.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn keep_logs(&self, args: &LifeArgs) -> Result<()> {
+        let Some(folder) = &args.keep_logs else { return Ok(()) };
+        std::fs::create_dir_all(folder)?;
+        for role in Role::ALL {
+            let log = self.testbed.host(role).outside().join("daemon.log");
+            if let Ok(text) = std::fs::read(&log) {
+                std::fs::write(folder.join(format!("{}-{}.log", self.seed, role.name())), text)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lives one step.
+    pub fn step(&mut self, number: u64) -> StepReport {
+        let deed = self.truth.draw(&mut self.rng);
+        let spec = self.visitors(deed);
+        let hostile = Hostile::draw(&mut self.rng, self.program);
+        let mut report = StepReport {
+            command: format!(
+                "holdfast lab life --seed {} --steps {number}{}",
+                self.seed, self.options
+            ),
+            what: format!("{number}: {:?} in {:?}", deed, self.truth),
+            load: format!("{} beside {hostile:?}", shown(&spec)),
+            violations: Vec::new(),
+            connections: 0,
+            truth_ms: 0,
+        };
+        if let Err(error) = self.live(deed, &spec, hostile, &mut report) {
+            report.violations.push(format!("{error:#}"));
+        }
+        report
+    }
+
+    fn live(
+        &mut self,
+        deed: Deed,
+        spec: &Spec,
+        hostile: Hostile,
+        report: &mut StepReport,
+    ) -> Result<()> {
+        if deed.ends_connections() {
+            self.end_elders(report)?;
+        }
+        let served = self.truth.speaker().is_some() && !deed.ends_connections();
+        let run = served.then(|| Run::start(self.testbed.host(Role::Client), spec)).transpose()?;
+        let attack = served.then(|| hostile.start(self.testbed, self.seed ^ self.loads));
+        std::thread::sleep(self.some_ms(DEED_MS));
+        let began = Instant::now();
+        let busy = (deed == Deed::Busy).then(Busy::start).transpose()?;
+        let full = (deed == Deed::Full).then(|| FullDisk::fill(self.testbed)).transpose()?;
+        self.perform(deed)?;
+        self.truth = self.truth.after(deed);
+        self.takeovers += u64::from(deed.is_takeover());
+        let down = self.down();
+        let (_, lies) = judge::wait_for_truth(&self.group, self.truth, &down);
+        report.truth_ms = began.elapsed().as_millis() as u64;
+        report.violations.extend(lies);
+        if deed.is_takeover() {
+            report.violations.extend(judge::takeover_is_told(&self.group, self.truth));
+        }
+        if let Some(run) = run {
+            check("a visitor", run.finish().context("the visitors")?, report);
+        }
+        drop((busy, full));
+        if let Some(attack) = attack {
+            report.violations.extend(attack.finish(self.testbed));
+        }
+        // What was true at the deed must be true when all is over.
+        report.violations.extend(judge::wait_for_truth(&self.group, self.truth, &down).1);
+        self.look_after_elders(deed, report)?;
+        if served {
+            self.vanished.push((Instant::now(), hostile.left_behind()));
+        }
+        self.vanished.retain(|(at, _)| at.elapsed() < GIVEN_UP_AFTER);
+        let dying: u64 = self.vanished.iter().map(|(_, count)| count).sum();
+        let living = self.elders_count + dying;
+        let grown = self.leaks.grown(self.testbed, &self.group, self.truth, &down, living);
+        report.violations.extend(grown);
+        Ok(())
+    }
+
+    fn perform(&mut self, deed: Deed) -> Result<()> {
+        let (current, backup) = match self.truth {
+            Truth::Pair { current } => (current, other(current)),
+            Truth::Solo { survivor: last } | Truth::Dead { last } => (last, other(last)),
+        };
+        match deed {
+            Deed::Quiet | Deed::Busy | Deed::Full => std::thread::sleep(self.some_ms(DEED_MS)),
+            Deed::KillServer | Deed::KillLast => self.group.signal_server(current, Signal::KILL)?,
+            Deed::KillReplica => self.group.signal_server(backup, Signal::KILL)?,
+            Deed::KillDaemon => self.group.stop_daemon(current, Signal::KILL)?,
+            Deed::Switchover => self.group.stop_daemon(current, Signal::TERM)?,
+            Deed::KillBackup => self.group.stop_daemon(backup, Signal::KILL)?,
+            Deed::StopBackup => self.group.stop_daemon(backup, Signal::TERM)?,
+            Deed::Cut => self.cut(&[current], CUT_MS)?,
+            Deed::CutBackup => self.cut(&[backup], CUT_MS)?,
+            Deed::Glitch => self.cut(&[current, backup], GLITCH_MS)?,
+            Deed::KillEdge => self.restart_edge(Signal::KILL, false)?,
+            Deed::StopEdge => self.restart_edge(Signal::TERM, false)?,
+            Deed::RebootEdge => self.restart_edge(Signal::KILL, true)?,
+            Deed::Pause(role) => self.pause(role)?,
+            Deed::Hup(role) if self.group.has_daemon(role) => {
+                self.group.signal_daemon(role, Signal::HUP)?;
+            }
+            Deed::Hup(_) => {}
+            Deed::StartStale => {
+                if self.group.has_daemon(backup) {
+                    self.group.stop_daemon(backup, Signal::KILL)?;
+                }
+                self.group.start_daemon(backup)?;
+            }
+            Deed::Repair => {
+                self.stop_members()?;
+                self.start_members()?;
+            }
+            Deed::DownAndUp => self.down_and_up()?,
+        }
+        Ok(())
+    }
+
+    /// Cuts members off at the edge's ports, for a while.
+    fn cut(&mut self, members: &[Role], span_ms: (u64, u64)) -> Result<()> {
+        let pause = self.some_ms(span_ms);
+        let ports = || PORTS.iter().filter(|(role, _)| members.contains(role));
+        let set = |state: &str| {
+            let lines: String =
+                ports().map(|(_, port)| format!("link set {port} {state}\n")).collect();
+            self.testbed.host(Role::Edge).ip(&lines)
+        };
+        set("down")?;
+        std::thread::sleep(pause);
+        set("up")
+    }
+
+    fn restart_edge(&mut self, signal: Signal, reboot: bool) -> Result<()> {
+        self.group.stop_daemon(Role::Edge, signal)?;
+        if reboot {
+            self.testbed.forget_edge_programs()?;
+        }
+        std::thread::sleep(self.some_ms(AWAY_MS));
+        self.group.start_daemon(Role::Edge)
+    }
+
+    fn pause(&mut self, role: Role) -> Result<()> {
+        let pause = self.some_ms(PAUSE_MS);
+        self.group.signal_daemon(role, Signal::STOP)?;
+        std::thread::sleep(pause);
+        self.group.resume_daemon(role)
+    }
+
+    fn stop_members(&mut self) -> Result<()> {
+        for role in [Role::Primary, Role::Backup] {
+            if self.group.has_daemon(role) {
+                self.group.stop_daemon(role, Signal::TERM)?;
+            }
+        }
+        self.repairs += 1;
+        Ok(())
+    }
+
+    /// In either order: whoever comes first waits.
+    fn start_members(&mut self) -> Result<()> {
+        let mut order = [Role::Primary, Role::Backup];
+        if self.rng.one_in(2) {
+            order.reverse();
+        }
+        order.into_iter().try_for_each(|role| self.group.start_daemon(role))?;
+        self.group.wait_protected().context(self.group.log_tails())
+    }
+
+    /// Everything is removed as an operator would, and nothing may be left.
+    fn down_and_up(&mut self) -> Result<()> {
+        self.stop_members()?;
+        self.group.stop_daemon(Role::Edge, Signal::TERM)?;
+        for role in [Role::Edge, Role::Primary, Role::Backup] {
+            let done = self.group.verb(role, &["down"])?;
+            let said = String::from_utf8_lossy(&done.stderr).into_owned();
+            ensure!(done.status.success(), "holdfast down on the {}: {said}", role.name());
+            leaks::ensure_clean(self.testbed, role)?;
+        }
+        self.group.start_daemon(Role::Edge)?;
+        self.start_members()
+    }
+
+    /// Daemons that do not run.
+    fn down(&self) -> Vec<Role> {
+        let all = [Role::Edge, Role::Primary, Role::Backup];
+        all.into_iter().filter(|role| !self.group.has_daemon(*role)).collect()
+    }
+
+    fn some_ms(&mut self, (from, until): (u64, u64)) -> Duration {
+        Duration::from_millis(self.rng.range(from, until))
+    }
+
+    fn start_elders(&mut self) -> Result<()> {
+        let groups = elders(self.program);
+        self.elders_count = groups.iter().map(|group| group.connections as u64).sum();
+        let spec = self.spec(groups, 0);
+        self.elders = Some(Run::start(self.testbed.host(Role::Client), &spec)?);
+        Ok(())
+    }
+
+    /// Those that live long end in order, and each was right all the time.
+    fn end_elders(&mut self, report: &mut StepReport) -> Result<()> {
+        self.elders_count = 0;
+        let Some(run) = self.elders.take() else { return Ok(()) };
+        check("an elder", run.finish().context("the elders")?, report);
+        Ok(())
+    }
+
+    /// They go on for ever, unless one of them has failed; after a repair new ones come.
+    fn look_after_elders(&mut self, deed: Deed, report: &mut StepReport) -> Result<()> {
+        if self.elders.as_mut().is_some_and(Run::has_ended) {
+            self.end_elders(report)?;
+            report.violations.push("the elders have ended".to_owned());
+        }
+        let served = self.truth.speaker().is_some();
+        if deed.ends_connections() && served && report.violations.is_empty() {
+            self.start_elders()?;
+        }
+        Ok(())
+    }
+
+    fn spec(&mut self, groups: Vec<LoadGroup>, duration_ms: u64) -> Spec {
+        self.loads += 1;
+        let address =
+            if self.rng.one_in(3) { addresses::SERVICE_V6 } else { addresses::SERVICE_V4 };
+        Spec {
+            address: address.parse().unwrap_or(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST)),
+            groups,
+            duration_ms,
+            congestion: None,
+            fault: None,
+            seed: self.seed.wrapping_mul(1_000_003).wrapping_add(self.loads),
+            points: Vec::new(),
+        }
+    }
+
+    /// Clients that come for this step.
+    fn visitors(&mut self, deed: Deed) -> Spec {
+        let port = self.program.port();
+        let choices = visits(self.program);
+        let mut groups = Vec::new();
+        for _ in 0..1 + self.rng.below(2) {
+            let (workload, connections) = self.rng.pick(choices);
+            groups.push(LoadGroup::usual(workload, connections, port));
+        }
+        // What others' programs take is not the service's fault.
+        let longer = if deed == Deed::Busy { 2 } else { 1 };
+        self.spec(groups, VISIT_MS * longer)
+    }
+}
+
+fn program_name(program: Program) -> Option<String> {
+    use clap::ValueEnum as _;
+    program.to_possible_value().map(|value| value.get_name().to_owned())
+}
+
+/// What a program's visitors do, and how many they are.
+fn visits(program: Program) -> &'static [(Workload, usize)] {
+    match program {
+        Program::Redis => &[
+            (Workload::Pingpong, 1),
+            (Workload::Incr, 6),
+            (Workload::Shared, 8),
+            (Workload::Echo, 3),
+            (Workload::Upload, 2),
+            (Workload::Download, 2),
+            (Workload::Churn, 6),
+            (Workload::Pubsub, 3),
+        ],
+        Program::Memcached1 | Program::Memcached4 => {
+            &[(Workload::Memcached, 6), (Workload::MemcachedShared, 6)]
+        }
+        Program::Mosquitto => &[(Workload::Mqtt, 4)],
+        _ => &[(Workload::HttpKeepalive, 8), (Workload::HttpClose, 4)],
+    }
+}
+
+/// What those do that stay: little, and at every moment.
+fn elders(program: Program) -> Vec<LoadGroup> {
+    let port = program.port();
+    let paced = |workload, connections, interval_us| LoadGroup {
+        interval_us,
+        ..LoadGroup::usual(workload, connections, port)
+    };
+    match program {
+        Program::Redis => vec![
+            paced(Workload::Incr, 3, 20_000),
+            paced(Workload::Idle, 4, 0),
+            paced(Workload::IdleSubscriber, 2, 0),
+        ],
+        Program::Memcached1 | Program::Memcached4 => vec![paced(Workload::Memcached, 4, 20_000)],
+        Program::Mosquitto => vec![paced(Workload::Mqtt, 2, 20_000)],
+        _ => vec![paced(Workload::HttpKeepalive, 4, 20_000)],
+    }
+}
+
+/// A load in a few words.
+fn shown(spec: &Spec) -> String {
+    let group = |it: &LoadGroup| format!("{} {:?}", it.connections, it.workload);
+    spec.groups.iter().map(group).collect::<Vec<_>>().join(" and ")
+}
+
+/// Counts a load's connections, and what went wrong with them.
+fn check(who: &str, load: Report, report: &mut StepReport) {
+    report.connections += load.connections.len();
+    report.violations.extend(load.shared_error.map(|error| format!("{who}: {error}")));
+    let broken = load.connections.iter().enumerate().filter(|(_, it)| !it.survived());
+    for (index, connection) in broken.take(3) {
+        let error = connection.error.as_deref().unwrap_or("it broke");
+        report.violations.push(format!("{who}, {index}, {:?}: {error}", connection.workload));
+    }
+}

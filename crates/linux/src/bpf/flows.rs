@@ -1,0 +1,108 @@
+//! Which flows of an edge are over. The table is looked at a little at a time, so
+//! that a full one costs next to nothing and never holds the daemon up.
+//!
+//! The programs' stamps are those of the host's clock, which a time namespace may
+//! hide: they are only compared with each other, the time is the caller's.
+
+use super::layout::{
+    FLOW_CLIENT_FIN, FLOW_ESTABLISHED, FLOW_RESET, FLOW_SERVER_FIN, RawFlow, RawKey,
+};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Entries looked at in one go: a quarter of a millisecond.
+pub(super) const LOOK_MAX: u32 = 512;
+/// A flow that has ended is forgotten after this silence (RFC 9293 §3.4.1: 2 MSL).
+const OVER_AGE: Duration = Duration::from_secs(1);
+/// Somebody is asked about a flow that has been silent for this long.
+const IDLE_AGE: Duration = Duration::from_secs(60);
+/// Likewise while there is little room left, and how soon again.
+const IDLE_AGE_CROWDED: Duration = Duration::from_secs(1);
+const ASK_AGAIN_CROWDED: Duration = Duration::from_secs(5);
+
+/// Both ends have said FIN.
+pub(super) const FLOW_CLOSED: u32 = FLOW_SERVER_FIN | FLOW_CLIENT_FIN;
+
+/// What is to become of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Keep,
+    /// Its ends have said that it is over.
+    Forget,
+    /// It may have vanished without a word: who serves it knows.
+    Ask,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    stamp: u64,
+    /// The stamp has been the same since.
+    since: Instant,
+    asked: Option<Instant>,
+}
+
+/// How long each flow has been silent, as far as this daemon has looked.
+#[derive(Default)]
+pub(super) struct Silence {
+    /// Of the sweep before, as far as this one has not met them, and of this one.
+    before: BTreeMap<RawKey, Known>,
+    met: BTreeMap<RawKey, Known>,
+    /// Flows that the last whole sweep met and kept.
+    count: usize,
+}
+
+impl Silence {
+    /// Looks at one flow of a sweep. It is asked about only if somebody can answer.
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        (key, flow): (&RawKey, &RawFlow),
+        (crowded, may_ask): (bool, bool),
+    ) -> Fate {
+        let fresh = Known { stamp: flow.seen_ns, since: now, asked: None };
+        let known = self.before.remove(key).or_else(|| self.met.get(key).copied());
+        let mut known = known.filter(|known| known.stamp == flow.seen_ns).unwrap_or(fresh);
+        let silent = now.saturating_duration_since(known.since);
+        let (idle, again) =
+            if crowded { (IDLE_AGE_CROWDED, ASK_AGAIN_CROWDED) } else { (IDLE_AGE, IDLE_AGE) };
+        let asked = known.asked.is_some_and(|at| now.saturating_duration_since(at) < again);
+        let fate = if is_over(flow) && silent > OVER_AGE {
+            return Fate::Forget;
+        } else if may_ask && silent > idle && !asked {
+            known.asked = Some(now);
+            Fate::Ask
+        } else {
+            Fate::Keep
+        };
+        self.met.insert(*key, known);
+        fate
+    }
+
+    /// The whole table has been looked at.
+    pub(super) fn end_sweep(&mut self) {
+        self.count = self.met.len();
+        self.before = std::mem::take(&mut self.met);
+    }
+
+    /// Flows in the table: as many as the last whole sweep met, or as this one has.
+    pub(super) fn count(&self) -> usize {
+        self.count.max(self.met.len())
+    }
+
+    /// The stamp of a flow that was asked about.
+    pub(super) fn asked(&self, key: &RawKey) -> Option<u64> {
+        let known = self.met.get(key).or_else(|| self.before.get(key));
+        known.filter(|known| known.asked.is_some()).map(|known| known.stamp)
+    }
+
+    pub(super) fn forget(&mut self, key: &RawKey) {
+        let known = self.met.remove(key).or_else(|| self.before.remove(key));
+        self.count -= usize::from(known.is_some() && self.count > 0);
+    }
+}
+
+fn is_over(flow: &RawFlow) -> bool {
+    flow.flags & FLOW_CLOSED == FLOW_CLOSED
+        || flow.flags & FLOW_RESET != 0
+        || flow.flags & FLOW_ESTABLISHED == 0
+}

@@ -1,0 +1,101 @@
+//! Proving a way on Ethernet: the edge sends numbered frames of a type of their
+//! own to the hardware address that its file names for a member, and the member
+//! tells over its channel which number has come, and which address it has there. No stack,
+//! no server and no client sees them.
+
+use crate::frame::{FrameError, FrameSender, Hop};
+use crate::link::Link;
+use crate::sockopt::{self, Address};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// For experiments within one organisation (IEEE 802-2014 §9.2.4).
+pub const ETHERTYPE: u16 = 0x88b5;
+const MAGIC: [u8; 8] = *b"hfastway";
+/// Of a frame's payload.
+const BYTES: usize = MAGIC.len() + 8;
+/// A frame may be this long, and no shorter one leaves a card.
+const BYTES_MAX: usize = 64;
+
+/// The number that a frame's payload carries, if it is a sign.
+#[must_use]
+pub fn number_of(payload: &[u8]) -> Option<u64> {
+    let (magic, rest) = payload.split_first_chunk()?;
+    let number = rest.first_chunk()?;
+    (*magic == MAGIC).then_some(u64::from_le_bytes(*number))
+}
+
+/// Sends a sign to where the hop leads.
+///
+/// # Errors
+/// [`FrameError::Send`].
+pub fn send(number: u64, hop: &Hop, by: &mut FrameSender) -> Result<(), FrameError> {
+    let mut payload = [0; BYTES];
+    payload[..MAGIC.len()].copy_from_slice(&MAGIC);
+    payload[MAGIC.len()..].copy_from_slice(&number.to_le_bytes());
+    by.send_as(hop, ETHERTYPE, &payload)
+}
+
+/// The member's end, where no tap watches.
+#[derive(Debug)]
+pub struct SignSocket {
+    fd: OwnedFd,
+}
+
+impl SignSocket {
+    /// Opens it on an interface.
+    ///
+    /// # Errors
+    /// As socket(2) and bind(2) of a packet socket, or if there is no such interface.
+    pub fn open(interface: &str) -> io::Result<Self> {
+        let link = Link::by_name(interface).map_err(io::Error::other)?;
+        let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK;
+        // Protocol 0 receives nothing until it is bound.
+        let fd = sockopt::socket(libc::AF_PACKET, kind, 0)?;
+        sockopt::bind(fd.as_fd(), &Address::link(link.index, ETHERTYPE, None))?;
+        Ok(Self { fd })
+    }
+
+    /// The number of the newest sign that waits.
+    #[must_use]
+    pub fn newest(&self) -> Option<u64> {
+        /// A flood of strangers' frames waits for the next turn.
+        const LOOKS_MAX: usize = 64;
+        let mut newest = None;
+        for _ in 0..LOOKS_MAX {
+            let mut payload = [0; BYTES_MAX];
+            match sockopt::receive(self.fd.as_fd(), &mut payload, libc::MSG_DONTWAIT) {
+                Ok(len) => newest = payload.get(..len).and_then(number_of).or(newest),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        newest
+    }
+}
+
+impl AsFd for SignSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_whole_sign_is_one() {
+        let mut payload = MAGIC.to_vec();
+        payload.extend(7u64.to_le_bytes());
+        assert_eq!(number_of(&payload), Some(7));
+        // A card pads short frames.
+        payload.resize(46, 0);
+        assert_eq!(number_of(&payload), Some(7));
+        for len in 0..BYTES {
+            assert_eq!(number_of(&payload[..len]), None);
+        }
+        payload[0] ^= 1;
+        assert_eq!(number_of(&payload), None);
+    }
+}

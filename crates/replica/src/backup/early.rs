@@ -1,0 +1,80 @@
+//! What the tap showed of connections that the primary has not announced yet:
+//! their SYNs, and what came behind them.
+
+use super::{EARLY_BYTES_MAX, SYN_AGE_MAX, SYNS_MAX};
+use crate::segment::OwnedSegment;
+use crate::{Nanos, TapSegment};
+use holdfast_wire::message::ConnKey;
+use holdfast_wire::seq::SeqNo;
+use std::collections::{BTreeMap, VecDeque};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Early {
+    /// In the order of arrival.
+    syns: BTreeMap<u64, (Nanos, OwnedSegment)>,
+    /// The same by tuple and sequence number.
+    numbers: BTreeMap<(ConnKey, u32), u64>,
+    next: u64,
+    segments: BTreeMap<ConnKey, Vec<OwnedSegment>>,
+    bytes: usize,
+}
+
+impl Early {
+    /// Keeps a SYN; a repeated one replaces the older copy, and the oldest gives
+    /// way to it.
+    pub(super) fn keep_syn(&mut self, now: Nanos, syn: &TapSegment<'_>) {
+        while self.syns.first_key_value().is_some_and(|(_, (at, _))| {
+            self.syns.len() >= SYNS_MAX || now.since(*at) >= SYN_AGE_MAX
+        }) {
+            if let Some((_, (_, syn))) = self.syns.pop_first() {
+                let (key, seq) = (syn.view().key, syn.view().seq);
+                self.numbers.remove(&(key, seq.0));
+                self.take(&key);
+            }
+        }
+        if let Some(older) = self.numbers.insert((syn.key, syn.seq.0), self.next) {
+            self.syns.remove(&older);
+        }
+        self.syns.insert(self.next, (now, OwnedSegment::new(syn)));
+        self.next += 1;
+    }
+
+    /// Keeps a segment of a tuple whose SYN is here, while there is room.
+    pub(super) fn keep(&mut self, segment: &TapSegment<'_>) {
+        let of_tuple = (segment.key, 0)..=(segment.key, u32::MAX);
+        if self.numbers.range(of_tuple).next().is_none() {
+            return;
+        }
+        let size = segment.payload.len() + segment.raw.len() + size_of::<OwnedSegment>();
+        if self.bytes + size <= EARLY_BYTES_MAX {
+            self.bytes += size;
+            self.segments.entry(segment.key).or_default().push(OwnedSegment::new(segment));
+        }
+    }
+
+    /// The SYN of a connection, which is announced now.
+    pub(super) fn take_syn(&mut self, key: &ConnKey, irs: SeqNo) -> Option<OwnedSegment> {
+        let number = self.numbers.remove(&(*key, irs.0))?;
+        self.syns.remove(&number).map(|(_, syn)| syn)
+    }
+
+    /// What came of this tuple, in the order of arrival.
+    pub(super) fn take(&mut self, key: &ConnKey) -> Vec<OwnedSegment> {
+        let segments = self.segments.remove(key).unwrap_or_default();
+        self.bytes -= segments.iter().map(OwnedSegment::bytes).sum::<usize>();
+        segments
+    }
+
+    /// All SYNs that are not too old, in the order of arrival.
+    pub(super) fn take_syns(&mut self, now: Nanos) -> VecDeque<OwnedSegment> {
+        self.numbers.clear();
+        let syns = std::mem::take(&mut self.syns).into_values();
+        syns.filter(|(at, _)| now.since(*at) < SYN_AGE_MAX).map(|(_, syn)| syn).collect()
+    }
+
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.bytes, self.syns.len())
+    }
+}

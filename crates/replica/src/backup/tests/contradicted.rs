@@ -1,0 +1,40 @@
+//! Streams of which tap and primary say different things: the primary is right, and
+//! the connection is counted.
+
+use super::*;
+
+/// As if a kernel had taken an urgent byte out of the stream: all that follows
+/// lies one place off.
+#[test]
+fn a_stream_that_the_primary_read_otherwise_is_counted() {
+    let counted = |bytes: &[u8], tapped: &[u8]| {
+        let mut case = Case::accepted();
+        case.tap(0, tapped);
+        case.frame(&read(0, bytes));
+        case.backup.handle_timeout(NEED_AFTER, &mut case.notes);
+        case.message(&Message::Payload { frame: 2, index: 0, bytes });
+        case.backup.counters().contradicted
+    };
+    assert_eq!(counted(b"SET ks 12", b"uSET ks 12"), 1);
+    assert_eq!(counted(b"SET ks 12", b"SET ks 12 behind it"), 0);
+    // A hole that the primary filled contradicts nobody.
+    assert_eq!(counted(b"SET ks 12", b"SET"), 0);
+}
+
+/// The same of bytes that the server has not read.
+#[test]
+fn a_stream_that_the_primary_holds_otherwise_is_counted() {
+    let counted = |unread: &[u8]| {
+        let mut case = Case::accepted();
+        case.tap(0, b"abc");
+        case.tap(5, b"fg");
+        case.backup.handle_timeout(UNREAD_AFTER, &mut case.notes);
+        let asked = case.take().contains(&Effect::NeedUnread(3, 5));
+        assert!(asked);
+        let (offset, last) = (0, false);
+        case.message(&Message::Unread { conn: ID, offset, bytes: unread, last });
+        case.backup.counters().contradicted
+    };
+    assert_eq!(counted(b"abcdefg"), 0);
+    assert_eq!(counted(b"bcdef"), 1);
+}

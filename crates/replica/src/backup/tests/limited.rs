@@ -1,0 +1,92 @@
+//! What one client has must leave room for the others.
+
+use super::*;
+use crate::tap::Tap;
+
+/// Announces a client by its port.
+fn announce(case: &mut Case, port: u16) -> ConnKey {
+    let key = ConnKey { client_port: port, ..conn_record().key };
+    let conn = ConnId(u64::from(port) << 32);
+    case.message(&Message::Conn { conn, record: ConnRecord { key, ..conn_record() } });
+    assert_eq!(case.take(), [Effect::ConnOk(conn)]);
+    key
+}
+
+fn tap(case: &mut Case, key: ConnKey, offset: u32, payload: &[u8]) {
+    let segment = TapSegment { key, ..segment(offset, payload) };
+    case.backup.handle_segment(Nanos(0), &segment, &mut case.notes);
+}
+
+fn held_of(case: &mut Case) -> Vec<SeqNo> {
+    case.flush();
+    match &case.take()[..] {
+        [Effect::Held(conns)] => conns.iter().map(|(_, seq)| *seq).collect(),
+        [] => vec![],
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_client_whose_bytes_nobody_reads_does_not_refuse_those_of_others() {
+    let mut case = Case::accepted_within(TINY);
+    let greedy = announce(&mut case, 6000);
+    let others: Vec<ConnKey> = (7000..7010).map(|port| announce(&mut case, port)).collect();
+    for at in 0..100 {
+        tap(&mut case, greedy, 10 * at, &[1; 10]);
+    }
+    // Its own share and all of the common part.
+    assert_eq!(held_of(&mut case), [SeqNo(1000 + 130)]);
+    assert_eq!(case.backup.counters().refused_full, 87);
+    for (count, key) in others.iter().enumerate() {
+        tap(&mut case, *key, 0, &[2; 30]);
+        tap(&mut case, *key, 30, &[2; 1]);
+        assert_eq!(held_of(&mut case), [SeqNo(1030)], "client {count}");
+    }
+    // What has gone makes room.
+    case.message(&Message::Gone { conn: ConnId(6000 << 32) });
+    tap(&mut case, others[0], 30, &[2; 100]);
+    assert_eq!(held_of(&mut case), [SeqNo(1130)]);
+}
+
+#[test]
+fn copies_beyond_holes_have_one_bound_for_all_and_come_from_the_primary_later() {
+    let limits = Limits {
+        aside: Share { each: 100, common: 300 },
+        held: Share { each: 1 << 20, common: 0 },
+        ..Limits::default()
+    };
+    let mut case = Case::accepted_within(limits);
+    let keys: Vec<ConnKey> = (6000..6100).map(|port| announce(&mut case, port)).collect();
+    // One hole each, and the same segment behind it again and again.
+    for _ in 0..50 {
+        for key in &keys {
+            tap(&mut case, *key, 5, &[3; 20]);
+        }
+    }
+    let aside = |case: &Case| -> usize {
+        case.backup.conns.values().map(|conn| conn.tap.usage().aside).sum()
+    };
+    assert!(aside(&case) <= 100 * 100 + 300, "{}", aside(&case));
+    let each = Tap::aside_cost(&segment(5, &[3; 20]));
+    assert_eq!(aside(&case), each * keys.len(), "each has its share");
+    for at in 0..50 {
+        tap(&mut case, keys[0], 100 + 20 * at, &[4; 10]);
+    }
+    assert!(aside(&case) <= 100 * 100 + 300, "{}", aside(&case));
+    assert!(case.backup.counters().refused_full >= 45);
+    // The hole closes. What was left out is a hole now, which the primary's word
+    // of what its kernel has makes the backup ask for.
+    tap(&mut case, keys[0], 0, &[3; 5]);
+    tap(&mut case, keys[0], 25, &[5; 75]);
+    let end = case.backup.conns[&ConnId(6000 << 32)].tap.held();
+    let progress = ConnProgress {
+        conn: ConnId(6000 << 32),
+        snd_una: conn_record().iss.plus(1),
+        snd_nxt: conn_record().iss.plus(1),
+        right_edge: SeqNo(60_000),
+        tsval: 0,
+        rcv_nxt: end.plus(50),
+    };
+    case.message(&Message::Progress { conns: vec![progress] });
+    assert!(case.backup.next_deadline().is_some(), "it is looked at again");
+}

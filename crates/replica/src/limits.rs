@@ -1,0 +1,91 @@
+//! How much of clients' streams a backup holds: bounds for each connection, and
+//! for all of them together, of which every connection keeps a share that no
+//! other can use up (law L6). What is refused is not acknowledged: it comes
+//! again, from the client or from the primary.
+
+/// Bytes of one client that may be held ahead of what the server has read.
+/// Beyond it segments are refused.
+pub const STREAM_BYTES_MAX: usize = 64 << 20;
+/// Pieces beyond a hole that one stream keeps, neighbours counted as one; later
+/// ones are refused.
+pub const BEYOND_PIECES_MAX: usize = 1024;
+/// Bytes beyond a hole that one stream keeps; later ones are refused.
+pub const BEYOND_BYTES_MAX: usize = 8 << 20;
+/// Bytes of raw packets beyond a hole kept per connection for re-injection; later
+/// ones are left to the client's retransmission.
+pub const RAWS_BYTES_MAX: usize = 4 << 20;
+/// Bytes that all streams together hold. A share for each of
+/// [`CONNS_MAX`](crate::CONNS_MAX) connections makes 512 MiB more.
+pub const HELD: Share = Share { each: 32 << 10, common: 512 << 20 };
+/// Bytes beyond holes in all streams together, raw packets included: a segment of
+/// an Ethernet frame for each connection, and 64 MiB more.
+pub const ASIDE: Share = Share { each: 4 << 10, common: 64 << 20 };
+
+/// Memory for many connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Bytes that each connection may always have.
+    pub each: usize,
+    /// Bytes for what connections have above that.
+    pub common: usize,
+}
+
+/// Every bound on what a backup holds of clients' streams. Tests set them tiny.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub stream_bytes_max: usize,
+    pub beyond_pieces_max: usize,
+    pub beyond_bytes_max: usize,
+    pub raws_bytes_max: usize,
+    /// Of all streams: what is held, wherever it lies.
+    pub held: Share,
+    /// Of all streams: what lies beyond a hole.
+    pub aside: Share,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            stream_bytes_max: STREAM_BYTES_MAX,
+            beyond_pieces_max: BEYOND_PIECES_MAX,
+            beyond_bytes_max: BEYOND_BYTES_MAX,
+            raws_bytes_max: RAWS_BYTES_MAX,
+            held: HELD,
+            aside: ASIDE,
+        }
+    }
+}
+
+/// How much of a [`Share`] is in use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pool {
+    share: Share,
+    /// Of the common part.
+    used: usize,
+}
+
+impl Pool {
+    pub(crate) fn new(share: Share) -> Self {
+        Self { share, used: 0 }
+    }
+
+    /// May a connection that has `has` bytes have `more`?
+    pub(crate) fn has_room(&self, has: usize, more: usize) -> bool {
+        let more_common = self.above(has + more) - self.above(has);
+        more_common == 0 || self.used + more_common <= self.share.common
+    }
+
+    /// A connection that had `before` bytes has `after` now.
+    pub(crate) fn note(&mut self, before: usize, after: usize) {
+        self.used = (self.used + self.above(after)).saturating_sub(self.above(before));
+    }
+
+    fn above(&self, bytes: usize) -> usize {
+        bytes.saturating_sub(self.share.each)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+}
