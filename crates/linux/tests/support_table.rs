@@ -28,8 +28,14 @@ const TAIL: &str = "
   the server nothing (`futex`, `mmap`, `exit` and their like) are let through.
 - **Watching** costs about 5 ns on a system call through libc (50 instead of
   45 ns); a call from the loader or the vDSO costs 0.7 us.
-- **Children are not watched**: fork and exec end it in the child, which is
-  outside protection anyway.
+- **Children are not watched** by the alarm: fork and exec end it in the child,
+  which is outside protection.
+- **Children that serve** end protection at their first call on a client's socket or
+  on a listener of the service (accept, read, write, poll, select, epoll_ctl, or exec
+  with a client's socket left open). The log and `holdfast status` name the program, the
+  call and, where one is known, the directive that makes it one process; the server
+  and its children run on, unprotected. A child that executes another program which
+  accepts from a listener that it has inherited is not seen.
 - **What children write** is on both members: the replica forks as well, and its
   child works on files and pipes, but ends where it would make or use a socket, run
   another program or signal another process. So redis' saves and rewritten logs

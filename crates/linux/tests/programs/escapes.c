@@ -66,7 +66,8 @@ int main(int count, char **arguments) {
     int listener = listen_at(arguments[count - 1]);
     for (;;) {
         char line[200];
-        int fd = accept(listener, NULL, NULL);
+        // A child that gets a client's socket would serve clients.
+        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
         ssize_t n;
         while ((n = read(fd, line, sizeof line - 1)) > 0) {
             line[n] = 0;
