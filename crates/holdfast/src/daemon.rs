@@ -10,6 +10,7 @@ pub mod member;
 pub mod pairing;
 mod placement;
 pub mod primary;
+mod proven;
 mod pulse;
 pub mod recover;
 pub mod regulate;

@@ -4,9 +4,8 @@
 
 mod shim_harness;
 
-use shim_harness::{compiled, run_and_promote, wait_for};
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{TcpListener, TcpStream};
+use shim_harness::{ask_at, compiled, run_and_promote, wait_for};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
@@ -15,11 +14,7 @@ const PORT: u16 = OUTSIDE + 1;
 const ROUNDS: u32 = 10;
 
 fn ask(question: &str) -> String {
-    let mut client = TcpStream::connect(("127.0.0.1", PORT)).expect("connected");
-    client.write_all(question.as_bytes()).expect("asked");
-    let mut line = String::new();
-    BufReader::new(client).read_line(&mut line).expect("answered");
-    line
+    ask_at(PORT, question)
 }
 
 /// Counts who comes.

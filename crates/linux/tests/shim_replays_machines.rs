@@ -3,18 +3,14 @@
 
 mod shim_harness;
 
-use shim_harness::{compiled, run_and_promote, wait_for};
-use std::io::{BufRead as _, BufReader, Write as _};
+use shim_harness::{ask_at, compiled, run_and_promote, wait_for};
+use std::io::Write as _;
 use std::net::TcpStream;
 
 const PORT: u16 = 16_372;
 
 fn ask(question: &str) -> String {
-    let mut client = TcpStream::connect(("127.0.0.1", PORT)).expect("connected");
-    client.write_all(question.as_bytes()).expect("asked");
-    let mut line = String::new();
-    BufReader::new(client).read_line(&mut line).expect("answered");
-    line
+    ask_at(PORT, question)
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::edge_link::{EdgeLink, LinkEvent};
 use super::member::{End, Node, ROLE};
 use super::pairing::reach_primary;
 use super::placement::Follow;
-use super::said::{Said, clip};
+use super::said::{Repetition, Said, clip};
 use super::takeover::{self, Cause};
 use crate::leavings::Own;
 use crate::poll::Interest;
@@ -80,10 +80,9 @@ pub struct Follower {
     /// The edge was asked to make this member current: it decides, whatever the
     /// primary says from then on.
     promoting: Option<Cause>,
-    /// What the primary says of itself, and was told.
+    /// What the primary says of itself.
     says: Option<Said>,
-    told: Option<Said>,
-    say_at: Instant,
+    repetition: Repetition,
     /// The primary has said that it is being stopped.
     stopped: bool,
     /// Whether the channel is to be read in this turn.
@@ -229,8 +228,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         armed: None,
         promoting: None,
         says: None,
-        told: None,
-        say_at: Instant::now(),
+        repetition: Repetition::new(Instant::now()),
         stopped: false,
         peer_ready: true,
         tap_at: None,

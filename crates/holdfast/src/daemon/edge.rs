@@ -15,7 +15,7 @@ mod ways;
 use super::edge_state::StateFile;
 use super::pulse::Pulse;
 use super::recover::Recoverer;
-use super::said::{SAY_EVERY, Said};
+use super::said::Repetition;
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Channel, ChannelError, Identity, Kind, Listener};
 use crate::config::{Config, Role};
@@ -129,9 +129,8 @@ struct EdgeDaemon<'a> {
     host: Host,
     /// As its survivor tells it.
     last_takeover: Option<Takeover>,
-    /// What the members were told of the edge itself, and when they are told again.
-    told: Option<Said>,
-    say_at: Instant,
+    /// When the members are told what the edge itself is.
+    repetition: Repetition,
 }
 
 /// Runs the edge until a signal ends it. The programs stay in the kernel.
@@ -213,8 +212,7 @@ impl<'a> EdgeDaemon<'a> {
             ways: Ways::new(hops, Instant::now())?,
             host: Host::default(),
             last_takeover: None,
-            told: None,
-            say_at: Instant::now(),
+            repetition: Repetition::new(Instant::now()),
         };
         daemon.poll.add(&daemon.listener, LISTENER, Interest::Read)?;
         daemon.poll.add(&daemon.recoverer.fd(), RECOVER, Interest::Read)?;
@@ -323,7 +321,7 @@ impl<'a> EdgeDaemon<'a> {
         self.events.add("joined", name);
         self.timers.clear(Timer::TapOff(index));
         self.update_taps();
-        self.say_at = now;
+        self.repetition.hurry(now);
         self.ways.joined(index, now);
         self.distrusted.remove(&index);
         // It may have spoken along with its handshake.
@@ -468,19 +466,17 @@ impl<'a> EdgeDaemon<'a> {
     /// Tells the members what the edge is by itself.
     fn say(&mut self, now: Instant) {
         let own = self.own();
-        if now < self.say_at && self.told.as_ref() == Some(&own) {
-            return;
-        }
-        if self.told.as_ref() != Some(&own) {
+        if self.repetition.is_news(&own) {
             self.events.add("edge", own.to_string());
         }
-        self.say_at = now + SAY_EVERY;
+        if !self.repetition.is_due(&own, now) {
+            return;
+        }
         let (mut bytes, none) = (Vec::new(), self.links.count());
         own.tell(|message| message.encode(&mut bytes));
         if let Ok(message) = Message::decode(&bytes) {
             self.tell_all_but(none, &message, now);
         }
-        self.told = Some(own);
     }
 
     fn tell_all_but(&mut self, but: usize, message: &Message<'_>, now: Instant) {

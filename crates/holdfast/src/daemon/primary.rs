@@ -10,7 +10,7 @@ mod unread;
 use super::member::{End, Node, ROLE, count, mapped};
 use super::pairing::{turn_away, wait_for_backup};
 use super::placement::Beside;
-use super::said::{SAY_EVERY, Said};
+use super::said::{Repetition, Said};
 use crate::channel::{Channel, Listener};
 use crate::leavings::Own;
 use crate::poll::Interest;
@@ -169,10 +169,9 @@ struct Loop {
     /// Of the log, not executed by the replica at its last heartbeat.
     unexecuted: u64,
     broken: Option<String>,
-    /// What the backup says of itself, and was told.
+    /// What the backup says of itself.
     says: Option<Said>,
-    told: Option<Said>,
-    say_at: Instant,
+    repetition: Repetition,
     services: Services,
     /// Since when no shim runs in the server; `None`: one does.
     unattached: Option<Instant>,
@@ -233,8 +232,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         unexecuted: 0,
         broken: None,
         says: None,
-        told: None,
-        say_at: now,
+        repetition: Repetition::new(now),
         services: Services::open(now)?,
         unattached: Some(now),
         progress_at: now,
@@ -558,10 +556,7 @@ impl Loop {
 
     /// Tells the backup what this member is by itself.
     fn say(&mut self, node: &Node<'_>) {
-        let now = Instant::now();
-        if self.told.as_ref() != Some(node.own()) || now >= self.say_at {
-            self.say_at = now + SAY_EVERY;
-            self.told = Some(node.own().clone());
+        if self.repetition.is_due(node.own(), Instant::now()) {
             let peer = &mut self.peer;
             node.own().tell(|message| drop(peer.send(message)));
         }

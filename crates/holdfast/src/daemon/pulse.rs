@@ -14,8 +14,9 @@
 mod datagram;
 
 use crate::config::Config;
+use crate::daemon::proven::DATAGRAM_BYTES;
 use crate::poll::{Interest, Poll};
-use datagram::{Datagrams, PULSE_BYTES, Reject};
+use datagram::{Datagrams, Reject};
 use holdfast_cluster::Nanos;
 use holdfast_linux::process;
 use std::io;
@@ -249,7 +250,7 @@ impl Thread {
     /// Takes what has come; true if there may be more.
     fn take(&mut self, socket: usize) -> bool {
         // One more than is right, to see that it is too long.
-        let mut buffer = [0; PULSE_BYTES + 1];
+        let mut buffer = [0; DATAGRAM_BYTES + 1];
         for _ in 0..BATCH_MAX {
             match self.sockets[socket].recv_from(&mut buffer) {
                 Ok((len, from)) => self.heed(socket, &buffer[..len], from),
@@ -265,7 +266,7 @@ impl Thread {
         let expected = |way: &Way| {
             way.socket == socket && !matches!(way.place, Place::Fixed(place) if place != from)
         };
-        let known = datagram.len() == PULSE_BYTES && self.ways.iter().any(expected);
+        let known = datagram.len() == DATAGRAM_BYTES && self.ways.iter().any(expected);
         let result = if known { self.datagrams.receive(datagram) } else { Err(Reject::Forged) };
         match result {
             Ok((index, stuck_ms)) => {

@@ -4,7 +4,7 @@
 
 use crate::status::{Phases, Role, State, Takeover};
 use holdfast_wire::message::{Message, SAID_BYTES_MAX};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What is said is repeated after this long.
 pub const SAY_EVERY: Duration = Duration::from_secs(1);
@@ -65,6 +65,41 @@ impl std::fmt::Display for Said {
     }
 }
 
+/// When a daemon says again what it is: at every change, and after [`SAY_EVERY`].
+#[derive(Debug)]
+pub struct Repetition {
+    told: Option<Said>,
+    again_at: Instant,
+}
+
+impl Repetition {
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self { told: None, again_at: now }
+    }
+
+    /// It has not been said yet.
+    #[must_use]
+    pub fn is_news(&self, own: &Said) -> bool {
+        self.told.as_ref() != Some(own)
+    }
+
+    /// Whether to say `own` now; it counts as said then.
+    pub fn is_due(&mut self, own: &Said, now: Instant) -> bool {
+        let is_due = self.is_news(own) || now >= self.again_at;
+        if is_due {
+            self.told = Some(own.clone());
+            self.again_at = now + SAY_EVERY;
+        }
+        is_due
+    }
+
+    /// Somebody has come who has not heard it.
+    pub fn hurry(&mut self, now: Instant) {
+        self.again_at = now;
+    }
+}
+
 /// The part of a text that one message carries.
 #[must_use]
 pub fn clip(text: &str) -> &str {
@@ -111,6 +146,19 @@ mod tests {
         assert_eq!(heard, Some(said));
         let odd = Message::Says { role: "backup", state: "odd", reason: "", remedy: "" };
         assert_eq!(Said::of(&odd), None);
+    }
+
+    #[test]
+    fn news_are_said_at_once_and_the_rest_again() {
+        let now = Instant::now();
+        let (mut repetition, fine) = (Repetition::new(now), Said::fine(Role::Backup));
+        assert!(repetition.is_due(&fine, now));
+        assert!(!repetition.is_due(&fine, now));
+        assert!(repetition.is_due(&Said::default(), now));
+        assert!(!repetition.is_due(&Said::default(), now + SAY_EVERY / 2));
+        assert!(repetition.is_due(&Said::default(), now + SAY_EVERY));
+        repetition.hurry(now);
+        assert!(repetition.is_due(&Said::default(), now));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! pins, one frame builder, and a way to run a pinned program on a frame.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod edge;
 pub mod redirector;
 pub mod topology;
 

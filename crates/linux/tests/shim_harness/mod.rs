@@ -8,12 +8,23 @@ use holdfast_linux::shm::Settings;
 use holdfast_linux::spawn::{Server, ServerCommand};
 use holdfast_wire::log::{Header, read_header, record_len};
 use holdfast_wire::shm::mode;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use zerocopy::FromBytes;
+
+/// The line that a server answers to `question`, on a connection of its own.
+pub fn ask_at(port: u16, question: &str) -> String {
+    let mut client = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+    client.write_all(question.as_bytes()).expect("asked");
+    let mut line = String::new();
+    BufReader::new(client).read_line(&mut line).expect("answered");
+    line
+}
 
 const KEY: [u64; 8] = [11, 22, 33, 44, 55, 66, 77, 88];
 

@@ -2,7 +2,6 @@
 
 use super::Follower;
 use crate::daemon::member::{Node, count};
-use crate::daemon::said::SAY_EVERY;
 use crate::daemon::takeover;
 use crate::status::{Lag, Role, State};
 use std::time::Instant;
@@ -19,10 +18,7 @@ impl Follower {
             let (reason, remedy) = ("the replica has not started yet", "look at the server's log");
             node.set_state(Role::Backup, State::Waiting, reason, remedy);
         }
-        let now = Instant::now();
-        if self.told.as_ref() != Some(node.own()) || now >= self.say_at {
-            self.say_at = now + SAY_EVERY;
-            self.told = Some(node.own().clone());
+        if self.repetition.is_due(node.own(), Instant::now()) {
             let link = &mut self.link;
             node.own().tell(|message| {
                 link.send(message);

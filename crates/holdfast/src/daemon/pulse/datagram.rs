@@ -8,13 +8,8 @@
 //! session of that sender has echoed before. What was recorded in an earlier life of
 //! either end proves nothing.
 
-use blake2::digest::consts::U16;
-use blake2::digest::{FixedOutput, KeyInit, Update};
+use crate::daemon::proven::{DATAGRAM_BYTES, Datagram, Echo};
 
-/// Size of every datagram.
-pub const PULSE_BYTES: usize = BODY_BYTES + TAG_BYTES;
-const BODY_BYTES: usize = 44;
-const TAG_BYTES: usize = 16;
 /// Name and version of the format.
 const MAGIC: [u8; 5] = *b"HFPU\x01";
 
@@ -27,25 +22,6 @@ pub enum Reject {
     Replayed,
     /// Of a session of the peer at `index` that has not proven yet to be of now.
     Unproven { index: usize },
-}
-
-/// What a datagram says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pulse {
-    from: u8,
-    to: u8,
-    session: u64,
-    number: u64,
-    echo: Echo,
-    /// How long its sender's loop has not turned, ms.
-    stuck_ms: u32,
-}
-
-/// The last datagram that came from a peer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Echo {
-    session: u64,
-    number: u64,
 }
 
 /// See the module.
@@ -80,18 +56,17 @@ impl Datagrams {
 
     /// The next datagram for the peer at `index`, from a host whose loop has not
     /// turned for `stuck_ms`. `None`: there is no such peer.
-    pub fn send(&mut self, index: usize, stuck_ms: u32) -> Option<[u8; PULSE_BYTES]> {
+    pub fn send(&mut self, index: usize, stuck_ms: u32) -> Option<[u8; DATAGRAM_BYTES]> {
         let peer = self.peers.get(index)?;
         self.number += 1;
-        let pulse = Pulse {
-            from: self.me,
-            to: peer.id,
+        let pulse = Datagram {
+            head: [self.me, peer.id, 0],
             session: self.session,
             number: self.number,
             echo: peer.echo,
-            stuck_ms,
+            word: stuck_ms,
         };
-        Some(pulse.encode(&self.key))
+        Some(pulse.encode(MAGIC, &self.key))
     }
 
     /// Whose sign of life a datagram is, by index, and for how many ms its sender's
@@ -100,9 +75,10 @@ impl Datagrams {
     /// # Errors
     /// [`Reject`], and nothing has changed but what is echoed.
     pub fn receive(&mut self, datagram: &[u8]) -> Result<(usize, u32), Reject> {
-        let pulse = Pulse::decode(datagram, &self.key).ok_or(Reject::Forged)?;
-        let index = self.peers.iter().position(|peer| peer.id == pulse.from);
-        let index = index.filter(|_| pulse.to == self.me).ok_or(Reject::Forged)?;
+        let pulse = Datagram::decode(datagram, MAGIC, &self.key).ok_or(Reject::Forged)?;
+        let [from, to, _] = pulse.head;
+        let index = self.peers.iter().position(|peer| peer.id == from);
+        let index = index.filter(|_| to == self.me).ok_or(Reject::Forged)?;
         let peer = &mut self.peers[index];
         let proof = if pulse.echo.session == self.session { pulse.echo.number } else { 0 };
         // Nobody can have heard what was not sent yet.
@@ -120,56 +96,8 @@ impl Datagrams {
         peer.number = pulse.number;
         peer.echo = echo;
         peer.proven = peer.proven.max(proof);
-        Ok((index, pulse.stuck_ms))
+        Ok((index, pulse.word))
     }
-}
-
-impl Pulse {
-    fn encode(&self, key: &[u8; 32]) -> [u8; PULSE_BYTES] {
-        let mut bytes = [0; PULSE_BYTES];
-        let mut at = 0;
-        let mut put = |part: &[u8]| {
-            bytes[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        };
-        put(&MAGIC);
-        put(&[self.from, self.to, 0]);
-        for word in [self.session, self.number, self.echo.session, self.echo.number] {
-            put(&word.to_le_bytes());
-        }
-        put(&self.stuck_ms.to_le_bytes());
-        let tag = tag(key, &bytes[..BODY_BYTES]);
-        bytes[BODY_BYTES..].copy_from_slice(&tag);
-        bytes
-    }
-
-    fn decode(bytes: &[u8], key: &[u8; 32]) -> Option<Self> {
-        let bytes: &[u8; PULSE_BYTES] = bytes.try_into().ok()?;
-        let (body, claimed) = bytes.split_at(BODY_BYTES);
-        // All bytes are compared, so that the time tells nothing.
-        let differ = tag(key, body).iter().zip(claimed).fold(0, |all, (a, b)| all | (a ^ b));
-        if differ != 0 || !body.starts_with(&MAGIC) {
-            return None;
-        }
-        let word = |index: usize| {
-            let at = 8 + 8 * index;
-            body.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes)
-        };
-        Some(Self {
-            from: body[5],
-            to: body[6],
-            session: word(0)?,
-            number: word(1)?,
-            echo: Echo { session: word(2)?, number: word(3)? },
-            stuck_ms: u32::from_le_bytes(body.get(40..44)?.try_into().ok()?),
-        })
-    }
-}
-
-fn tag(key: &[u8; 32], body: &[u8]) -> [u8; TAG_BYTES] {
-    let mut mac = blake2::Blake2sMac::<U16>::new(key.into());
-    mac.update(body);
-    mac.finalize_fixed().into()
 }
 
 #[cfg(test)]
@@ -242,7 +170,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_are_too_odd(bytes in proptest::collection::vec(any::<u8>(), 0..80), flip in 0..PULSE_BYTES * 8) {
+        fn no_bytes_are_too_odd(bytes in proptest::collection::vec(any::<u8>(), 0..80), flip in 0..DATAGRAM_BYTES * 8) {
             let (mut member, mut edge) = acquainted();
             prop_assert_eq!(edge.receive(&bytes), Err(Reject::Forged));
             let mut pulse = member.send(1, 0).unwrap();

@@ -12,14 +12,9 @@
 //! so that the echo tells the round trip through the string.
 
 use crate::config::transit::Side;
-use blake2::digest::consts::U16;
-use blake2::digest::{FixedOutput, KeyInit, Update};
+use crate::daemon::proven::{DATAGRAM_BYTES, Datagram, Echo};
 use holdfast_edge::strings::STRINGS_MAX;
 
-/// Size of every heartbeat.
-pub const BEAT_BYTES: usize = BODY_BYTES + TAG_BYTES;
-const BODY_BYTES: usize = 44;
-const TAG_BYTES: usize = 16;
 /// Name and version of the format.
 const MAGIC: [u8; 5] = *b"HFSB\x02";
 /// Heartbeats of which it is known when they were sent.
@@ -49,26 +44,6 @@ pub struct Fresh {
     pub round_trip_ns: Option<u64>,
     /// When what it echoes was sent, ns: what had passed by then has arrived.
     pub echoed_ns: Option<u64>,
-}
-
-/// What a heartbeat says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Beat {
-    side: Side,
-    string: u8,
-    lost: u8,
-    session: u64,
-    number: u64,
-    echo: Echo,
-    /// How long the echoed one has waited for this, µs.
-    held_us: u32,
-}
-
-/// The last datagram that was received on a string.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Echo {
-    session: u64,
-    number: u64,
 }
 
 /// See the module.
@@ -118,20 +93,18 @@ impl Beats {
 
     /// The next heartbeat for `string`; `lost` are the strings that this edge has
     /// declared dead; `now` is in ns.
-    pub fn send(&mut self, now: u64, string: usize, lost: u32) -> [u8; BEAT_BYTES] {
+    pub fn send(&mut self, now: u64, string: usize, lost: u32) -> [u8; DATAGRAM_BYTES] {
         self.number += 1;
         self.sent[(self.number % SENT_KEPT) as usize] = now;
         let Heard { echo, came, .. } = self.strings[string];
-        let beat = Beat {
-            side: self.side,
-            string: string as u8,
-            lost: lost as u8,
+        let beat = Datagram {
+            head: [self.side as u8, string as u8, lost as u8],
             session: self.session,
             number: self.number,
             echo,
-            held_us: u32::try_from(now.saturating_sub(came) / 1000).unwrap_or(u32::MAX),
+            word: u32::try_from(now.saturating_sub(came) / 1000).unwrap_or(u32::MAX),
         };
-        beat.encode(&self.key)
+        beat.encode(MAGIC, &self.key)
     }
 
     /// Takes a datagram that came through `string`.
@@ -139,8 +112,9 @@ impl Beats {
     /// # Errors
     /// [`Reject`], and nothing has changed but what is echoed.
     pub fn receive(&mut self, now: u64, string: usize, datagram: &[u8]) -> Result<Fresh, Reject> {
-        let beat = Beat::decode(datagram, &self.key).ok_or(Reject::Forged)?;
-        if beat.side != self.side.other() || usize::from(beat.string) != string {
+        let beat = Datagram::decode(datagram, MAGIC, &self.key).ok_or(Reject::Forged)?;
+        let [side, of, lost] = beat.head;
+        if side != self.side.other() as u8 || usize::from(of) != string {
             return Err(Reject::Forged);
         }
         let proof = if beat.echo.session == self.session { beat.echo.number } else { 0 };
@@ -166,10 +140,10 @@ impl Beats {
         heard.came = now;
         if beat.number > self.lost_number {
             self.lost_number = beat.number;
-            self.peer_lost = beat.lost;
+            self.peer_lost = lost;
         }
         let echoed_ns = self.sent_at(proof);
-        let round_trip = |sent| now.checked_sub(sent)?.checked_sub(u64::from(beat.held_us) * 1000);
+        let round_trip = |sent| now.checked_sub(sent)?.checked_sub(u64::from(beat.word) * 1000);
         let round_trip_ns = echoed_ns.and_then(round_trip);
         Ok(Fresh { peer_lost: u32::from(self.peer_lost), step, round_trip_ns, echoed_ns })
     }
@@ -179,55 +153,6 @@ impl Beats {
         let is_known = number != 0 && self.number.checked_sub(number)? < SENT_KEPT;
         is_known.then(|| self.sent[(number % SENT_KEPT) as usize])
     }
-}
-
-impl Beat {
-    fn encode(&self, key: &[u8; 32]) -> [u8; BEAT_BYTES] {
-        let mut bytes = [0; BEAT_BYTES];
-        let mut at = 0;
-        let mut put = |part: &[u8]| {
-            bytes[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        };
-        put(&MAGIC);
-        put(&[self.side as u8, self.string, self.lost]);
-        for word in [self.session, self.number, self.echo.session, self.echo.number] {
-            put(&word.to_le_bytes());
-        }
-        put(&self.held_us.to_le_bytes());
-        let tag = tag(key, &bytes[..BODY_BYTES]);
-        bytes[BODY_BYTES..].copy_from_slice(&tag);
-        bytes
-    }
-
-    fn decode(bytes: &[u8], key: &[u8; 32]) -> Option<Self> {
-        let bytes: &[u8; BEAT_BYTES] = bytes.try_into().ok()?;
-        let (body, claimed) = bytes.split_at(BODY_BYTES);
-        // All bytes are compared, so that the time tells nothing.
-        let differ = tag(key, body).iter().zip(claimed).fold(0, |all, (a, b)| all | (a ^ b));
-        if differ != 0 || !body.starts_with(&MAGIC) {
-            return None;
-        }
-        let word = |index: usize| {
-            let at = 8 + 8 * index;
-            body.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes)
-        };
-        Some(Self {
-            side: if body[5] == Side::Near as u8 { Side::Near } else { Side::Far },
-            string: body[6],
-            lost: body[7],
-            session: word(0)?,
-            number: word(1)?,
-            echo: Echo { session: word(2)?, number: word(3)? },
-            held_us: u32::from_le_bytes(body.get(40..44)?.try_into().ok()?),
-        })
-    }
-}
-
-fn tag(key: &[u8; 32], body: &[u8]) -> [u8; TAG_BYTES] {
-    let mut mac = blake2::Blake2sMac::<U16>::new(key.into());
-    mac.update(body);
-    mac.finalize_fixed().into()
 }
 
 #[cfg(test)]
@@ -289,8 +214,9 @@ mod tests {
     #[test]
     fn missing_numbers_are_noticed() {
         let (mut near, mut far) = acquainted(1);
-        let step =
-            |far: &mut Beats, beat: [u8; BEAT_BYTES]| far.receive(0, 0, &beat).expect("fresh").step;
+        let step = |far: &mut Beats, beat: [u8; DATAGRAM_BYTES]| {
+            far.receive(0, 0, &beat).expect("fresh").step
+        };
         assert_eq!(step(&mut far, near.send(0, 0, 0)), 1);
         let _lost = near.send(0, 0, 0);
         assert_eq!(step(&mut far, near.send(0, 0, 0)), 2);
@@ -341,7 +267,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bit_may_change(index in 0..BEAT_BYTES * 8) {
+        fn no_bit_may_change(index in 0..DATAGRAM_BYTES * 8) {
             let (mut near, mut far) = acquainted(1);
             let mut beat = near.send(0, 0, 0);
             beat[index / 8] ^= 1 << (index % 8);
@@ -353,7 +279,7 @@ mod tests {
             let (mut near, mut far) = acquainted(1);
             prop_assert_eq!(far.lost_by(0, &bytes), Err(Reject::Forged));
             let whole = near.send(0, 0, 0);
-            for len in 0..BEAT_BYTES {
+            for len in 0..DATAGRAM_BYTES {
                 prop_assert_eq!(far.lost_by(0, &whole[..len]), Err(Reject::Forged));
             }
             prop_assert_eq!(far.lost_by(0, &whole), Ok(0));

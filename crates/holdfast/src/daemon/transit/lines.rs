@@ -1,7 +1,8 @@
 //! The sockets, one per string, and what each of them makes the edge believe.
 
-use super::beat::{BEAT_BYTES, Beats, Fresh, Reject};
+use super::beat::{Beats, Fresh, Reject};
 use crate::config::transit::{Side, StringEnd, TransitConfig};
+use crate::daemon::proven::DATAGRAM_BYTES;
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
 use holdfast_cluster::detector::{Detector, DetectorOutput, Peer};
@@ -120,7 +121,7 @@ impl Lines {
         let round = self.lines.len() as u64;
         for (string, line) in self.lines.iter_mut().enumerate() {
             // One byte more, so that a longer datagram is not taken for a whole one.
-            let mut bytes = [0; BEAT_BYTES + 1];
+            let mut bytes = [0; DATAGRAM_BYTES + 1];
             for _ in 0..DATAGRAMS_PER_TURN {
                 let Ok((len, from)) = line.socket.recv_from(&mut bytes) else { break };
                 if from != line.peer {

@@ -1,0 +1,84 @@
+//! The form of datagrams that prove who sent them: heartbeats between hosts and
+//! through strings. Of one size, authenticated with the group's key. A number within
+//! a session, and the last number that came from the other end, let a receiver tell
+//! what is of now from what somebody has recorded; who believes what is the
+//! receiver's matter.
+
+use blake2::digest::consts::U16;
+use blake2::digest::{FixedOutput, KeyInit, Update};
+
+/// Size of every datagram.
+pub const DATAGRAM_BYTES: usize = BODY_BYTES + TAG_BYTES;
+const BODY_BYTES: usize = 44;
+const TAG_BYTES: usize = 16;
+
+/// The last datagram that came from the other end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Echo {
+    pub session: u64,
+    pub number: u64,
+}
+
+/// What a datagram says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// What its kind gives it to mean; who sends it to whom is here.
+    pub head: [u8; 3],
+    /// Of one life of its sender: random, not 0.
+    pub session: u64,
+    /// Counts in the session, from 1.
+    pub number: u64,
+    pub echo: Echo,
+    /// What its kind gives it to mean, mostly a time.
+    pub word: u32,
+}
+
+impl Datagram {
+    /// The datagram of the kind and version `magic`.
+    pub fn encode(&self, magic: [u8; 5], key: &[u8; 32]) -> [u8; DATAGRAM_BYTES] {
+        let mut bytes = [0; DATAGRAM_BYTES];
+        let mut at = 0;
+        let mut put = |part: &[u8]| {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        };
+        put(&magic);
+        put(&self.head);
+        for word in [self.session, self.number, self.echo.session, self.echo.number] {
+            put(&word.to_le_bytes());
+        }
+        put(&self.word.to_le_bytes());
+        let tag = tag(key, &bytes[..BODY_BYTES]);
+        bytes[BODY_BYTES..].copy_from_slice(&tag);
+        bytes
+    }
+
+    /// What `bytes` say; `None` if nobody with the key made them, or for another
+    /// purpose.
+    pub fn decode(bytes: &[u8], magic: [u8; 5], key: &[u8; 32]) -> Option<Self> {
+        let bytes: &[u8; DATAGRAM_BYTES] = bytes.try_into().ok()?;
+        let (body, claimed) = bytes.split_at(BODY_BYTES);
+        // All bytes are compared, so that the time tells nothing.
+        let differ = tag(key, body).iter().zip(claimed).fold(0, |all, (a, b)| all | (a ^ b));
+        if differ != 0 || !body.starts_with(&magic) {
+            return None;
+        }
+        let word = |index: usize| {
+            let at = 8 + 8 * index;
+            body.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes)
+        };
+        Some(Self {
+            head: [body[5], body[6], body[7]],
+            session: word(0)?,
+            number: word(1)?,
+            echo: Echo { session: word(2)?, number: word(3)? },
+            word: u32::from_le_bytes(body.get(40..44)?.try_into().ok()?),
+        })
+    }
+}
+
+fn tag(key: &[u8; 32], body: &[u8]) -> [u8; TAG_BYTES] {
+    let mut mac = blake2::Blake2sMac::<U16>::new(key.into());
+    mac.update(body);
+    mac.finalize_fixed().into()
+}
