@@ -33,7 +33,14 @@ unsafe extern "C" {
 /// Start-up: every way to fork passes here, `daemon` too.
 pub fn note() {
     // SAFETY: libc keeps the address of a function that is never unloaded.
-    unsafe { __register_atfork(None, None, Some(born), core::ptr::null_mut()) };
+    unsafe { __register_atfork(Some(before), None, Some(born), core::ptr::null_mut()) };
+}
+
+/// In the parent, which may be gone before its child runs at all.
+extern "C" fn before() {
+    if mode() == Mode::Record {
+        header().forks.fetch_add(1, Relaxed);
+    }
 }
 
 /// In the child: nothing of it is logged, and nothing of it is asked of the log.
@@ -41,7 +48,6 @@ extern "C" fn born() {
     if mode() != Mode::Record {
         return;
     }
-    header().forks.fetch_add(1, Relaxed);
     processors::free_thread();
     state::set_mode(Mode::Pass);
     CHILD.store(true, Relaxed);

@@ -197,6 +197,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         "the primary has not answered yet",
         "start the other member's daemon",
     );
+    node.excuse_start();
     let drop = TapDrop::attach(&node.me.interface, &node.services(), &node.pin_dir())?;
     node.clear_earlier_life(Own::TapDrop)?;
     let tap = TapSocket::open(&node.me.interface, &node.tap_services(), BUFFER_DEFAULT_BYTES)?;
@@ -205,6 +206,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
     // What the edge said of an earlier pairing.
     node.other_alone = false;
     node.renew_watch();
+    node.excuse_start();
     let replica = node.start_server(mode::REPLAY)?;
     node.poll.add(&tap.fd(), TAP, Interest::Read)?;
     node.poll.add(&replica.wake(), WAKE, Interest::Rung)?;

@@ -47,6 +47,8 @@ pub const RESTART_BOTH: &str = "restart both members at a quiet moment to be pro
 /// How often the edge is asked while nobody is current.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_millis(10);
+/// Loading programs and starting a server take no longer on the slowest machine.
+const START_MAX: Duration = Duration::from_secs(10);
 /// Real-time priority of the daemon: it only ever runs for microseconds, and a
 /// late heartbeat looks like death.
 const PRIORITY: i32 = 10;
@@ -404,6 +406,12 @@ impl<'a> Node<'a> {
             return Ok((true, tokens));
         }
         Ok((false, tokens))
+    }
+
+    /// Before programs are loaded and servers started: a busy machine takes seconds
+    /// for it, and nobody is in step with a member that has not begun.
+    pub fn excuse_start(&self) {
+        self.pulse.excuse(START_MAX);
     }
 
     /// What the heartbeats' thread has heard, and that this loop turns.

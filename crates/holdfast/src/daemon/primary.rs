@@ -198,6 +198,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         "the backup has not connected yet",
         "start the other member's daemon",
     );
+    node.excuse_start();
     let gate = Gate::attach(&GateConfig {
         interface: node.me.interface.clone(),
         services: node.services(),
@@ -207,6 +208,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
     node.clear_earlier_life(Own::Gate)?;
     // Programs first, they take a while: the backup counts heartbeats from now on.
     let Some(peer) = wait_for_backup(node, &mut listener, PEER)? else { return Ok(End::Stopped) };
+    node.excuse_start();
     take_address(node)?;
     let server = node.start_server(mode::RECORD)?;
     node.poll.add(&gate.events_fd(), GATE, Interest::Read)?;

@@ -50,7 +50,7 @@ pub struct Pulse {
 struct Shared {
     /// When each peer was last heard; 0: never.
     heard: Vec<AtomicU64>,
-    /// When the loop last turned.
+    /// When the loop last turned, or until when it is excused.
     turned: AtomicU64,
     /// How often the thread woke more than half a period late, and its worst.
     late_count: AtomicU64,
@@ -140,6 +140,13 @@ impl Pulse {
     /// The loop has turned: it does not hang.
     pub fn turned(&self) {
         self.shared.turned.store(self.started.elapsed().as_nanos() as u64, Relaxed);
+    }
+
+    /// The loop is about to do what takes long: until it turns again, but for `at_most`,
+    /// it does not hang.
+    pub fn excuse(&self, at_most: Duration) {
+        let until = self.started.elapsed() + at_most;
+        self.shared.turned.store(until.as_nanos() as u64, Relaxed);
     }
 
     /// When the peer at `index` last gave a sign of life, in the loop's time.

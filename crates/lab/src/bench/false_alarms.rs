@@ -51,9 +51,12 @@ pub struct FalseAlarmArgs {
     /// What else the machine does.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "idle,busy")]
     pub beside: Vec<Beside>,
-    /// For how long a pair without a fault is watched, for each heartbeat and load.
+    /// For how long each pair without a fault is watched, for each heartbeat and load.
     #[arg(long, default_value_t = 5.0)]
     pub minutes: f64,
+    /// Pairs that are watched at once, side by side on this machine.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub pairs: u16,
     /// How many links are cut, for each heartbeat and load.
     #[arg(long, default_value_t = 5)]
     pub rounds: u64,
@@ -67,7 +70,7 @@ pub struct FalseAlarmArgs {
 pub struct Cell {
     heartbeat_ms: u64,
     beside: Beside,
-    /// How long pairs were watched.
+    /// How long pairs were watched, all together.
     minutes: f64,
     /// Takeovers of healthy primaries in that time.
     pub false_takeovers: u64,
@@ -147,7 +150,7 @@ fn measure(args: &FalseAlarmArgs, beside: Beside, heartbeat_ms: u64) -> Result<C
     let mut cell = Cell {
         heartbeat_ms,
         beside,
-        minutes: args.minutes,
+        minutes: args.minutes * f64::from(args.pairs),
         false_takeovers: 0,
         per_hour: 0.0,
         starts_failed: 0,
@@ -156,15 +159,18 @@ fn measure(args: &FalseAlarmArgs, beside: Beside, heartbeat_ms: u64) -> Result<C
         survived: 0,
         stall_ms: Stalls::default(),
     };
-    let mut left = Duration::try_from_secs_f64(args.minutes * 60.0).unwrap_or_default();
-    while !left.is_zero() {
-        let watched = on_a_pair(&options, |service| quiet(service, left, &mut cell));
-        match watched {
-            Ok(lasted) => left = left.saturating_sub(lasted),
-            Err(error) => note_failed_start(&mut cell, error)?,
-        }
+    let watched = std::thread::scope(|scope| {
+        let watch = || scope.spawn(|| watch_a_pair(&options, args.minutes));
+        let pairs: Vec<_> = (0..args.pairs).map(|_| watch()).collect();
+        pairs.into_iter().map(|pair| pair.join().expect("a watch never panics")).collect()
+    });
+    let watched: Result<Vec<Watched>> = watched;
+    for it in watched? {
+        cell.false_takeovers += it.false_takeovers;
+        cell.starts_failed += it.starts_failed;
+        cell.late_worst_ms = cell.late_worst_ms.max(it.late_worst_ms);
     }
-    cell.per_hour = cell.false_takeovers as f64 * 60.0 / args.minutes.max(f64::MIN_POSITIVE);
+    cell.per_hour = cell.false_takeovers as f64 * 60.0 / cell.minutes.max(f64::MIN_POSITIVE);
     let mut stalls = Vec::new();
     while cell.cuts < args.rounds {
         let seed = args.seed + cell.cuts;
@@ -174,7 +180,7 @@ fn measure(args: &FalseAlarmArgs, beside: Beside, heartbeat_ms: u64) -> Result<C
                 cell.survived += u64::from(survived);
                 stalls.push(stall_ns);
             }
-            Err(error) => note_failed_start(&mut cell, error)?,
+            Err(error) => note_failed_start(&mut cell.starts_failed, error)?,
         }
     }
     cell.stall_ms = Stalls::of_ns(&stalls);
@@ -188,16 +194,37 @@ fn on_a_pair<T>(
     with_service(Variant::Ours, Program::Redis, &Plan::default(), options, 0, work)
 }
 
-fn note_failed_start(cell: &mut Cell, error: anyhow::Error) -> Result<()> {
-    cell.starts_failed += 1;
-    if cell.starts_failed > STARTS_FAILED_MAX {
+fn note_failed_start(starts_failed: &mut u64, error: anyhow::Error) -> Result<()> {
+    *starts_failed += 1;
+    if *starts_failed > STARTS_FAILED_MAX {
         return Err(error);
     }
     Ok(())
 }
 
-/// Watches a pair without a fault until it is replaced, or the time is over.
-fn quiet(service: &mut Service<'_>, at_most: Duration, cell: &mut Cell) -> Result<Duration> {
+/// What happened to one pair, and to those that came in its place.
+#[derive(Default)]
+struct Watched {
+    false_takeovers: u64,
+    starts_failed: u64,
+    late_worst_ms: f64,
+}
+
+/// Watches a pair without a fault; one that is replaced makes room for the next.
+fn watch_a_pair(options: &GroupOptions, minutes: f64) -> Result<Watched> {
+    let mut watched = Watched::default();
+    let mut left = Duration::try_from_secs_f64(minutes * 60.0).unwrap_or_default();
+    while !left.is_zero() {
+        match on_a_pair(options, |service| quiet(service, left, &mut watched)) {
+            Ok(lasted) => left = left.saturating_sub(lasted),
+            Err(error) => note_failed_start(&mut watched.starts_failed, error)?,
+        }
+    }
+    Ok(watched)
+}
+
+/// Watches one pair until it is replaced, or the time is over.
+fn quiet(service: &mut Service<'_>, at_most: Duration, watched: &mut Watched) -> Result<Duration> {
     let group = service.group()?;
     let start = Instant::now();
     let epoch = |status: &serde_json::Value| status["epoch"].as_u64();
@@ -206,14 +233,14 @@ fn quiet(service: &mut Service<'_>, at_most: Duration, cell: &mut Cell) -> Resul
         std::thread::sleep(LOOK_EVERY.min(at_most.saturating_sub(start.elapsed())));
         let status = group.status(Role::Edge)?;
         if epoch(&status) != first {
-            cell.false_takeovers += 1;
+            watched.false_takeovers += 1;
             break;
         }
     }
     for role in [Role::Edge, Role::Primary, Role::Backup] {
         let status = group.status(role)?;
         let late_us = status["counters"]["pulse.late_worst_us"].as_f64().unwrap_or(0.0);
-        cell.late_worst_ms = cell.late_worst_ms.max(late_us / 1e3);
+        watched.late_worst_ms = watched.late_worst_ms.max(late_us / 1e3);
     }
     Ok(start.elapsed())
 }

@@ -128,6 +128,11 @@ impl Loop {
             }
             (None, None) => (Role::Primary, "; the backup takes over".to_owned(), END_REMEDY),
         };
+        self.say_ended(node, role, &then, remedy);
+    }
+
+    /// The server has ended, and `then`.
+    fn say_ended(&mut self, node: &mut Node<'_>, role: Role, then: &str, remedy: &str) {
         if self.server.is_in_background() {
             let reason =
                 format!("the server has gone into the background: its process has ended{then}");
@@ -236,7 +241,7 @@ impl Loop {
                 let _ = node.poll.remove(&self.server.pidfd());
                 let _ = node.poll.remove(&self.server.control());
                 let role = node.status.role;
-                node.set_state(role, State::Ended, "the server's process has ended", END_REMEDY);
+                self.say_ended(node, role, "", END_REMEDY);
             }
             if stop {
                 self.server.kill();
