@@ -46,6 +46,10 @@ pub struct PromotionArgs {
     /// How many takeovers for each number.
     #[arg(long, default_value_t = 3)]
     pub runs: u64,
+    /// `ulimit -n` of the daemons, instead of this process' own: 1024 is what shells
+    /// and services usually get.
+    #[arg(long, value_name = "SOFT")]
+    pub open_files: Option<u64>,
     /// Use IPv6.
     #[arg(long)]
     pub ipv6: bool,
@@ -128,7 +132,8 @@ fn load(args: &PromotionArgs, connections: usize, seed: u64, fault: Fault) -> Re
 }
 
 fn one(args: &PromotionArgs, connections: usize, seed: u64) -> Result<Measured> {
-    let (plan, options) = (Plan::default(), GroupOptions::default());
+    let plan = Plan::default();
+    let options = GroupOptions { open_files_soft: args.open_files, ..GroupOptions::default() };
     with_service(Variant::Ours, Program::Redis, &plan, &options, 0, |service| {
         let testbed = service.testbed;
         let group = service.group()?;

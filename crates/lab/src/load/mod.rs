@@ -14,6 +14,7 @@ pub(crate) use talk::{http_file, http_salt};
 
 use crate::testbed::Host;
 use anyhow::{Context as _, Result, ensure};
+use holdfast_linux::limits::raise_open_files;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::num::NonZeroU64;
@@ -312,6 +313,9 @@ pub(crate) fn run_here(spec: &str) -> Result<()> {
     // The moment of a fault must not be rounded to the next reply.
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
     let spec: Spec = serde_json::from_str(spec).context("this is not a load")?;
+    let connections: usize = spec.groups.iter().map(|group| group.connections).sum();
+    // What the load needs besides connections.
+    raise_open_files(connections as u64 + 64).context("the limit of open files")?;
     let report = engine::Engine::new(&spec)?.run()?;
     println!("{}", serde_json::to_string(&report)?);
     Ok(())
