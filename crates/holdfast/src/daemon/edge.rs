@@ -141,14 +141,15 @@ pub fn run(config: &Config) -> Result<()> {
     let signals = Signals::block()?;
     // First of all: two daemons of one role must never touch the same maps.
     let mut admin = AdminSocket::bind(&config.admin_socket(Role::Edge)).context("admin socket")?;
-    let mut daemon = EdgeDaemon::start(config)?;
-    daemon.poll.add(&admin, ADMIN, Interest::Read)?;
-    daemon.poll.add(&signals, SIGNALS, Interest::Read)?;
+    // Before the programs are loaded: until they are, nobody can take over.
     if config.group.realtime
         && let Err(error) = process::set_realtime(PRIORITY)
     {
         tracing::warn!("no real-time priority: {error}; takeovers take longer under load");
     }
+    let mut daemon = EdgeDaemon::start(config)?;
+    daemon.poll.add(&admin, ADMIN, Interest::Read)?;
+    daemon.poll.add(&signals, SIGNALS, Interest::Read)?;
     daemon.run(&mut admin, &signals)
 }
 

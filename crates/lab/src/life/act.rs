@@ -51,6 +51,8 @@ pub enum Deed {
     Glitch,
     /// A daemon stands still for less than a heartbeat.
     Pause(Role),
+    /// A daemon can open nothing more for a moment.
+    Scarce(Role),
     /// SIGHUP to a daemon.
     Hup(Role),
     /// The member that was lost is started again; nobody may join yet.
@@ -90,6 +92,7 @@ impl Truth {
             (1, Deed::RebootEdge),
             (3, Deed::Glitch),
             (2, Deed::Pause(host)),
+            (2, Deed::Scarce(host)),
             (2, Deed::Hup(host)),
         ];
         let solo = [

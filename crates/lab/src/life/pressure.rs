@@ -1,4 +1,5 @@
-//! What else a machine is busy with: other programs on its cores, a full disk.
+//! What else a machine is busy with: other programs on its cores, a full disk, no
+//! descriptors left.
 
 use crate::testbed::{Role, Testbed};
 use anyhow::{Context as _, Result};
@@ -77,5 +78,40 @@ impl FullDisk {
 impl Drop for FullDisk {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// A process that can open nothing more until this is dropped.
+pub struct Scarce {
+    pid: u32,
+    soft: u64,
+}
+
+impl Scarce {
+    /// Leaves it what it has open.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn start(pid: u32) -> Result<Self> {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).context("a daemon is gone")?.count();
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits"))?;
+        let line = limits.lines().find(|line| line.starts_with("Max open files"));
+        let soft = line.and_then(|line| line.split_whitespace().nth(3)?.parse().ok());
+        let it = Self { pid, soft: soft.context("no limit of open files")? };
+        it.set(open as u64)?;
+        Ok(it)
+    }
+
+    fn set(&self, soft: u64) -> Result<()> {
+        let limit = format!("--nofile={soft}:");
+        let done = Command::new("prlimit").args(["--pid", &self.pid.to_string(), &limit]).status();
+        anyhow::ensure!(done?.success(), "prlimit failed");
+        Ok(())
+    }
+}
+
+impl Drop for Scarce {
+    fn drop(&mut self) {
+        let _ = self.set(self.soft);
     }
 }

@@ -4,7 +4,7 @@ use super::act::{Deed, Truth, other};
 use super::hostile::{self, Hostile};
 use super::judge;
 use super::leaks::{self, Leaks};
-use super::pressure::{Busy, FullDisk};
+use super::pressure::{Busy, FullDisk, Scarce};
 use super::{LifeArgs, StepReport};
 use crate::load::{Group as LoadGroup, Report, Run, Spec, Workload};
 use crate::testbed::ours::{Group, GroupOptions};
@@ -79,9 +79,14 @@ impl<'a> Life<'a> {
         let mut rng = Rng::new(seed, 1);
         // Most of what can be asked of a server can be asked of redis. memcached, whose
         // threads race, has to be asked for.
-        let programs =
-            [Program::Redis, Program::Redis, Program::Redis, Program::Nginx, Program::Lighttpd];
-        let drawn = rng.pick(&programs);
+        let drawn = rng.pick(&[
+            Program::Redis,
+            Program::Redis,
+            Program::Redis,
+            Program::Nginx,
+            Program::Lighttpd,
+            Program::Mosquitto,
+        ]);
         let program = args.server.unwrap_or(drawn);
         let largest = DOCUMENT_BYTES[1];
         let recipe = Recipe::prepare(program, testbed.host(Role::Primary), largest)?;
@@ -230,6 +235,10 @@ impl<'a> Life<'a> {
             Deed::StopEdge => self.restart_edge(Signal::TERM, false)?,
             Deed::RebootEdge => self.restart_edge(Signal::KILL, true)?,
             Deed::Pause(role) => self.pause(role)?,
+            Deed::Scarce(role) => {
+                let _scarce = Scarce::start(self.group.daemon_pid(role)?)?;
+                std::thread::sleep(self.some_ms(DEED_MS));
+            }
             Deed::Hup(role) if self.group.has_daemon(role) => {
                 self.group.signal_daemon(role, Signal::HUP)?;
             }
