@@ -16,6 +16,7 @@ pub mod recover;
 pub mod regulate;
 pub mod said;
 pub mod spread;
+mod survivor;
 pub mod takeover;
 mod trace;
 pub mod transit;

@@ -16,7 +16,7 @@ use holdfast_linux::process;
 use serde::Serialize;
 use std::fmt;
 use std::net::IpAddr;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// A server that was killed is gone by then, ms; only a disk that does not answer
@@ -246,6 +246,43 @@ pub fn note_server(run_dir: &Path, name: &str, pid: u32) -> Result<()> {
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// The word behind the number of a server that no daemon's death ends any more.
+const LOOSE: &str = "loose";
+
+/// Notes that the server speaks alone and outlives its daemon: the next one leaves
+/// it alone, too.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn note_loose(run_dir: &Path, name: &str) -> Result<()> {
+    let path = server_file(run_dir, name);
+    let append = || {
+        use std::io::Write as _;
+        let mut file = std::fs::File::options().append(true).open(&path)?;
+        writeln!(file, "{LOOSE}")
+    };
+    append().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// A server that spoke alone when its daemon died, and still runs.
+#[must_use]
+pub fn survivor(run_dir: &Path, name: &str) -> Option<OwnedFd> {
+    let text = std::fs::read_to_string(server_file(run_dir, name)).ok()?;
+    let pid = noted(&text).filter(|_| text.lines().any(|line| line == LOOSE))?;
+    let process = process::pidfd_open(pid).ok()?;
+    // Opened first: the number cannot be given anew meanwhile.
+    let lives = noted(&text).is_some() && !process::poll_in(process.as_fd(), 0).ok()?;
+    lives.then_some(process)
+}
+
+/// The process that a server file names, if it is still the same one.
+fn noted(text: &str) -> Option<u32> {
+    let mut words = text.split_whitespace().map(str::parse::<u64>);
+    let (pid, started) = (words.next()?.ok()?, words.next()?.ok()?);
+    let pid = u32::try_from(pid).ok()?;
+    process::started(pid).is_ok_and(|found| found == started).then_some(pid)
+}
+
 /// The server is gone.
 pub fn forget_server(run_dir: &Path, name: &str) {
     let _absent = std::fs::remove_file(server_file(run_dir, name));
@@ -258,13 +295,8 @@ pub fn forget_server(run_dir: &Path, name: &str) {
 pub fn orphan(run_dir: &Path, name: &str) -> Result<Vec<Removed>> {
     let path = server_file(run_dir, name);
     let Ok(text) = std::fs::read_to_string(&path) else { return Ok(Vec::new()) };
-    let mut words = text.split_whitespace().map(str::parse::<u64>);
-    let noted = (words.next().and_then(Result::ok), words.next().and_then(Result::ok));
     let mut removed = Vec::new();
-    if let (Some(pid), Some(started)) = noted
-        && let Ok(pid) = u32::try_from(pid)
-        && process::started(pid).is_ok_and(|found| found == started)
-    {
+    if let Some(pid) = noted(&text) {
         for pid in process::family(pid) {
             kill(pid).with_context(|| format!("the server {pid} of an earlier life lives on"))?;
             removed.push(Removed { kind: Kind::Process, what: pid.to_string() });
@@ -294,6 +326,24 @@ mod tests {
         let path = std::env::temp_dir().join(format!("holdfast-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         path
+    }
+
+    #[test]
+    fn only_who_spoke_alone_is_a_survivor() {
+        let folder = folder("survivor");
+        assert!(survivor(&folder, "a").is_none());
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        note_server(&folder, "a", child.id()).unwrap();
+        assert!(survivor(&folder, "a").is_none(), "it may have been protected");
+        note_loose(&folder, "a").unwrap();
+        assert!(survivor(&folder, "a").is_some());
+        assert_eq!(orphan(&folder, "a").unwrap().len(), 1);
+        child.wait().unwrap();
+        assert!(survivor(&folder, "a").is_none());
+        std::fs::write(server_file(&folder, "a"), format!("{} 1\nloose\n", std::process::id()))
+            .unwrap();
+        assert!(survivor(&folder, "a").is_none(), "another process of that number");
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

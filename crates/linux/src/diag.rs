@@ -157,6 +157,18 @@ impl DiagSocket {
         Ok(destroyed)
     }
 
+    /// How many connections [`Self::destroy_own`] would end.
+    ///
+    /// # Errors
+    /// [`DiagError::Ask`].
+    pub fn count_own(&mut self, addresses: &[[u8; 16]], ports: &[u16]) -> Result<usize, DiagError> {
+        let mut count = 0;
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            count += self.list(family as u8, addresses, ports).map_err(DiagError::Ask)?.len();
+        }
+        Ok(count)
+    }
+
     /// The `inet_diag_sockid` of each connection.
     fn list(
         &mut self,

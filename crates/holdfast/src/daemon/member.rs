@@ -6,7 +6,7 @@ mod words;
 use super::edge_link::{EdgeLink, LinkEvent};
 use super::pulse::{self, Pulse};
 use super::said::Said;
-use super::{backup, primary};
+use super::{backup, primary, survivor};
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
 use crate::config::{Config, Member, admin_socket, pin_dir};
@@ -125,6 +125,11 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
         let Some((epoch, current)) = node.ask_edge()? else { return Ok(()) };
         node.status.epoch = epoch;
         node.events.add("epoch", format!("{epoch}, current member {current}"));
+        // It has told its clients more than any other could.
+        if current && let Some(server) = leavings::survivor(&config.group.run_dir, &member.name) {
+            let end = survivor::run(&mut node, &server)?;
+            return node.leave(end);
+        }
         let orphan = leavings::orphan(&config.group.run_dir, &member.name)?;
         node.note_removed(&orphan);
         let end = if current { primary::run(&mut node)? } else { backup::run(&mut node)? };

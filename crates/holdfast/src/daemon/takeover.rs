@@ -6,10 +6,9 @@ mod sockets;
 
 use super::backup::{Follower, PIDFD, TAP, in_step, segment};
 use super::member::{End, Node, RESTART_BOTH, mapped};
-use super::pairing::{no_rejoin, turn_away};
+use super::survivor::Survivor;
 use crate::channel::Listener;
 use crate::status::{Phases, Role, State, Takeover, rfc3339};
-use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::{listener, process};
 use holdfast_replica::Nanos;
 use holdfast_replica::promotion::{Probe, Promotion};
@@ -24,8 +23,6 @@ use std::time::{Duration, Instant, SystemTime};
 const PARK_MAX: Duration = Duration::from_secs(5);
 /// An edge that has not answered by then leaves this member silent; it asks again.
 const ASK_EVERY: Duration = Duration::from_millis(50);
-/// How often a member that comes back is looked for.
-const ANSWER_EVERY: Duration = Duration::from_millis(20);
 /// How long after going live clients' ACKs still drive what was in flight.
 const NUDGE_FOR: Duration = Duration::from_secs(20);
 /// Real-time priority of the replica during a takeover, below the daemon's own.
@@ -380,10 +377,8 @@ fn serve(f: &mut Follower, node: &mut Node<'_>, mender: &mut Mender) -> anyhow::
     let _ = node.poll.remove(&f.replica.wake());
     // Only to tell a member that comes back how things are.
     let mut listener = Listener::bind(node.me.address, node.pair_identity()).ok();
-    let mut answer_at = Instant::now();
-    let mut diag = DiagSocket::open().ok();
+    let mut beside = Survivor::new(Instant::now());
     let mut watching = mender.has_nudges();
-    let mut is_loose = false;
     if !watching {
         let _ = node.poll.remove(&f.tap.fd());
     }
@@ -394,21 +389,8 @@ fn serve(f: &mut Follower, node: &mut Node<'_>, mender: &mut Mender) -> anyhow::
             f.replica.kill();
             return Ok(End::Stopped);
         }
-        if node.edge_due(tokens) {
-            node.turn_edge(|_| {});
-            if let Some(diag) = &mut diag {
-                node.tell_vanished_by(diag);
-            }
-        }
-        // No death of ours touches a server that speaks alone (decision 20).
-        is_loose = is_loose || f.replica.let_loose();
-        // Not with every packet of the tap.
-        let now = Instant::now();
-        if let Some(listener) = listener.as_mut().filter(|_| now >= answer_at) {
-            answer_at = now + ANSWER_EVERY;
-            let reason = no_rejoin(node);
-            turn_away(node, listener, &reason);
-        }
+        beside.let_loose(node, &mut f.replica);
+        beside.turn(node, tokens, listener.as_mut());
         if let Some(newer) = node.replaced_by() {
             f.replica.kill();
             node.set_replaced(&newer);

@@ -4,7 +4,7 @@
 use super::{ASK_EVERY, CONTROL, Loop, PIDFD};
 use crate::daemon::advice;
 use crate::daemon::member::{End, Heard, Node, RESTART_BOTH, Tokens};
-use crate::daemon::pairing::{no_rejoin, turn_away};
+use crate::daemon::survivor::Survivor;
 use crate::status::{Role, State};
 use holdfast_linux::bpf::Gate;
 use holdfast_linux::process;
@@ -226,17 +226,11 @@ impl Loop {
     fn idle(&mut self, node: &mut Node<'_>) -> anyhow::Result<End> {
         let _ = node.poll.remove(&self.peer);
         self.stop_watching(node);
-        let mut is_loose = false;
+        let mut beside = Survivor::new(Instant::now());
         loop {
-            // No death of ours touches a server that speaks alone (decision 20).
-            is_loose = is_loose || self.server.let_loose();
+            beside.let_loose(node, &mut self.server);
             let (stop, tokens) = node.wait(Some(Instant::now() + Duration::from_millis(200)))?;
-            let reason = no_rejoin(node);
-            turn_away(node, &mut self.listener, &reason);
-            if node.edge_due(tokens) {
-                node.turn_edge(|_| {});
-                node.tell_vanished_by(&mut self.diag);
-            }
+            beside.turn(node, tokens, Some(&mut self.listener));
             if tokens.has(PIDFD) || tokens.has(CONTROL) {
                 let _ = node.poll.remove(&self.server.pidfd());
                 let _ = node.poll.remove(&self.server.control());
