@@ -25,7 +25,7 @@ pub(super) fn run(args: &CaptureArgs) -> Result<u8, Failure> {
     let mut captures = Captures::open(&file.pin_dir(&role)).map_err(anyhow::Error::from)?;
     if captures.is_empty() {
         return Err(Failure::unreachable(format!(
-            "no programs of `{role}` are loaded on this host\n  remedy: start its daemon: holdfast run --config FILE"
+            "there is nothing to capture on the host of `{role}`: the programs of an edge can be watched, those of a member cannot\n  remedy: capture on the edge, whose daemon must have been started"
         )));
     }
     let mut pcap = Pcap::new(output(&args.output)?)?;

@@ -106,6 +106,10 @@ pub(super) fn ask(path: &Path, request: Request) -> Result<Value, Failure> {
             "{}: {error}\n  remedy: ask as root: the socket belongs to the daemon's user",
             path.display()
         )),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => Failure::unreachable(format!(
+            "the daemon at {} does not answer yet\n  remedy: ask again: it may be loading its programs, which takes seconds on a busy machine",
+            path.display()
+        )),
         _ => Failure::unreachable(format!(
             "no daemon answers at {}: {error}\n  remedy: start it with: holdfast run --config FILE",
             path.display()

@@ -108,9 +108,12 @@ fn check(findings: &mut Findings, raw: RawConfig) -> Config {
     let folder = findings.path.parent().unwrap_or(Path::new("")).to_owned();
     let key_file_at = Position::of(findings.text, raw.group.key_file.span().start);
     let members = check_members(findings, raw.member);
+    let edge = check_edge(findings, raw.edge, &members, raw.group.name.get_ref(), &folder);
+    let mut hosts: Vec<(IpAddr, &str)> = vec![(edge.listen.ip(), "the edge")];
+    hosts.extend(members.iter().map(|it| (it.address.ip(), it.name.as_str())));
     Config {
-        edge: check_edge(findings, raw.edge, &members, raw.group.name.get_ref(), &folder),
-        group: check_group(findings, raw.group, &folder),
+        group: check_group(findings, raw.group, &hosts, &folder),
+        edge,
         server: check_server(findings, raw.server, &folder),
         recover: check_recover(
             findings,
@@ -123,7 +126,13 @@ fn check(findings: &mut Findings, raw: RawConfig) -> Config {
     }
 }
 
-fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> Group {
+/// `hosts` are the addresses that somebody has already.
+fn check_group(
+    findings: &mut Findings,
+    raw: RawGroup,
+    hosts: &[(IpAddr, &str)],
+    folder: &Path,
+) -> Group {
     check_kind(findings, raw.kind.as_ref(), "replicated");
     check_name(findings, &raw.name);
     let mut services: Vec<SocketAddr> = Vec::new();
@@ -136,6 +145,7 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> Group {
                 "remove one of the two",
             );
         }
+        check_service(findings, spanned, address.ip(), hosts);
         services.push(address);
     }
     if raw.services.get_ref().is_empty() || services.len() > SERVICES_MAX {
@@ -179,6 +189,25 @@ pub(super) fn check_heartbeat(
 /// `run_dir`, relative to the file's folder.
 pub(super) fn run_dir(written: Option<PathBuf>, folder: &Path, group: &str) -> PathBuf {
     written.map_or_else(|| Path::new("/run/holdfast").join(group), |dir| folder.join(dir))
+}
+
+/// A service address belongs to no host: whoever is current has it.
+fn check_service(
+    findings: &mut Findings,
+    spanned: &Spanned<String>,
+    ip: IpAddr,
+    hosts: &[(IpAddr, &str)],
+) {
+    let owner = hosts.iter().find(|(taken, _)| *taken == ip).map(|(_, name)| *name);
+    let owner = owner.or(ip.is_loopback().then_some("every host itself"));
+    if let Some(owner) = owner {
+        findings.add(
+            spanned.span(),
+            format!("{ip} is the address of {owner}"),
+            "give the service an address of its own, which no host has: members take it over \
+             from each other",
+        );
+    }
 }
 
 /// Interfaces on one side of an edge; `which` ends the remedy.
@@ -231,7 +260,19 @@ fn check_edge(
     folder: &Path,
 ) -> Edge {
     let listen = check_address(findings, &raw.listen);
+    let client_spans: Vec<_> = raw.clients.get_ref().iter().map(Spanned::span).collect();
     let clients = check_interfaces(findings, "clients", raw.clients, THROUGH_CLIENTS);
+    for (name, spanned) in clients.iter().zip(client_spans) {
+        let member = members.iter().find(|it| it.edge_port == *name);
+        if name == "lo" || member.is_some() {
+            let whose = member.map_or("itself", |it| it.name.as_str());
+            findings.add(
+                spanned,
+                format!("clients do not come through {name}: it leads to {whose}"),
+                format!("name the interfaces {THROUGH_CLIENTS}"),
+            );
+        }
+    }
     if let Some(l3) = &raw.l3 {
         check_interface(findings, l3);
     }

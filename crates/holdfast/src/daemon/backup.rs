@@ -305,7 +305,7 @@ impl Follower {
             let (stop, tokens) = node.wait(Some(deadline))?;
             self.peer_ready = tokens.has(PEER) || self.link.deadline().is_some_and(|at| at <= now);
             if stop {
-                self.replica.kill();
+                self.part(node, State::Ended, "it was stopped");
                 return Ok(End::Stopped);
             }
             if node.edge_due(tokens) && node.turn_edge(|_| {}) {
@@ -322,6 +322,16 @@ impl Follower {
                 return self.give_up(node, State::Ended, "the replica's process has ended");
             }
         }
+    }
+
+    /// Leaves the pair. Edge and primary hear it before the replica is gone, which
+    /// may take seconds to die: the service waits for them, not for that.
+    fn part(&mut self, node: &mut Node<'_>, state: State, reason: &str) {
+        in_step(node, false);
+        self.link.send(&Message::GaveUp { state: &state.to_string(), reason: clip(reason) });
+        self.link.flush(Instant::now(), &node.poll);
+        self.link.close(Instant::now());
+        self.replica.kill();
     }
 
     /// Confirms nothing any more; what is still under way is drained.
@@ -540,12 +550,8 @@ impl Follower {
         state: State,
         reason: &str,
     ) -> anyhow::Result<End> {
-        in_step(node, false);
         (node.other_says, node.signs_by_tap) = (None, false);
-        self.replica.kill();
-        self.link.send(&Message::GaveUp { state: &state.to_string(), reason: clip(reason) });
-        self.link.flush(Instant::now(), &node.poll);
-        self.link.close(Instant::now());
+        self.part(node, state, reason);
         node.set_state(Role::Backup, state, reason, &advice::after_giving_up(state, reason));
         let _ = node.poll.remove(&self.tap.fd());
         let _ = node.poll.remove(&self.replica.wake());

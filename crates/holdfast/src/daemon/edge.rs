@@ -413,7 +413,8 @@ impl<'a> EdgeDaemon<'a> {
             if self.links.watch(index, at) {
                 self.reach(index, false, now);
             }
-            if !was_suspected && self.links.is_suspected(index) && self.is_current(index) {
+            let is_news = !was_suspected && self.machine.answers(self.links.name(index));
+            if is_news && self.links.is_suspected(index) && self.is_current(index) {
                 self.events.add("suspect", self.links.name(index).to_owned());
             }
             self.cache_if_suspected(index, now);
@@ -458,9 +459,31 @@ impl<'a> EdgeDaemon<'a> {
 
     /// Whether this host forwards, and its frames reach the members.
     fn look(&mut self, now: Instant) {
-        self.host.look(self.config, now);
+        if self.host.is_due(now) {
+            self.mend();
+            self.host.look(self.config, now);
+        }
         for index in 0..self.links.count() {
             self.ways.turn(index, self.links.is_connected(index), now);
+        }
+    }
+
+    /// Programs that somebody has removed, perhaps with their interface, go back.
+    fn mend(&mut self) {
+        match self.bpf.mend(&edge_config(self.config)) {
+            Ok(missing) if missing.is_empty() => self.host.torn = None,
+            Ok(missing) => {
+                for one in missing {
+                    self.events.add("mended", format!("tc filter {one} had been removed"));
+                }
+                self.update_taps();
+                for index in 0..self.links.count() {
+                    if let Ok(hop) = self.bpf.hop(index) {
+                        self.ways.moved(index, hop);
+                    }
+                }
+            }
+            Err(error) => self.host.torn = Some(format!("a program is gone: {error}")),
         }
     }
 
@@ -468,7 +491,8 @@ impl<'a> EdgeDaemon<'a> {
     fn say(&mut self, now: Instant) {
         let own = self.own();
         if self.repetition.is_news(&own) {
-            self.events.add("edge", own.to_string());
+            let words = if own.is_fine() { "in order".to_owned() } else { own.to_string() };
+            self.events.add_at(own.state.level(), "own part", words);
         }
         if !self.repetition.is_due(&own, now) {
             return;

@@ -19,6 +19,7 @@ use crate::world;
 use anyhow::Context as _;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Watch;
+use holdfast_linux::bpf::{Gate, TapDrop};
 use holdfast_linux::diag::{DiagSocket, TcpState};
 use holdfast_linux::process;
 use holdfast_linux::shm::Settings;
@@ -47,6 +48,8 @@ pub const RESTART_BOTH: &str = "restart both members at a quiet moment to be pro
 /// How often the edge is asked while nobody is current.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_millis(10);
+/// How often programs are looked for.
+const MEND_EVERY: Duration = Duration::from_millis(500);
 /// Loading programs and starting a server take no longer on the slowest machine.
 const START_MAX: Duration = Duration::from_secs(10);
 /// Real-time priority of the daemon: it only ever runs for microseconds, and a
@@ -93,6 +96,9 @@ pub struct Node<'a> {
     say_at: Instant,
     /// When the edge was last there.
     edge_at: Instant,
+    mend_at: Instant,
+    /// A program that was removed and cannot be put back.
+    pub torn: Option<String>,
     started: Instant,
 }
 
@@ -179,6 +185,8 @@ impl<'a> Node<'a> {
             distrust: None,
             say_at: now,
             edge_at: now,
+            mend_at: now,
+            torn: None,
             started: now,
         };
         node.poll.add(&node.admin, ADMIN, Interest::Read)?;
@@ -248,6 +256,30 @@ impl<'a> Node<'a> {
         let removed = leavings::remove_earlier_life(self.config, self.me, own)?;
         self.note_removed(&removed);
         Ok(())
+    }
+
+    /// Now and then: puts the role's programs back if somebody has removed them.
+    /// Without them nothing is held back, or the kernel answers for another member.
+    pub fn mend(&mut self, own: Own) {
+        let now = Instant::now();
+        if now < self.mend_at {
+            return;
+        }
+        self.mend_at = now + MEND_EVERY;
+        let (interface, pins) = (&self.me.interface, self.pin_dir());
+        let mended = match own {
+            Own::Gate => Gate::mend(interface, &pins),
+            Own::TapDrop => TapDrop::mend(interface, &pins),
+        };
+        match mended {
+            Ok(missing) => {
+                self.torn = None;
+                for one in missing {
+                    self.events.add("mended", format!("tc filter {one} had been removed"));
+                }
+            }
+            Err(error) => self.torn = Some(format!("a program is gone: {error}")),
+        }
     }
 
     /// The orderly end: a plain server may use the service address here from now on.
@@ -376,6 +408,7 @@ impl<'a> Node<'a> {
     pub fn set_replaced(&mut self, newer: &Heard) {
         let reason = format!("{} is current in epoch {}", newer.current, newer.epoch);
         self.set_state(Role::None, State::Fenced, &reason, RESTART_BOTH);
+        (self.status.connections, self.other_says) = (0, None);
     }
 
     /// Whether the link to the edge wants a turn.

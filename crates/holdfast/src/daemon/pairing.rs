@@ -165,6 +165,9 @@ pub fn reach_primary(
             LinkEvent::Failed(error) => {
                 let distrust = error.distrust(&node.other.name);
                 node.doubt(distrust);
+                // Whatever it said when it last answered.
+                let remedy = "start the other member's daemon, or look at the way to it";
+                node.set_state(Role::Backup, State::Waiting, "the primary does not answer", remedy);
             }
             LinkEvent::Opened => node.doubt(None),
             _ => {}

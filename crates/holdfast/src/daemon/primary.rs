@@ -540,6 +540,11 @@ impl Loop {
 
     /// What this member is by itself.
     fn judge(&mut self, node: &mut Node<'_>) {
+        node.mend(Own::Gate);
+        if let Some(reason) = node.torn.clone() {
+            let remedy = "look at the interface of this member, and start it again";
+            return node.set_state(Role::Primary, State::Unprotected, &reason, remedy);
+        }
         let (services, pid) = (&node.config.group.services, self.server.pid());
         let missing = if self.unattached.is_some() {
             Some("the server has not started yet")

@@ -91,6 +91,9 @@ pub fn run(node: &mut Node<'_>, server: &OwnedFd) -> anyhow::Result<End> {
         beside.turn(node, tokens, listener.as_mut());
         if tokens.has(PIDFD) {
             let _ = node.poll.remove(server);
+        }
+        // One that was replaced was ended by this daemon.
+        if tokens.has(PIDFD) && node.own().state != State::Fenced {
             let remedy = "look at the server's log, and start the group again";
             node.set_state(Role::Primary, State::Ended, "the server's process has ended", remedy);
         }

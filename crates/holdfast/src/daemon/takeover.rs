@@ -413,6 +413,10 @@ fn serve(f: &mut Follower, node: &mut Node<'_>, mender: &mut Mender) -> anyhow::
         }
         if tokens.has(PIDFD) {
             let _ = node.poll.remove(&f.replica.pidfd());
+        }
+        // One that was replaced was ended by this daemon.
+        if tokens.has(PIDFD) && node.own().state != State::Fenced {
+            node.status.connections = 0;
             node.set_state(
                 Role::Primary,
                 State::Ended,

@@ -42,6 +42,7 @@ mod nonsense_in_the_config_is_explained;
 mod one_client_ends_nobodys_takeover;
 mod packets_can_be_watched;
 mod redis_survives_the_death_of_daemon_and_server;
+mod removed_programs_come_back;
 mod signals_reach_the_server;
 mod spread_world;
 mod status_counts_the_lag;

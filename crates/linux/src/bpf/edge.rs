@@ -128,6 +128,29 @@ impl Edge {
         Ok(edge)
     }
 
+    /// Puts back programs that somebody has removed, alone or with their interface
+    /// (as a virtual machine's that boots); returns what was missing. A member whose
+    /// interface is another one now has no tap until it is set again.
+    ///
+    /// # Errors
+    /// [`BpfError::Attach`], [`BpfError::Map`].
+    pub fn mend(&mut self, config: &EdgeConfig) -> Result<Vec<Detached>, BpfError> {
+        let ports = config.members.iter().map(|it| ("edge_member", &it.interface));
+        let clients = config.client_interfaces.iter().map(|it| ("edge_client", it));
+        let mut missing = Vec::new();
+        let mut failed = None;
+        for (program, interface) in ports.chain(clients) {
+            match OBJECT.mend(&config.pin_dir, &[(program, interface, Ingress)]) {
+                Ok(mended) => missing.extend(mended),
+                Err(error) => failed = Some(error),
+            }
+        }
+        if !missing.is_empty() {
+            self.write_members(config)?;
+        }
+        failed.map_or(Ok(missing), Err)
+    }
+
     /// Lets `member`, and no other, speak for the services from now on; `None`
     /// closes the edge. One map update, in force when this returns.
     ///

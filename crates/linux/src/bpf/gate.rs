@@ -176,6 +176,15 @@ impl Gate {
         self.dead.set(0, u32::from(dead), 0).map_err(BpfError::map("gate_dead"))
     }
 
+    /// Puts back what somebody has removed from the interface; returns what that was.
+    ///
+    /// # Errors
+    /// [`BpfError::Attach`].
+    pub fn mend(interface: &str, pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
+        let places = [("gate_ingress", interface, Ingress), ("gate_egress", interface, Egress)];
+        OBJECT.mend(pin_dir, &places)
+    }
+
     /// What the gate has counted since it was attached.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {

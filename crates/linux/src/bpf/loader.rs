@@ -107,22 +107,60 @@ impl Object {
     /// Removes this object's filter, if there is one; what somebody else has put
     /// into its place stays.
     fn detach(&self, interface: &str, direction: TcAttachType) -> Option<Detached> {
-        let filters = qdisc::filters(net::ifindex(interface).ok()?, direction).ok()?;
-        let own = |f: &&qdisc::Filter| f.priority == self.priority && f.name.starts_with(self.name);
-        let program = filters.iter().find(own)?.name.clone();
+        let program = self.filter(interface, direction)?;
         let link = SchedClassifierLink::attached(interface, direction, self.priority, HANDLE, None);
         link.ok()?.detach().ok()?;
-        let way = if matches!(direction, TcAttachType::Egress) { "egress" } else { "ingress" };
-        Some(Detached { program, interface: interface.to_owned(), direction: way })
+        Some(Detached::new(program, interface, direction))
+    }
+
+    /// The name of this object's program at an interface.
+    fn filter(&self, interface: &str, direction: TcAttachType) -> Option<String> {
+        let filters = qdisc::filters(net::ifindex(interface).ok()?, direction).ok()?;
+        let own = |f: &qdisc::Filter| f.priority == self.priority && f.name.starts_with(self.name);
+        filters.into_iter().find(own).map(|filter| filter.name)
+    }
+
+    /// Attaches pinned programs again whose filters somebody has removed, alone or
+    /// with their interface. Returns those that were missing.
+    pub(crate) fn mend(
+        &self,
+        pin_dir: &Path,
+        places: &[(&'static str, &str, TcAttachType)],
+    ) -> Result<Vec<Detached>, BpfError> {
+        let mut missing = Vec::new();
+        for &(program, interface, direction) in places {
+            if self.filter(interface, direction).is_some() {
+                continue;
+            }
+            net::ifindex(interface)?;
+            qdisc::ensure(interface, pin_dir);
+            let failed = |source| BpfError::Attach {
+                program,
+                interface: interface.into(),
+                source: Box::new(source),
+            };
+            SchedClassifier::from_pin(self.directory(pin_dir).join(program))
+                .and_then(|mut found| attach_one(&mut found, interface, direction, self.priority))
+                .map_err(failed)?;
+            missing.push(Detached::new(program.to_owned(), interface, direction));
+        }
+        Ok(missing)
     }
 }
 
-/// A tc filter that was removed.
+/// A tc filter that was removed, by us or by others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Detached {
     pub program: String,
     pub interface: String,
     pub direction: &'static str,
+}
+
+impl Detached {
+    fn new(program: String, interface: &str, direction: TcAttachType) -> Self {
+        let way = if matches!(direction, TcAttachType::Egress) { "egress" } else { "ingress" };
+        Self { program, interface: interface.to_owned(), direction: way }
+    }
 }
 
 impl fmt::Display for Detached {

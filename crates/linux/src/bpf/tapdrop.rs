@@ -57,6 +57,14 @@ impl TapDrop {
         self.live.set(0, u32::from(live), 0).map_err(BpfError::map("tapdrop_live"))
     }
 
+    /// Puts the program back if somebody has removed it; returns what was missing.
+    ///
+    /// # Errors
+    /// [`BpfError::Attach`].
+    pub fn mend(interface: &str, pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
+        OBJECT.mend(pin_dir, &[("tapdrop", interface, Ingress)])
+    }
+
     /// What was counted since it was attached.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -3,6 +3,7 @@
 use super::Follower;
 use crate::daemon::member::{Node, count};
 use crate::daemon::takeover;
+use crate::leavings::Own;
 use crate::status::{Lag, Role, State};
 use std::time::Instant;
 
@@ -10,8 +11,12 @@ impl Follower {
     /// What this member is by itself, told to the primary too.
     fn judge(&mut self, node: &mut Node<'_>) {
         node.other_says.clone_from(&self.says);
+        node.mend(Own::TapDrop);
         if let Some(cause) = self.promoting {
             takeover::report(node, cause);
+        } else if let Some(reason) = node.torn.clone() {
+            let remedy = "look at the interface of this member, and start it again";
+            node.set_state(Role::Backup, State::Unprotected, &reason, remedy);
         } else if self.replica.memory.is_attached() {
             node.set_state(Role::Backup, State::Protected, "", "");
         } else {

@@ -94,6 +94,13 @@ impl EdgeDaemon<'_> {
         if let Some((reason, remedy)) = self.host.trouble {
             return says(State::Waiting, reason, remedy);
         }
+        if let Some(reason) = &self.host.torn {
+            return says(
+                State::Unprotected,
+                reason,
+                "look at the interface; then start the edge again",
+            );
+        }
         let now = Instant::now();
         let is_here = |index: &usize| self.links.is_connected(*index);
         let mut indices: Vec<usize> = (0..self.links.count()).filter(is_here).collect();
@@ -169,19 +176,21 @@ impl EdgeDaemon<'_> {
             let first = on_disk.current.as_deref().unwrap_or(&self.config.edge.first);
             return self.closed(first);
         };
-        if !self.machine.answers(current) {
+        let is_here = self.links.index(current).is_some_and(|i| self.links.is_connected(i));
+        if !is_here || !self.machine.answers(current) {
             let reason = format!("`{current}` is current, and its daemon does not answer");
             if let Some(distrust) = self.distrust(Instant::now()) {
                 let reason = format!("{reason}; {}", distrust.reason);
                 return says(State::Waiting, &reason, &distrust.remedy);
             }
-            let remedy = "look at its host; if no backup takes over, start both members again";
+            let remedy = "look at its host: a server that spoke alone may still serve; if no backup \
+                          takes over, start both members again";
             return says(State::Waiting, &reason, remedy);
         }
         let Some(theirs) = self.says(current) else {
             let reason = format!("`{current}` has not said yet what it does");
             let remedy = format!("look at the status of `{current}`");
-            return says(State::Unprotected, &reason, &remedy);
+            return says(State::Waiting, &reason, &remedy);
         };
         let backup = self.backup(current);
         match theirs.state {
@@ -321,6 +330,8 @@ pub(super) struct Host {
     look_at: Option<Instant>,
     /// Reason and remedy.
     trouble: Option<(&'static str, &'static str)>,
+    /// A program that was removed and cannot be put back.
+    pub torn: Option<String>,
 }
 
 impl Host {
@@ -329,11 +340,13 @@ impl Host {
         self.look_at.unwrap_or_else(Instant::now)
     }
 
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.look_at.is_none_or(|at| at <= now)
+    }
+
     pub fn look(&mut self, config: &Config, now: Instant) {
-        if self.look_at.is_none_or(|at| at <= now) {
-            self.look_at = Some(now + LOOK_EVERY);
-            self.trouble = check::not_forwarded(config);
-        }
+        self.look_at = Some(now + LOOK_EVERY);
+        self.trouble = check::not_forwarded(config);
     }
 }
 

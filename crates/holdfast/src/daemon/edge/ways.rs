@@ -65,6 +65,13 @@ impl Ways {
         }
     }
 
+    /// The member's port is another interface now.
+    pub fn moved(&mut self, index: usize, hop: Hop) {
+        if let Some(way) = self.slots.get_mut(index) {
+            way.hop = hop;
+        }
+    }
+
     /// Sends what is due to a member, if it is here.
     pub fn turn(&mut self, index: usize, is_here: bool, now: Instant) {
         let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.sign_at <= now) else {

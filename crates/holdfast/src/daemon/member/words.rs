@@ -31,6 +31,17 @@ impl Node<'_> {
         self.set_state(self.status.role, State::Protected, "", "");
     }
 
+    /// This member would go on alone for `reason`, if the edge lets it.
+    pub fn wait_for_edge(&mut self, reason: &str) {
+        if self.hears_edge() {
+            let remedy = "wait: the edge bars the backup first";
+            return self.set_state(Role::Primary, State::Waiting, reason, remedy);
+        }
+        let reason = format!("{reason}, and the edge does not answer: the service waits");
+        let remedy = "look at this host's links and whether the edge's daemon runs";
+        self.set_state(Role::Primary, State::Waiting, &reason, remedy);
+    }
+
     /// What this member says of itself.
     #[must_use]
     pub fn own(&self) -> &Said {

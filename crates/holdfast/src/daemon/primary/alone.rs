@@ -116,6 +116,7 @@ impl Loop {
         }
         if self.messages(node) || self.peer.flush().is_err() {
             let _ = node.poll.remove(&self.peer);
+            node.other_says = None;
         }
     }
 
@@ -126,17 +127,21 @@ impl Loop {
             (None, Some(Heard { epoch, current })) => {
                 (Role::None, format!("; {current} is current in epoch {epoch}"), RESTART_BOTH)
             }
-            (None, None) => (Role::Primary, "; the backup takes over".to_owned(), END_REMEDY),
+            (None, None) => {
+                let remedy = "wait for the backup; it needs the edge's daemon to take over";
+                (Role::Primary, "; the backup takes over".to_owned(), remedy)
+            }
         };
         self.say_ended(node, role, &then, remedy);
     }
 
     /// The server has ended, and `then`.
     fn say_ended(&mut self, node: &mut Node<'_>, role: Role, then: &str, remedy: &str) {
+        node.status.connections = 0;
         if self.server.is_in_background() {
             let reason =
                 format!("the server has gone into the background: its process has ended{then}");
-            let remedy = "start it in the foreground: nginx with `daemon off;`, redis without \
+            let remedy = "end what runs on and keeps the port; then start it in the foreground: nginx with `daemon off;`, redis without \
                  `daemonize yes`, others with -f, -F, -D or -n";
             return node.set_state(role, State::Ended, &reason, remedy);
         }
@@ -159,8 +164,6 @@ impl Loop {
         node.other_says = None;
         self.machine.handle_backup_lost();
         self.stop_watching(node);
-        let remedy = "the edge must bar the backup first; check that its daemon runs";
-        node.set_state(Role::Primary, State::Waiting, reason, remedy);
         let _ = node.poll.remove(&self.peer);
         let _ = self.peer.send(&Message::Refused { reason, again: false });
         let _ = self.peer.flush();
@@ -172,6 +175,7 @@ impl Loop {
                 node.edge.send(&Message::Promote { epoch: node.status.epoch + 1 });
                 node.edge.flush(now, &node.poll);
             }
+            node.wait_for_edge(reason);
             let (stop, tokens) = node.wait(Some(ask_at))?;
             if stop {
                 // The backup may be in step, and take over.
@@ -234,8 +238,11 @@ impl Loop {
             if tokens.has(PIDFD) || tokens.has(CONTROL) {
                 let _ = node.poll.remove(&self.server.pidfd());
                 let _ = node.poll.remove(&self.server.control());
-                let role = node.status.role;
-                self.say_ended(node, role, "", END_REMEDY);
+                // One that was replaced was ended by this daemon.
+                if node.own().state != State::Fenced {
+                    let role = node.status.role;
+                    self.say_ended(node, role, "", END_REMEDY);
+                }
             }
             if stop {
                 self.server.kill();

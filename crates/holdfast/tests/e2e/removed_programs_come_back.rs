@@ -1,0 +1,43 @@
+//! Scripts for traffic shaping and container networks clear `clsact` of interfaces,
+//! and with it our programs. They are put back, and it is said.
+
+use crate::world;
+use holdfast_lab::testbed::Role;
+use holdfast_lab::testbed::ours::{Group, GroupOptions};
+use std::time::Duration;
+
+fn mended(group: &Group<'_>, role: Role) -> usize {
+    group.events(role).iter().filter(|(_, what)| what == "mended").count()
+}
+
+#[test]
+fn removed_programs_come_back() {
+    let _limit = world::limit(Duration::from_secs(60));
+    let options = GroupOptions { heartbeat_ms: Some(200), ..GroupOptions::default() };
+    world::with_redis_and(&options, |testbed, group| {
+        // Both of the primary's, the backup's, and all of the edge's.
+        let places = [
+            (Role::Primary, "p0", 2),
+            (Role::Backup, "b0", 1),
+            (Role::Edge, "ep", 1),
+            (Role::Edge, "eb", 2),
+            (Role::Edge, "ec", 3),
+        ];
+        for (role, interface, count) in places {
+            let host = testbed.host(role);
+            let mut tc = host.command("tc");
+            let removed = tc.args(["qdisc", "del", "dev", interface, "clsact"]).status();
+            assert!(removed.expect("tc runs").success(), "{interface}");
+            world::wait_until("its return", || mended(group, role) == count);
+            let mut tc = host.command("tc");
+            let shown = tc.args(["filter", "show", "dev", interface, "ingress"]).output();
+            let shown = String::from_utf8_lossy(&shown.expect("tc runs").stdout).into_owned();
+            assert!(shown.contains("direct-action"), "{shown}");
+        }
+        let load = world::start(testbed, &world::counting(3000, 4, None));
+        std::thread::sleep(Duration::from_millis(500));
+        world::signal(group.server_pid(Role::Primary).expect("a server"), "KILL");
+        world::finish(load, group);
+        assert_eq!(group.status(Role::Backup).expect("an answer")["role"], "primary");
+    });
+}
