@@ -1,6 +1,7 @@
 //! A member: asks the edge who is current, then is the primary or the backup.
 //! What both roles share lives here.
 
+mod traces;
 mod words;
 
 use super::edge_link::{EdgeLink, LinkEvent};
@@ -11,7 +12,7 @@ use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
 use crate::config::{Config, Member, admin_socket, pin_dir};
 use crate::key::GroupKey;
-use crate::leavings::{self, Own, Removed};
+use crate::leavings;
 use crate::open_files;
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::{Role, State, Status};
@@ -19,7 +20,6 @@ use crate::world;
 use anyhow::Context as _;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Watch;
-use holdfast_linux::bpf::{Gate, TapDrop};
 use holdfast_linux::diag::{DiagSocket, TcpState};
 use holdfast_linux::process;
 use holdfast_linux::shm::Settings;
@@ -48,8 +48,6 @@ pub const RESTART_BOTH: &str = "restart both members at a quiet moment to be pro
 /// How often the edge is asked while nobody is current.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_millis(10);
-/// How often programs are looked for.
-const MEND_EVERY: Duration = Duration::from_millis(500);
 /// Loading programs and starting a server take no longer on the slowest machine.
 const START_MAX: Duration = Duration::from_secs(10);
 /// Real-time priority of the daemon: it only ever runs for microseconds, and a
@@ -244,62 +242,6 @@ impl<'a> Node<'a> {
                 }
                 _ => {}
             }
-        }
-    }
-
-    /// Removes what an earlier life of this member left that its new role has no
-    /// use for: a gate of a former primary would hold back every answer.
-    ///
-    /// # Errors
-    /// When it cannot be removed.
-    pub fn clear_earlier_life(&mut self, own: Own) -> anyhow::Result<()> {
-        let removed = leavings::remove_earlier_life(self.config, self.me, own)?;
-        self.note_removed(&removed);
-        Ok(())
-    }
-
-    /// Now and then: puts the role's programs back if somebody has removed them.
-    /// Without them nothing is held back, or the kernel answers for another member.
-    pub fn mend(&mut self, own: Own) {
-        let now = Instant::now();
-        if now < self.mend_at {
-            return;
-        }
-        self.mend_at = now + MEND_EVERY;
-        let (interface, pins) = (&self.me.interface, self.pin_dir());
-        let mended = match own {
-            Own::Gate => Gate::mend(interface, &pins),
-            Own::TapDrop => TapDrop::mend(interface, &pins),
-        };
-        match mended {
-            Ok(missing) => {
-                self.torn = None;
-                for one in missing {
-                    self.events.add("mended", format!("tc filter {one} had been removed"));
-                }
-            }
-            Err(error) => self.torn = Some(format!("a program is gone: {error}")),
-        }
-    }
-
-    /// The orderly end: a plain server may use the service address here from now on.
-    fn leave(&mut self, end: End) -> anyhow::Result<()> {
-        leavings::forget_server(&self.config.group.run_dir, &self.me.name);
-        if end == End::Silent {
-            let what =
-                "nobody has taken over yet: gate and address stay; `holdfast down` removes them";
-            self.events.add("stopped", what);
-            return Ok(());
-        }
-        let removed = leavings::remove_member(self.config, self.me)?;
-        self.note_removed(&removed);
-        self.events.add("stopped", "nothing of it is left on this host");
-        Ok(())
-    }
-
-    fn note_removed(&mut self, removed: &[Removed]) {
-        for one in removed {
-            self.events.add("removed", one.to_string());
         }
     }
 
