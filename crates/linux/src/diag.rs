@@ -12,6 +12,8 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 /// `TCPF_LISTEN`: bit of a state in the mask of a request.
 const LISTENING: u32 = 1 << 10;
+/// `TCPF_SYN_RECV`, `TCPF_TIME_WAIT`, `TCPF_NEW_SYN_RECV`: not yet or no longer the server's.
+const PASSING: u32 = 1 << 3 | 1 << 6 | 1 << 12;
 /// `struct inet_diag_sockid` in an answer.
 const ID: std::ops::Range<usize> = 4..52;
 /// More than one datagram of a list.
@@ -148,7 +150,8 @@ impl DiagSocket {
     ) -> Result<usize, DiagError> {
         let mut destroyed = 0;
         for family in [libc::AF_INET, libc::AF_INET6] {
-            let ids = self.list(family as u8, addresses, ports).map_err(DiagError::Ask)?;
+            let ids =
+                self.list(family as u8, !LISTENING, addresses, ports).map_err(DiagError::Ask)?;
             for id in ids {
                 destroyed +=
                     usize::from(self.destroy_one(family as u8, &id).map_err(DiagError::Destroy)?);
@@ -157,27 +160,30 @@ impl DiagSocket {
         Ok(destroyed)
     }
 
-    /// How many connections [`Self::destroy_own`] would end.
+    /// How many connections of this host have one of these addresses and ports as
+    /// their own, without those of which only the kernel knows any more.
     ///
     /// # Errors
     /// [`DiagError::Ask`].
     pub fn count_own(&mut self, addresses: &[[u8; 16]], ports: &[u16]) -> Result<usize, DiagError> {
         let mut count = 0;
         for family in [libc::AF_INET, libc::AF_INET6] {
-            count += self.list(family as u8, addresses, ports).map_err(DiagError::Ask)?.len();
+            let open = self.list(family as u8, !(LISTENING | PASSING), addresses, ports);
+            count += open.map_err(DiagError::Ask)?.len();
         }
         Ok(count)
     }
 
-    /// The `inet_diag_sockid` of each connection.
+    /// The `inet_diag_sockid` of each connection in one of `states`.
     fn list(
         &mut self,
         family: u8,
+        states: u32,
         addresses: &[[u8; 16]],
         ports: &[u16],
     ) -> io::Result<Vec<Vec<u8>>> {
         let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
-        let body = by_id(family, !LISTENING, &[0; 48]);
+        let body = by_id(family, states, &[0; 48]);
         self.say(SOCK_DIAG_BY_FAMILY, flags, &body)?;
         let (mut ids, mut buffer) = (Vec::new(), vec![0; LIST_BYTES]);
         loop {
