@@ -111,7 +111,8 @@ fn a_fence_that_is_newer_than_the_disk_wins() {
             }
             bed.start();
             let status = bed.status();
-            assert_eq!((status.epoch, status.state), (2, State::Unprotected), "{}", status.reason);
+            assert_eq!((status.epoch, status.state), (2, State::Waiting));
+            assert!(status.reason.starts_with("`b` is current"), "open for b: {}", status.reason);
             assert!(bed.event("disk").is_some());
             (a, b) = (bed.member("a"), bed.member_in("b", 2, true));
             assert!(a.ask(1).contains("not the next one"), "an empty server beside the living one");

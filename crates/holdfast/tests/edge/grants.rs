@@ -43,7 +43,8 @@ fn a_killed_edge_comes_back_with_its_fence_and_epoch() {
         bed.kill();
         bed.start();
         let status = bed.status();
-        assert_eq!((status.epoch, status.state), (1, State::Unprotected), "still open for a");
+        assert_eq!((status.epoch, status.state), (1, State::Waiting));
+        assert!(status.reason.starts_with("`a` is current"), "open for a: {}", status.reason);
         let mut a = bed.member("a");
         a.say(&Message::Ask);
         assert_eq!(a.hear("Epoch"), "Epoch { epoch: 1, current: \"a\" }");
