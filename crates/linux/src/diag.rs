@@ -14,6 +14,9 @@ const SOCK_DESTROY: u16 = 21;
 const LISTENING: u32 = 1 << 10;
 /// `TCPF_SYN_RECV`, `TCPF_TIME_WAIT`, `TCPF_NEW_SYN_RECV`: not yet or no longer the server's.
 const PASSING: u32 = 1 << 3 | 1 << 6 | 1 << 12;
+/// A connection that is closed becomes another object of the kernel's, under the same
+/// name: one that does so while it is listed is found when it is listed again.
+const ROUNDS_MAX: usize = 4;
 /// `struct inet_diag_sockid` in an answer.
 const ID: std::ops::Range<usize> = 4..52;
 /// More than one datagram of a list.
@@ -149,12 +152,19 @@ impl DiagSocket {
         ports: &[u16],
     ) -> Result<usize, DiagError> {
         let mut destroyed = 0;
-        for family in [libc::AF_INET, libc::AF_INET6] {
-            let ids =
-                self.list(family as u8, !LISTENING, addresses, ports).map_err(DiagError::Ask)?;
-            for id in ids {
-                destroyed +=
-                    usize::from(self.destroy_one(family as u8, &id).map_err(DiagError::Destroy)?);
+        for _ in 0..ROUNDS_MAX {
+            let mut found = 0;
+            for family in [libc::AF_INET, libc::AF_INET6] {
+                let family = family as u8;
+                let ids = self.list(family, !LISTENING, addresses, ports);
+                for id in ids.map_err(DiagError::Ask)? {
+                    found += 1;
+                    let was_there = self.destroy_one(family, &id).map_err(DiagError::Destroy)?;
+                    destroyed += usize::from(was_there);
+                }
+            }
+            if found == 0 {
+                break;
             }
         }
         Ok(destroyed)
