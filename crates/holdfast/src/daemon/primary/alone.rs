@@ -4,6 +4,7 @@
 use super::{ASK_EVERY, CONTROL, Loop, PIDFD};
 use crate::daemon::advice;
 use crate::daemon::member::{End, Heard, Node, RESTART_BOTH, Tokens};
+use crate::daemon::pairing::{no_rejoin, turn_away};
 use crate::daemon::survivor::Survivor;
 use crate::status::{Role, State};
 use holdfast_linux::bpf::Gate;
@@ -93,6 +94,9 @@ impl Loop {
             self.answer_backup(node, tokens);
             gone = self.broken.take().or(gone);
             self.tell_end(node, gone.as_deref());
+            // Strangers who were at the door have a time limit there as well.
+            let reason = no_rejoin(node);
+            turn_away(node, &mut self.listener, &reason);
         }
     }
 
