@@ -40,7 +40,7 @@ static __always_inline void notice(const __u8 *address, __u16 port)
 
 	if (!is_address(address) && !is_service(address, port))
 		return;
-	count(BIND_NOTICED);
+	count(BIND_BINDS);
 	/* It fails while earlier ones wait for the daemon, which is awake then. */
 	bpf_ringbuf_output(&binds, &nothing, sizeof(nothing), 0);
 }

@@ -71,9 +71,12 @@ static __always_inline int address_frame(struct __sk_buff *skb, const struct edg
 #define USUAL_OPTIONS bpf_htonl(0x0101080a)
 #define USUAL_OPTIONS_BYTES 12
 
-/* Would a server's kernel, which has no keys, look at this at all? It drops a wrong
- * IPv4 header checksum, signed segments and options of impossible length; a backup
- * that took them would give its server other bytes than the primary's. */
+/* What one kernel takes and another refuses must not reach any: the backup would
+ * give its server other bytes than the primary's, or ask for each of them. Wrong
+ * IPv4 header checksums (RFC 1812 §5.2.2), segments that are signed, for which no
+ * protected listener has a key, and options of impossible length, which Linux
+ * refuses since 6.7 where it can verify signatures, and ignored before; or more of
+ * them than are looked at. */
 static __always_inline int is_sound(struct __sk_buff *skb, const struct packet *p)
 {
 	struct tcp_options o = {};
@@ -190,16 +193,16 @@ int edge_client(struct __sk_buff *skb)
 		return PASS;
 	current = current_member();
 	to = member(current);
-	if (p.ttl <= 1 && to) /* the stack answers with ICMP Time Exceeded */
-		return PASS;
+	if (p.ttl <= 1) /* the stack answers with ICMP Time Exceeded */
+		return to ? PASS : steal(EDGE_CLOSED);
+	if (!is_sound(skb, &p))
+		return steal(EDGE_MALFORMED);
 	if (decrement_ttl(skb, &p) || ((p.flags & TCP_URG) && clear_urgent(skb, &p)))
 		return steal(EDGE_ODD);
 	recover_see(skb, &p, RECOVER_INTO);
 	/* The server's kernel answers what it cannot take with an ACK (RFC 5961 §5);
 	 * a backup, which knows less, might take it for the client's. */
-	if (!is_sound(skb, &p))
-		count(EDGE_MALFORMED);
-	else if (track_client(&p))
+	if (track_client(&p))
 		copy_to_backups(skb, &p, current);
 	else
 		count(EDGE_IMPLAUSIBLE);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only
  *
  * What the programs and user space share: map keys and values, limits and
- * counters. crates/linux/src/bpf/layout.rs mirrors this file and asserts the
- * sizes; change both together. Addresses are 16 bytes (IPv4 mapped into IPv6),
+ * counters. crates/linux/src/bpf/layout.rs mirrors this file, and a test
+ * compares them; change both together. Addresses are 16 bytes (IPv4 mapped into IPv6),
  * ports and sequence numbers are in host order.
  */
 #ifndef HOLDFAST_LAYOUT_H
@@ -408,32 +408,6 @@ struct host_config {
 	__u64 outer6_mask[2];
 };
 
-_Static_assert(sizeof(struct service_key) == 20, "layout.rs");
-_Static_assert(sizeof(struct conn_key) == 36, "layout.rs");
-_Static_assert(sizeof(struct gate_slot) == 128, "layout.rs");
-_Static_assert(sizeof(struct gate_event) == 208, "layout.rs");
-_Static_assert(sizeof(struct edge_fence) == 16, "layout.rs");
-_Static_assert(sizeof(struct edge_member) == 24, "layout.rs");
-_Static_assert(sizeof(struct edge_flow) == 40, "layout.rs");
-_Static_assert(sizeof(struct captured) == 280, "layout.rs");
-_Static_assert(sizeof(struct recovered) == 24, "layout.rs");
-_Static_assert(sizeof(struct regulate_control) == 8, "layout.rs");
-_Static_assert(sizeof(struct regulate_flow) == 48, "layout.rs");
-_Static_assert(sizeof(struct string_row) == 28, "layout.rs");
-_Static_assert(sizeof(struct transit_table) == 500, "layout.rs");
-_Static_assert(sizeof(struct transit_key) == 40, "layout.rs");
-_Static_assert(sizeof(struct transit_flow) == 16, "layout.rs");
-_Static_assert(sizeof(struct transit_traffic) == 16, "layout.rs");
-_Static_assert(sizeof(struct spread_service) == 24, "layout.rs");
-_Static_assert(sizeof(struct spread_directory) == 5656, "layout.rs");
-_Static_assert(sizeof(struct spread_table) == 65537, "layout.rs");
-_Static_assert(sizeof(struct spread_host) == 88, "layout.rs");
-_Static_assert(sizeof(struct spread_config) == 48, "layout.rs");
-_Static_assert(sizeof(struct spread_key4) == 12, "layout.rs");
-_Static_assert(sizeof(struct spread_flow) == 12, "layout.rs");
-_Static_assert(sizeof(struct spread_fragment) == 40, "layout.rs");
-_Static_assert(sizeof(struct host_config) == 64, "layout.rs");
-
 enum gate_counter {
 	GATE_SYNS,
 	GATE_HELD_SYN_ACKS,
@@ -469,7 +443,7 @@ enum edge_counter {
 	EDGE_UNTRACKED, /* segments of flows for which there was no room */
 	EDGE_LEARNT,    /* flows that were older than the table */
 	EDGE_IMPLAUSIBLE,
-	EDGE_MALFORMED, /* not copied: a server's kernel refuses it */
+	EDGE_MALFORMED, /* refused: some kernels take it and others do not */
 	EDGE_SLOW_PATH,
 	EDGE_ODD,
 	EDGE_COUNTERS
@@ -486,7 +460,7 @@ enum transit_counter {
 	TRANSIT_FULL,       /* packets of flows that find no room in the table */
 	TRANSIT_STATELESS,  /* fragments and what has no ports */
 	TRANSIT_QUOTED,     /* ICMP errors that follow the flow they quote */
-	TRANSIT_NO_STRING_LEFT,
+	TRANSIT_NO_STRING,
 	TRANSIT_SLOW_PATH,
 	TRANSIT_ODD,
 	TRANSIT_COUNTERS
@@ -520,7 +494,7 @@ enum host_counter {
 };
 
 enum bind_counter {
-	BIND_NOTICED,
+	BIND_BINDS,
 	BIND_COUNTERS
 };
 

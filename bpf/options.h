@@ -10,7 +10,8 @@
 #include "parse.h"
 
 #define OPTIONS_MAX 40
-/* Options and NOPs looked at; Linux sends at most 7 in one segment. */
+/* Options and NOPs looked at; Linux sends at most 7 in one segment, and one with more
+ * than these is refused: each more costs the verifier time when a daemon starts. */
 #define OPTION_STEPS 20
 #define SCALE_MAX 14 /* RFC 7323 §2.3 */
 

@@ -235,7 +235,7 @@ static __always_inline int drop(struct __sk_buff *skb, const struct packet *p, e
 	if (what == PARSED_TCP && !decrement_ttl(skb, p))
 		recover_see(skb, p, RECOVER_INTO | NO_STRING << RECOVER_WAY_SHIFT);
 	capture(skb, CAPTURE_DROPPED);
-	return steal(TRANSIT_NO_STRING_LEFT);
+	return steal(TRANSIT_NO_STRING);
 }
 
 static __always_inline int send_into(struct __sk_buff *skb, const struct packet *p,

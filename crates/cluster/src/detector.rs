@@ -18,6 +18,9 @@ pub const LATE_MARGIN: u64 = 2;
 pub const LATE_FREE_HALVES: u64 = 1;
 /// No patience is longer than so many periods.
 pub const PATIENCE_MAX: u64 = 25;
+/// Packets of a peer that still pass keep it from being declared dead for so many
+/// periods after it was last heard, and no longer: a kernel speaks without its daemon.
+pub const PASSING_PERIODS: u64 = 2 * DECLARE_AFTER;
 /// A peer that was never heard may still be starting its server: its first sign
 /// of life may take this much longer.
 pub const FIRST_PATIENCE: Nanos = Nanos::from_ms(1000);
@@ -66,6 +69,8 @@ pub struct Detector {
     overslept: u64,
     /// Until then its silence means nothing.
     excused: Nanos,
+    /// Until then it is not declared dead, for its packets pass.
+    passing: Nanos,
 }
 
 impl Detector {
@@ -85,6 +90,7 @@ impl Detector {
             peer: Peer::Alive,
             overslept: 0,
             excused: Nanos(0),
+            passing: Nanos(0),
         }
     }
 
@@ -164,6 +170,15 @@ impl Detector {
         self.excused = self.excused.max(until);
     }
 
+    /// Packets of the peer have passed during the last period. Its host and its way
+    /// live then, and its heartbeats may only be late.
+    pub fn handle_passing(&mut self, now: Nanos) {
+        let limit = self.period.0.saturating_mul(PASSING_PERIODS);
+        // Not for longer: what ends now must not be noticed later for it.
+        let until = now.plus(self.period).min(self.last_heard.plus(Nanos(limit)));
+        self.passing = self.passing.max(until);
+    }
+
     /// When it was last heard; what this process overslept counts as heard.
     #[must_use]
     pub fn last_heard(&self) -> Nanos {
@@ -201,7 +216,8 @@ impl Detector {
         let margin = if missed == DECLARE_AFTER { LATE_MARGIN } else { 1 };
         let wait = self.period.0.saturating_mul(missed).saturating_add(late.saturating_mul(margin));
         let wait = Nanos(wait.min(self.period.0.saturating_mul(PATIENCE_MAX)));
-        self.last_heard.plus(wait).plus(patience).max(self.excused)
+        let passing = if missed == DECLARE_AFTER { self.passing } else { Nanos(0) };
+        self.last_heard.plus(wait).plus(patience).max(self.excused).max(passing)
     }
 }
 
@@ -261,6 +277,30 @@ mod tests {
             assert_eq!(detector.peer(), Peer::Dead);
             assert_eq!(notes.0.iter().filter(|note| **note == "declared").count(), 1);
             assert_eq!(detector.next_deadline(), None);
+        }
+    }
+
+    #[test]
+    fn packets_that_pass_buy_a_silent_peer_twice_the_time_and_cost_a_dead_one_none() {
+        for ms in PERIODS_MS {
+            let run = |packets_until: u64| {
+                let mut notes = Notes::default();
+                let mut detector = heard(ms, &mut notes);
+                for at in (0..20 * ms).map(Nanos::from_ms) {
+                    if at < Nanos::from_ms(packets_until) && at.0 % Nanos::from_ms(ms).0 == 0 {
+                        detector.handle_passing(at);
+                    }
+                    detector.handle_timeout(at, &mut notes);
+                    if detector.peer() == Peer::Dead {
+                        return at;
+                    }
+                }
+                panic!("never declared dead");
+            };
+            assert_eq!(run(0), Nanos::from_ms(3 * ms), "{ms} ms");
+            assert_eq!(run(2 * ms), Nanos::from_ms(3 * ms), "{ms} ms: they end with it");
+            assert_eq!(run(4 * ms), Nanos::from_ms(4 * ms), "{ms} ms: they go on for a while");
+            assert_eq!(run(20 * ms), Nanos::from_ms(6 * ms), "{ms} ms: a kernel alone speaks");
         }
     }
 

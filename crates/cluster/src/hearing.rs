@@ -11,8 +11,9 @@ use crate::Nanos;
 /// of a heartbeat period: a heartbeat comes each period, and may be half of one
 /// late.
 pub const DEAF_HALVES: u64 = 3;
-/// Periods after the end of such a silence until a peer may be accused again.
-pub const GRACE_PERIODS: u64 = 2;
+/// Periods after the end of such a silence until a peer may be accused again: links
+/// come up one after the other, and neighbours have to be found again.
+pub const GRACE_PERIODS: u64 = 5;
 
 /// When this host last heard any of its peers.
 ///
@@ -87,13 +88,13 @@ mod tests {
         assert!(hearing.excused_until(at(1030)) < at(1030));
         // Nobody is.
         for ms in 1031..1100 {
-            assert_eq!(hearing.excused_until(at(ms)), at(ms + 40));
+            assert_eq!(hearing.excused_until(at(ms)), at(ms + 100));
         }
         hearing.handle_received(at(1100));
         assert_eq!(hearing.deafened(), 1);
         for ms in [1100, 1120, 1139] {
             hearing.handle_received(at(ms));
-            assert_eq!(hearing.excused_until(at(ms)), at(1140));
+            assert_eq!(hearing.excused_until(at(ms)), at(1200));
         }
         assert_eq!(hearing.deafened(), 1);
     }

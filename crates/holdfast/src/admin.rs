@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tracing::Level;
 
 /// Clients at a time; one more is closed at once.
@@ -34,8 +34,13 @@ const ANSWER_BYTES_MAX: u64 = 16 << 20;
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// A host that is out of descriptors or memory is asked again after this long.
 const PAUSE: Duration = Duration::from_millis(100);
+/// A client that says nothing for longer makes room for another one.
+const SILENT_MAX: Duration = Duration::from_secs(2);
 const LISTENER: u64 = u64::MAX;
 const PAUSE_OVER: u64 = u64::MAX - 1;
+const LOOK: u64 = u64::MAX - 2;
+/// How often a daemon looks whether verbs still find it.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,10 +153,14 @@ pub fn refusal(reason: &str) -> Value {
 pub struct AdminSocket {
     listener: UnixListener,
     /// Held for as long as the daemon lives: whoever has it owns the socket's file.
-    _lock: File,
+    lock: File,
+    /// Which file the socket is: device and number.
+    place: (u64, u64),
     epoll: Epoll,
     /// Rings when the listening socket is watched again.
     pause: Timer,
+    /// Rings when it looks for its own files.
+    look: Timer,
     clients: [Option<Client>; CLIENTS_MAX],
     ready: Vec<Ready>,
     path: PathBuf,
@@ -162,6 +171,8 @@ struct Client {
     stream: UnixStream,
     request: Vec<u8>,
     answer: Vec<u8>,
+    /// When it came, or was served last.
+    served: Instant,
 }
 
 impl AdminSocket {
@@ -181,9 +192,7 @@ impl AdminSocket {
     }
 
     fn bind_at(path: &Path) -> io::Result<Self> {
-        if let Some(folder) = path.parent() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
-        }
+        make_folder(path)?;
         let in_use =
             || io::Error::new(ErrorKind::AddrInUse, "a daemon with this role runs already");
         // Two that start at once: without the lock, each could take the other's
@@ -196,31 +205,59 @@ impl AdminSocket {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        let listener = UnixListener::bind(path)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
-        let (epoll, pause) = (Epoll::new()?, Timer::new()?);
+        let listener = listen(path)?;
+        let (epoll, pause, look) = (Epoll::new()?, Timer::new()?, Timer::new()?);
         epoll.add(&listener, LISTENER, Interest::Read)?;
         epoll.add(&pause, PAUSE_OVER, Interest::Rung)?;
+        epoll.add(&look, LOOK, Interest::Rung)?;
+        look.set(LOOK_EVERY)?;
         Ok(Self {
             listener,
-            _lock: lock,
+            lock,
+            place: lock::place(&std::fs::metadata(path)?),
             epoll,
             pause,
+            look,
             clients: Default::default(),
             ready: Vec::new(),
             path: path.to_owned(),
         })
     }
 
+    /// Listens at its path again, and locks it, if somebody has removed the files;
+    /// whether that was so.
+    ///
+    /// # Errors
+    /// `AddrInUse` if another daemon has taken the place; else as [`Self::bind`].
+    fn mend(&mut self) -> io::Result<bool> {
+        let lock_path = self.path.with_extension("lock");
+        let is_locked = lock::is_at(&self.lock, &lock_path);
+        let found = std::fs::symlink_metadata(&self.path).map(|found| lock::place(&found));
+        if is_locked && found.is_ok_and(|place| place == self.place) {
+            return Ok(false);
+        }
+        make_folder(&self.path)?;
+        if !is_locked {
+            self.lock = lock::exclusive(&lock_path)?.ok_or(ErrorKind::AddrInUse)?;
+        }
+        let _absent = std::fs::remove_file(&self.path);
+        let listener = listen(&self.path)?;
+        self.epoll.add(&listener, LISTENER, Interest::Read)?;
+        self.place = lock::place(&std::fs::metadata(&self.path)?);
+        self.listener = listener;
+        Ok(true)
+    }
+
     /// Does what can be done without waiting; call it when the descriptor is
     /// readable. `answer` turns each request into its answer. Whatever fails here
-    /// ends a client, never the daemon.
-    pub fn serve(&mut self, mut answer: impl FnMut(Request) -> Value) {
+    /// ends a client, never the daemon. Now and then it looks for its own files: true
+    /// if somebody had removed them, and they are there again.
+    pub fn serve(&mut self, mut answer: impl FnMut(Request) -> Value) -> bool {
         self.ready.clear();
         if self.epoll.wait(&mut self.ready, Some(Duration::ZERO)).is_err() {
-            return;
+            return false;
         }
+        let mut mended = false;
         let ready = std::mem::take(&mut self.ready);
         for event in &ready {
             match event.token {
@@ -228,10 +265,18 @@ impl AdminSocket {
                 PAUSE_OVER => {
                     let _ = self.epoll.modify(&self.listener, LISTENER, Interest::Read);
                 }
+                LOOK => {
+                    let _ = self.look.set(LOOK_EVERY);
+                    mended = self.mend().unwrap_or_else(|error| {
+                        tracing::warn!("{}: {error}", self.path.display());
+                        false
+                    });
+                }
                 token => self.serve_client(token, &mut answer),
             }
         }
         self.ready = ready;
+        mended
     }
 
     fn serve_client(&mut self, token: u64, answer: &mut impl FnMut(Request) -> Value) {
@@ -239,7 +284,7 @@ impl AdminSocket {
         let Some(slot) = slot else { return };
         let Some(client) = slot else { return };
         let served = client.serve(answer).and_then(|()| {
-            let interest = if client.answer.is_empty() { Interest::Read } else { Interest::Write };
+            let interest = if client.is_served() { Interest::Read } else { Interest::Write };
             self.epoll.modify(&client.stream, token, interest)
         });
         if served.is_err() {
@@ -260,15 +305,25 @@ impl AdminSocket {
                     return;
                 }
             };
-            let Some(free) = self.clients.iter().position(Option::is_none) else { continue };
+            let Some(free) = self.place_for_one_more() else { continue };
             let watched = stream
                 .set_nonblocking(true)
                 .and_then(|()| self.epoll.add(&stream, free as u64, Interest::Read));
             if watched.is_ok() {
-                let (request, answer) = (Vec::new(), Vec::new());
-                self.clients[free] = Some(Client { stream, request, answer });
+                let (request, answer, served) = (Vec::new(), Vec::new(), Instant::now());
+                self.clients[free] = Some(Client { stream, request, answer, served });
             }
         }
+    }
+
+    /// A free place, or that of the client that has been silent for longest.
+    fn place_for_one_more(&self) -> Option<usize> {
+        let silent = |(index, client): (usize, &Option<Client>)| match client {
+            None => Some((Duration::MAX, index)),
+            Some(client) => Some((client.served.elapsed(), index)),
+        };
+        let longest = self.clients.iter().enumerate().filter_map(silent).max()?;
+        (longest.0 > SILENT_MAX).then_some(longest.1)
     }
 }
 
@@ -285,19 +340,16 @@ impl Drop for AdminSocket {
 }
 
 impl Client {
-    /// Reads, answers and writes; an error ends the client.
+    /// Reads, answers once and writes; an error ends the client. Who asks on without
+    /// reading the answers waits.
     fn serve(&mut self, answer: &mut impl FnMut(Request) -> Value) -> io::Result<()> {
-        if !self.answer.is_empty() {
-            return self.write();
+        self.served = Instant::now();
+        self.write()?;
+        if self.is_served() {
+            self.read()?;
         }
-        let mut buffer = [0; REQUEST_BYTES_MAX];
-        match self.stream.read(&mut buffer) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(count) => self.request.extend_from_slice(&buffer[..count]),
-            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
-            Err(e) => return Err(e),
-        }
-        while let Some(end) = self.request.iter().position(|&b| b == b'\n') {
+        let end = self.end_of_request().filter(|_| self.answer.is_empty());
+        if let Some(end) = end {
             let value = match serde_json::from_slice(&self.request[..end]) {
                 Ok(request) => answer(request),
                 Err(error) => refusal(&format!("not a request: {error}")),
@@ -306,10 +358,28 @@ impl Client {
             self.answer.push(b'\n');
             self.request.drain(..=end);
         }
-        if self.request.len() >= REQUEST_BYTES_MAX {
-            return Err(ErrorKind::InvalidData.into());
-        }
         self.write()
+    }
+
+    /// Whether nothing is left to answer or to write.
+    fn is_served(&self) -> bool {
+        self.answer.is_empty() && self.end_of_request().is_none()
+    }
+
+    fn end_of_request(&self) -> Option<usize> {
+        self.request.iter().position(|&byte| byte == b'\n')
+    }
+
+    fn read(&mut self) -> io::Result<()> {
+        let mut buffer = [0; REQUEST_BYTES_MAX];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => self.request.extend_from_slice(&buffer[..count]),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(e) => return Err(e),
+        }
+        let is_endless = self.end_of_request().is_none() && self.request.len() >= REQUEST_BYTES_MAX;
+        if is_endless { Err(ErrorKind::InvalidData.into()) } else { Ok(()) }
     }
 
     fn write(&mut self) -> io::Result<()> {
@@ -322,6 +392,19 @@ impl Client {
         }
         Ok(())
     }
+}
+
+fn make_folder(path: &Path) -> io::Result<()> {
+    let Some(folder) = path.parent() else { return Ok(()) };
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)
+}
+
+/// For its owner only.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// Asks the daemon behind `path`.
@@ -409,6 +492,42 @@ mod tests {
             rest
         });
         assert!(answer.is_empty());
+    }
+
+    #[test]
+    fn silent_clients_make_room_and_those_who_do_not_read_wait() {
+        let (mut admin, path) = socket("room");
+        let silent: Vec<UnixStream> =
+            (0..CLIENTS_MAX).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        let at = path.clone();
+        let answer = with_client(&mut admin, move || {
+            std::thread::sleep(SILENT_MAX + Duration::from_millis(100));
+            ask(&at, Request::Events { since: 0 }).unwrap()
+        });
+        assert_eq!(answer["events"][0]["what"], "started");
+        drop(silent);
+        let asked = with_client(&mut admin, move || {
+            let mut stream = UnixStream::connect(path).unwrap();
+            stream.write_all(&b"{\"cmd\":\"events\"}\n".repeat(200)).unwrap();
+            let lines = BufReader::new(stream).lines().take(200);
+            lines.filter(|line| line.as_ref().unwrap().contains("started")).count()
+        });
+        assert_eq!(asked, 200);
+    }
+
+    #[test]
+    fn files_that_were_removed_come_back() {
+        let (mut admin, path) = socket("gone");
+        for file in [path.clone(), path.with_extension("lock")] {
+            std::fs::remove_file(file).unwrap();
+            assert!(admin.mend().unwrap());
+            assert!(!admin.mend().unwrap());
+            assert_eq!(AdminSocket::bind(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
+        }
+        let at = path.clone();
+        let answer =
+            with_client(&mut admin, move || ask(&at, Request::Events { since: 0 }).unwrap());
+        assert_eq!(answer["events"][0]["what"], "started");
     }
 
     #[test]

@@ -9,6 +9,8 @@ mod host;
 pub mod program;
 mod settings;
 
+pub use settings::may_administer;
+
 pub(crate) use host::not_forwarded;
 
 use crate::config::{Config, Role};

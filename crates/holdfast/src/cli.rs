@@ -49,7 +49,10 @@ pub fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let style = style(cli.color);
     let code = match cli.verb {
-        Verb::Demo(args) => return Ok(holdfast_lab::demo::run(&args)?),
+        Verb::Demo(args) => {
+            must_be_root()?;
+            return Ok(holdfast_lab::demo::run(&args)?);
+        }
         Verb::Lab(command) => return Ok(holdfast_lab::run(command)?),
         Verb::Run(group) => run_daemon(&group),
         Verb::Status(args) => watch::status(&args, style),
@@ -71,7 +74,18 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(code))
 }
 
+/// Before anything is touched, and in better words than the first call that fails.
+fn must_be_root() -> Result<(), Failure> {
+    if check::may_administer() {
+        return Ok(());
+    }
+    let message = "CAP_NET_ADMIN is missing\n  remedy: do it as root; `holdfast check` names all \
+                   that is needed";
+    Err(Failure::not_permitted(message.to_owned()))
+}
+
 fn run_daemon(group: &GroupArgs) -> Result<u8, Failure> {
+    must_be_root()?;
     let (file, role) = load(group)?;
     crate::daemon::run(&file, &role)?;
     Ok(exit::OK)

@@ -10,7 +10,7 @@ use blake2::digest::{FixedOutput, KeyInit, Update};
 use holdfast_wire::hash::HashKey;
 use std::fmt;
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 const KEY_BYTES: usize = 32;
@@ -79,8 +79,14 @@ impl GroupKey {
     /// # Errors
     /// As [`KeyError`] tells.
     pub fn load(path: &Path) -> Result<Self, KeyError> {
-        let file = std::fs::File::open(path).map_err(KeyError::Unreadable)?;
+        // Opening a pipe would wait for whoever writes into it.
+        let mut options = std::fs::File::options();
+        let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let file = file.map_err(KeyError::Unreadable)?;
         let metadata = file.metadata().map_err(KeyError::Unreadable)?;
+        if !metadata.is_file() {
+            return Err(KeyError::Malformed("it is no plain file"));
+        }
         let mode = metadata.permissions().mode() & 0o7777;
         if mode & 0o077 != 0 {
             return Err(KeyError::TooOpen { mode });

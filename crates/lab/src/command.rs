@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How often a waiting loop looks again.
@@ -122,4 +122,62 @@ pub fn cpu_seconds(pid: u32) -> f64 {
         .filter_map(|field| field.parse::<u64>().ok())
         .sum();
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// Programs that want a core each, until this is dropped.
+pub struct Hogs(Vec<Child>);
+
+impl Hogs {
+    /// Starts so many. Each ends by itself when it has computed for `limit`, so that
+    /// a lab that is killed leaves no busy machine behind.
+    ///
+    /// # Errors
+    /// When a process cannot be started.
+    pub fn start(count: usize, limit: Duration) -> Result<Self> {
+        let limit_s = limit.as_secs().max(1);
+        let mut hogs = Self(Vec::new());
+        for _ in 0..count {
+            // No program between us and it, that could end before it.
+            let hog = Command::new("sh")
+                .args(["-c", &format!("ulimit -t {limit_s}; while :; do :; done")])
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn();
+            hogs.0.push(hog.context("cannot start a busy program")?);
+        }
+        Ok(hogs)
+    }
+
+    /// Whether none has ended.
+    pub fn all_run(&mut self) -> bool {
+        self.0.iter_mut().all(|hog| matches!(hog.try_wait(), Ok(None)))
+    }
+}
+
+impl Drop for Hogs {
+    fn drop(&mut self) {
+        for hog in &mut self.0 {
+            let _ = hog.kill();
+            let _ = hog.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hogs_end_when_they_are_dropped_and_by_themselves() {
+        let mut hogs = Hogs::start(1, Duration::from_secs(60)).unwrap();
+        assert!(hogs.all_run());
+        let pid = hogs.0[0].id();
+        drop(hogs);
+        assert!(!Path::new(&format!("/proc/{pid}")).exists());
+
+        let mut hogs = Hogs::start(1, Duration::from_secs(1)).unwrap();
+        let ended = || (!hogs.all_run()).then_some(());
+        wait_for("the end of it", Duration::from_secs(60), ended).unwrap();
+    }
 }

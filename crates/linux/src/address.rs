@@ -62,6 +62,19 @@ impl AddressSocket {
             .map_err(|source| AddressError::Change { action: "adding", source })
     }
 
+    /// As [`Self::add`], where it is not there yet; whether that was so.
+    ///
+    /// # Errors
+    /// [`AddressError::Change`].
+    pub fn restore(&mut self, interface: u32, address: &[u8; 16]) -> Result<bool, AddressError> {
+        let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+        match self.change(RTM_NEWADDR, flags, interface, address) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(false),
+            Err(source) => Err(AddressError::Change { action: "adding", source }),
+        }
+    }
+
     /// Waits until packets to an added address come in. The kernel answers the
     /// request for an IPv6 address before it has its route, which a worker of
     /// normal priority makes; until then they would leave through the interface.

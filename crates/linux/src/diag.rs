@@ -2,6 +2,7 @@
 //! without listing all sockets (`SOCK_DIAG_BY_FAMILY`), and the end of those that
 //! nobody owns any more (`SOCK_DESTROY`).
 
+use crate::listeners::INODE;
 use crate::netlink;
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::map_ipv4;
@@ -156,8 +157,7 @@ impl DiagSocket {
             let mut found = 0;
             for family in [libc::AF_INET, libc::AF_INET6] {
                 let family = family as u8;
-                let ids = self.list(family, !LISTENING, addresses, ports);
-                for id in ids.map_err(DiagError::Ask)? {
+                for id in self.list(family, !LISTENING, addresses, ports, |_| true)? {
                     found += 1;
                     let was_there = self.destroy_one(family, &id).map_err(DiagError::Destroy)?;
                     destroyed += usize::from(was_there);
@@ -171,26 +171,43 @@ impl DiagSocket {
     }
 
     /// How many connections of this host have one of these addresses and ports as
-    /// their own, without those of which only the kernel knows any more.
+    /// their own, without those that no process holds: the kernel alone still closes
+    /// them, or nobody has accepted them yet.
     ///
     /// # Errors
     /// [`DiagError::Ask`].
     pub fn count_own(&mut self, addresses: &[[u8; 16]], ports: &[u16]) -> Result<usize, DiagError> {
         let mut count = 0;
         for family in [libc::AF_INET, libc::AF_INET6] {
-            let open = self.list(family as u8, !(LISTENING | PASSING), addresses, ports);
-            count += open.map_err(DiagError::Ask)?.len();
+            let states = !(LISTENING | PASSING);
+            count += self.list(family as u8, states, addresses, ports, is_held)?.len();
         }
         Ok(count)
     }
 
-    /// The `inet_diag_sockid` of each connection in one of `states`.
+    /// The `inet_diag_sockid` of each connection in one of `states` whose answer is
+    /// `wanted`.
     fn list(
         &mut self,
         family: u8,
         states: u32,
         addresses: &[[u8; 16]],
         ports: &[u16],
+        wanted: fn(&[u8]) -> bool,
+    ) -> Result<Vec<Vec<u8>>, DiagError> {
+        self.dump(family, states, |body| {
+            let own = own_end(body)
+                .is_some_and(|(port, source)| ports.contains(&port) && addresses.contains(&source));
+            own && wanted(body)
+        })
+        .map_err(DiagError::Ask)
+    }
+
+    fn dump(
+        &mut self,
+        family: u8,
+        states: u32,
+        wanted: impl Fn(&[u8]) -> bool,
     ) -> io::Result<Vec<Vec<u8>>> {
         let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
         let body = by_id(family, states, &[0; 48]);
@@ -198,15 +215,14 @@ impl DiagSocket {
         let (mut ids, mut buffer) = (Vec::new(), vec![0; LIST_BYTES]);
         loop {
             for answer in netlink::answers(netlink::receive(&self.fd, &mut buffer)?) {
-                if i32::from(answer.kind) == libc::NLMSG_DONE {
-                    return Ok(ids);
-                }
                 if let Some(errno) = answer.errno() {
                     return Err(io::Error::from_raw_os_error(errno));
                 }
-                let Some((port, source)) = own_end(answer.body) else { continue };
-                if ports.contains(&port) && addresses.contains(&source) {
-                    ids.push(answer.body[ID].to_vec());
+                if i32::from(answer.kind) == libc::NLMSG_DONE {
+                    return Ok(ids);
+                }
+                if let Some(id) = answer.body.get(ID).filter(|_| wanted(answer.body)) {
+                    ids.push(id.to_vec());
                 }
             }
         }
@@ -290,6 +306,11 @@ fn by_id(family: u8, states: u32, id: &[u8]) -> Vec<u8> {
     body.extend(states.to_ne_bytes());
     body.extend(id);
     body
+}
+
+/// Whether a process holds the socket: only then has it an inode.
+fn is_held(body: &[u8]) -> bool {
+    body.get(INODE..).and_then(|rest| rest.first_chunk::<4>()).is_some_and(|inode| *inode != [0; 4])
 }
 
 /// Port and address of this host in a `struct inet_diag_msg`.

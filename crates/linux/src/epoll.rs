@@ -6,6 +6,7 @@
 //! a part of a program can keep its sockets in an inner set and show the outer
 //! loop a single one.
 
+use crate::sockopt::checked;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -62,7 +63,7 @@ impl Epoll {
     /// As `epoll_create1`.
     pub fn new() -> io::Result<Self> {
         // SAFETY: no pointers; the result is checked.
-        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        let fd = checked(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: the call above returned a new descriptor that nobody else owns.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
@@ -140,7 +141,7 @@ impl Epoll {
         let mut event = libc::epoll_event { events: interest.mask(), u64: token };
         // SAFETY: both descriptors are open for the duration of the call and
         // `event` is a valid pointer that the kernel only reads.
-        check(unsafe {
+        checked(unsafe {
             libc::epoll_ctl(self.fd.as_raw_fd(), op, fd.as_fd().as_raw_fd(), &raw mut event)
         })?;
         Ok(())
@@ -167,7 +168,7 @@ impl Timer {
     pub fn new() -> io::Result<Self> {
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: no pointers; the result is checked.
-        let fd = check(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
+        let fd = checked(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
         // SAFETY: the call above returned a new descriptor that nobody else owns.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
@@ -182,7 +183,7 @@ impl Timer {
         let delay = timespec(delay.max(Duration::from_nanos(1)));
         let once = libc::itimerspec { it_interval: never, it_value: delay };
         // SAFETY: the kernel only reads `once`; the old setting is not asked for.
-        check(unsafe {
+        checked(unsafe {
             libc::timerfd_settime(self.fd.as_raw_fd(), 0, &raw const once, std::ptr::null_mut())
         })?;
         Ok(())
@@ -228,7 +229,7 @@ impl Signals {
             if error != 0 {
                 return Err(io::Error::from_raw_os_error(error));
             }
-            check(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?
+            checked(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?
         };
         // SAFETY: signalfd returned a new descriptor that nobody else owns.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
@@ -258,12 +259,8 @@ impl AsFd for Signals {
 /// As `mlockall`.
 pub fn lock_memory() -> io::Result<()> {
     // SAFETY: no pointers.
-    check(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) })?;
+    checked(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) })?;
     Ok(())
-}
-
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 #[cfg(test)]

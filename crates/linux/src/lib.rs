@@ -4,6 +4,7 @@ pub mod address;
 pub mod affinity;
 pub mod arrival;
 pub mod bpf;
+pub mod changes;
 pub mod diag;
 pub mod epoll;
 pub mod frame;

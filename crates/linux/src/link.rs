@@ -31,15 +31,20 @@ impl Link {
     /// [`LinkError`].
     pub fn by_name(name: &str) -> Result<Self, LinkError> {
         let unknown = |source| LinkError::Unknown { name: name.to_owned(), source };
-        let c_name = CString::new(name).map_err(|nul| unknown(nul.into()))?;
-        // SAFETY: `c_name` is a C string that lives across the call.
-        let index = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
-        if index == 0 {
-            return Err(unknown(io::Error::last_os_error()));
-        }
+        let index = index_of(name).map_err(unknown)?;
         let mac = hardware(name)
             .map_err(|source| LinkError::Hardware { name: name.to_owned(), source })?;
         Ok(Self { index, mac })
+    }
+}
+
+/// The number of the interface `name` in the calling thread's network namespace.
+pub(crate) fn index_of(name: &str) -> io::Result<u32> {
+    let name = CString::new(name)?;
+    // SAFETY: `name` is a C string that lives across the call.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
     }
 }
 
@@ -118,7 +123,7 @@ pub(crate) fn request(name: &str) -> libc::ifreq {
     request
 }
 
-fn hardware(name: &str) -> io::Result<[u8; 6]> {
+pub(crate) fn hardware(name: &str) -> io::Result<[u8; 6]> {
     let fd = sockopt::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
     let mut request = request(name);
     // SAFETY: the kernel reads and writes one ifreq, which is what we pass.
@@ -127,7 +132,7 @@ fn hardware(name: &str) -> io::Result<[u8; 6]> {
     let data = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
     let mut mac = [0; 6];
     for (to, from) in mac.iter_mut().zip(data) {
-        *to = from as u8;
+        *to = from.cast_unsigned();
     }
     Ok(mac)
 }

@@ -13,7 +13,7 @@ const TCP_LISTEN: u32 = 10;
 const ANSWER: usize = 24;
 /// `struct inet_diag_msg`, which attributes follow, and its inode, in bytes.
 const ANSWER_WHOLE: usize = 72;
-const INODE: usize = 68;
+pub(crate) const INODE: usize = 68;
 /// The attribute that tells of IPV6_V6ONLY (`INET_DIAG_SKV6ONLY`).
 const V6ONLY: u16 = 11;
 /// More sockets than this are not looked at.

@@ -4,7 +4,7 @@
 use crate::sockopt;
 use libc::c_int;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// `struct nlmsghdr`, in bytes.
 const HEADER: usize = 16;
@@ -14,6 +14,18 @@ const ANSWER_TIMEOUT_MS: c_int = 1000;
 /// Opens a netlink socket for `protocol`.
 pub(crate) fn open(protocol: c_int) -> io::Result<OwnedFd> {
     sockopt::socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol)
+}
+
+/// Has the kernel tell what happens in these groups, one bit each.
+pub(crate) fn listen(fd: &OwnedFd, groups: u32) -> io::Result<()> {
+    // SAFETY: all-zero is a valid address of that plain C structure.
+    let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    address.nl_groups = groups;
+    let len = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes of `address`.
+    sockopt::checked(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(())
 }
 
 /// Appends one message; `sequence` comes back with the answer.
@@ -63,13 +75,15 @@ pub(crate) struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// The error number of an `NLMSG_ERROR`, 0 for an acknowledgement; `None` for
-    /// any other message.
+    /// The error number of an `NLMSG_ERROR`, 0 for an acknowledgement, and that of a
+    /// list that has failed; `None` for any other message, and for a list that ends.
     pub(crate) fn errno(&self) -> Option<c_int> {
-        if c_int::from(self.kind) != libc::NLMSG_ERROR {
-            return None;
+        let number = self.body.first_chunk().map(|bytes| -c_int::from_ne_bytes(*bytes));
+        match c_int::from(self.kind) {
+            libc::NLMSG_ERROR => number,
+            libc::NLMSG_DONE => number.filter(|number| *number > 0),
+            _ => None,
         }
-        self.body.first_chunk().map(|bytes| -c_int::from_ne_bytes(*bytes))
     }
 }
 

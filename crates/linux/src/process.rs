@@ -4,8 +4,12 @@
 use crate::sockopt::{checked, checked_fd, checked_len};
 use libc::{c_int, c_long, c_ulong};
 use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Opens a descriptor that becomes readable when the process ends.
 ///
@@ -156,7 +160,9 @@ pub fn set_realtime(priority: i32) -> io::Result<()> {
 /// # Errors
 /// `EPERM` without `CAP_SYS_NICE`, `ESRCH` if the process has ended.
 pub fn set_process_realtime(pid: u32, priority: Option<i32>) -> io::Result<()> {
-    let policy = priority.map_or(libc::SCHED_OTHER, |_| libc::SCHED_RR);
+    // What it starts meanwhile does not inherit it: nobody would take it back.
+    let raised = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
+    let policy = priority.map_or(libc::SCHED_OTHER, |_| raised);
     let parameters = libc::sched_param { sched_priority: priority.unwrap_or(0) };
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))?;
     for task in tasks.flatten() {
@@ -177,6 +183,63 @@ pub fn die_with_parent(signal: c_int) -> io::Result<()> {
     // SAFETY: this prctl() takes plain numbers.
     checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal as c_ulong, 0, 0, 0) })?;
     Ok(())
+}
+
+/// Drops the capabilities that a program would inherit from one that is not root.
+///
+/// # Errors
+/// As prctl(2).
+pub fn give_up_ambient() -> io::Result<()> {
+    let (what, all) = (libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as c_ulong);
+    // SAFETY: this prctl() takes plain numbers.
+    checked(unsafe { libc::prctl(what, all, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong) })?;
+    Ok(())
+}
+
+/// Opens a file to append to, made if it is not there; no part of its path may be a
+/// symbolic link, and opening never waits.
+///
+/// # Errors
+/// As openat2(2): `ELOOP` for a symbolic link, `ENXIO` for a pipe that nobody reads.
+pub fn open_without_links(path: &Path) -> io::Result<File> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: all-zero is a valid open_how.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
+    how.flags = (flags | libc::O_NONBLOCK) as u64;
+    how.mode = 0o644;
+    how.resolve = libc::RESOLVE_NO_SYMLINKS;
+    let size = size_of::<libc::open_how>();
+    // SAFETY: the kernel reads a C string and one open_how; both live across the call.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, name.as_ptr(), &raw const how, size)
+    };
+    let file = File::from(checked_fd(fd)?);
+    // SAFETY: plain numbers. What the server writes is not lost where it is slow.
+    checked(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_APPEND) })?;
+    Ok(file)
+}
+
+/// Memory that a process has, in bytes, swapped out or not; without an answer it may
+/// be anything.
+#[must_use]
+pub fn memory_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let swapped = bytes_of(&status, "VmSwap:").unwrap_or(0);
+    bytes_of(&status, "VmRSS:").map_or(u64::MAX, |resident| resident + swapped)
+}
+
+/// Resident memory of a process, bytes; `None` if it is gone.
+#[must_use]
+pub fn resident_bytes(pid: u32) -> Option<u64> {
+    bytes_of(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS:")
+}
+
+/// A number of `/proc/PID/status`.
+fn bytes_of(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
 }
 
 /// How often descendants are looked for that others have just started.
@@ -289,5 +352,18 @@ impl EventFd {
 impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_cannot_be_read_is_not_zero() {
+        assert_eq!(bytes_of("VmPeak:\t  9 kB\nVmRSS:\t  12 kB\n", "VmRSS:"), Some(12 << 10));
+        // As of a process that has ended and is not waited for.
+        assert_eq!(bytes_of("Name:\tsh\nState:\tZ (zombie)\n", "VmRSS:"), None);
+        assert!(resident_bytes(std::process::id()).is_some_and(|bytes| bytes > 0));
     }
 }

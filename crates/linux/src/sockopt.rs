@@ -1,5 +1,6 @@
-//! Socket calls without the pointers: every other module of this crate sets
-//! options, sends and receives through these few functions.
+//! Socket calls without the pointers. Other modules of this crate set options, send
+//! and receive through these few functions, unless a call takes ancillary data or
+//! answers with more than a number.
 
 use libc::{c_int, c_long, c_void, socklen_t};
 use std::io;

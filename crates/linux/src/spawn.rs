@@ -2,15 +2,17 @@
 //! handed over as descriptors, and the server dies with its daemon.
 
 use crate::limits::{self, OpenFiles};
+use crate::process::{self, EventFd};
 use crate::shm::{Settings, SharedMemory};
-use crate::{process, unread};
+use crate::{sockopt, unread};
 use holdfast_wire::shm::{ConnEntry, FDS_MAX, SHIM_FDS, conn_state, leash};
 use std::ffi::OsString;
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::time::{Duration, Instant};
@@ -59,7 +61,7 @@ pub struct Server {
     child: Child,
     pidfd: OwnedFd,
     control: OwnedFd,
-    wake: OwnedFd,
+    wake: EventFd,
     started: Instant,
 }
 
@@ -74,10 +76,14 @@ impl Server {
     pub fn start(command: &ServerCommand, settings: &Settings) -> io::Result<Self> {
         let memory = SharedMemory::create(settings)?;
         let (control, theirs) = socket_pair()?;
-        let wake = event()?;
-        let handed = [theirs.as_raw_fd(), memory.fd().as_raw_fd(), wake.as_raw_fd()];
-        let child = build(command, handed)?.spawn()?;
-        let pidfd = process::pidfd_open(child.id())?;
+        let wake = EventFd::new()?;
+        let handed = [theirs.as_raw_fd(), memory.fd().as_raw_fd(), wake.as_fd().as_raw_fd()];
+        let mut child = build(command, handed)?.spawn()?;
+        let pidfd = process::pidfd_open(child.id()).inspect_err(|_| {
+            // Nobody would watch it.
+            let _ = child.kill();
+            let _ = child.wait();
+        })?;
         Ok(Self { memory, child, pidfd, control, wake, started: Instant::now() })
     }
 
@@ -97,6 +103,17 @@ impl Server {
     #[must_use]
     pub fn control(&self) -> BorrowedFd<'_> {
         self.control.as_fd()
+    }
+
+    /// Whether the control socket has hung up, or the server says there what it never
+    /// should: one that still runs is to be ended then.
+    #[must_use]
+    pub fn has_hung_up(&self) -> bool {
+        let mut word = [0; 64];
+        match sockopt::receive(self.control.as_fd(), &mut word, libc::MSG_DONTWAIT) {
+            Ok(_) => true,
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        }
     }
 
     /// An event counter that the shim rings when it has something for the daemon.
@@ -229,7 +246,7 @@ fn build(command: &ServerCommand, handed: [RawFd; HANDED]) -> io::Result<Command
         c.current_dir(directory);
     }
     if let Some(path) = &command.log {
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        let file = open_log(path)?;
         c.stdout(file.try_clone()?).stderr(file);
     }
     if let Some((uid, gid)) = command.ids {
@@ -245,6 +262,30 @@ fn build(command: &ServerCommand, handed: [RawFd; HANDED]) -> io::Result<Command
     // SAFETY: between fork and exec only plain system calls are made.
     unsafe { c.pre_exec(move || preparation.make()) };
     Ok(c)
+}
+
+/// Opens the server's log with the daemon's rights, in a folder where the server's
+/// user may have put something else in its place: what it writes must not end in
+/// somebody else's file, nor the daemon wait for a reader of a pipe.
+fn open_log(path: &Path) -> io::Result<File> {
+    let named = |error: io::Error| {
+        let remedy = match error.raw_os_error() {
+            Some(libc::ELOOP) => "; name the place itself, without symbolic links on its way",
+            _ => "",
+        };
+        io::Error::new(
+            error.kind(),
+            format!("the server's log {}: {error}{remedy}", path.display()),
+        )
+    };
+    let file = process::open_without_links(path).map_err(named)?;
+    let found = file.metadata().map_err(named)?;
+    let is_pipe = found.file_type().is_fifo() || found.file_type().is_socket();
+    if is_pipe || found.is_file() && found.nlink() > 1 {
+        let what = if is_pipe { "it is a pipe" } else { "the file has other names, too" };
+        return Err(named(io::Error::new(io::ErrorKind::InvalidInput, what)));
+    }
+    Ok(file)
 }
 
 /// Numbers at the upper end of what a server may have: it finds all others as it
@@ -266,6 +307,8 @@ impl Preparation {
             process::fix_addresses()?;
         }
         process::die_with_parent(libc::SIGKILL)?;
+        // A daemon that is not root has its rights by capabilities.
+        process::give_up_ambient()?;
         // SAFETY: no arguments.
         if unsafe { libc::getppid() } as u32 != self.daemon {
             return Err(io::Error::other("the daemon died while starting the server"));
@@ -321,17 +364,6 @@ fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     }
 }
 
-fn event() -> io::Result<OwnedFd> {
-    // SAFETY: a fresh descriptor, checked.
-    unsafe {
-        let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(OwnedFd::from_raw_fd(fd))
-    }
-}
-
 /// One message with one descriptor.
 fn send_fd(socket: RawFd, bytes: &[u8], fd: RawFd) -> io::Result<()> {
     let slice = IoSlice::new(bytes);
@@ -352,4 +384,31 @@ fn send_fd(socket: RawFd, bytes: &[u8], fd: RawFd) -> io::Result<()> {
         libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
     };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use std::process::Command;
+
+    #[test]
+    fn a_log_is_never_another_file_than_the_one_that_is_named() {
+        let folder = std::env::temp_dir().join(format!("holdfast-log-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let folder = folder.canonicalize().unwrap();
+        let at = |name: &str| folder.join(name);
+        open_log(&at("own")).unwrap();
+        open_log(&at("own")).expect("appended to");
+        open_log(Path::new("/dev/null")).unwrap();
+        symlink(at("own"), at("link")).unwrap();
+        symlink(&folder, at("folder")).unwrap();
+        std::fs::hard_link(at("own"), at("second")).unwrap();
+        assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+        for name in ["link", "folder/own", "second", "own", "pipe"] {
+            let error = open_log(&at(name)).expect_err(name).to_string();
+            assert!(error.contains("the server's log"), "{error}");
+        }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 }

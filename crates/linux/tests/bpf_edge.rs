@@ -5,7 +5,7 @@ mod bpf_common;
 
 use bpf_common::edge::*;
 use bpf_common::{ACK, Context, FIN, Frame, Lab, PASS, REDIRECT, RST, STOLEN, SYN};
-use bpf_common::{Capture, counter, is_root, sh, sums_are_right};
+use bpf_common::{Capture, counter, ifindex, is_root, sh, sums_are_right};
 use holdfast_linux::bpf::{Edge, Question, TapDrop, Verdict};
 use std::net::IpAddr;
 
@@ -157,9 +157,10 @@ fn what_no_client_can_have_sent_is_not_copied() {
     assert_eq!((f.count("implausible"), f.count("copied")), (4, 4));
 }
 
-/// What a server's kernel drops unseen, the backup must not get to see either.
+/// What some kernels drop unseen and others take, no member gets; all the rest is
+/// copied as well as forwarded.
 #[test]
-fn what_a_kernel_refuses_is_not_copied() {
+fn what_a_kernel_may_refuse_reaches_nobody() {
     if !is_root() {
         return;
     }
@@ -173,18 +174,21 @@ fn what_a_kernel_refuses_is_not_copied() {
     let timestamps = [1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 8];
     let other_order = [8, 10, 0, 0, 0, 9, 0, 0, 0, 8, 1, 1];
     let endless = [1, 1, 8, 200, 0, 0, 0, 9, 0, 0, 0, 8];
-    let options: [(&[u8], usize); 6] =
-        [(&timestamps, 1), (&other_order, 1), (&md5, 0), (&signed, 0), (&endless, 0), (&[], 1)];
-    for plain in [request().payload(50), request6().payload(50)] {
-        for (options, copies) in options {
-            let (verdict, _) = f.client_sends(&plain.clone().options(options).build());
-            assert_eq!((verdict, capture.tcp_frames().len()), (REDIRECT, copies), "{options:?}");
+    let (padded, behind_padding) = ([1; 20], [1; 40]);
+    let sound: [&[u8]; 4] = [&timestamps, &other_order, &padded, &[]];
+    let refused: [&[u8]; 4] = [&md5, &signed, &endless, &behind_padding];
+    let all = sound.map(|it| (it, REDIRECT, 1)).into_iter();
+    let all = all.chain(refused.map(|it| (it, STOLEN, 0)));
+    for (options, verdict, copies) in all {
+        for plain in [request().payload(50), request6().payload(50)] {
+            let (found, _) = f.client_sends(&plain.clone().options(options).build());
+            assert_eq!((found, capture.tcp_frames().len()), (verdict, copies), "{options:?}");
         }
     }
-    assert_eq!(f.count("malformed"), 6);
+    assert_eq!(f.count("malformed"), 8);
     let mut wrong_sum = request().payload(50).build();
     wrong_sum[24] ^= 1;
-    assert_eq!((f.client_sends(&wrong_sum).0, capture.tcp_frames().len()), (REDIRECT, 0));
+    assert_eq!((f.client_sends(&wrong_sum).0, capture.tcp_frames().len()), (STOLEN, 0));
     // Lengths that lie: 0, and more than there is.
     let mut lies = Vec::new();
     for (frame, at) in [(request(), 16), (request6(), 18)] {
@@ -197,7 +201,39 @@ fn what_a_kernel_refuses_is_not_copied() {
     for lie in &lies {
         assert_eq!((f.client_sends(lie).0, capture.tcp_frames().len()), (STOLEN, 0));
     }
-    assert_eq!((f.count("malformed"), f.count("odd")), (7, 4));
+    assert_eq!((f.count("malformed"), f.count("odd")), (9, 4));
+}
+
+/// Two virtual machines on the edge's host, one of which is off: the other one boots.
+#[test]
+fn an_absent_interface_costs_no_other_member_anything() {
+    if !is_root() {
+        return;
+    }
+    let Fixture { edge, config, ports, lab } = Fixture::new("absent", false, None);
+    drop(edge);
+    sh("ip link del e0");
+    let mut edge = Edge::attach(&config).expect("it starts without one of them");
+    assert!(edge.mend(&config).failed.is_some());
+    edge.set_current(1, Some(1)).expect("fence");
+    sh("ip link del e1");
+    assert!(edge.mend(&config).moved);
+    assert_eq!(edge.hop(1).expect("a row").ifindex, 0);
+    sh("ip link add e1 address 02:00:00:00:01:02 type veth peer name m1");
+    sh("ip link set e1 up");
+    let mended = edge.mend(&config);
+    assert!(mended.moved && mended.failed.is_some());
+    assert_eq!(mended.missing.len(), 1, "{mended:?}");
+    let (row, now) = (edge.hop(1).expect("a row"), ifindex("e1"));
+    assert_eq!(row.ifindex, now);
+    assert_ne!(now, ports[1]);
+    assert!(!edge.mend(&config).moved, "once");
+    let answer = reply().payload(9).build();
+    let context = Context { ifindex: now, ..Context::default() };
+    assert_eq!(lab.run(MEMBER_IN, &answer, context).0, REDIRECT, "it may speak");
+    sh("ip link add e0 address 02:00:00:00:01:01 type veth peer name m0");
+    let mended = edge.mend(&config);
+    assert!(mended.moved && mended.failed.is_none(), "{mended:?}");
 }
 
 fn arp(sender: [u8; 4], target: [u8; 4]) -> Vec<u8> {

@@ -36,7 +36,7 @@ fn bounds_of_a_flow_follow_what_was_sent_and_plausibly_acknowledged() {
     assert_eq!(bounds.right_edge, SeqNo(CLIENT_ISS + 1 + 200 * 512));
     assert_eq!(bounds.tsval, 0x3f0);
     assert_eq!(bounds.client_ack, SeqNo(SERVER_ISS.wrapping_add(301)));
-    assert_eq!(f.edge.all_bounds(), [bounds]);
+    assert_eq!(f.edge.all_bounds().expect("flows"), [bounds]);
     // A FIN takes a number, with and without payload before it.
     f.member_sends(0, &reply().seq(end).flags(FIN | ACK).build());
     assert_eq!(f.bounds().expect("flow").seq_end, SeqNo(end.wrapping_add(1)));

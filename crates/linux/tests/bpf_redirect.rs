@@ -56,6 +56,7 @@ fn syns_are_copied_as_they_came_and_the_end_of_a_handshake_is_told() {
         copies.drain(|copied| {
             let packet = [copied.headers, copied.head].concat();
             all.push((copied.into, copied.is_opened, copied.way, packet));
+            true
         });
         assert!(all.len() <= 1);
         all.pop()

@@ -1,7 +1,7 @@
 //! Protected connections: the table shared with the daemon, and the replica's
 //! retained output, which promotion may have to send again (decision 9).
 
-use crate::state::{self, Mode, shared};
+use crate::state::shared;
 use crate::sys::{self, sys};
 use crate::{copy, fds};
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -19,9 +19,21 @@ static LAST: AtomicU32 = AtomicU32::new(0);
 /// Descriptors that refer to each connection (dup, dup2).
 static REFS: [AtomicU32; CONNS_MAX] = [const { AtomicU32::new(0) }; CONNS_MAX];
 
-/// The accept number that comes next; both members count alike.
-pub fn next_number() -> u32 {
-    LAST.fetch_add(1, Relaxed) + 1
+/// The accept number that comes next: the first whose entry no connection needs any
+/// more. `None` if there is none. Call it with the log held.
+pub fn next_number() -> Option<u32> {
+    let last = LAST.load(Relaxed);
+    let next = (1..=CONNS_MAX as u32).map(|n| last.wrapping_add(n));
+    let number = next.filter(|n| *n != NO_CONN).find(|n| is_free(*n))?;
+    LAST.store(number, Relaxed);
+    Some(number)
+}
+
+/// On the replica: takes the number that the primary has given; false if no primary
+/// gives it.
+pub fn take_number(number: u32) -> bool {
+    let ahead = number.wrapping_sub(LAST.swap(number, Relaxed));
+    (1..=CONNS_MAX as u32).contains(&ahead)
 }
 
 /// Whether a connection was ever accepted.
@@ -40,12 +52,9 @@ pub fn of_fd(fd: i32) -> u32 {
     fds::get(fd).map_or(NO_CONN, |f| f.conn.load(Relaxed))
 }
 
-/// Whether another connection can be taken on: its entry must be free, on the
-/// replica also of output that the client may lack.
-pub fn has_room() -> bool {
-    let next = entry(LAST.load(Relaxed) + 1);
-    matches!(next.state.load(Acquire), conn_state::FREE | conn_state::DONE)
-        || state::mode() == Mode::Record && next.state.load(Acquire) != conn_state::OPEN
+/// Whether no connection holds the number's entry.
+fn is_free(conn: u32) -> bool {
+    entry(conn).state.load(Acquire) != conn_state::OPEN
 }
 
 /// Fills the entry of a connection that was just accepted as `fd`.

@@ -258,7 +258,8 @@ fn accept_record(fd: i32, flags: i32, peer: &mut Peer) -> isize {
     let held = log::hold();
     let mut r = refuse_high(r);
     let protected = fds::kind(fd) == Kind::Listener;
-    if r >= 0 && protected && !conns::has_room() {
+    let number = if r >= 0 && protected { conns::next_number() } else { None };
+    if r >= 0 && protected && number.is_none() {
         sys!(SYS_close, r);
         r = -(libc::EMFILE as isize);
     }
@@ -267,13 +268,13 @@ fn accept_record(fd: i32, flags: i32, peer: &mut Peer) -> isize {
     let mut entry = Entry { op: Op::Accept, flags: 0, fd, conn: NO_CONN, ret: r as i64, hash: 0 };
     if r >= 0 {
         (info.peer, info.peer_port) = live::endpoint(&peer.addr);
-        if protected {
+        if let Some(number) = number {
             let mut local = [0u8; ADDR_MAX];
             let mut local_len = ADDR_MAX as u32;
             sys!(SYS_getsockname, r, local.as_mut_ptr(), &raw mut local_len);
             (info.local, info.local_port) = live::endpoint(&local);
             info.conn_id = cookie(r);
-            entry.conn = conns::next_number();
+            entry.conn = number;
         }
         accepted(r as i32, entry.conn);
     }
@@ -311,7 +312,7 @@ fn accept_replay(fd: i32, flags: i32, peer: &mut Peer) -> isize {
         peer.len = info.addr_len;
     }
     if r >= 0 {
-        if taken.header.conn != NO_CONN && taken.header.conn != conns::next_number() {
+        if taken.header.conn != NO_CONN && !conns::take_number(taken.header.conn) {
             live::diverged("connections were accepted in another order");
         }
         let family = live::bound_family(fd);

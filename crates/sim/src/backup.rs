@@ -1,6 +1,5 @@
 //! The backup's loop (`daemon/backup.rs`) around the real `Backup` machine.
 
-use crate::Ns;
 use crate::check::Checkers;
 use crate::member::{Daemon, News, Phase};
 use crate::packet::Packet;
@@ -9,22 +8,13 @@ use crate::plan::Mutation;
 use crate::server::{KEY, Mode, Server};
 use crate::takeover::Cause;
 use crate::world::{NAMES, World};
+use crate::{Ns, ns};
 use holdfast_cluster::watch::Ground;
+use holdfast_member::timing::backup::{self as timing, HELD_BYTES, TAP_BATCH, WAKE_BYTES};
 use holdfast_replica::backup::{Backup, BackupOutput, FRAMES_QUEUED_MAX};
 use holdfast_replica::{Broken, Nanos};
 use holdfast_wire::log::Header;
 use holdfast_wire::message::Message;
-
-/// `START_PATIENCE` of `daemon/backup.rs`.
-const START_PATIENCE: Ns = 100_000_000;
-const TAP_BATCH: usize = 256;
-const WAKE_BYTES: u64 = 64 << 10;
-const WAKE_AFTER: Ns = 400_000;
-const TAP_AFTER: Ns = 250_000;
-const HELD_BYTES: usize = 512 << 10;
-const HELD_AFTER: Ns = 1_000_000;
-const LOOK_AFTER: Ns = 200_000;
-const REPORT_EVERY: Ns = 20_000_000;
 
 /// What the machine's effects leave for the loop.
 #[derive(Default)]
@@ -155,7 +145,7 @@ impl World {
         if Self::has_newer(d) {
             return self.give_up(d, "the primary went on alone");
         }
-        let is_long = |since: Ns| now - since > START_PATIENCE;
+        let is_long = |since: Ns| now - since > ns(timing::START_PATIENCE);
         let told = if d.other_alone { Cause::Alone } else { Cause::Unheard };
         let unheard = d.watch.verdict(Nanos(now)) == Some(Ground::Unheard);
         let may = (d.other_alone || unheard) && f.armed.is_some_and(is_long);
@@ -238,7 +228,7 @@ impl World {
         self.send_outbox(d, f);
         self.wake_replica(member, f);
         if now >= f.report_at {
-            f.report_at = now + REPORT_EVERY;
+            f.report_at = now + ns(timing::REPORT_EVERY);
             let (_, bytes) = f.machine.unresolved();
             self.check.table(now, "frames queued, bytes", bytes, FRAMES_QUEUED_MAX);
         }
@@ -269,8 +259,8 @@ impl World {
             });
         }
         if !packets.is_empty() {
-            f.held_at.get_or_insert(now + HELD_AFTER);
-            f.tap_at = Some(now + TAP_AFTER);
+            f.held_at.get_or_insert(now + ns(timing::HELD_AFTER));
+            f.tap_at = Some(now + ns(timing::TAP_AFTER));
         } else if f.tap_at.is_some_and(|at| at <= now) {
             f.tap_at = None;
         }
@@ -354,7 +344,7 @@ impl World {
     fn wake_replica(&mut self, member: usize, f: &mut Follower) {
         let now = self.now;
         if std::mem::take(&mut f.hands.fresh) {
-            f.wake_at.get_or_insert(now + WAKE_AFTER);
+            f.wake_at.get_or_insert(now + ns(timing::WAKE_AFTER));
         }
         let Some(at) = f.wake_at else { return };
         let server = self.hosts[member].server.as_ref();
@@ -369,7 +359,7 @@ impl World {
         let machine = f.machine.next_deadline().map(|at| at.0);
         let beat = d.watch.next_deadline().filter(|_| f.armed.is_some()).map(|at| at.0);
         let waits = f.room_wanted || f.machine.owes_confirmation();
-        let room = waits.then_some(self.now + LOOK_AFTER);
+        let room = waits.then_some(self.now + ns(timing::LOOK_AFTER));
         let all = [machine, beat, f.wake_at, f.tap_at, f.held_at, room];
         let at = all.into_iter().flatten().fold(f.report_at, Ns::min);
         self.sleep(d, at);

@@ -2,28 +2,28 @@
 //! daemon, and the daemon (`daemon/edge.rs`) around the real `EdgeMembership`,
 //! on a disk of two blocks (`daemon/edge_state.rs`).
 
-use crate::Ns;
+use crate::member::HEARTBEAT;
 use crate::packet::{ACK, NO_SCALING, Packet, shift};
 use crate::pipe::{Input, PipeId, Process};
 use crate::plan::Mutation;
 use crate::world::{EDGE, Event, NAMES, World};
+use crate::{Ns, ns};
 use holdfast_cluster::Nanos;
+use holdfast_cluster::detector::{DECLARE_AFTER, FIRST_PATIENCE};
 use holdfast_cluster::hearing::Hearing;
 use holdfast_cluster::membership::{Decision, EdgeMembership, Refusal};
 use holdfast_cluster::state::{EdgeState, StateBlock};
+use holdfast_member::timing::edge as timing;
 use holdfast_wire::message::{ConnKey, FlowBounds, Message};
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
 
 const FLOW_AGE: Ns = 1_000_000_000;
-const AGE_PERIOD: Ns = 100_000_000;
-const BEAT_PERIOD: Ns = 20_000_000;
 /// Three heartbeats, as the detector of each link has it.
-const SILENCE: Ns = 3 * BEAT_PERIOD;
-/// `FIRST_PATIENCE` of the detector.
-const JOIN_PATIENCE: Ns = 1_000_000_000;
-const TAP_LINGER: Ns = 5_000_000_000;
+const SILENCE: Ns = DECLARE_AFTER * HEARTBEAT;
+/// As the detector of each link has it.
+const JOIN_PATIENCE: Ns = FIRST_PATIENCE.0;
 /// Flows that the edge follows; more are refused.
 pub const FLOWS_MAX: usize = 64;
 
@@ -326,15 +326,15 @@ impl World {
             tap_off: [None; 2],
             beats: 0,
             heard_at: [self.now + JOIN_PATIENCE; 2],
-            hearing: Hearing::new(Nanos(self.now), Nanos(BEAT_PERIOD)),
+            hearing: Hearing::new(Nanos(self.now), Nanos(HEARTBEAT)),
             inbox: VecDeque::new(),
             writing: None,
-            age_at: self.now + AGE_PERIOD,
-            beat_at: self.now + BEAT_PERIOD,
+            age_at: self.now + ns(timing::FLOW_AGE_PERIOD),
+            beat_at: self.now + HEARTBEAT,
             answered: Default::default(),
         });
         self.say(|| "edge: daemon starts".to_owned());
-        self.schedule(BEAT_PERIOD, Event::EdgeDaemon(life));
+        self.schedule(HEARTBEAT, Event::EdgeDaemon(life));
     }
 
     /// The daemon is killed, perhaps in the middle of a write.
@@ -415,7 +415,7 @@ impl World {
     }
 
     fn edge_loses(&mut self, member: usize) {
-        let linger = self.now + TAP_LINGER;
+        let linger = self.now + ns(timing::TAP_LINGER);
         let Some(daemon) = &mut self.edge.daemon else { return };
         daemon.links[member] = None;
         daemon.tap_off[member] = Some(linger);
@@ -560,13 +560,13 @@ impl World {
         if now < daemon.beat_at {
             return;
         }
-        daemon.beat_at = now + BEAT_PERIOD;
+        daemon.beat_at = now + HEARTBEAT;
         (0..2).for_each(|member| self.edge_beats(member));
-        self.schedule(BEAT_PERIOD, Event::EdgeDaemon(life));
+        self.schedule(HEARTBEAT, Event::EdgeDaemon(life));
         let Some(daemon) = self.edge.daemon.as_mut().filter(|daemon| now >= daemon.age_at) else {
             return;
         };
-        daemon.age_at = now + AGE_PERIOD;
+        daemon.age_at = now + ns(timing::FLOW_AGE_PERIOD);
         let off = daemon.tap_off.iter_mut().any(|at| at.take_if(|at| *at <= now).is_some());
         self.edge.flows.retain(|_, flow| !flow.is_over() || now - flow.seen <= FLOW_AGE);
         self.check.table(now, "edge flows", self.edge.flows(), FLOWS_MAX);

@@ -37,6 +37,11 @@ pub use rng::Rng;
 /// Virtual time and durations, in nanoseconds.
 pub type Ns = u64;
 
+/// A duration of the daemons in virtual time.
+const fn ns(duration: std::time::Duration) -> Ns {
+    duration.as_nanos() as Ns
+}
+
 /// What a run led to.
 #[derive(Clone, Debug)]
 pub struct Outcome {

@@ -3,20 +3,19 @@
 //! loop does: each turn takes what has come, does what is due, and says when it
 //! wants the next one at the latest.
 
-use crate::Ns;
 use crate::backup::Follower;
 use crate::pipe::{Input, Kind, PipeId, Process, RETRY};
 use crate::primary::Primary;
 use crate::takeover::Takeover;
 use crate::world::{Event, NAMES, World};
+use crate::{Ns, ns};
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Watch;
+use holdfast_member::timing::{HEARTBEAT_MS_DEFAULT, member as timing};
 use holdfast_wire::message::{FlowBounds, Message};
 use std::collections::VecDeque;
 
-/// `ASK_EVERY` of `daemon/member.rs`.
-const ASK_EVERY: Ns = 100_000_000;
-pub const HEARTBEAT: Ns = 20_000_000;
+pub const HEARTBEAT: Ns = HEARTBEAT_MS_DEFAULT * 1_000_000;
 
 /// A lasting channel that this side opens, or (on the primary) the peer's.
 #[derive(Debug, Default)]
@@ -304,7 +303,7 @@ impl World {
         }
         if now >= ask_at && d.edge.pipe.is_some() {
             self.tell_edge(d, &Message::Ask);
-            ask_at = now + ASK_EVERY;
+            ask_at = now + ns(timing::ASK_EVERY);
         }
         self.sleep(d, if ask_at > now { ask_at } else { now + 10_000_000 });
         Phase::Ask { ask_at }

@@ -1,7 +1,6 @@
 //! The primary's loop (`daemon/primary.rs`) and its life without a backup
 //! (`daemon/primary/alone.rs`), around the real `Primary` machine.
 
-use crate::Ns;
 use crate::gate::Held;
 use crate::kernel::{Socket, cookie};
 use crate::member::{Daemon, News, Phase};
@@ -10,7 +9,9 @@ use crate::pipe::{Input, PipeId};
 use crate::plan::Mutation;
 use crate::server::Mode;
 use crate::world::{NAMES, World};
+use crate::{Ns, ns};
 use holdfast_cluster::watch::Ground;
+use holdfast_member::timing::primary::{self as timing, OWED_BYTES};
 use holdfast_replica::primary::{
     FRAMES_UNCONFIRMED_MAX, Peeked, Primary as Machine, PrimaryOutput, Wanted,
 };
@@ -18,18 +19,6 @@ use holdfast_replica::{Broken, Nanos};
 use holdfast_wire::message::{ConnId, ConnKey, ConnProgress, Message};
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-const MS: Ns = 1_000_000;
-const TICK: Ns = 4 * MS;
-const PROGRESS_EVERY: Ns = 2 * MS;
-const PROGRESS_PER_CONN: Ns = 20_000;
-const ASK_EVERY: Ns = 10 * MS;
-const REPORT_EVERY: Ns = 50 * MS;
-const CLOSING_EVERY: Ns = 20 * MS;
-const LINGER: Ns = 60_000 * MS;
-const STRAY_EVERY: Ns = 2000 * MS;
-const OWED_WAIT: Ns = 5 * MS;
-const OWED_BYTES: i32 = 2 * 1448;
 
 /// How far the loop has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +142,7 @@ impl World {
             broken: None,
             progress_at: now,
             closing_at: now,
-            stray_at: now + STRAY_EVERY,
+            stray_at: now + ns(timing::STRAY_EVERY),
             report_at: now,
         };
         self.turn_primary(d, Box::new(primary))
@@ -223,8 +212,8 @@ impl World {
 
     fn sleep_serving(&mut self, d: &Daemon, p: &Primary) {
         let beat = d.watch.next_deadline().map(|at| at.0);
-        let owed = p.owed.values().min().map(|at| at + OWED_WAIT);
-        let log = (!p.conns.is_empty()).then_some(self.now + TICK);
+        let owed = p.owed.values().min().map(|at| at + ns(timing::OWED_WAIT));
+        let log = (!p.conns.is_empty()).then_some(self.now + ns(timing::TICK));
         let all = [beat, owed, log];
         let at = all.into_iter().flatten().fold(p.report_at, Ns::min);
         self.sleep(d, at);
@@ -232,7 +221,7 @@ impl World {
 
     /// The log has grown, and nobody rang: the next tick finds it.
     pub fn log_grew(&mut self, member: usize) {
-        self.wake_daemon(member, self.now + TICK);
+        self.wake_daemon(member, self.now + ns(timing::TICK));
     }
 
     fn act(
@@ -368,17 +357,19 @@ impl World {
         self.pay_owed(d.member, p);
         if now >= p.progress_at {
             self.progress(d, p);
-            p.progress_at = now + PROGRESS_EVERY + PROGRESS_PER_CONN * p.conns.len() as u64;
+            p.progress_at = now
+                + ns(timing::PROGRESS_EVERY)
+                + ns(timing::PROGRESS_PER_CONN) * p.conns.len() as u64;
         }
         if now >= p.report_at {
-            p.report_at = now + REPORT_EVERY;
+            p.report_at = now + ns(timing::REPORT_EVERY);
             if let Some(gate) = &self.hosts[d.member].gate {
                 let used = gate.slots_used();
                 self.check.table(now, "gate slots", used, self.plan.gate_slots);
             }
         }
         if now >= p.closing_at {
-            p.closing_at = now + CLOSING_EVERY;
+            p.closing_at = now + ns(timing::CLOSING_EVERY);
             self.reap(d, p);
         }
         if let Some((number, echo)) = d.watch.handle_timeout(Nanos(now)) {
@@ -396,7 +387,7 @@ impl World {
         p.owed.retain(|id, since| {
             let Some(slot) = gate.slot(*id) else { return false };
             let Some(ack) = slot.owed_ack() else { return false };
-            if ack.since(slot.last_ack) < OWED_BYTES && now - *since < OWED_WAIT {
+            if ack.since(slot.last_ack) < OWED_BYTES && now - *since < ns(timing::OWED_WAIT) {
                 return true;
             }
             out.push(slot.owed_packet(ack));
@@ -435,8 +426,8 @@ impl World {
         let now = self.now;
         let mut ids: Vec<ConnId> = p.ending.iter().copied().collect();
         if now >= p.stray_at {
-            p.stray_at = now + STRAY_EVERY;
-            let stray = |conn: &Conn| !conn.ending && now - conn.opened > STRAY_EVERY;
+            p.stray_at = now + ns(timing::STRAY_EVERY);
+            let stray = |conn: &Conn| !conn.ending && now - conn.opened > ns(timing::STRAY_EVERY);
             ids.extend(p.conns.iter().filter(|(_, conn)| stray(conn)).map(|(id, _)| *id));
         }
         for id in ids {
@@ -449,7 +440,7 @@ impl World {
             }
         }
         // As `linger_max`: half of the slots may linger.
-        while p.linger.front().is_some_and(|(at, _)| now - at > LINGER)
+        while p.linger.front().is_some_and(|(at, _)| now - at > ns(timing::LINGER))
             || p.linger.len() > self.plan.gate_slots / 2
         {
             let id = p.linger.pop_front().map(|(_, id)| id);
@@ -465,7 +456,7 @@ impl World {
         let since = *conn.over.get_or_insert(now);
         let slot = self.hosts[member].gate.as_ref().and_then(|gate| gate.slot(id));
         let paid = slot.is_none_or(|slot| slot.owed_ack().is_none());
-        paid && now - since >= CLOSING_EVERY
+        paid && now - since >= ns(timing::CLOSING_EVERY)
     }
 
     fn let_go(&mut self, d: &Daemon, p: &mut Primary, id: ConnId) {
@@ -515,7 +506,7 @@ impl World {
         let now = self.now;
         d.pair.inbox.clear();
         if now >= ask_at {
-            ask_at = now + ASK_EVERY;
+            ask_at = now + ns(timing::ASK_EVERY);
             self.tell_edge(d, &Message::Promote { epoch: d.epoch + 1 });
         }
         for news in self.turn_edge(d) {

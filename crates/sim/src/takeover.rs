@@ -1,7 +1,6 @@
 //! The backup's promotion (`daemon/takeover.rs`) around the real `Promotion`
 //! machine: fence, drain, probe, repair, address, kick.
 
-use crate::Ns;
 use crate::backup::Follower;
 use crate::kernel::Socket;
 use crate::member::{Daemon, News, Phase};
@@ -9,14 +8,14 @@ use crate::packet::{ACK, NO_SCALING, Packet, Truth};
 use crate::plan::Mutation;
 use crate::server::{Mode, Server};
 use crate::world::{NAMES, World};
+use crate::{Ns, ns};
+use holdfast_member::timing::takeover as timing;
 use holdfast_replica::Nanos;
 use holdfast_replica::promotion::{Diverged, Probe, Promotion, PromotionOutput, Restore, Why};
 use holdfast_wire::message::{ConnId, FlowBounds, Message};
 use holdfast_wire::packet::Flags;
 
 const MS: Ns = 1_000_000;
-const PARK_MAX: Ns = 5000 * MS;
-const ASK_EVERY: Ns = 50 * MS;
 
 /// What made the backup promote itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +149,7 @@ impl World {
                 News::Epoch(..) => {}
             }
         }
-        let again = opened || edge.asked.is_none_or(|at| self.now - at > ASK_EVERY);
+        let again = opened || edge.asked.is_none_or(|at| self.now - at > ns(timing::ASK_EVERY));
         if again && !edge.granted && d.edge.pipe.is_some() {
             self.ask(d, edge);
         }
@@ -192,7 +191,7 @@ impl World {
         if t.edge.granted && t.drained.is_some() {
             return self.probe(d, t);
         }
-        if now - t.begun > PARK_MAX && t.drained.is_none() {
+        if now - t.begun > ns(timing::PARK_MAX) && t.drained.is_none() {
             return self.give_up(d, "the replica did not take the rest of the log");
         }
         self.sleep(d, now + if t.drained.is_some() { 5 * MS } else { MS / 5 });
@@ -233,7 +232,7 @@ impl World {
             self.go_live(d, t, promotion);
             return Phase::Survivor;
         }
-        if now - t.settling_since > PARK_MAX {
+        if now - t.settling_since > ns(timing::PARK_MAX) {
             return self.give_up(d, "the replica did not come to the end of its log");
         }
         let deadline = promotion.next_deadline().map_or(now + 2 * MS, |at| at.0);

@@ -49,24 +49,11 @@ fn by_file(path: &Path) -> Option<Finding> {
         let found = format!("{shown} is linked statically; {without_shim}");
         return Some(Finding::fail(NAME, found, "use a build that is linked dynamically"));
     }
-    if memchr_of(&bytes, GO_MARK) {
+    if memchr::memmem::find(&bytes, GO_MARK).is_some() {
         let found = format!("{shown} is a Go program: its system calls bypass libc");
         return Some(Finding::fail(NAME, found, "Go programs cannot be protected"));
     }
     None
-}
-
-fn memchr_of(bytes: &[u8], mark: &[u8]) -> bool {
-    let first = |rest: &[u8]| rest.iter().position(|byte| *byte == mark[0]);
-    let mut rest = bytes;
-    while let Some(at) = first(rest) {
-        rest = &rest[at..];
-        if rest.starts_with(mark) {
-            return true;
-        }
-        rest = &rest[1..];
-    }
-    false
 }
 
 /// Whether a 64-bit ELF file names a loader.

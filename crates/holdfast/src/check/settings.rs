@@ -46,7 +46,7 @@ pub(super) fn architecture() -> Finding {
 /// Bit, name and what it is for.
 const CAPABILITIES: [(u32, &str, &str); 8] = [
     (7, "CAP_SETUID", "to start the server as another user"),
-    (12, "CAP_NET_ADMIN", "for TCP_REPAIR, tc and addresses"),
+    (CAP_NET_ADMIN, "CAP_NET_ADMIN", "for TCP_REPAIR, tc and addresses"),
     (13, "CAP_NET_RAW", "for the tap and for probes"),
     (19, "CAP_SYS_PTRACE", "to take the replica's sockets"),
     (21, "CAP_SYS_ADMIN", "to mount a BPF file system"),
@@ -60,6 +60,14 @@ const CAP_SYS_RESOURCE: u32 = 24;
 /// Whether this process may have more than its hard limits say.
 pub(super) fn may_raise_limits() -> bool {
     held() & 1 << CAP_SYS_RESOURCE != 0
+}
+
+const CAP_NET_ADMIN: u32 = 12;
+
+/// Whether this process may touch the host's network at all.
+#[must_use]
+pub fn may_administer() -> bool {
+    held() & 1 << CAP_NET_ADMIN != 0
 }
 
 /// The capabilities that are in effect, one bit each.

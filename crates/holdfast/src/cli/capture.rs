@@ -1,7 +1,7 @@
 //! `holdfast capture`: what the programs did to packets, for Wireshark.
 
 use super::args::CaptureArgs;
-use super::{Failure, load};
+use super::{Failure, load, must_be_root};
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::exit;
 use anyhow::Context as _;
@@ -19,6 +19,7 @@ const SIGNALS: u64 = 0;
 const RENEW_PERIOD: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &CaptureArgs) -> Result<u8, Failure> {
+    must_be_root()?;
     let (file, role) = load(&args.group)?;
     // Before the first wish to end: it then finds somebody who tidies up.
     let signals = Signals::block()?;

@@ -53,7 +53,16 @@ fn drain(args: &EdgeDrainArgs) -> Result<u8, Failure> {
 /// edges, of which `--role` names one.
 fn socket(group: &GroupArgs) -> Result<PathBuf, Failure> {
     let file = GroupFile::load(&group.config)?;
-    Ok(file.admin_socket(group.role.as_deref().unwrap_or("edge")))
+    let socket = file.admin_socket(group.role.as_deref().unwrap_or("edge"));
+    let has_one_edge = file.role(Some("edge")).is_ok();
+    match file.role(None) {
+        Ok(own) if has_one_edge && group.role.is_none() && own != "edge" && !socket.exists() => {
+            Err(Failure::unreachable(format!(
+                "this host is `{own}`, and not the edge\n  remedy: ask on the edge's host"
+            )))
+        }
+        _ => Ok(socket),
+    }
 }
 
 fn parse_flow(text: &str) -> Result<(SocketAddr, SocketAddr), String> {

@@ -10,6 +10,7 @@ use super::{
 use super::{Config, Edge, Group, Mac, Member, Server};
 use crate::key::GroupKey;
 use holdfast_linux::bpf::EDGE_FLOWS_DEFAULT;
+use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -18,7 +19,6 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-const HEARTBEAT_MS_DEFAULT: u64 = 20;
 const CONNECTIONS_MAX_DEFAULT: u64 = 32_768;
 /// Longest interface name that Linux accepts (IFNAMSIZ - 1).
 const INTERFACE_CHARS_MAX: usize = 15;

@@ -51,7 +51,7 @@ fn mistake(from: &str, to: &str) -> (String, String, String) {
 #[test]
 fn a_good_file_is_understood_with_its_defaults() {
     let config = parse(GOOD).unwrap();
-    assert_eq!(config.group.heartbeat_ms, 20);
+    assert_eq!(config.group.heartbeat_ms, 18);
     assert!(config.group.realtime);
     assert_eq!(config.group.run_dir, Path::new("/run/holdfast/demo"));
     assert_eq!(config.group.key_file, Path::new("/etc/holdfast/demo.key"));
@@ -100,6 +100,11 @@ fn values_are_checked_where_they_stand() {
         ("\"10.9.0.100:6379\"", "\"redis:6379\"", "is not an address with a port"),
         ("\"10.9.0.100:6379\"", "\"10.9.0.100:0\"", "is not the address of one host and port"),
         ("\"[fd09::100]:6379\"", "\"10.9.0.100:6379\"", "is listed twice"),
+        ("\"10.9.0.100:6379\"", "\"10.9.0.2:6379\"", "10.9.0.2 is the address of"),
+        ("\"10.9.0.100:6379\"", "\"10.9.0.1:6379\"", "10.9.0.1 is the address of"),
+        ("\"10.9.0.100:6379\"", "\"127.0.0.1:6379\"", "the address of every host"),
+        ("[\"ec\"]", "[\"ec\", \"ep\"]", "clients do not come through ep"),
+        ("[\"ec\"]", "[\"lo\"]", "clients do not come through lo"),
         ("[\"10.9.0.100:6379\", \"[fd09::100]:6379\"]", "[]", "services has 0 addresses"),
         ("[\"ec\"]", "[]", "clients lists 0 interfaces"),
         ("[\"ec\"]", "[\"an-interface-with-a-long-name\"]", "cannot be the name of an interface"),

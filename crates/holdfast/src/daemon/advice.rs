@@ -4,6 +4,10 @@
 use super::member::RESTART_BOTH;
 use crate::status::State;
 
+/// A server that has ended, and what helps.
+pub const ENDED: &str = "the server's process has ended";
+pub const AFTER_END: &str = "look at the server's log, and start the group again";
+
 /// Parts of reasons, and what helps before both members are started again.
 const REMEDIES: [(&str, &str); 7] = [
     (

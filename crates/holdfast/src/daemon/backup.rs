@@ -22,6 +22,10 @@ use holdfast_linux::raw::RawSender;
 use holdfast_linux::spawn::Server;
 use holdfast_linux::tap::{BUFFER_DEFAULT_BYTES, TapSocket};
 use holdfast_linux::way;
+use holdfast_member::timing::backup::{
+    HELD_AFTER, HELD_BYTES, LOOK_AFTER, REPORT_EVERY, START_PATIENCE, TAP_AFTER, TAP_BATCH,
+    WAKE_AFTER, WAKE_BYTES,
+};
 use holdfast_replica::backup::{Backup, BackupOutput};
 use holdfast_replica::{Broken, Nanos, TapSegment};
 use holdfast_wire::log::Header;
@@ -35,28 +39,6 @@ pub const PEER: u64 = ROLE;
 pub const TAP: u64 = ROLE + 1;
 pub const WAKE: u64 = ROLE + 2;
 pub const PIDFD: u64 = ROLE + 3;
-
-/// Packets taken from the tap in one turn.
-const TAP_BATCH: usize = 256;
-/// The replica is woken for this much log, or after this long: one wake-up for
-/// many records costs the pair far less than one each.
-const WAKE_BYTES: u64 = 64 << 10;
-const WAKE_AFTER: Duration = Duration::from_micros(400);
-/// After a look at the tap the next one follows this much later, unless the
-/// primary's log wakes us first: the log needs the copies, and a client's ACK
-/// can wait that long.
-const TAP_AFTER: Duration = Duration::from_micros(800);
-/// What is held is told with the next confirmation of the log, or after this
-/// many bytes or this long.
-const HELD_BYTES: usize = 512 << 10;
-const HELD_AFTER: Duration = Duration::from_millis(1);
-/// How often a replica that is waited for is looked at.
-const LOOK_AFTER: Duration = Duration::from_micros(200);
-/// A primary that was busy with its start answers the edge this long after its
-/// first beat.
-const START_PATIENCE: Duration = Duration::from_millis(100);
-/// How often the status is brought up to date.
-const REPORT_EVERY: Duration = Duration::from_millis(20);
 
 /// Everything a backup holds.
 pub struct Follower {
@@ -486,7 +468,9 @@ impl Follower {
         if self.promoting.is_none() {
             self.hands.refused = refused.or(self.hands.refused.take());
         }
-        matches!(event, LinkEvent::Lost(_))
+        let LinkEvent::Lost(error) = event else { return false };
+        node.events.add("channel", format!("to the primary: {error}"));
+        true
     }
 
     /// Sends the heartbeat that is due. Returns whether the primary is silent.

@@ -8,6 +8,7 @@
 mod disk;
 mod flows;
 mod grant;
+mod host;
 mod members;
 mod report;
 mod ways;
@@ -27,10 +28,13 @@ use grant::{Asked, agree};
 use holdfast_cluster::Nanos;
 use holdfast_cluster::membership::{EdgeMembership, Greeting};
 use holdfast_linux::bpf::{Edge, EdgeConfig, MemberPort};
+use holdfast_linux::changes::Changes;
 use holdfast_linux::process;
+use holdfast_member::timing::edge::{FLOW_AGE_PERIOD, TAP_LINGER};
 use holdfast_wire::message::{ConnKey, Message};
+use host::Host;
 use members::Links;
-use report::{Distrusted, Host};
+use report::Distrusted;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -38,8 +42,6 @@ use ways::Ways;
 
 /// Real-time priority; above ordinary servers, below the kernel's own threads.
 const PRIORITY: i32 = 20;
-/// How often a few flows are looked at, whether they are over.
-const FLOW_AGE_PERIOD: Duration = Duration::from_millis(100);
 /// After the host was started again, members that live have said so by then: the
 /// time of a connection attempt whose first packets were lost.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -119,6 +121,8 @@ struct EdgeDaemon<'a> {
     doubles: BTreeMap<usize, Instant>,
     turned_away: Option<Channel>,
     grants: u64,
+    /// Packets of the current member that had passed when the members were last judged.
+    spoken: u64,
     /// Flows whose clients had vanished.
     vanished: u64,
     /// From a member's request to its answer, the last time.
@@ -127,6 +131,8 @@ struct EdgeDaemon<'a> {
     distrusted: BTreeMap<usize, Distrusted>,
     ways: Ways,
     host: Host,
+    /// Tells when programs and ports are to be looked for.
+    changes: Changes,
     /// As its survivor tells it.
     last_takeover: Option<Takeover>,
     /// When the members are told what the edge itself is.
@@ -207,11 +213,13 @@ impl<'a> EdgeDaemon<'a> {
             doubles: BTreeMap::new(),
             turned_away: None,
             grants: 0,
+            spoken: 0,
             vanished: 0,
             last_grant: Duration::ZERO,
             distrusted: BTreeMap::new(),
             ways: Ways::new(hops, Instant::now())?,
-            host: Host::default(),
+            host: Host::new(started),
+            changes: Changes::open().context("a netlink socket")?,
             last_takeover: None,
             repetition: Repetition::new(Instant::now()),
         };
@@ -235,7 +243,7 @@ impl<'a> EdgeDaemon<'a> {
         loop {
             let watch = self.links.deadline().map(|at| self.started + Duration::from_nanos(at.0));
             let recover = self.recoverer.deadline();
-            let ways = Some(self.ways.deadline(Instant::now()).min(self.host.look_at()));
+            let ways = Some(self.ways.deadline(Instant::now()).min(self.host.look_at));
             let disk = self.disk.deadline();
             let deadline =
                 [self.timers.next(), self.listener.deadline(), ways, watch, recover, disk];
@@ -255,17 +263,15 @@ impl<'a> EdgeDaemon<'a> {
                 self.recoverer.on_readable(now);
             }
             self.recoverer.poll(now);
-            if ready.contains(&ADMIN) {
-                admin.serve(|request| self.answer(request));
+            if ready.contains(&ADMIN) && admin.serve(|request| self.answer(request)) {
+                self.events.add("mended", "files of the run_dir had been removed");
             }
             self.look(now);
             self.say(now);
             if ready.contains(&SIGNALS)
                 && let Some(signal) = super::ending(signals)
             {
-                tracing::info!(
-                    "signal {signal}: ending; forwarding, tap and fence go on without me"
-                );
+                tracing::info!("signal {signal}: ending; forwarding, tap and fence go on");
                 return Ok(());
             }
         }
@@ -406,11 +412,14 @@ impl<'a> EdgeDaemon<'a> {
         if self.links.deadline().is_none_or(|due| due > at) {
             return;
         }
+        let spoken = self.bpf.spoken();
+        let passing = spoken != std::mem::replace(&mut self.spoken, spoken);
         for index in 0..self.links.count() {
             // What has come already is not missing.
             self.hear(index, now);
             let was_suspected = self.links.is_suspected(index);
-            if self.links.watch(index, at) {
+            // The fence lets nobody else speak.
+            if self.links.watch(index, at, passing && self.is_current(index)) {
                 self.reach(index, false, now);
             }
             let is_news = !was_suspected && self.machine.answers(self.links.name(index));
@@ -459,31 +468,12 @@ impl<'a> EdgeDaemon<'a> {
 
     /// Whether this host forwards, and its frames reach the members.
     fn look(&mut self, now: Instant) {
-        if self.host.is_due(now) {
+        if self.host.look_at <= now {
             self.mend();
             self.host.look(self.config, now);
         }
         for index in 0..self.links.count() {
             self.ways.turn(index, self.links.is_connected(index), now);
-        }
-    }
-
-    /// Programs that somebody has removed, perhaps with their interface, go back.
-    fn mend(&mut self) {
-        match self.bpf.mend(&edge_config(self.config)) {
-            Ok(missing) if missing.is_empty() => self.host.torn = None,
-            Ok(missing) => {
-                for one in missing {
-                    self.events.add("mended", format!("tc filter {one} had been removed"));
-                }
-                self.update_taps();
-                for index in 0..self.links.count() {
-                    if let Ok(hop) = self.bpf.hop(index) {
-                        self.ways.moved(index, hop);
-                    }
-                }
-            }
-            Err(error) => self.host.torn = Some(format!("a program is gone: {error}")),
         }
     }
 
@@ -523,7 +513,7 @@ impl<'a> EdgeDaemon<'a> {
         let name = self.links.name(index).to_owned();
         if self.links.drop_link(index, self.nanos(now)) {
             self.events.add("left", format!("{name}: {why}"));
-            self.timers.set(Timer::TapOff(index), now + members::TAP_LINGER);
+            self.timers.set(Timer::TapOff(index), now + TAP_LINGER);
             // It says so again when it comes back, if it still is.
             let epoch = self.machine.handle_ask().epoch;
             self.machine.handle_in_step(&name, epoch, false);

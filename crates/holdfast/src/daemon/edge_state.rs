@@ -55,7 +55,7 @@ impl StateFile {
         let lock = lock::exclusive(&path.with_extension("lock")).map_err(failed)?;
         let lock = lock.ok_or_else(|| StateFileError::InUse { path: path.to_owned() })?;
         if !path.try_exists().map_err(failed)? {
-            create(path).map_err(failed)?;
+            create(path, &StateBlock::default()).map_err(failed)?;
         }
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
         let damaged = || StateFileError::Damaged { path: path.to_owned() };
@@ -77,6 +77,9 @@ impl StateFile {
     /// been written after it.
     pub fn keep(&mut self, state: EdgeState) -> Result<(), StateFileError> {
         let newest = StateBlock { number: self.newest.number.saturating_add(1), state };
+        if !lock::is_at(&self.file, &self.path) {
+            return self.start_anew(newest);
+        }
         let block = self.file.write_all_at(&block_of(&newest), self.spare * BLOCK_BYTES);
         let synced = block.and_then(|()| self.file.sync_data());
         synced.map_err(|error| StateFileError::Io { path: self.path.clone(), error })?;
@@ -84,16 +87,28 @@ impl StateFile {
         self.newest = newest;
         Ok(())
     }
+
+    /// Somebody has removed the file, or put another one into its place: what is
+    /// written into the old one would be lost with it.
+    fn start_anew(&mut self, newest: StateBlock) -> Result<(), StateFileError> {
+        let made = create(&self.path, &newest)
+            .and_then(|()| OpenOptions::new().read(true).write(true).open(&self.path));
+        let failed = |error| StateFileError::Io { path: self.path.clone(), error };
+        self.file = made.map_err(failed)?;
+        tracing::warn!("{} had been removed or replaced: it is written anew", self.path.display());
+        (self.spare, self.newest) = (0, newest);
+        Ok(())
+    }
 }
 
-/// All blocks appear together or not at all.
-fn create(path: &Path) -> io::Result<()> {
+/// All blocks appear together or not at all, and say the same.
+fn create(path: &Path, state: &StateBlock) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let fresh = path.with_extension("new");
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
     for _ in 0..BLOCKS {
-        let mut block = block_of(&StateBlock::default());
+        let mut block = block_of(state);
         block.resize(BLOCK_BYTES as usize, b'\n');
         file.write_all(&block)?;
     }

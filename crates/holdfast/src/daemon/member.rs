@@ -20,12 +20,14 @@ use crate::world;
 use anyhow::Context as _;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Watch;
+use holdfast_linux::changes::Changes;
 use holdfast_linux::diag::{DiagSocket, TcpState};
 use holdfast_linux::process;
 use holdfast_linux::shm::Settings;
 use holdfast_linux::spawn::{Server, ServerCommand};
 use holdfast_linux::tap::Service;
 use holdfast_linux::way::SignSocket;
+use holdfast_member::timing::member::ASK_EVERY;
 use holdfast_wire::message::{self, ConnKey, Message, WorldPart};
 use holdfast_wire::shm::option;
 use std::collections::BTreeMap;
@@ -45,8 +47,6 @@ pub const ROLE: u64 = 16;
 pub const RESTART_BOTH: &str = "restart both members at a quiet moment to be protected again \
     (this ends its connections, and its memory is lost)";
 
-/// How often the edge is asked while nobody is current.
-const ASK_EVERY: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_millis(10);
 /// Loading programs and starting a server take no longer on the slowest machine.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -96,7 +96,13 @@ pub struct Node<'a> {
     edge_at: Instant,
     mend_at: Instant,
     /// A program that was removed and cannot be put back.
-    pub torn: Option<String>,
+    torn: Option<String>,
+    /// Tells when programs and addresses are to be looked for.
+    pub changes: Changes,
+    /// The server's process.
+    server: Option<u32>,
+    /// The server outlives this daemon.
+    pub loose: bool,
     started: Instant,
 }
 
@@ -185,6 +191,9 @@ impl<'a> Node<'a> {
             edge_at: now,
             mend_at: now,
             torn: None,
+            changes: Changes::open().context("a netlink socket")?,
+            server: None,
+            loose: false,
             started: now,
         };
         node.poll.add(&node.admin, ADMIN, Interest::Read)?;
@@ -414,13 +423,16 @@ impl<'a> Node<'a> {
 
     fn serve_admin(&mut self) {
         let (status, events) = (self.answer(), &self.events);
-        self.admin.serve(|request| match request {
+        let mended = self.admin.serve(|request| match request {
             Request::Status => {
                 serde_json::to_value(&status).unwrap_or_else(|e| refusal(&e.to_string()))
             }
             Request::Events { since } => events.answer(since),
             _ => refusal("only the edge can do that; ask its socket"),
         });
+        if mended {
+            self.note_again();
+        }
     }
 
     /// Nanoseconds since this daemon started: the machines' time.
@@ -474,7 +486,7 @@ impl<'a> Node<'a> {
     ///
     /// # Errors
     /// If the user is unknown or the program cannot be run.
-    pub fn start_server(&self, mode: u32) -> anyhow::Result<Server> {
+    pub fn start_server(&mut self, mode: u32) -> anyhow::Result<Server> {
         let server = &self.config.server;
         let ids = server.user.as_deref().map(user_ids).transpose()?;
         let command = ServerCommand {
@@ -498,6 +510,7 @@ impl<'a> Node<'a> {
         let started = Server::start(&command, &settings)
             .with_context(|| format!("starting {:?}", server.command))?;
         leavings::note_server(&self.config.group.run_dir, &self.me.name, started.pid())?;
+        (self.server, self.loose) = (Some(started.pid()), false);
         Ok(started)
     }
 }

@@ -273,7 +273,7 @@ mod tests {
 
         config.group.heartbeat_ms = 100;
         let other = judge(&own, &greeting(&of(&config), LOG_VERSION), "a", "b").unwrap_err();
-        let settings = "settings heartbeat_ms = 100 (only on b), heartbeat_ms = 20 (only on a)";
+        let settings = "settings heartbeat_ms = 100 (only on b), heartbeat_ms = 18 (only on a)";
         assert_eq!(other.reason, format!("a and b differ: {settings}"));
         assert!(other.remedy.contains("same group file"), "{}", other.remedy);
     }

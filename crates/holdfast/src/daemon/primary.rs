@@ -7,7 +7,7 @@ mod half_open;
 mod services;
 mod unread;
 
-use super::member::{End, Node, ROLE, count, mapped};
+use super::member::{End, Node, ROLE, count};
 use super::pairing::{turn_away, wait_for_backup};
 use super::placement::Beside;
 use super::said::{Repetition, Said};
@@ -17,13 +17,14 @@ use crate::poll::Interest;
 use crate::status::{Lag, Role, State};
 use half_open::HalfOpen;
 use holdfast_cluster::watch::Ground;
-use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{Gate, GateConfig};
 use holdfast_linux::diag::DiagSocket;
-use holdfast_linux::link::Link;
-use holdfast_linux::neighbour::Announcer;
 use holdfast_linux::raw::RawSender;
 use holdfast_linux::spawn::Server;
+use holdfast_member::timing::primary::{
+    ASK_EVERY, CLOSING_EVERY, LINGER, OWED_BYTES, OWED_WAIT, PROGRESS_EVERY, PROGRESS_PER_CONN,
+    REPORT_EVERY, STRAY_EVERY, TICK,
+};
 use holdfast_replica::primary::{Peeked, Primary, PrimaryOutput, Wanted};
 use holdfast_replica::{Broken, Nanos};
 use holdfast_wire::message::{ConnId, ConnKey, ConnProgress, Message};
@@ -41,27 +42,10 @@ const WAKE: u64 = ROLE + 3;
 const CONTROL: u64 = ROLE + 4;
 const PIDFD: u64 = ROLE + 5;
 
-/// Log that the shim did not announce is looked for this often.
-const TICK: Duration = Duration::from_millis(4);
-/// How often the kernel's progress is told to the backup, and how much longer
-/// per connection, so that a thousand do not cost a core.
-const PROGRESS_EVERY: Duration = Duration::from_millis(2);
-const PROGRESS_PER_CONN: Duration = Duration::from_micros(20);
-/// How often the edge is asked to let this member run on alone.
-const ASK_EVERY: Duration = Duration::from_millis(10);
-/// How often the status is brought up to date.
-const REPORT_EVERY: Duration = Duration::from_millis(50);
-/// How often ending connections are looked up in the kernel.
-const CLOSING_EVERY: Duration = Duration::from_millis(20);
-/// Slots of ended connections are kept this long for late packets, unless they
-/// are half of all.
-const LINGER: Duration = Duration::from_secs(60);
-/// Connections that nobody accepted are looked after this often.
-const STRAY_EVERY: Duration = Duration::from_secs(2);
-/// An owed ACK waits this long for a reply to carry it, unless it covers more
-/// than two segments (RFC 5681 §4.2).
-const OWED_WAIT: Duration = Duration::from_millis(5);
-const OWED_BYTES: i32 = 2 * 1448;
+/// Turns in a row that serve nothing but the log, which grows as fast as the server
+/// writes it.
+const BUSY_TURNS: u32 = 64;
+
 /// How long a server may take until the shim runs in it.
 const ATTACH_LIMIT: Duration = Duration::from_secs(5);
 const UNATTACHED: &str = "the server runs without the shim, so that nothing of it can be replicated: \
@@ -209,7 +193,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
     // Programs first, they take a while: the backup counts heartbeats from now on.
     let Some(peer) = wait_for_backup(node, &mut listener, PEER)? else { return Ok(End::Stopped) };
     node.excuse_start();
-    take_address(node)?;
+    node.take_addresses()?;
     let server = node.start_server(mode::RECORD)?;
     node.poll.add(&gate.events_fd(), GATE, Interest::Read)?;
     node.poll.add(&server.wake(), WAKE, Interest::Rung)?;
@@ -250,22 +234,10 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
     this.serve(node)
 }
 
-/// The service address is this member's now.
-fn take_address(node: &Node<'_>) -> anyhow::Result<()> {
-    let link = Link::by_name(&node.me.interface)?;
-    let mut addresses = AddressSocket::open()?;
-    let announcer = Announcer::open()?;
-    for ip in node.config.service_ips() {
-        addresses.add(link.index, &mapped(ip))?;
-        announcer.announce(&link, &mapped(ip))?;
-    }
-    Ok(())
-}
-
 impl Loop {
     fn serve(&mut self, node: &mut Node<'_>) -> anyhow::Result<End> {
         // What came with the handshake is buffered: no readiness will tell.
-        let mut peer_ready = true;
+        let (mut peer_ready, mut turns) = (true, 0);
         loop {
             if self.is_attached() {
                 self.gate_events(node.nanos());
@@ -285,11 +257,14 @@ impl Loop {
             }
             let deadline = self.deadline(node);
             let tail = self.server.memory.tail();
-            if tail != self.log_at || !self.server.memory.may_sleep(tail) {
-                peer_ready = false;
+            let is_more = tail != self.log_at || !self.server.memory.may_sleep(tail);
+            if is_more && turns < BUSY_TURNS {
+                (turns, peer_ready) = (turns + 1, false);
                 continue;
             }
-            let (stop, tokens) = node.wait(Some(deadline))?;
+            turns = 0;
+            let (stop, tokens) =
+                node.wait(Some(if is_more { Instant::now() } else { deadline }))?;
             self.server.memory.awake();
             peer_ready = tokens.has(PEER);
             if tokens.has(LISTENER) {
@@ -306,7 +281,7 @@ impl Loop {
             if let Some(newer) = node.replaced_by() {
                 return self.stand_down(node, &newer);
             }
-            if tokens.has(CONTROL) || tokens.has(PIDFD) {
+            if tokens.has(PIDFD) || tokens.has(CONTROL) && self.server.has_hung_up() {
                 return self.server_died(node);
             }
         }
@@ -432,7 +407,9 @@ impl Loop {
                 let _ = self.peer.send(&message);
             }
         }
-        received.is_err()
+        let Err(error) = received else { return false };
+        node.events.add("channel", format!("to the backup: {error}"));
+        true
     }
 
     /// What is due between events: owed ACKs, progress, ended connections, beats.
@@ -540,10 +517,8 @@ impl Loop {
 
     /// What this member is by itself.
     fn judge(&mut self, node: &mut Node<'_>) {
-        node.mend(Own::Gate);
-        if let Some(reason) = node.torn.clone() {
-            let remedy = "look at the interface of this member, and start it again";
-            return node.set_state(Role::Primary, State::Unprotected, &reason, remedy);
+        if !node.is_whole(Role::Primary, Own::Gate) {
+            return;
         }
         let (services, pid) = (&node.config.group.services, self.server.pid());
         let missing = if self.unattached.is_some() {

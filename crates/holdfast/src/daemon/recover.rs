@@ -4,7 +4,7 @@
 
 use crate::config::recover::{Policy, Recover, Start};
 use holdfast_edge::{Direction, Passing, Recovery, RecoveryConfig, Resend, Slabs, Slot};
-use holdfast_linux::bpf::{BpfError, Copied, Copies, CopyPolicy};
+use holdfast_linux::bpf::{BpfError, Copied, Copies, CopyPolicy, DRAINS_MAX};
 use holdfast_linux::frame::{FrameError, FrameSender, Hop};
 use holdfast_linux::inlet::Inlet;
 use holdfast_linux::raw::{RawError, RawSender};
@@ -139,8 +139,7 @@ impl Recoverer {
             bytes_max: config.memory_mb << 20,
         };
         // A daemon that died may have left it on; its copies are of no use.
-        this.copies.set(CopyPolicy::Off)?;
-        this.copies.drain(|_| {});
+        this.copies.discard()?;
         if config.start == Start::Always {
             this.begin(now)?;
         }
@@ -176,8 +175,7 @@ impl Recoverer {
             return Ok(false);
         }
         self.active = false;
-        self.copies.set(CopyPolicy::Off)?;
-        self.copies.drain(|_| {});
+        self.copies.discard()?;
         self.notes.cache.clear();
         Ok(true)
     }
@@ -193,16 +191,25 @@ impl Recoverer {
         Ok(self.copies.set(policy)?)
     }
 
-    /// Takes what was copied.
+    /// Takes a share of what was copied. What is left waits for the next turn.
     pub fn on_readable(&mut self, now: Instant) {
+        self.take_share(now);
+    }
+
+    /// Whether nothing is left.
+    fn take_share(&mut self, now: Instant) -> bool {
         self.looked = now;
         let at = self.nanos(now);
         let Self { copies, notes, .. } = self;
-        copies.drain(|copied| notes.take(at, &copied));
+        let is_all = copies.drain(|copied| {
+            notes.take(at, &copied);
+            notes.held.len() < HELD_MAX
+        });
         // Of another processor's program, which had begun before they were let go.
         if self.holding.is_none() || self.notes.held.len() >= HELD_MAX {
             self.let_go();
         }
+        is_all
     }
 
     /// As [`Recoverer::on_readable`], if there may be anything.
@@ -222,7 +229,8 @@ impl Recoverer {
     /// again with [`Recoverer::poll`], of which the first call is made here.
     /// Returns how many flows that are.
     pub fn restored(&mut self, now: Instant, ways: &[Way]) -> usize {
-        self.on_readable(now);
+        // What came before the service was back is among what it lacks.
+        let _all = (0..DRAINS_MAX).any(|_| self.take_share(now));
         let before = self.notes.cache.kept_flows();
         self.exits.extend(ways.iter().map(|way| (way.way, Rc::clone(&way.exit))));
         let sound: BTreeMap<u16, u64> =

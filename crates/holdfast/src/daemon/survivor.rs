@@ -2,6 +2,7 @@
 //! (decision 20). That holds for the daemon that is started again, too: it finds the
 //! server running, leaves it as it is, and tells how things are.
 
+use super::advice;
 use super::member::{End, Node, RESTART_BOTH, ROLE, Tokens, mapped};
 use super::pairing::{no_rejoin, turn_away};
 use crate::channel::Listener;
@@ -25,7 +26,6 @@ const TURN_EVERY: Duration = Duration::from_millis(200);
 /// What the daemon does beside a server that speaks alone.
 pub struct Survivor {
     diag: Option<DiagSocket>,
-    is_loose: bool,
     answer_at: Instant,
     count_at: Instant,
 }
@@ -33,15 +33,15 @@ pub struct Survivor {
 impl Survivor {
     #[must_use]
     pub fn new(now: Instant) -> Self {
-        Self { diag: DiagSocket::open().ok(), is_loose: false, answer_at: now, count_at: now }
+        Self { diag: DiagSocket::open().ok(), answer_at: now, count_at: now }
     }
 
     /// The server of this life is not to die with this daemon.
-    pub fn let_loose(&mut self, node: &Node<'_>, server: &mut Server) {
-        if self.is_loose || !server.let_loose() {
+    pub fn let_loose(node: &mut Node<'_>, server: &mut Server) {
+        if node.loose || !server.let_loose() {
             return;
         }
-        self.is_loose = true;
+        node.loose = true;
         if let Err(error) = leavings::note_loose(&node.config.group.run_dir, &node.me.name) {
             tracing::warn!("a daemon that is started again would end the server: {error:#}");
         }
@@ -64,6 +64,9 @@ impl Survivor {
         }
         if let Some(diag) = self.diag.as_mut().filter(|_| now >= self.count_at) {
             self.count_at = now + COUNT_EVERY;
+            if node.own().state == State::Unprotected && node.changes.take() {
+                node.mend_addresses();
+            }
             let ips: Vec<_> = node.config.service_ips().into_iter().map(mapped).collect();
             if let Ok(count) = diag.count_own(&ips, &node.config.service_ports()) {
                 node.status.connections = count as u64;
@@ -91,11 +94,7 @@ pub fn run(node: &mut Node<'_>, server: &OwnedFd) -> anyhow::Result<End> {
         beside.turn(node, tokens, listener.as_mut());
         if tokens.has(PIDFD) {
             let _ = node.poll.remove(server);
-        }
-        // One that was replaced was ended by this daemon.
-        if tokens.has(PIDFD) && node.own().state != State::Fenced {
-            let remedy = "look at the server's log, and start the group again";
-            node.set_state(Role::Primary, State::Ended, "the server's process has ended", remedy);
+            node.set_ended(Role::Primary, advice::ENDED, advice::AFTER_END);
         }
         let newer = node.replaced_by();
         if newer.is_some() || stop {

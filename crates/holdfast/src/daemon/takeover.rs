@@ -4,12 +4,14 @@
 
 mod sockets;
 
+use super::advice;
 use super::backup::{Follower, PIDFD, TAP, in_step, segment};
 use super::member::{End, Node, RESTART_BOTH, mapped};
 use super::survivor::Survivor;
 use crate::channel::Listener;
 use crate::status::{Phases, Role, State, Takeover, rfc3339};
 use holdfast_linux::{listener, process};
+use holdfast_member::timing::takeover::{ASK_EVERY, PARK_MAX};
 use holdfast_replica::Nanos;
 use holdfast_replica::promotion::{Probe, Promotion};
 use holdfast_wire::message::{FlowBounds, Message};
@@ -19,10 +21,6 @@ use sockets::Mender;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant, SystemTime};
 
-/// A replica that has not come to the end of its log by then is hung.
-const PARK_MAX: Duration = Duration::from_secs(5);
-/// An edge that has not answered by then leaves this member silent; it asks again.
-const ASK_EVERY: Duration = Duration::from_millis(50);
 /// How long after going live clients' ACKs still drive what was in flight.
 const NUDGE_FOR: Duration = Duration::from_secs(20);
 /// Real-time priority of the replica during a takeover, below the daemon's own.
@@ -389,7 +387,7 @@ fn serve(f: &mut Follower, node: &mut Node<'_>, mender: &mut Mender) -> anyhow::
             f.replica.kill();
             return Ok(End::Stopped);
         }
-        beside.let_loose(node, &mut f.replica);
+        Survivor::let_loose(node, &mut f.replica);
         beside.turn(node, tokens, listener.as_mut());
         if let Some(newer) = node.replaced_by() {
             f.replica.kill();
@@ -413,16 +411,7 @@ fn serve(f: &mut Follower, node: &mut Node<'_>, mender: &mut Mender) -> anyhow::
         }
         if tokens.has(PIDFD) {
             let _ = node.poll.remove(&f.replica.pidfd());
-        }
-        // One that was replaced was ended by this daemon.
-        if tokens.has(PIDFD) && node.own().state != State::Fenced {
-            node.status.connections = 0;
-            node.set_state(
-                Role::Primary,
-                State::Ended,
-                "the server's process has ended",
-                "look at the server's log and restart the group",
-            );
+            node.set_ended(Role::Primary, advice::ENDED, advice::AFTER_END);
         }
     }
 }

@@ -6,12 +6,12 @@ use crate::wire::{Worker, is_ours};
 use crate::world;
 use holdfast::channel::{Channel, ChannelError, Identity, Kind};
 use holdfast::key::GroupKey;
-use holdfast_lab::testbed::ours::{Group, GroupOptions};
+use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
 use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed};
 use holdfast_wire::message::Message;
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -72,6 +72,38 @@ fn a_peer_without_the_key_learns_nothing() {
     assert_eq!(after["epoch"], before["epoch"]);
     let edge = group.status(Role::Edge).expect("the edge answers");
     assert_eq!(edge["state"], "protected", "{edge}");
+}
+
+/// Its daemon lives on to say so; whoever knocks there may not fill it up.
+#[test]
+fn who_knocks_at_a_primary_whose_server_has_died_is_shown_out() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_server(
+        Program::Redis,
+        0,
+        &Plan::default(),
+        &GroupOptions::default(),
+        |testbed, group| {
+            group.signal_server(Role::Primary, Signal::KILL).expect("its end");
+            world::wait_until("the takeover", || {
+                let status = group.status(Role::Backup).unwrap_or_default();
+                status["role"] == "primary"
+            });
+            let stranger = Worker::start(testbed.host(Role::Edge), move |_| {
+                let end = SocketAddr::from(([10, 9, 0, 2], PAIR_PORT));
+                let knock = |_| TcpStream::connect_timeout(&end, PATIENCE).expect("a daemon");
+                let doors: Vec<TcpStream> = (0..20).map(knock).collect();
+                let is_shown_out = |mut door: &TcpStream| {
+                    door.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+                    let mut bytes = Vec::new();
+                    let end = door.read_to_end(&mut bytes);
+                    end.map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |_| true)
+                };
+                doors.iter().filter(|door| is_shown_out(door)).count()
+            });
+            assert_eq!(stranger.stop(), 20);
+        },
+    );
 }
 
 /// Tries to be a member with a key of its own. False if nobody listens.

@@ -5,6 +5,7 @@ use crate::world;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// A file that is right, and its key, in a folder that goes with it.
 struct Files {
@@ -86,4 +87,24 @@ fn a_key_that_others_can_read_is_refused() {
     let (code, text) = files.check("[group]", "[group]");
     assert_ne!(code, Some(0));
     assert!(text.contains("chmod 600"), "{text}");
+}
+
+#[test]
+fn who_may_not_touch_the_network_is_told_before_anything_is() {
+    let files = Files::new("rights");
+    let file = files.folder.join("demo.toml");
+    fs::write(&file, &files.text).expect("a file");
+    let file = file.display().to_string();
+    for verb in [
+        &["run", "--role", "a", "--config", &file][..],
+        &["capture", "--role", "edge", "--config", &file, "-o", "/dev/null"],
+        &["demo"],
+    ] {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(world::binary()).args(verb);
+        let done = command.output().expect("setpriv");
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(done.status.code(), Some(3), "{verb:?}: {said}");
+        assert!(said.contains("CAP_NET_ADMIN") && said.contains("as root"), "{verb:?}: {said}");
+    }
 }

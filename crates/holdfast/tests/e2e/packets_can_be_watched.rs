@@ -26,7 +26,15 @@ fn redirected_ones() {
 
 #[test]
 fn resent_ones() {
-    let _limit = world::limit(Duration::from_secs(60));
+    let _limit = world::limit(Duration::from_secs(90));
+    // A machine that is busy has little time to read, and most that passes is not of
+    // interest: what finds no room is not shown.
+    assert!((0..4).any(|_| is_resent_shown()), "nothing was shown as resent");
+}
+
+/// An outage of all strings, and what is shown when it is over.
+fn is_resent_shown() -> bool {
+    let mut shown = false;
     let mut plan = transit::plan(&[100, 100], "");
     plan.tables = "[recover]\nstart = \"always\"\n".to_owned();
     transit::with_strings(&plan, |strings| {
@@ -40,9 +48,9 @@ fn resent_ones() {
         transit::pause(300);
         strings.restore_all().expect("restored");
         transit::finish(strings, run);
-        let comments = seen(capture);
-        assert!(comments.iter().any(|comment| comment == "holdfast: resent"), "{comments:?}");
+        shown = seen(capture).iter().any(|comment| comment == "holdfast: resent");
     });
+    shown
 }
 
 /// `holdfast capture` on a host, for so many packets and seconds at most.

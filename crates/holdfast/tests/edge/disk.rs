@@ -38,6 +38,36 @@ fn a_disk_that_fails_ends_no_promotion_and_is_said_at_once() {
 }
 
 #[test]
+fn a_state_file_that_was_removed_or_replaced_is_written_anew() {
+    in_bed("anew", |bed| {
+        let mut a = bed.member("a");
+        a.promote(1);
+        let path = bed.config.edge.state_file.clone();
+        let is_back = |bed: &Bed| {
+            let newest = bed.blocks().into_iter().flatten().max_by_key(|block| block.number);
+            newest.is_some_and(|block| block.state.epoch == 1)
+        };
+        std::fs::remove_file(&path).unwrap();
+        wait_for("its return", || {
+            a.listen();
+            path.exists().then_some(())
+        });
+        assert!(is_back(bed));
+        let other = bed.folder.join("other");
+        std::fs::write(&other, "nonsense").unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        wait_for("its return", || {
+            a.listen();
+            (std::fs::metadata(&path).unwrap().len() == 8192).then_some(())
+        });
+        assert!(is_back(bed));
+        bed.kill();
+        bed.start();
+        assert_eq!(bed.status().epoch, 1);
+    });
+}
+
+#[test]
 fn a_grant_waits_for_the_disk_and_nothing_else_does() {
     in_bed("hang", |bed| {
         bed.with_a_disk_of_our_own();

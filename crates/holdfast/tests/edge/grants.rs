@@ -3,7 +3,13 @@
 use crate::bed::*;
 use holdfast::config::Role;
 use holdfast::status::State;
-use holdfast_wire::message::Message;
+use holdfast_linux::frame::{FrameSender, Hop};
+use holdfast_linux::link::Link;
+use holdfast_wire::message::{ConnKey, Message};
+use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment, map_ipv4};
+use holdfast_wire::seq::SeqNo;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_backup_in_step_is_granted_and_the_old_primary_learns_of_it() {
@@ -122,4 +128,94 @@ fn a_fence_for_a_test_ends_with_the_takeover() {
         b.promote(2);
         assert_ne!(bed.status().state, State::Fenced);
     });
+}
+
+/// Packets of the service from `a`, whose port is `p0`, to a client behind `ec`.
+struct Traffic {
+    sender: FrameSender,
+    hop: Hop,
+    packet: Vec<u8>,
+}
+
+impl Traffic {
+    fn new() -> Self {
+        for command in [
+            "ip address add 10.8.0.1/24 dev ec",
+            "ip neighbour replace 10.8.0.9 lladdr 02:00:00:00:00:09 dev ec",
+            "ip route replace 10.9.0.0/24 dev ep",
+        ] {
+            let mut words = command.split(' ');
+            let mut ip = Command::new(words.next().unwrap());
+            assert!(ip.args(words).status().unwrap().success(), "{command}");
+        }
+        let (port, edge) = (Link::by_name("p0").unwrap(), Link::by_name("ep").unwrap());
+        let key = ConnKey {
+            server: map_ipv4([10, 9, 0, 100]),
+            client: map_ipv4([10, 8, 0, 9]),
+            server_port: 6379,
+            client_port: 4000,
+        };
+        let segment = TcpSegment {
+            key,
+            to_client: true,
+            seq: SeqNo(1000),
+            ack: SeqNo(2000),
+            flags: Flags::ACK,
+            window: 512,
+            options: TcpOptions::default(),
+            payload: b"",
+        };
+        let packet = segment.build().unwrap();
+        let hop = Hop { ifindex: port.index, from: [2, 0, 0, 0, 0, 2], to: edge.mac };
+        Self { sender: FrameSender::open().unwrap(), hop, packet }
+    }
+
+    fn send(&mut self) {
+        self.sender.send(&self.hop, &self.packet).unwrap();
+    }
+}
+
+#[test]
+fn packets_that_pass_buy_a_silent_primary_time_and_no_more_than_that() {
+    in_bed("pass", |bed| {
+        let (mut a, mut b) = (bed.member("a"), bed.member("b"));
+        a.promote(1);
+        let mut traffic = Traffic::new();
+        let mut declared_after = |with_traffic: bool| {
+            a.listen();
+            let start = Instant::now();
+            let before = bed.status().counters["edge.forwarded_out"];
+            wait_for("the declaration", || {
+                b.listen();
+                if with_traffic {
+                    traffic.send();
+                }
+                std::thread::sleep(Duration::from_millis(10));
+                let gone = bed.event("declare").filter(|_| !bed_hears(bed));
+                gone.map(|_| ())
+            });
+            let passed = bed.status().counters["edge.forwarded_out"] > before;
+            assert_eq!(passed, with_traffic);
+            let took = start.elapsed();
+            wait_for("its return", || {
+                a.listen();
+                b.listen();
+                bed_hears(bed).then_some(())
+            });
+            took
+        };
+        let period = Duration::from_millis(HEARTBEAT_MS);
+        let (dead, passing) = (declared_after(false), declared_after(true));
+        assert!(dead >= 2 * period && dead < 5 * period, "{dead:?}");
+        assert!(passing > 5 * period && passing < 8 * period, "{passing:?}");
+    });
+}
+
+/// Whether the last word about `a` is that it was heard.
+fn bed_hears(bed: &Bed) -> bool {
+    let events = bed.ask("events").unwrap();
+    let events = events["events"].as_array().unwrap();
+    let about = |event: &&serde_json::Value| event["detail"] == "a";
+    let last = events.iter().rev().filter(about).find_map(|event| event["what"].as_str());
+    last != Some("declare")
 }

@@ -1,25 +1,34 @@
-//! `holdfast lab bench false-alarms`: how often a healthy primary is replaced, and
-//! how long clients wait for a takeover that must be, for several heartbeats, on
-//! an idle machine and on a busy one. The default of `heartbeat_ms` comes from it.
+//! `holdfast lab bench false-alarms`: how often a healthy primary is replaced or
+//! gives its healthy backup up, and how long clients wait for a takeover that must
+//! be, for several heartbeats, on an idle machine and on a busy one. The default of
+//! `heartbeat_ms` comes from it.
 
 use super::faults::{FaultKind, fault_steps};
 use super::service::{Service, Variant, address, with_service};
 use super::stats::Stalls;
+use crate::command::Hogs;
 use crate::load::{Fault, Group, Run, Spec, Workload};
-use crate::testbed::ours::GroupOptions;
+use crate::testbed::ours::{Group as TestGroup, GroupOptions};
 use crate::testbed::server::Program;
 use crate::testbed::{Plan, Role};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use serde::Serialize;
-use std::process::{Child, Command, Stdio};
+use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// How often the edge is asked whether somebody took over.
+/// How often the edge is asked whether its epoch has changed.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Pairs that may fail to start in one cell before the bench gives up.
-const STARTS_FAILED_MAX: u64 = 5;
+/// Before the bench gives up, so many pairs may fail to start at each place where one
+/// pair is watched, so many watches there may fail, and so many cuts in each cell.
+const FAILURES_MAX: u64 = 5;
+
+/// How much longer it takes to watch pairs when each is replaced at the first look.
+const STARTS_PER_WATCH: u32 = 20;
+
+/// A pair is built, and its load has ended or failed, within this time.
+const PAIR_LIMIT: Duration = Duration::from_secs(120);
 
 /// What each client asks while links are cut, µs.
 const INTERVAL_US: u64 = 5_000;
@@ -37,6 +46,15 @@ pub enum Beside {
     Idle,
     /// One process per core that never rests.
     Busy,
+}
+
+impl Beside {
+    fn hogs(self) -> usize {
+        match self {
+            Beside::Idle => 0,
+            Beside::Busy => std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
 }
 
 /// Options of the bench.
@@ -74,14 +92,23 @@ pub struct Cell {
     minutes: f64,
     /// Takeovers of healthy primaries in that time.
     pub false_takeovers: u64,
+    /// The same per hour.
     per_hour: f64,
-    /// Pairs that were replaced before they were protected, or did not start.
+    /// Primaries that went on alone in that time, though nothing was done to the backup.
+    pub false_losses: u64,
+    /// Pairs that were to be watched and were replaced before they were protected, or
+    /// did not start.
     pub starts_failed: u64,
+    /// Pairs that could not be watched to the end: a daemon did not answer, or did not
+    /// tell its epoch.
+    pub watches_failed: u64,
     /// The latest that a heartbeat was sent, of all three hosts, ms.
     late_worst_ms: f64,
     /// Links cut, and those after which every connection went on.
     cuts: u64,
     survived: u64,
+    /// Pairs whose links were to be cut that did not start, or had no load.
+    pub cuts_failed: u64,
     /// Longest interval without progress of any connection.
     stall_ms: Stalls,
 }
@@ -94,38 +121,6 @@ pub struct FalseAlarmReport {
     pub cells: Vec<Cell>,
 }
 
-/// Processes that keep the cores busy until this is dropped.
-struct Spinners(Vec<Child>);
-
-impl Spinners {
-    fn start(beside: Beside) -> Result<Self> {
-        let cores = match beside {
-            Beside::Idle => 0,
-            Beside::Busy => std::thread::available_parallelism().map_or(1, usize::from),
-        };
-        let spin = || {
-            let mut command = Command::new("sh");
-            command.args(["-c", "while :; do :; done"]);
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            command.spawn().context("cannot start a process that spins")
-        };
-        let mut spinners = Self(Vec::new());
-        for _ in 0..cores {
-            spinners.0.push(spin()?);
-        }
-        Ok(spinners)
-    }
-}
-
-impl Drop for Spinners {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 /// Runs the bench.
 ///
 /// # Errors
@@ -135,9 +130,10 @@ pub fn run(args: &FalseAlarmArgs) -> Result<FalseAlarmReport> {
     let progress = super::progress("false alarms", count as u64);
     let mut cells = Vec::new();
     for &beside in &args.beside {
-        let _spinners = Spinners::start(beside)?;
         for &heartbeat_ms in &args.heartbeats {
+            let mut hogs = Hogs::start(beside.hogs(), hogs_limit(args))?;
             cells.push(measure(args, beside, heartbeat_ms)?);
+            ensure!(hogs.all_run(), "the programs beside the pairs ended before the bench did");
             progress.inc(1);
         }
     }
@@ -145,32 +141,37 @@ pub fn run(args: &FalseAlarmArgs) -> Result<FalseAlarmReport> {
     Ok(FalseAlarmReport { bench: "false-alarms", cells })
 }
 
+/// More than one heartbeat under one load ever takes: pairs that are replaced at once
+/// cost many times as long as they were watched.
+fn hogs_limit(args: &FalseAlarmArgs) -> Duration {
+    let others = u32::try_from(args.rounds + 3 * FAILURES_MAX).unwrap_or(u32::MAX);
+    let watching = watch_time(args.minutes).saturating_mul(STARTS_PER_WATCH);
+    watching.saturating_add(PAIR_LIMIT.saturating_mul(others))
+}
+
+fn watch_time(minutes: f64) -> Duration {
+    Duration::try_from_secs_f64(minutes * 60.0).unwrap_or_default()
+}
+
 fn measure(args: &FalseAlarmArgs, beside: Beside, heartbeat_ms: u64) -> Result<Cell> {
     let options = GroupOptions { heartbeat_ms: Some(heartbeat_ms), ..GroupOptions::default() };
+    let watched = watch_pairs(&options, args)?;
+    let minutes = watched.lasted.as_secs_f64() / 60.0;
     let mut cell = Cell {
         heartbeat_ms,
         beside,
-        minutes: args.minutes * f64::from(args.pairs),
-        false_takeovers: 0,
-        per_hour: 0.0,
-        starts_failed: 0,
-        late_worst_ms: 0.0,
+        minutes,
+        false_takeovers: watched.false_takeovers,
+        per_hour: watched.false_takeovers as f64 * 60.0 / minutes.max(f64::MIN_POSITIVE),
+        false_losses: watched.false_losses,
+        starts_failed: watched.starts_failed,
+        watches_failed: watched.watches_failed,
+        late_worst_ms: watched.late_worst_ms,
         cuts: 0,
         survived: 0,
+        cuts_failed: 0,
         stall_ms: Stalls::default(),
     };
-    let watched = std::thread::scope(|scope| {
-        let watch = || scope.spawn(|| watch_a_pair(&options, args.minutes));
-        let pairs: Vec<_> = (0..args.pairs).map(|_| watch()).collect();
-        pairs.into_iter().map(|pair| pair.join().expect("a watch never panics")).collect()
-    });
-    let watched: Result<Vec<Watched>> = watched;
-    for it in watched? {
-        cell.false_takeovers += it.false_takeovers;
-        cell.starts_failed += it.starts_failed;
-        cell.late_worst_ms = cell.late_worst_ms.max(it.late_worst_ms);
-    }
-    cell.per_hour = cell.false_takeovers as f64 * 60.0 / cell.minutes.max(f64::MIN_POSITIVE);
     let mut stalls = Vec::new();
     while cell.cuts < args.rounds {
         let seed = args.seed + cell.cuts;
@@ -180,7 +181,7 @@ fn measure(args: &FalseAlarmArgs, beside: Beside, heartbeat_ms: u64) -> Result<C
                 cell.survived += u64::from(survived);
                 stalls.push(stall_ns);
             }
-            Err(error) => note_failed_start(&mut cell.starts_failed, error)?,
+            Err(error) => note_failure(&mut cell.cuts_failed, error)?,
         }
     }
     cell.stall_ms = Stalls::of_ns(&stalls);
@@ -194,9 +195,9 @@ fn on_a_pair<T>(
     with_service(Variant::Ours, Program::Redis, &Plan::default(), options, 0, work)
 }
 
-fn note_failed_start(starts_failed: &mut u64, error: anyhow::Error) -> Result<()> {
-    *starts_failed += 1;
-    if *starts_failed > STARTS_FAILED_MAX {
+fn note_failure(failures: &mut u64, error: anyhow::Error) -> Result<()> {
+    *failures += 1;
+    if *failures > FAILURES_MAX {
         return Err(error);
     }
     Ok(())
@@ -205,44 +206,102 @@ fn note_failed_start(starts_failed: &mut u64, error: anyhow::Error) -> Result<()
 /// What happened to one pair, and to those that came in its place.
 #[derive(Default)]
 struct Watched {
+    lasted: Duration,
     false_takeovers: u64,
+    false_losses: u64,
     starts_failed: u64,
+    watches_failed: u64,
     late_worst_ms: f64,
+}
+
+impl Watched {
+    fn add(&mut self, other: &Self) {
+        self.lasted += other.lasted;
+        self.false_takeovers += other.false_takeovers;
+        self.false_losses += other.false_losses;
+        self.starts_failed += other.starts_failed;
+        self.watches_failed += other.watches_failed;
+        self.late_worst_ms = self.late_worst_ms.max(other.late_worst_ms);
+    }
+
+    /// A change that nobody had a reason for. Every pair begins with `Role::Primary`:
+    /// where it is current still, it was granted an epoch for itself alone.
+    fn note_change(&mut self, current: Role) {
+        if current == Role::Primary {
+            self.false_losses += 1;
+        } else {
+            self.false_takeovers += 1;
+        }
+    }
+}
+
+/// Watches as many pairs as were asked for, side by side.
+fn watch_pairs(options: &GroupOptions, args: &FalseAlarmArgs) -> Result<Watched> {
+    let mut all = Watched::default();
+    std::thread::scope(|scope| {
+        let watch = || scope.spawn(|| watch_a_pair(options, args.minutes));
+        let pairs: Vec<_> = (0..args.pairs).map(|_| watch()).collect();
+        pairs.into_iter().try_for_each(|pair| {
+            all.add(&pair.join().expect("a watch never panics")?);
+            Ok::<(), anyhow::Error>(())
+        })
+    })?;
+    Ok(all)
 }
 
 /// Watches a pair without a fault; one that is replaced makes room for the next.
 fn watch_a_pair(options: &GroupOptions, minutes: f64) -> Result<Watched> {
     let mut watched = Watched::default();
-    let mut left = Duration::try_from_secs_f64(minutes * 60.0).unwrap_or_default();
-    while !left.is_zero() {
-        match on_a_pair(options, |service| quiet(service, left, &mut watched)) {
-            Ok(lasted) => left = left.saturating_sub(lasted),
-            Err(error) => note_failed_start(&mut watched.starts_failed, error)?,
+    loop {
+        let left = watch_time(minutes).saturating_sub(watched.lasted);
+        if left.is_zero() {
+            return Ok(watched);
+        }
+        match on_a_pair(options, |service| Ok(quiet(service, left, &mut watched))) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => note_failure(&mut watched.watches_failed, error)?,
+            Err(error) => note_failure(&mut watched.starts_failed, error)?,
         }
     }
-    Ok(watched)
 }
 
 /// Watches one pair until it is replaced, or the time is over.
-fn quiet(service: &mut Service<'_>, at_most: Duration, watched: &mut Watched) -> Result<Duration> {
+fn quiet(service: &mut Service<'_>, at_most: Duration, watched: &mut Watched) -> Result<()> {
     let group = service.group()?;
     let start = Instant::now();
-    let epoch = |status: &serde_json::Value| status["epoch"].as_u64();
-    let first = epoch(&group.status(Role::Edge)?);
-    while start.elapsed() < at_most {
-        std::thread::sleep(LOOK_EVERY.min(at_most.saturating_sub(start.elapsed())));
-        let status = group.status(Role::Edge)?;
-        if epoch(&status) != first {
-            watched.false_takeovers += 1;
-            break;
-        }
+    let changed = wait_for_change(group, at_most);
+    watched.lasted += start.elapsed();
+    if changed? {
+        watched.note_change(group.current()?);
     }
     for role in [Role::Edge, Role::Primary, Role::Backup] {
         let status = group.status(role)?;
         let late_us = status["counters"]["pulse.late_worst_us"].as_f64().unwrap_or(0.0);
         watched.late_worst_ms = watched.late_worst_ms.max(late_us / 1e3);
     }
-    Ok(start.elapsed())
+    Ok(())
+}
+
+/// Whether the edge has left the pair's epoch before the time was over.
+fn wait_for_change(group: &TestGroup<'_>, at_most: Duration) -> Result<bool> {
+    let start = Instant::now();
+    let first = epoch(&group.status(Role::Edge)?)?;
+    // A pair that stands now has stood in that epoch: one that has ended stays so.
+    if !group.stands()? {
+        return Ok(true);
+    }
+    while start.elapsed() < at_most {
+        std::thread::sleep(LOOK_EVERY.min(at_most.saturating_sub(start.elapsed())));
+        if epoch(&group.status(Role::Edge)?)? != first {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Without one nothing would ever seem to change.
+fn epoch(status: &Value) -> Result<u64> {
+    status["epoch"].as_u64().with_context(|| format!("the edge does not tell its epoch: {status}"))
 }
 
 /// Cuts the primary's link. Whether everybody survived, and the longest stall, ns.
@@ -268,15 +327,18 @@ impl FalseAlarmReport {
     /// A table for people.
     pub fn print(&self) {
         println!(
-            "{:>9} {:>6} {:>8} {:>6} {:>8} {:>7} {:>10} {:>8} {:>9} {:>9} {:>9}",
+            "{:>9} {:>6} {:>8} {:>6} {:>8} {:>6} {:>7} {:>7} {:>10} {:>8} {:>7} {:>9} {:>9} {:>9}",
             "heartbeat",
             "beside",
             "minutes",
-            "false",
+            "taken",
             "per hour",
+            "lost",
             "unstart",
+            "unwatch",
             "late worst",
             "survived",
+            "uncut",
             "stall p50",
             "p99",
             "max"
@@ -284,18 +346,55 @@ impl FalseAlarmReport {
         for it in &self.cells {
             let beside = if it.beside == Beside::Idle { "idle" } else { "busy" };
             println!(
-                "{:>6} ms {beside:>6} {:>8.1} {:>6} {:>8.1} {:>7} {:>7.1} ms {:>8} {:>6.1} ms {:>6.1} ms {:>6.1} ms",
+                "{:>6} ms {beside:>6} {:>8.1} {:>6} {:>8.1} {:>6} {:>7} {:>7} {:>7.1} ms {:>8} {:>7} {:>6.1} ms {:>6.1} ms {:>6.1} ms",
                 it.heartbeat_ms,
                 it.minutes,
                 it.false_takeovers,
                 it.per_hour,
+                it.false_losses,
                 it.starts_failed,
+                it.watches_failed,
                 it.late_worst_ms,
                 format!("{}/{}", it.survived, it.cuts),
+                it.cuts_failed,
                 it.stall_ms.p50,
                 it.stall_ms.p99,
                 it.stall_ms.max,
             );
         }
+        println!(
+            "taken: primaries that were replaced, lost: backups that were given up, all of them healthy"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::anyhow;
+    use serde_json::json;
+
+    #[test]
+    fn an_edge_that_tells_no_epoch_is_an_error() {
+        assert_eq!(epoch(&json!({"epoch": 3})).unwrap(), 3);
+        assert!(epoch(&json!({"state": "protected"})).is_err());
+    }
+
+    #[test]
+    fn a_backup_that_is_given_up_is_no_takeover() {
+        let mut watched = Watched::default();
+        watched.note_change(Role::Primary);
+        assert_eq!((watched.false_takeovers, watched.false_losses), (0, 1));
+        watched.note_change(Role::Backup);
+        assert_eq!((watched.false_takeovers, watched.false_losses), (1, 1));
+    }
+
+    #[test]
+    fn some_failures_are_borne() {
+        let mut failures = 0;
+        for _ in 0..FAILURES_MAX {
+            note_failure(&mut failures, anyhow!("no start")).unwrap();
+        }
+        assert!(note_failure(&mut failures, anyhow!("no start")).is_err());
     }
 }

@@ -11,6 +11,7 @@ use crate::testbed::server::Program;
 use crate::testbed::{Plan, Role};
 use anyhow::{Context as _, Result};
 use clap::Args;
+use holdfast_linux::process::resident_bytes;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -87,10 +88,11 @@ pub struct PromotionReport {
     pub promotions: Vec<Promotions>,
 }
 
+/// Resident memory is that of the backup's daemon, if it lived.
 struct Measured {
     outcome: Outcome,
-    before_bytes: u64,
-    after_bytes: u64,
+    before_bytes: Option<u64>,
+    after_bytes: Option<u64>,
 }
 
 /// Runs the bench.
@@ -149,22 +151,14 @@ fn one(args: &PromotionArgs, connections: usize, seed: u64) -> Result<Measured> 
     })
 }
 
-/// Resident memory of a process; 0 if it is gone.
-fn resident_bytes(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
-}
-
 fn sum_up(connections: usize, measured: &[Measured]) -> Promotions {
     let number = |value: Option<&Value>| value.and_then(Value::as_f64);
     let of_takeovers = |pick: &dyn Fn(&Value) -> Option<f64>| {
         let takeovers = measured.iter().filter_map(|it| it.outcome.takeover.as_ref());
         Summary::of(&takeovers.filter_map(pick).collect::<Vec<_>>())
     };
-    let of_all = |pick: &dyn Fn(&Measured) -> f64| {
-        Summary::of(&measured.iter().map(pick).collect::<Vec<_>>())
+    let of_all = |pick: &dyn Fn(&Measured) -> Option<f64>| {
+        Summary::of(&measured.iter().filter_map(pick).collect::<Vec<_>>())
     };
     let phase = |name: &str| of_takeovers(&|it| number(it.get("phases_us")?.get(name)));
     let failures: Vec<String> = measured.iter().filter_map(|it| failure(&it.outcome)).collect();
@@ -174,10 +168,11 @@ fn sum_up(connections: usize, measured: &[Measured]) -> Promotions {
         survived: (measured.len() - failures.len()) as u64,
         total_us: of_takeovers(&|it| number(it.get("total_us"))),
         phases_us: PHASES.iter().map(|name| (*name, phase(name))).collect(),
-        stall_ms: of_all(&|it| it.outcome.report.stall_ns() as f64 / 1e6),
-        daemon_bytes: of_all(&|it| it.after_bytes as f64),
+        stall_ms: of_all(&|it| Some(it.outcome.report.stall_ns() as f64 / 1e6)),
+        daemon_bytes: of_all(&|it| it.after_bytes.map(|bytes| bytes as f64)),
         daemon_bytes_per_connection: of_all(&|it| {
-            it.after_bytes.saturating_sub(it.before_bytes) as f64 / connections.max(1) as f64
+            let grown = it.after_bytes?.saturating_sub(it.before_bytes?);
+            Some(grown as f64 / connections.max(1) as f64)
         }),
         failures,
     }

@@ -51,6 +51,8 @@ pub enum Deed {
     Glitch,
     /// A daemon stands still for less than a heartbeat.
     Pause(Role),
+    /// The machine's clock jumps, and after a moment back.
+    Clock,
     /// A daemon can open nothing more for a moment.
     Scarce(Role),
     /// SIGHUP to a daemon.
@@ -71,10 +73,12 @@ pub fn other(member: Role) -> Role {
 }
 
 impl Truth {
-    /// A deed that is possible now; rarer ones have smaller weights.
-    pub fn draw(self, rng: &mut Rng) -> Deed {
+    /// A deed that is possible now; rarer ones have smaller weights. Clocks jump only
+    /// where they may.
+    pub fn draw(self, rng: &mut Rng, clocks: bool) -> Deed {
         const HOSTS: [Role; 3] = [Role::Edge, Role::Primary, Role::Backup];
         let host = rng.pick(&HOSTS);
+        let clock = if clocks { 3 } else { 0 };
         let pair = [
             (4, Deed::Quiet),
             (5, Deed::Busy),
@@ -94,6 +98,7 @@ impl Truth {
             (2, Deed::Pause(host)),
             (2, Deed::Scarce(host)),
             (2, Deed::Hup(host)),
+            (clock, Deed::Clock),
         ];
         let solo = [
             (2, Deed::Quiet),
@@ -104,6 +109,7 @@ impl Truth {
             (9, Deed::Repair),
             (2, Deed::DownAndUp),
             (1, Deed::KillLast),
+            (clock, Deed::Clock),
         ];
         let dead = [(3, Deed::Repair), (1, Deed::DownAndUp)];
         match self {
@@ -150,6 +156,11 @@ impl Deed {
         matches!(self, Deed::Repair | Deed::DownAndUp | Deed::KillLast)
     }
 
+    /// Whether clients come and go as if nothing were done.
+    pub fn disturbs_nobody(self) -> bool {
+        matches!(self, Deed::Quiet | Deed::Hup(_))
+    }
+
     /// Whether a member must have taken over.
     pub fn is_takeover(self) -> bool {
         matches!(self, Deed::KillServer | Deed::KillDaemon | Deed::Switchover | Deed::Cut)
@@ -178,7 +189,7 @@ mod tests {
         let mut truth = Truth::Pair { current: Role::Primary };
         let mut takeovers = 0;
         for _ in 0..10_000 {
-            let deed = truth.draw(&mut rng);
+            let deed = truth.draw(&mut rng, true);
             if deed.is_takeover() {
                 takeovers += 1;
                 let before = truth.speaker();

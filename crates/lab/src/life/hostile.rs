@@ -2,25 +2,37 @@
 //! they get is their own affair; nobody else may notice them.
 
 use crate::testbed::server::Program;
-use crate::testbed::{Role, Testbed, addresses};
+use crate::testbed::{Role, Testbed, addresses, interface};
 use anyhow::{Context as _, Result};
 use holdfast_linux::netns;
 use holdfast_linux::raw::RawSender;
+use holdfast_linux::tap::{Service, TapSocket};
 use holdfast_sim::Rng;
 use holdfast_wire::message::ConnKey;
-use holdfast_wire::packet::{Checksum, Flags, TcpOptions, TcpPacket, TcpSegment};
+use holdfast_wire::packet::{Flags, TcpOptions, TcpPacket, TcpSegment};
 use holdfast_wire::seq::SeqNo;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::SockRef;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Ports behind which the client's kernel does not answer: all is made by hand.
 const RAW_PORTS: (u16, u16) = (62_000, 64_000);
+
+/// So soon the service answers a SYN where nothing is wrong. The next one may come
+/// to another port.
+const SYN_ACK_LIMIT: Duration = Duration::from_millis(500);
+
+/// So long a client that is made by hand listens at a time.
+const HEAR_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// What waits for such a client: its own packets only, so little is enough.
+const EARS_BYTES: usize = 1 << 20;
 
 /// What a hostile client does in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,10 +73,11 @@ pub fn prepare(testbed: &Testbed) -> Result<()> {
     testbed.host(Role::Edge).ip("route replace 10.6.0.0/16 via 10.8.0.2\n")
 }
 
-/// A hostile client at work.
+/// A hostile client at work, until it is finished or dropped.
 pub struct Attack {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<()>>,
+    /// How often it reached the service, or why it could not even begin.
+    thread: Option<JoinHandle<Result<u64>>>,
     what: Hostile,
 }
 
@@ -102,56 +115,74 @@ impl Hostile {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let namespace = Path::new("/run/netns").join(testbed.host(Role::Client).namespace());
-        let thread = std::thread::spawn(move || {
+        let thread = thread::spawn(move || {
             netns::enter(&namespace)?;
             self.attack(&mut Rng::of_state(seed), &told)
         });
-        Attack { stop, thread, what: self }
+        Attack { stop, thread: Some(thread), what: self }
     }
 
-    fn attack(self, rng: &mut Rng, stop: &AtomicBool) -> Result<()> {
+    /// Returns how many connections it made, or how many packets it sent where it
+    /// makes none. That the service ends or refuses them is as good; an error means
+    /// that there was no attack.
+    fn attack(self, rng: &mut Rng, stop: &AtomicBool) -> Result<u64> {
         match self {
-            Self::Nobody => {}
-            Self::Vanishing(count) => {
-                for _ in 0..count {
-                    RawClient::connect(rng)?.say(b"PING\r\n")?;
-                }
-            }
-            Self::Lying => lie(rng, stop)?,
-            Self::Urgent => urgent(stop)?,
-            Self::Garbage => {
-                while !stop.load(Ordering::Relaxed) {
-                    garbage(rng)?;
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-            }
-            Self::Deaf => deaf(stop)?,
-            Self::Flood(count) => flood(rng, count)?,
+            Self::Nobody => Ok(0),
+            Self::Vanishing(count) => vanish(rng, stop, count),
+            Self::Lying => lie(rng, stop),
+            Self::Urgent => Ok(urgent(stop)),
+            Self::Garbage => Ok(garbage(rng, stop)),
+            Self::Deaf => Ok(deaf(stop)),
+            Self::Flood(count) => flood(rng, stop, count),
             Self::Stranger => strangers(rng, stop),
         }
-        Ok(())
+    }
+
+    /// What is wrong with how it ended.
+    fn wrong(self, ended: thread::Result<Result<u64>>, undisturbed: bool) -> Option<String> {
+        match ended {
+            Err(_) => Some(format!("the hostile client panicked: {self:?}")),
+            Ok(Err(error)) => Some(format!("there was no hostile client: {self:?}: {error:#}")),
+            Ok(Ok(0)) if undisturbed && self != Self::Nobody => {
+                Some(format!("the hostile client has reached nobody: {self:?}"))
+            }
+            Ok(Ok(_)) => None,
+        }
     }
 }
 
 impl Attack {
     /// Ends it, and sends away those that have vanished, as an operator of redis does.
-    pub fn finish(self, testbed: &Testbed) -> Option<String> {
+    /// Returns what went wrong. Where the service was `undisturbed`, the attack must
+    /// have reached it.
+    pub fn finish(mut self, testbed: &Testbed, undisturbed: bool) -> Vec<String> {
         self.stop.store(true, Ordering::Relaxed);
-        // That the service ended it or refused it is as good.
-        let _ = self.thread.join();
+        let ended = self.thread.take().map(JoinHandle::join);
+        let wrong = ended.and_then(|ended| self.what.wrong(ended, undisturbed));
+        wrong.into_iter().chain(self.clean_up(testbed)).collect()
+    }
+
+    fn clean_up(&self, testbed: &Testbed) -> Option<String> {
         if self.what.left_behind() == 0 {
             return None;
         }
         let namespace = Path::new("/run/netns").join(testbed.host(Role::Client).namespace());
-        let cleaned = std::thread::spawn(move || {
+        let cleaned = thread::spawn(move || {
             netns::enter(&namespace)?;
             send_away()
         });
         match cleaned.join() {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(format!("a new client cannot send others away: {error:#}")),
-            Err(_) => Some("sending clients away failed".to_owned()),
+            Err(_) => Some("sending clients away panicked".to_owned()),
         }
+    }
+}
+
+impl Drop for Attack {
+    fn drop(&mut self) {
+        // A step that ends early waits for nobody; the thread sees it soon.
+        self.stop.store(true, Ordering::Relaxed);
     }
 }
 
@@ -199,37 +230,51 @@ fn send_away() -> Result<()> {
 /// A TCP without a kernel: what it sends is made by hand, what comes is overheard.
 struct RawClient {
     sender: RawSender,
-    ears: Socket,
+    ears: TapSocket,
     key: ConnKey,
     seq: SeqNo,
     ack: SeqNo,
 }
 
 impl RawClient {
-    fn connect(rng: &mut Rng) -> Result<Self> {
-        // ETH_P_ALL of linux/if_ether.h.
-        let every = Protocol::from(i32::from(3_u16.to_be()));
-        let ears = Socket::new(Domain::PACKET, Type::DGRAM, Some(every))?;
-        ears.set_read_timeout(Some(Duration::from_millis(20)))?;
+    /// Tries one port after the other until the service answers, which it does not at
+    /// one whose earlier client has vanished; `None` when it is told to stop first.
+    fn connect(rng: &mut Rng, stop: &AtomicBool) -> Result<Option<Self>> {
+        while !stop.load(Ordering::Relaxed) {
+            let mut this = Self::open(rng)?;
+            if this.shake_hands() {
+                return Ok(Some(this));
+            }
+        }
+        Ok(None)
+    }
+
+    fn open(rng: &mut Rng) -> Result<Self> {
         let port = rng.range(RAW_PORTS.0.into(), RAW_PORTS.1.into()) as u16;
-        let mut this = Self {
+        let key = key_of(addresses::CLIENT.parse()?, port);
+        let own = Service { address: key.client, port };
+        Ok(Self {
             sender: RawSender::open(None)?,
-            ears,
-            key: key_of(addresses::CLIENT.parse()?, port),
+            ears: TapSocket::open(interface::CLIENT, &[own], EARS_BYTES)?,
+            key,
             seq: SeqNo(rng.draw() as u32),
             ack: SeqNo(0),
-        };
-        let limit = Instant::now() + Duration::from_secs(2);
-        this.send(Flags::SYN, &[])?;
-        loop {
-            let syn_ack = this
+        })
+    }
+
+    fn shake_hands(&mut self) -> bool {
+        let limit = Instant::now() + SYN_ACK_LIMIT;
+        // One that cannot be sent is not answered either.
+        let _ = self.send(Flags::SYN, &[]);
+        while Instant::now() < limit {
+            let syn_ack = self
                 .hear(|packet| packet.flags.has(Flags::SYN).then_some((packet.seq, packet.ack)));
             if let Some((seq, ack)) = syn_ack {
-                (this.ack, this.seq) = (seq.plus(1), ack);
-                return this.send(Flags::ACK, &[]).map(|()| this);
+                (self.ack, self.seq) = (seq.plus(1), ack);
+                return self.send(Flags::ACK, &[]).is_ok();
             }
-            anyhow::ensure!(Instant::now() < limit, "no SYN-ACK");
         }
+        false
     }
 
     fn send(&self, flags: Flags, payload: &[u8]) -> Result<()> {
@@ -259,14 +304,18 @@ impl RawClient {
         Ok(())
     }
 
-    /// The next packet of the server to this client, if it comes soon.
-    fn hear<T>(&self, take: impl FnOnce(&TcpPacket<'_>) -> Option<T>) -> Option<T> {
-        let mut buffer = vec![0; 1 << 16];
-        let length = (&self.ears).read(&mut buffer).ok()?;
-        let packet = TcpPacket::parse(&buffer[..length], Checksum::Partial).ok()?;
-        let ours = packet.source_port == self.key.server_port
-            && packet.destination_port == self.key.client_port;
-        ours.then(|| take(&packet)).flatten()
+    /// What the newest packets of the server to this client say, if any come soon.
+    fn hear<T>(&mut self, take: impl Fn(&TcpPacket<'_>) -> Option<T>) -> Option<T> {
+        let mut heard = None;
+        let mut ears = [PollFd::from_borrowed_fd(self.ears.fd(), PollFlags::IN)];
+        poll(&mut ears, Some(&HEAR_WAIT)).ok()?;
+        let port = self.key.server_port;
+        let drained = self.ears.drain(1, |l3, checksum| {
+            let packet = TcpPacket::parse(l3, checksum).ok();
+            let said = packet.filter(|it| it.source_port == port).and_then(|it| take(&it));
+            heard = said.or(heard.take());
+        });
+        drained.ok().and(heard)
     }
 }
 
@@ -280,57 +329,90 @@ fn key_of(client: Ipv4Addr, client_port: u16) -> ConnKey {
     }
 }
 
+fn vanish(rng: &mut Rng, stop: &AtomicBool, count: u16) -> Result<u64> {
+    let mut vanished = 0;
+    for _ in 0..count {
+        let Some(mut client) = RawClient::connect(rng, stop)? else { break };
+        vanished += done(client.say(b"PING\r\n"));
+    }
+    Ok(vanished)
+}
+
 /// Its own connection only, and yet it once ended the takeover of all.
-fn lie(rng: &mut Rng, stop: &AtomicBool) -> Result<()> {
+fn lie(rng: &mut Rng, stop: &AtomicBool) -> Result<u64> {
     const BEYOND: u64 = 1_000;
-    let mut client = RawClient::connect(rng)?;
-    client.say(b"PING\r\n")?;
-    std::thread::sleep(Duration::from_millis(30));
-    client.send_as(client.seq.plus(1), client.ack, Flags::RST, &[])?;
+    let Some(mut client) = RawClient::connect(rng, stop)? else { return Ok(0) };
+    let mut lies = done(client.say(b"PING\r\n"));
+    thread::sleep(Duration::from_millis(30));
+    lies += done(client.send_as(client.seq.plus(1), client.ack, Flags::RST, &[]));
     while !stop.load(Ordering::Relaxed) {
         let asked = client.hear(|packet| Some(packet.seq.plus(packet.payload.len() as u64)));
         if let Some(end) = asked {
-            client.send_as(client.seq, end.plus(BEYOND), Flags::ACK, &[])?;
+            lies += done(client.send_as(client.seq, end.plus(BEYOND), Flags::ACK, &[]));
         }
     }
-    Ok(())
+    Ok(lies)
 }
 
-fn urgent(stop: &AtomicBool) -> Result<()> {
-    let mut stream = connect()?;
-    stream.write_all(b"SET urgent 12")?;
-    SockRef::from(&stream).send_out_of_band(b"!")?;
+fn urgent(stop: &AtomicBool) -> u64 {
+    let Ok(mut stream) = connect() else { return 0 };
+    let said = stream
+        .write_all(b"SET urgent 12")
+        .and_then(|()| SockRef::from(&stream).send_out_of_band(b"!"));
+    wait_for_end(stop);
+    // The service may have ended it.
+    let _ = stream.write_all(b"34\r\n");
+    done(said)
+}
+
+fn garbage(rng: &mut Rng, stop: &AtomicBool) -> u64 {
+    let mut connections = 0;
     while !stop.load(Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(20));
+        connections += done(nonsense(rng));
+        thread::sleep(Duration::from_millis(20));
     }
-    Ok(stream.write_all(b"34\r\n")?)
+    connections
 }
 
-fn garbage(rng: &mut Rng) -> Result<()> {
+fn nonsense(rng: &mut Rng) -> Result<()> {
     let mut stream = connect()?;
     let bytes: Vec<u8> = (0..rng.range(1, 3_000)).map(|_| rng.draw() as u8).collect();
-    stream.write_all(&bytes)?;
+    // The service may hang up in the middle.
+    let _ = stream.write_all(&bytes);
     if rng.one_in(2) {
         SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
     }
     Ok(())
 }
 
-fn deaf(stop: &AtomicBool) -> Result<()> {
-    let mut stream = connect()?;
-    stream.write_all(b"SETRANGE deaf 1000000 x\r\n")?;
+fn deaf(stop: &AtomicBool) -> u64 {
+    let Ok(mut stream) = connect() else { return 0 };
+    let mut asked = done(stream.write_all(b"SETRANGE deaf 1000000 x\r\n"));
     for _ in 0..40 {
-        stream.write_all(b"GET deaf\r\n")?;
+        asked += done(stream.write_all(b"GET deaf\r\n"));
     }
-    while !stop.load(Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+    wait_for_end(stop);
+    asked
 }
 
-fn flood(rng: &mut Rng, count: u32) -> Result<()> {
+fn wait_for_end(stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// One, if it has come to pass.
+fn done<T, E>(result: Result<T, E>) -> u64 {
+    result.is_ok().into()
+}
+
+fn flood(rng: &mut Rng, stop: &AtomicBool, count: u32) -> Result<u64> {
     let sender = RawSender::open(None)?;
+    let mut sent = 0;
     for _ in 0..count {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
         let [_, _, high, low] = (rng.draw() as u32).to_be_bytes();
         let segment = TcpSegment {
             key: key_of(Ipv4Addr::new(10, 6, high, low), rng.range(1024, 60_000) as u16),
@@ -343,20 +425,21 @@ fn flood(rng: &mut Rng, count: u32) -> Result<()> {
             payload: &[],
         };
         // That a queue is full is the flood's own affair.
-        let _ = sender.send(&segment.build()?);
-        std::thread::sleep(Duration::from_millis(2));
+        sent += done(sender.send(&segment.build()?));
+        thread::sleep(Duration::from_millis(2));
     }
-    Ok(())
+    Ok(sent)
 }
 
 /// Whoever may reach the edge may knock at its doors.
-fn strangers(rng: &mut Rng, stop: &AtomicBool) {
+fn strangers(rng: &mut Rng, stop: &AtomicBool) -> Result<u64> {
     const DOORS: [&str; 3] = ["10.9.0.1:7700", "10.9.0.2:7701", "10.9.0.3:7701"];
     let mut held = Vec::new();
+    let mut opened = 0;
     while !stop.load(Ordering::Relaxed) {
-        let door = DOORS[rng.below(DOORS.len() as u64) as usize].parse();
-        let Ok(door) = door else { return };
+        let door = rng.pick(&DOORS).parse()?;
         if let Ok(mut stream) = TcpStream::connect_timeout(&door, Duration::from_millis(100)) {
+            opened += 1;
             if rng.one_in(2) {
                 let _ = stream.write_all(&rng.draw().to_be_bytes());
             }
@@ -365,8 +448,9 @@ fn strangers(rng: &mut Rng, stop: &AtomicBool) {
         if held.len() > 64 {
             held.clear();
         }
-        std::thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(5));
     }
+    Ok(opened)
 }
 
 #[cfg(test)]
@@ -381,5 +465,31 @@ mod tests {
         }
         let drawn: Vec<_> = (0..200).map(|_| Hostile::draw(&mut rng, Program::Redis)).collect();
         assert!(drawn.contains(&Hostile::Lying) && drawn.contains(&Hostile::Stranger));
+    }
+
+    #[test]
+    fn an_attack_that_never_happened_is_told() {
+        let ended = |what: Hostile, ended, undisturbed| what.wrong(ended, undisturbed).is_some();
+        let failed = || Err(anyhow::anyhow!("no socket"));
+        for undisturbed in [false, true] {
+            assert!(ended(Hostile::Lying, Ok(failed()), undisturbed));
+            assert!(ended(Hostile::Lying, Err(Box::new("a panic")), undisturbed));
+            assert!(!ended(Hostile::Lying, Ok(Ok(1)), undisturbed));
+            assert!(!ended(Hostile::Nobody, Ok(Ok(0)), undisturbed));
+        }
+        assert!(ended(Hostile::Lying, Ok(Ok(0)), true));
+        assert!(!ended(Hostile::Lying, Ok(Ok(0)), false));
+    }
+
+    #[test]
+    fn an_attack_that_is_dropped_ends() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            wait_for_end(&told);
+            Ok(1)
+        });
+        drop(Attack { stop: Arc::clone(&stop), thread: Some(thread), what: Hostile::Deaf });
+        assert!(stop.load(Ordering::Relaxed));
     }
 }

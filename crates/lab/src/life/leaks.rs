@@ -3,9 +3,11 @@
 //! its first value in the same role by more than its margin is a leak.
 
 use super::act::Truth;
+use crate::testbed::addresses::{SERVICE_V4, SERVICE_V6};
 use crate::testbed::ours::Group;
 use crate::testbed::{Role, Testbed};
 use anyhow::{Result, ensure};
+use holdfast_linux::process::resident_bytes;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -73,7 +75,8 @@ impl Leaks {
     }
 }
 
-/// What is counted on a host: its name, how much there is, and what is allowed.
+/// What is counted on a host: its name, how much there is, and what is allowed. What
+/// cannot be read is left out: as 0 it would make the next count a leak.
 fn counts(
     testbed: &Testbed,
     group: &Group<'_>,
@@ -82,25 +85,20 @@ fn counts(
 ) -> Vec<(&'static str, u64, u64)> {
     let host = testbed.host(role);
     let lines =
-        |path: String| fs::read_to_string(path).map_or(0, |text| text.lines().count() as u64);
-    let entries = |path: String| fs::read_dir(path).map_or(0, |all| all.count() as u64);
+        |path: String| fs::read_to_string(path).ok().map(|text| text.lines().count() as u64);
+    let entries = |path: String| fs::read_dir(path).ok().map(|all| all.count() as u64);
     let mut all = vec![
         ("mounts", lines(format!("/proc/{}/mounts", host.holder())), MOUNTS_MARGIN),
         ("files", entries(host.outside().join("run").display().to_string()), FILES_MARGIN),
-        ("processes", host.processes().map_or(0, |all| all.len() as u64), PROCESSES_MARGIN),
+        ("processes", host.processes().ok().map(|all| all.len() as u64), PROCESSES_MARGIN),
     ];
     if let Some(pid) = group.daemon_pid(role).ok().filter(|_| !is_down) {
         all.push(("descriptors", entries(format!("/proc/{pid}/fd")), DESCRIPTORS_MARGIN));
         all.push(("threads", entries(format!("/proc/{pid}/task")), THREADS_MARGIN));
-        all.push(("resident KiB", resident_kib(pid), RESIDENT_MARGIN_KIB));
+        let resident = resident_bytes(pid).map(|bytes| bytes >> 10);
+        all.push(("resident KiB", resident, RESIDENT_MARGIN_KIB));
     }
-    all
-}
-
-fn resident_kib(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.trim().trim_end_matches(" kB").trim().parse().ok()).unwrap_or(0)
+    all.into_iter().filter_map(|(what, count, margin)| Some((what, count?, margin))).collect()
 }
 
 /// Flows that the edge keeps although their connections are over.
@@ -127,11 +125,14 @@ fn flows_left(group: &Group<'_>, living: u64) -> Option<String> {
 /// # Errors
 /// When something is, by its name.
 pub fn ensure_clean(testbed: &Testbed, role: Role) -> Result<()> {
-    const LOOK: &str = "ip -o addr | grep -F 10.9.0.100/; mount -t bpf | grep -F run/; \
+    let look = format!(
+        "ip -o addr | grep -F -e ' {SERVICE_V4}/' -e ' {SERVICE_V6}/'; \
+         mount -t bpf | grep -F run/; \
          for d in /sys/class/net/*; do for way in ingress egress; do \
-         tc filter show dev ${d##*/} $way; done; done";
+         tc filter show dev ${{d##*/}} $way; done; done"
+    );
     let host = testbed.host(role);
-    let done = host.command("sh").args(["-c", LOOK]).stdin(Stdio::null()).output()?;
+    let done = host.command("sh").args(["-c", &look]).stdin(Stdio::null()).output()?;
     let left = String::from_utf8_lossy(&done.stdout).trim().replace('\n', "; ");
     ensure!(left.is_empty(), "left on the {}: {left}", role.name());
     let processes = host.processes()?;

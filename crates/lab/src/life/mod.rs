@@ -16,7 +16,7 @@ mod step;
 
 use crate::testbed::server::Program;
 use anyhow::{Result, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum as _};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,6 +44,7 @@ pub struct LifeArgs {
     pub steps: Option<u64>,
     /// Steps until a new group begins anew, with the next seed and another server.
     #[arg(long, default_value_t = STEPS_PER_LIFE)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub steps_per_life: u64,
     /// Determines every step of every life.
     #[arg(long, default_value_t = 1)]
@@ -54,9 +55,33 @@ pub struct LifeArgs {
     /// Time between two heartbeats, ms; without it, the default.
     #[arg(long)]
     pub heartbeat_ms: Option<u64>,
+    /// Let the clock of this machine jump, by up to an hour and back: not where
+    /// anybody else needs it.
+    #[arg(long)]
+    pub jump_clock: bool,
     /// Keep the daemons' logs of violations in this directory.
     #[arg(long)]
     pub keep_logs: Option<PathBuf>,
+}
+
+impl LifeArgs {
+    /// What a replay needs besides the seed and the number of steps.
+    fn replayed(&self) -> String {
+        let mut words = String::new();
+        if let Some(server) = self.server.and_then(|it| it.to_possible_value()) {
+            words += &format!(" --server {}", server.get_name());
+        }
+        if let Some(ms) = self.heartbeat_ms {
+            words += &format!(" --heartbeat-ms {ms}");
+        }
+        if self.jump_clock {
+            words += " --jump-clock";
+        }
+        if self.steps_per_life != STEPS_PER_LIFE {
+            words += &format!(" --steps-per-life {}", self.steps_per_life);
+        }
+        words
+    }
 }
 
 /// One step, and what was wrong after it.
@@ -193,5 +218,35 @@ fn tell(args: &LifeArgs, step: &StepReport) {
         println!("{line}");
     } else if !step.violations.is_empty() {
         eprintln!("{line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: LifeArgs,
+    }
+
+    fn parse(words: &str) -> Result<LifeArgs, clap::Error> {
+        let line = format!("life --steps 3{words}");
+        Line::try_parse_from(line.split_whitespace()).map(|line| line.args)
+    }
+
+    #[test]
+    fn a_replay_says_all_that_was_asked_for() {
+        assert_eq!(parse("").unwrap().replayed(), "");
+        let all = " --server nginx --heartbeat-ms 10 --jump-clock --steps-per-life 500";
+        assert_eq!(parse(all).unwrap().replayed(), all);
+    }
+
+    #[test]
+    fn a_life_has_steps() {
+        assert!(parse(" --steps-per-life 0").is_err());
+        assert_eq!(parse(" --steps-per-life 1").unwrap().steps_per_life, 1);
     }
 }

@@ -1,18 +1,21 @@
 //! What else a machine is busy with: other programs on its cores, a full disk, no
-//! descriptors left.
+//! descriptors left, a clock that jumps.
 
+use crate::command::Hogs;
 use crate::testbed::{Role, Testbed};
 use anyhow::{Context as _, Result};
+use rustix::time::{ClockId, Timespec, clock_gettime, clock_settime};
 use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 /// Programs that want a core each; the tests' machine has two.
 const HOGS: usize = 2;
 
-/// A hog ends by itself after this long, s.
-const HOG_LIMIT_S: &str = "60";
+/// A hog ends by itself after this long; no step takes that.
+const HOG_LIMIT: Duration = Duration::from_secs(60);
 
 /// Bytes written at a time until the disk is full.
 const PIECE_BYTES: usize = 1 << 20;
@@ -20,37 +23,37 @@ const PIECE_BYTES: usize = 1 << 20;
 /// More is not written, however large the disk is, bytes.
 const FILLED_BYTES_MAX: usize = 256 << 20;
 
-/// Programs that compute until this is dropped.
-pub struct Busy(Vec<Child>);
+/// Other programs are at work until this is dropped.
+///
+/// # Errors
+/// When they cannot be started.
+pub fn busy() -> Result<Hogs> {
+    Hogs::start(HOGS, HOG_LIMIT)
+}
 
-impl Busy {
-    /// Starts them.
+/// The machine's clock tells another time until this is dropped.
+pub struct Jump(i64);
+
+impl Jump {
+    /// Sets it by so many seconds forward, or back.
     ///
     /// # Errors
-    /// When a process cannot be started.
-    pub fn start() -> Result<Self> {
-        let mut hogs = Self(Vec::new());
-        for _ in 0..HOGS {
-            let hog = Command::new("timeout")
-                .args([HOG_LIMIT_S, "sh", "-c", "while :; do :; done"])
-                .stdin(Stdio::null())
-                .spawn();
-            hogs.0.push(hog.context("cannot start a busy program")?);
-        }
-        Ok(hogs)
+    /// Without the right to.
+    pub fn by(seconds: i64) -> Result<Self> {
+        move_clock(seconds).context("cannot set the machine's clock; it takes CAP_SYS_TIME")?;
+        Ok(Self(seconds))
     }
 }
 
-impl Drop for Busy {
+impl Drop for Jump {
     fn drop(&mut self) {
-        for hog in &mut self.0 {
-            // `timeout` passes it on to its child.
-            if let Some(pid) = rustix::process::Pid::from_raw(hog.id() as i32) {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-            }
-            let _ = hog.wait();
-        }
+        let _ = move_clock(-self.0);
     }
+}
+
+fn move_clock(seconds: i64) -> rustix::io::Result<()> {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Realtime);
+    clock_settime(ClockId::Realtime, Timespec { tv_sec: tv_sec + seconds, tv_nsec })
 }
 
 /// A file that leaves no room on the edge's disk; removed when dropped.

@@ -4,7 +4,7 @@ use super::act::{Deed, Truth, other};
 use super::hostile::{self, Hostile};
 use super::judge;
 use super::leaks::{self, Leaks};
-use super::pressure::{Busy, FullDisk, Scarce};
+use super::pressure::{self, FullDisk, Jump, Scarce};
 use super::{LifeArgs, StepReport};
 use crate::load::{Group as LoadGroup, Report, Run, Spec, Workload};
 use crate::testbed::ours::{Group, GroupOptions};
@@ -34,6 +34,9 @@ const GLITCH_MS: (u64, u64) = (40, 250);
 /// default there ever was.
 const PAUSE_MS: (u64, u64) = (2, 15);
 
+/// How far the clock jumps, s.
+const JUMP_MAX_S: u64 = 3_600;
+
 /// How long a daemon stays away before it is started again, ms.
 const AWAY_MS: (u64, u64) = (0, 800);
 
@@ -53,6 +56,7 @@ pub struct Life<'a> {
     rng: Rng,
     seed: u64,
     options: String,
+    jump_clock: bool,
     truth: Truth,
     /// Connections that stay until a repair ends them.
     elders: Option<Run>,
@@ -97,18 +101,14 @@ impl<'a> Life<'a> {
         let options = GroupOptions { heartbeat_ms: args.heartbeat_ms, ..GroupOptions::default() };
         let group = Group::start(testbed, &recipe, &options)?;
         hostile::prepare(testbed)?;
-        let shown = args
-            .server
-            .and(program_name(program))
-            .map_or_else(String::new, |name| format!(" --server {name}"))
-            + &args.heartbeat_ms.map_or_else(String::new, |ms| format!(" --heartbeat-ms {ms}"));
         let mut life = Self {
             testbed,
             group,
             program,
             rng,
             seed,
-            options: shown,
+            options: args.replayed(),
+            jump_clock: args.jump_clock,
             truth: Truth::Pair { current: Role::Primary },
             elders: None,
             elders_count: 0,
@@ -150,7 +150,7 @@ impl<'a> Life<'a> {
 
     /// Lives one step.
     pub fn step(&mut self, number: u64) -> StepReport {
-        let deed = self.truth.draw(&mut self.rng);
+        let deed = self.truth.draw(&mut self.rng, self.jump_clock);
         let spec = self.visitors(deed);
         let hostile = Hostile::draw(&mut self.rng, self.program);
         let mut report = StepReport {
@@ -185,7 +185,7 @@ impl<'a> Life<'a> {
         let attack = served.then(|| hostile.start(self.testbed, self.seed ^ self.loads));
         std::thread::sleep(self.some_ms(DEED_MS));
         let began = Instant::now();
-        let busy = (deed == Deed::Busy).then(Busy::start).transpose()?;
+        let busy = (deed == Deed::Busy).then(pressure::busy).transpose()?;
         let full = (deed == Deed::Full).then(|| FullDisk::fill(self.testbed)).transpose()?;
         self.perform(deed)?;
         self.truth = self.truth.after(deed);
@@ -202,7 +202,7 @@ impl<'a> Life<'a> {
         }
         drop((busy, full));
         if let Some(attack) = attack {
-            report.violations.extend(attack.finish(self.testbed));
+            report.violations.extend(attack.finish(self.testbed, deed.disturbs_nobody()));
         }
         // What was true at the deed must be true when all is over.
         report.violations.extend(judge::wait_for_truth(&self.group, self.truth, &down).1);
@@ -240,6 +240,11 @@ impl<'a> Life<'a> {
             Deed::Pause(role) => self.pause(role)?,
             Deed::Scarce(role) => {
                 let _scarce = Scarce::start(self.group.daemon_pid(role)?)?;
+                std::thread::sleep(self.some_ms(DEED_MS));
+            }
+            Deed::Clock => {
+                let seconds = self.rng.range(1, JUMP_MAX_S) as i64;
+                let _jump = Jump::by(if self.rng.one_in(2) { -seconds } else { seconds })?;
                 std::thread::sleep(self.some_ms(DEED_MS));
             }
             Deed::Hup(role) if self.group.has_daemon(role) => {
@@ -394,11 +399,6 @@ impl<'a> Life<'a> {
         let longer = if deed == Deed::Busy { 2 } else { 1 };
         self.spec(groups, VISIT_MS * longer)
     }
-}
-
-fn program_name(program: Program) -> Option<String> {
-    use clap::ValueEnum as _;
-    program.to_possible_value().map(|value| value.get_name().to_owned())
 }
 
 /// What a program's visitors do, and how many they are.

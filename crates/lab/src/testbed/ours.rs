@@ -41,6 +41,9 @@ const STATUS_INTERVAL: Duration = Duration::from_millis(20);
 /// Lines of a daemon's log that an error shows.
 const LOG_TAIL_LINES: usize = 15;
 
+/// A member in one of these states is out of its pair for good.
+const OVER: [&str; 4] = ["fenced", "diverged", "hung", "ended"];
+
 /// Settings of a group beyond the defaults, all for tests.
 #[derive(Clone, Debug, Default)]
 pub struct GroupOptions {
@@ -291,6 +294,22 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
+    /// Whether the pair that was protected still is one. For a moment a pair that stands
+    /// may not be protected; one that has ended has a member that says so.
+    ///
+    /// # Errors
+    /// When the daemons tell neither.
+    pub fn stands(&self) -> Result<bool> {
+        wait_for("a pair, or its end", PROTECT_LIMIT, || {
+            let statuses = MEMBERS.map(|role| self.status(role).unwrap_or_default());
+            let over = OVER.map(Value::from);
+            let has_ended = statuses.iter().any(|status| over.contains(&status["state"]));
+            let stands = statuses.iter().any(is_protected);
+            (stands || has_ended).then_some(stands)
+        })
+        .with_context(|| self.log_tails())
+    }
+
     /// What `holdfast status --json` says on a host.
     ///
     /// # Errors
@@ -317,6 +336,16 @@ impl<'a> Group<'a> {
         let events = lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
         let word = |event: &Value, name| event[name].as_str().unwrap_or_default().to_owned();
         events.map(|event| (word(&event, "at"), word(&event, "what"))).collect()
+    }
+
+    /// The member for whom the edge's fence is open, whatever it says itself.
+    ///
+    /// # Errors
+    /// When the edge does not answer, or names none.
+    pub fn current(&self) -> Result<Role> {
+        let shown = self.verb(Role::Edge, &["edge", "show", "--json"])?.stdout;
+        let show: Value = serde_json::from_slice(&shown).context("`edge show` is not JSON")?;
+        current_of(&show).with_context(|| format!("the edge names no current member: {show}"))
     }
 
     /// The group's file, at the same path on every host.
@@ -425,6 +454,14 @@ fn name(role: Role) -> &'static str {
     }
 }
 
+/// Whom `edge show` calls `current`, connected or not.
+fn current_of(show: &Value) -> Option<Role> {
+    let is_current =
+        |member: &&Value| matches!(member["state"].as_str(), Some("current" | "current, away"));
+    let current = show["members"].as_array()?.iter().find(is_current)?;
+    MEMBERS.into_iter().find(|role| current["name"] == name(*role))
+}
+
 /// Whether this is the status of a primary that is protected.
 fn is_protected(status: &Value) -> bool {
     status["role"] == "primary" && status["state"] == "protected"
@@ -433,4 +470,25 @@ fn is_protected(status: &Value) -> bool {
 fn send(pid: u32, signal: Signal) -> Result<()> {
     let pid = Pid::from_raw(pid.cast_signed()).context("no process number")?;
     kill_process(pid, signal).context("cannot send a signal")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn whoever_is_current_may_be_away() {
+        let show = |a, b| {
+            let members = [
+                json!({"name": PRIMARY_NAME, "state": a}),
+                json!({"name": BACKUP_NAME, "state": b}),
+            ];
+            json!({ "members": members })
+        };
+        assert_eq!(current_of(&show("current", "in step")), Some(Role::Primary));
+        assert_eq!(current_of(&show("away", "current, away")), Some(Role::Backup));
+        assert_eq!(current_of(&show("out of step", "away")), None);
+        assert_eq!(current_of(&json!({})), None);
+    }
 }

@@ -4,7 +4,7 @@
 
 use super::batch;
 use super::error::{BpfError, absent_is_fine};
-use super::flows::{FLOW_CLOSED, Fate, LOOK_MAX, Silence};
+use super::flows::{FLOW_CLOSED, Fate, Silence, look_at};
 use super::layout::{
     EDGE_COUNTERS, FLOW_LEARNT, MEMBERS_MAX, NO_MEMBER, RawFence, RawFlow, RawKey, RawMember,
 };
@@ -18,6 +18,7 @@ use aya::maps::{Array, HashMap, MapData};
 use aya::programs::TcAttachType::Ingress;
 use holdfast_wire::message::{ConnKey, FlowBounds};
 use holdfast_wire::seq::SeqNo;
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -43,6 +44,18 @@ static OBJECT: Object = Object {
     counters: &EDGE_COUNTERS,
     priority: 102,
 };
+
+/// What [`Edge::mend`] has found.
+#[derive(Debug, Default)]
+pub struct Mended {
+    /// Programs that were missing, and are there again.
+    pub missing: Vec<Detached>,
+    /// A member's interface is another one now, or has gone: it has no tap until it
+    /// is set again.
+    pub moved: bool,
+    /// What cannot be put back.
+    pub failed: Option<BpfError>,
+}
 
 /// One member's place at the edge.
 #[derive(Clone, Debug)]
@@ -122,33 +135,33 @@ impl Edge {
         let ports: Vec<&str> = config.members.iter().map(|m| m.interface.as_str()).collect();
         let clients: Vec<&str> = config.client_interfaces.iter().map(String::as_str).collect();
         // The fence before the way in: no answer may pass unfenced.
-        loaded.attach("edge_member", &ports, Ingress)?;
+        // An interface that is absent gets it when it comes (see `Edge::mend`).
+        let present = |port: &&str| net::ifindex(port).is_ok();
+        let here: Vec<&str> = ports.iter().copied().filter(present).collect();
+        loaded.attach("edge_member", &here, Ingress)?;
         loaded.attach("edge_client", &clients, Ingress)?;
         edge.interfaces = ports.iter().chain(&clients).map(|name| (*name).into()).collect();
         Ok(edge)
     }
 
     /// Puts back programs that somebody has removed, alone or with their interface
-    /// (as a virtual machine's that boots); returns what was missing. A member whose
-    /// interface is another one now has no tap until it is set again.
-    ///
-    /// # Errors
-    /// [`BpfError::Attach`], [`BpfError::Map`].
-    pub fn mend(&mut self, config: &EdgeConfig) -> Result<Vec<Detached>, BpfError> {
+    /// (as a virtual machine's that boots), as far as their interfaces are there.
+    /// One that is absent costs no other member anything.
+    pub fn mend(&mut self, config: &EdgeConfig) -> Mended {
         let ports = config.members.iter().map(|it| ("edge_member", &it.interface));
         let clients = config.client_interfaces.iter().map(|it| ("edge_client", it));
-        let mut missing = Vec::new();
-        let mut failed = None;
+        let mut mended = Mended::default();
         for (program, interface) in ports.chain(clients) {
             match OBJECT.mend(&config.pin_dir, &[(program, interface, Ingress)]) {
-                Ok(mended) => missing.extend(mended),
-                Err(error) => failed = Some(error),
+                Ok(missing) => mended.missing.extend(missing),
+                Err(error) => mended.failed = Some(error),
             }
         }
-        if !missing.is_empty() {
-            self.write_members(config)?;
+        match self.write_members(config) {
+            Ok(moved) => mended.moved = moved,
+            Err(error) => mended.failed = Some(error),
         }
-        failed.map_or(Ok(missing), Err)
+        mended
     }
 
     /// Lets `member`, and no other, speak for the services from now on; `None`
@@ -220,11 +233,13 @@ impl Edge {
 
     /// Bounds of all flows that may go on; those that come or go meanwhile may be
     /// missing.
-    #[must_use]
-    pub fn all_bounds(&self) -> Vec<FlowBounds> {
-        let flows = self.read_flows();
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn all_bounds(&self) -> io::Result<Vec<FlowBounds>> {
+        let flows: Vec<(RawKey, RawFlow)> = batch::entries(self.flows_fd.fd().as_fd())?;
         let wanted = flows.iter().filter(|(_, flow)| flow.flags & FLOW_CLOSED != FLOW_CLOSED);
-        wanted.map(|(key, flow)| bounds_of(ConnKey::from(key), flow)).collect()
+        Ok(wanted.map(|(key, flow)| bounds_of(ConnKey::from(key), flow)).collect())
     }
 
     /// Looks at the next few flows. Forgets those that are over (reset, closed both
@@ -238,7 +253,8 @@ impl Edge {
     pub fn age_flows(&mut self, now: Instant, may_ask: bool) -> Result<Vec<ConnKey>, BpfError> {
         let mut flows = Vec::new();
         // One that cannot be read now is looked at the next time.
-        let _ = batch::some(self.flows_fd.fd().as_fd(), &mut self.place, LOOK_MAX, &mut flows);
+        let share = look_at(self.flow_count());
+        let _ = batch::some(self.flows_fd.fd().as_fd(), &mut self.place, share, &mut flows);
         let crowded = self.flow_count() * 4 > self.flows_max as usize * 3;
         let mut asked = Vec::new();
         for (key, flow) in &flows {
@@ -290,6 +306,12 @@ impl Edge {
         self.counters.read()
     }
 
+    /// Packets of whoever was current that the program has forwarded to clients.
+    #[must_use]
+    pub fn spoken(&self) -> u64 {
+        self.counters.one("forwarded_out")
+    }
+
     /// Where a client's packet would go, as the loaded program says.
     ///
     /// # Errors
@@ -317,69 +339,70 @@ impl Edge {
         OBJECT.detach_all(interfaces, &[Ingress], pin_dir)
     }
 
-    fn read_flows(&self) -> Vec<(RawKey, RawFlow)> {
-        batch::entries(self.flows_fd.fd().as_fd()).unwrap_or_default()
-    }
-
     /// Writes the members' places. The fence knows its member by its place: one that
     /// has moved in the file takes the fence with it, and the fence is closed while
     /// another one could stand there.
     fn seat_members(&mut self, config: &EdgeConfig) -> Result<(), BpfError> {
         let (epoch, current) = self.current()?;
-        let Some(index) = current else { return self.write_members(config) };
+        let Some(index) = current else { return self.write_members(config).map(drop) };
         let old = self.members.get(&(index as u32), 0).map_err(BpfError::map("edge_members"))?;
         let stands = |port: &MemberPort| {
             port.mac == old.mac && net::ifindex(&port.interface).is_ok_and(|it| it == old.ifindex)
         };
         let place = config.members.iter().position(stands);
         if place == Some(index) {
-            return self.write_members(config);
+            return self.write_members(config).map(drop);
         }
         self.set_current(epoch, None)?;
         self.write_members(config)?;
         self.set_current(epoch, place)
     }
 
-    fn write_members(&mut self, config: &EdgeConfig) -> Result<(), BpfError> {
+    /// Whether any of them was written elsewhere before.
+    fn write_members(&mut self, config: &EdgeConfig) -> Result<bool, BpfError> {
+        let mut moved = false;
         for index in 0..MEMBERS_MAX {
+            let old = self.members.get(&(index as u32), 0);
+            let old = old.map_err(BpfError::map("edge_members"))?;
             let row = match config.members.get(index) {
-                Some(port) => self.member_row(index as u32, port, config)?,
-                None => {
-                    RawMember { ifindex: 0, l3_ifindex: 0, mac: [0; 6], port_mac: [0; 6], tap: 0 }
-                }
+                Some(port) => member_row(&old, port, config)?,
+                None => NOWHERE,
             };
-            self.members.set(index as u32, row, 0).map_err(BpfError::map("edge_members"))?;
+            if row != old {
+                moved = true;
+                self.members.set(index as u32, row, 0).map_err(BpfError::map("edge_members"))?;
+            }
         }
-        Ok(())
-    }
-
-    /// A member that stayed in its place keeps its tap: its backup may be in step.
-    fn member_row(
-        &self,
-        index: u32,
-        port: &MemberPort,
-        config: &EdgeConfig,
-    ) -> Result<RawMember, BpfError> {
-        let ifindex = net::ifindex(&port.interface)?;
-        let l3_ifindex = match &config.l3_interface {
-            Some(interface) => net::ifindex(interface)?,
-            None => ifindex,
-        };
-        let old = self.members.get(&index, 0).map_err(BpfError::map("edge_members"))?;
-        let same = old.ifindex == ifindex && old.mac == port.mac;
-        let tap = if same { old.tap } else { 0 };
-        Ok(RawMember {
-            ifindex,
-            l3_ifindex,
-            mac: port.mac,
-            port_mac: net::mac(&port.interface)?,
-            tap,
-        })
+        Ok(moved)
     }
 
     fn remove(&mut self, key: &RawKey) -> Result<(), BpfError> {
         absent_is_fine(self.flows.remove(key), "edge_flows")
     }
+}
+
+/// Of a member that is not there: nothing goes to it, and it may not speak.
+const NOWHERE: RawMember =
+    RawMember { ifindex: 0, l3_ifindex: 0, mac: [0; 6], port_mac: [0; 6], tap: 0 };
+
+/// A member that stayed in its place keeps its tap: its backup may be in step. One
+/// whose interface is absent is found again by its hardware address.
+fn member_row(
+    old: &RawMember,
+    port: &MemberPort,
+    config: &EdgeConfig,
+) -> Result<RawMember, BpfError> {
+    let found = net::ifindex(&port.interface).and_then(|i| Ok((i, net::mac(&port.interface)?)));
+    let Ok((ifindex, port_mac)) = found else {
+        return Ok(RawMember { mac: port.mac, ..NOWHERE });
+    };
+    let l3_ifindex = match &config.l3_interface {
+        Some(interface) => net::ifindex(interface)?,
+        None => ifindex,
+    };
+    let same = old.ifindex == ifindex && old.mac == port.mac;
+    let tap = if same { old.tap } else { 0 };
+    Ok(RawMember { ifindex, l3_ifindex, mac: port.mac, port_mac, tap })
 }
 
 fn check_pins(config: &EdgeConfig) -> Result<(), BpfError> {
@@ -388,7 +411,8 @@ fn check_pins(config: &EdgeConfig) -> Result<(), BpfError> {
         Pin::of::<u32, RawMember>("edge_members", MEMBERS_MAX as u32),
         Pin::of::<RawKey, RawFlow>("edge_flows", config.flows_max),
     ];
-    OBJECT.check_pins(&config.pin_dir, &lasting, Pin::common(&OBJECT))
+    let others = Pin::common(&OBJECT).into_iter().chain(Pin::recover()).chain(Pin::services());
+    OBJECT.check_pins(&config.pin_dir, &lasting, others)
 }
 
 fn bounds_of(key: ConnKey, flow: &RawFlow) -> FlowBounds {

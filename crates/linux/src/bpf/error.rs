@@ -43,6 +43,8 @@ pub enum BpfError {
     MissingMap { map: &'static str },
     #[error("cannot map the gate's slots into memory: {0}")]
     Slots(io::Error),
+    #[error("cannot list or remove the tc filters of {interface}: {source}")]
+    Filters { interface: String, source: io::Error },
     #[error("there is no interface {interface} here: {source}")]
     NoInterface { interface: String, source: io::Error },
     #[error("{0} services: a group has between 1 and {SERVICES_MAX}")]

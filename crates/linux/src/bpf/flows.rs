@@ -11,7 +11,12 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Entries looked at in one go: a quarter of a millisecond.
-pub(super) const LOOK_MAX: u32 = 512;
+const LOOK_MIN: u32 = 512;
+/// And of a large table: some milliseconds.
+const LOOK_MAX: u32 = 4096;
+/// A table of middle size is looked at in so many goes: connections that come and go
+/// all the time must be forgotten as fast as they come.
+const GOES: u32 = 16;
 /// A flow that has ended is forgotten after this silence (RFC 9293 §3.4.1: 2 MSL).
 const OVER_AGE: Duration = Duration::from_secs(1);
 /// Somebody is asked about a flow that has been silent for this long.
@@ -22,6 +27,11 @@ const ASK_AGAIN_CROWDED: Duration = Duration::from_secs(5);
 
 /// Both ends have said FIN.
 pub(super) const FLOW_CLOSED: u32 = FLOW_SERVER_FIN | FLOW_CLIENT_FIN;
+
+/// How many entries to look at in one go, of a table with so many flows.
+pub(super) fn look_at(flows: usize) -> u32 {
+    (u32::try_from(flows).unwrap_or(u32::MAX) / GOES).clamp(LOOK_MIN, LOOK_MAX)
+}
 
 /// What is to become of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,4 +115,43 @@ fn is_over(flow: &RawFlow) -> bool {
     flow.flags & FLOW_CLOSED == FLOW_CLOSED
         || flow.flags & FLOW_RESET != 0
         || flow.flags & FLOW_ESTABLISHED == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Connections that come and go at 10,000 a second never fill a table of 65,536:
+    /// each is met, and met again a second later.
+    #[test]
+    fn short_connections_are_forgotten_as_fast_as_they_come() {
+        let (mut silence, mut now) = (Silence::default(), Instant::now());
+        let mut table: Vec<(RawKey, RawFlow)> = Vec::new();
+        let (mut place, mut made, mut most) = (0, 0_u32, 0);
+        for _ in 0..300 {
+            for _ in 0..1000 {
+                made += 1;
+                let mut key: RawKey = zerocopy::FromZeros::new_zeroed();
+                key.client[..4].copy_from_slice(&made.to_ne_bytes());
+                let flags = FLOW_CLOSED | FLOW_ESTABLISHED;
+                table.push((key, RawFlow { flags, ..RawFlow::default() }));
+            }
+            most = most.max(table.len());
+            let end = (place + look_at(silence.count()) as usize).min(table.len());
+            let seen = table.drain(place..end).collect::<Vec<_>>();
+            let stays = |(key, flow): &(RawKey, RawFlow)| {
+                silence.look(now, (key, flow), (false, false)) != Fate::Forget
+            };
+            let kept: Vec<_> = seen.into_iter().filter(stays).collect();
+            let count = kept.len();
+            table.splice(place..place, kept);
+            place += count;
+            if place == table.len() {
+                silence.end_sweep();
+                place = 0;
+            }
+            now += Duration::from_millis(100);
+        }
+        assert!(most < 65_536, "{most} flows");
+    }
 }

@@ -1,5 +1,5 @@
 //! The Rust side of `bpf/layout.h`: map keys, values, limits and counter names.
-//! The size assertions stop a build in which the two files have drifted apart.
+//! A test has a C compiler compare the two (`layout/tests.rs`).
 
 use aya::Pod;
 use holdfast_wire::message::ConnKey;
@@ -257,7 +257,7 @@ pub(crate) struct RawFence {
     pub armed: u32,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct RawMember {
     pub ifindex: u32,
@@ -267,7 +267,7 @@ pub(crate) struct RawMember {
     pub tap: u32,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct RawFlow {
     pub seen_ns: u64,
@@ -285,6 +285,7 @@ pub(crate) struct RawFlow {
 /// The number of no string: of packets for which there was none.
 pub const NO_STRING: u16 = 255;
 
+pub(crate) const RECOVER_RING_BYTES: u32 = 4 << 20;
 pub(crate) const RECOVER_INTO: u16 = 0;
 pub(crate) const RECOVER_HELD: u16 = 2;
 pub(crate) const RECOVER_OPENED: u16 = 3;
@@ -506,35 +507,8 @@ pub(crate) struct HostConfig {
     pub outer6_mask: [u8; 16],
 }
 
-const _: () = assert!(size_of::<ServiceKey>() == 20);
-const _: () = assert!(size_of::<RawKey>() == 36);
-const _: () = assert!(size_of::<GateSlot>() == 128);
-const _: () = assert!(size_of::<GateEvent>() == 208);
-const _: () = assert!(size_of::<RawCaptured>() == 280);
-const _: () = assert!(size_of::<RawFence>() == 16);
-const _: () = assert!(size_of::<RawMember>() == 24);
-const _: () = assert!(size_of::<RawFlow>() == 40);
-const _: () = assert!(size_of::<Recovered>() == 24);
-const _: () = assert!(size_of::<RawRecoverCount>() == 16);
-const _: () = assert!(size_of::<RawRegulateFlow>() == 48);
-const _: () = assert!(size_of::<RawRegulateString>() == 32);
-const _: () = assert!(size_of::<RawRegulateCount>() == 16);
-const _: () = assert!(size_of::<RawString>() == 28);
-const _: () = assert!(size_of::<RawTable>() == 500);
-const _: () = assert!(size_of::<RawTransitKey>() == 40);
-const _: () = assert!(size_of::<RawTransitFlow>() == 16);
-const _: () = assert!(size_of::<RawTraffic>() == 16);
-const _: () = assert!(size_of::<SpreadService>() == 24);
-const _: () = assert!(size_of::<SpreadDirectory>() == 5656);
-const _: () = assert!(size_of::<SpreadKey4>() == 12);
-const _: () = assert!(size_of::<SpreadTable>() == 65_537);
-const _: () = assert!(size_of::<SpreadHost>() == 88);
-const _: () = assert!(size_of::<SpreadConfig>() == 48);
-const _: () = assert!(size_of::<SpreadFlow>() == 12);
-const _: () = assert!(size_of::<HostConfig>() == 64);
-
-// SAFETY: the types below are `repr(C)`, have no padding (their sizes are
-// asserted above), and every bit pattern of their integers is valid.
+// SAFETY: the types below are `repr(C)`, have no padding (the test
+// compares every field's place), and every bit pattern of their integers is valid.
 unsafe impl Pod for ServiceKey {}
 // SAFETY: as above.
 unsafe impl Pod for RawKey {}
@@ -585,3 +559,6 @@ pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
         IpAddr::V6(v6) => v6.octets(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -97,27 +97,38 @@ impl Object {
         pin_dir: &Path,
     ) -> Result<Vec<Detached>, BpfError> {
         let places = interfaces.iter().flat_map(|i| directions.iter().map(move |d| (*i, *d)));
-        let detached =
-            places.filter_map(|(interface, direction)| self.detach(interface, direction));
-        let detached = detached.collect();
+        let mut detached = Vec::new();
+        for (interface, direction) in places {
+            detached.extend(self.detach(interface, direction)?);
+        }
         self.unpin(pin_dir)?;
         Ok(detached)
     }
 
     /// Removes this object's filter, if there is one; what somebody else has put
     /// into its place stays.
-    fn detach(&self, interface: &str, direction: TcAttachType) -> Option<Detached> {
-        let program = self.filter(interface, direction)?;
-        let link = SchedClassifierLink::attached(interface, direction, self.priority, HANDLE, None);
-        link.ok()?.detach().ok()?;
-        Some(Detached::new(program, interface, direction))
+    fn detach(
+        &self,
+        interface: &str,
+        direction: TcAttachType,
+    ) -> Result<Option<Detached>, BpfError> {
+        let Some(program) = self.filter(interface, direction)? else { return Ok(None) };
+        let (priority, failed) = (self.priority, |error: io::Error| BpfError::Filters {
+            interface: interface.into(),
+            source: error,
+        });
+        let link = SchedClassifierLink::attached(interface, direction, priority, HANDLE, None);
+        link.map_err(failed)?.detach().map_err(|error| failed(io::Error::other(error)))?;
+        Ok(Some(Detached::new(program, interface, direction)))
     }
 
-    /// The name of this object's program at an interface.
-    fn filter(&self, interface: &str, direction: TcAttachType) -> Option<String> {
-        let filters = qdisc::filters(net::ifindex(interface).ok()?, direction).ok()?;
+    /// The name of this object's program at an interface, if both are there.
+    fn filter(&self, interface: &str, direction: TcAttachType) -> Result<Option<String>, BpfError> {
+        let Ok(index) = net::ifindex(interface) else { return Ok(None) };
+        let filters = qdisc::filters(index, direction)
+            .map_err(|source| BpfError::Filters { interface: interface.into(), source })?;
         let own = |f: &qdisc::Filter| f.priority == self.priority && f.name.starts_with(self.name);
-        filters.into_iter().find(own).map(|filter| filter.name)
+        Ok(filters.into_iter().find(own).map(|filter| filter.name))
     }
 
     /// Attaches pinned programs again whose filters somebody has removed, alone or
@@ -129,7 +140,7 @@ impl Object {
     ) -> Result<Vec<Detached>, BpfError> {
         let mut missing = Vec::new();
         for &(program, interface, direction) in places {
-            if self.filter(interface, direction).is_some() {
+            if self.filter(interface, direction)?.is_some() {
                 continue;
             }
             net::ifindex(interface)?;
@@ -354,11 +365,17 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn read(&self) -> Vec<(&'static str, u64)> {
-        let sum = |index: usize| -> u64 {
-            let index = u32::try_from(index).unwrap_or(u32::MAX);
-            self.map.get(&index, 0).map_or(0, |values| values.iter().sum())
-        };
-        self.names.iter().enumerate().map(|(index, name)| (*name, sum(index))).collect()
+        self.names.iter().enumerate().map(|(index, name)| (*name, self.sum(index))).collect()
+    }
+
+    /// One of them by its name.
+    pub(crate) fn one(&self, name: &str) -> u64 {
+        self.names.iter().position(|known| *known == name).map_or(0, |index| self.sum(index))
+    }
+
+    fn sum(&self, index: usize) -> u64 {
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
+        self.map.get(&index, 0).map_or(0, |values| values.iter().sum())
     }
 }
 

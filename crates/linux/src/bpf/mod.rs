@@ -36,7 +36,7 @@ mod transit;
 pub use bind::{BindWatch, Watched};
 pub use capture::{CAPTURE_CREDIT, Captured, Captures, What};
 pub use cost::Cost;
-pub use edge::{Edge, EdgeConfig, MemberPort};
+pub use edge::{Edge, EdgeConfig, MemberPort, Mended};
 pub use error::BpfError;
 pub use gate::{Gate, GateConfig, SynAck};
 pub use host::{HostEnd, HostEndConfig};
@@ -47,7 +47,7 @@ pub use layout::{
 };
 pub use loader::{Detached, remove_pin_dir, remove_qdiscs};
 pub use pins::Shape;
-pub use recover::{Copied, Copies, CopyPolicy};
+pub use recover::{Copied, Copies, CopyPolicy, DRAINS_MAX};
 pub use redirect::{Flows, Host, HostState, Redirect, RedirectConfig, ServiceKey, Way};
 pub use regulate::{Measured, Regulated};
 pub use slots::SlotView;

@@ -2,8 +2,11 @@
 //! over. The kernel would not mind if their layout differed.
 
 use super::error::BpfError;
-use super::layout::CAPTURE_RING_BYTES;
+use super::layout::{
+    CAPTURE_RING_BYTES, RECOVER_RING_BYTES, RawRecoverCount, SERVICES_MAX, ServiceKey,
+};
 use super::loader::Object;
+use super::recover::RECOVER_MAPS;
 use aya::maps::MapData;
 use std::fmt;
 use std::path::Path;
@@ -34,6 +37,25 @@ impl Pin {
             Self::of::<u32, u64>("counters", object.counters.len() as u32),
             Self::of::<u32, i64>("capture_credit", 1),
             Self::of::<(), ()>("captures", CAPTURE_RING_BYTES),
+        ]
+    }
+
+    /// Of the objects that copy for recovery: what was copied is forgotten.
+    pub(crate) fn recover() -> [Self; 4] {
+        let [control, hold, packets, counts] = RECOVER_MAPS;
+        [
+            Self::of::<u32, u32>(control, 1),
+            Self::of::<u32, u64>(hold, 1),
+            Self::of::<(), ()>(packets, RECOVER_RING_BYTES),
+            Self::of::<u32, RawRecoverCount>(counts, 1),
+        ]
+    }
+
+    /// Of the objects that ask which services there are: they are written at each start.
+    pub(crate) fn services() -> [Self; 2] {
+        [
+            Self::of::<ServiceKey, u32>("services", SERVICES_MAX as u32),
+            Self::of::<[u8; 16], u32>("addresses", SERVICES_MAX as u32),
         ]
     }
 }

@@ -65,8 +65,8 @@ pub(super) fn filters(index: u32, direction: TcAttachType) -> io::Result<Vec<Fil
     loop {
         for answer in netlink::answers(netlink::receive(&fd, &mut buffer)?) {
             match (c_int::from(answer.kind), answer.errno()) {
-                (libc::NLMSG_DONE, _) => return Ok(found),
                 (_, Some(errno)) => return Err(io::Error::from_raw_os_error(errno)),
+                (libc::NLMSG_DONE, _) => return Ok(found),
                 _ if answer.kind == RTM_NEWTFILTER => found.extend(parse(answer.body)),
                 _ => {}
             }

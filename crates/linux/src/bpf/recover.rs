@@ -3,14 +3,21 @@
 use super::capture::Resent;
 use super::error::BpfError;
 use super::layout::{
-    RECOVER_FROM_NOW, RECOVER_HELD, RECOVER_HOLDS, RECOVER_INTO, RECOVER_OPENED, RawRecoverCount,
-    Recovered,
+    RECOVER_FROM_NOW, RECOVER_HELD, RECOVER_HOLDS, RECOVER_INTO, RECOVER_OPENED,
+    RECOVER_RING_BYTES, RawRecoverCount, Recovered,
 };
 use super::loader::Loaded;
 use aya::maps::{Array, MapData, PerCpuArray, RingBuf};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use zerocopy::FromBytes;
+
+/// Packets of one call of [`Copies::drain`]: some ms of a loop that others wait for.
+const DRAIN_MAX: usize = 8192;
+/// Calls of [`Copies::drain`] that empty the fullest ring.
+pub const DRAINS_MAX: usize = RECOVER_RING_BYTES as usize / RECORD_BYTES_MIN / DRAIN_MAX;
+/// The kernel's head of a record, ours, and the shortest headers.
+const RECORD_BYTES_MIN: usize = 64;
 
 /// The maps that `recover.h` adds to an object.
 pub(crate) const RECOVER_MAPS: [&str; 4] =
@@ -118,16 +125,31 @@ impl Copies {
         self.packets.as_fd()
     }
 
-    /// Hands over every packet that was copied since the last call, in order.
-    pub fn drain(&mut self, mut take: impl FnMut(Copied<'_>)) -> usize {
-        let mut count = 0;
-        while let Some(record) = self.packets.next() {
-            count += 1;
-            if let Some(copied) = copied(&record) {
-                take(copied);
+    /// Hands over the packets that were copied since the last call, in order, until
+    /// `take` answers false, but no more than some thousand: they come as fast as
+    /// clients send. Returns whether none is left.
+    pub fn drain(&mut self, mut take: impl FnMut(Copied<'_>) -> bool) -> bool {
+        for _ in 0..DRAIN_MAX {
+            let Some(record) = self.packets.next() else { return true };
+            if copied(&record).is_some_and(|copied| !take(copied)) {
+                return false;
             }
         }
-        count
+        false
+    }
+
+    /// Throws away what was copied; nothing more is.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses.
+    pub fn discard(&mut self) -> Result<(), BpfError> {
+        self.set(CopyPolicy::Off)?;
+        for _ in 0..DRAINS_MAX {
+            if self.drain(|_| true) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Does somebody watch what the programs do to packets?

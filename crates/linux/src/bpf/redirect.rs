@@ -520,6 +520,6 @@ fn check_pins(config: &RedirectConfig) -> Result<(), BpfError> {
         ),
         Pin::of::<u32, u32>("spread_full", 2),
     ];
-    let others = Pin::common(&OBJECT).into_iter().chain(others);
+    let others = Pin::common(&OBJECT).into_iter().chain(Pin::recover()).chain(others);
     OBJECT.check_pins(&config.pin_dir, &lasting, others)
 }

@@ -11,12 +11,10 @@ impl Follower {
     /// What this member is by itself, told to the primary too.
     fn judge(&mut self, node: &mut Node<'_>) {
         node.other_says.clone_from(&self.says);
-        node.mend(Own::TapDrop);
         if let Some(cause) = self.promoting {
             takeover::report(node, cause);
-        } else if let Some(reason) = node.torn.clone() {
-            let remedy = "look at the interface of this member, and start it again";
-            node.set_state(Role::Backup, State::Unprotected, &reason, remedy);
+        } else if !node.is_whole(Role::Backup, Own::TapDrop) {
+            // It has said so.
         } else if self.replica.memory.is_attached() {
             node.set_state(Role::Backup, State::Protected, "", "");
         } else {

@@ -158,7 +158,12 @@ impl EdgeDaemon<'_> {
 
     /// What the wire has seen of every flow: where a silent client stands.
     fn send_bounds(&mut self, index: usize) {
-        let flows = self.bpf.all_bounds();
+        // Once more: it is memory that the kernel may lack for a moment.
+        let flows = self.bpf.all_bounds().or_else(|_| self.bpf.all_bounds());
+        let flows = flows.unwrap_or_else(|error| {
+            self.events.add("bounds", format!("unknown, the takeover guesses: {error}"));
+            Vec::new()
+        });
         let mut chunks = flows.chunks(FLOWS_PER_MESSAGE).peekable();
         if chunks.peek().is_none() {
             self.links.send(index, &Message::Bounds { flows: Vec::new(), last: true });

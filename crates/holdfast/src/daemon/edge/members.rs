@@ -13,11 +13,7 @@ use holdfast_cluster::hearing::Hearing;
 use holdfast_cluster::membership::Greeting;
 use holdfast_wire::log::LOG_VERSION;
 use holdfast_wire::message::{Message, VERSION};
-use std::time::Duration;
 
-/// A member that went away keeps its tap this long: it may only have lost its
-/// channel, and what is copied now it need not ask the primary for.
-pub(super) const TAP_LINGER: Duration = Duration::from_secs(5);
 /// Wishes taken from a member at a time.
 const WISHES_MAX: usize = 1024;
 
@@ -116,8 +112,9 @@ impl Links {
     }
 
     /// Sends the member a heartbeat when it is time; true when it has been
-    /// silent for too long.
-    pub fn watch(&mut self, index: usize, at: Nanos) -> bool {
+    /// silent for too long. `passing`: packets of its service have passed since the
+    /// last time.
+    pub fn watch(&mut self, index: usize, at: Nanos, passing: bool) -> bool {
         let Some(Slot { channel, detector, .. }) = self.slots.get_mut(index) else {
             return false;
         };
@@ -128,6 +125,10 @@ impl Links {
             self.hearing.handle_received(heard);
         }
         detector.excuse(self.hearing.excused_until(at));
+        // Without its daemon a kernel speaks, too, but not for the channel.
+        if passing && channel.is_some() {
+            detector.handle_passing(at);
+        }
         let mut send = |message: &Message<'_>| {
             // A channel that cannot take it has failed; its next turn says so.
             channel.as_mut().map(|channel| channel.send(message));

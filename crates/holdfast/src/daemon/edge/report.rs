@@ -3,8 +3,7 @@
 use super::ways::Verdict;
 use super::{DOUBLE_LASTS, EdgeDaemon};
 use crate::admin::{EDGE_SCHEMA, TraceRequest, refusal};
-use crate::check;
-use crate::config::{Config, Kind, Mac};
+use crate::config::{Kind, Mac};
 use crate::daemon::said::Said;
 use crate::daemon::trace;
 use crate::status::{Peer, Role, State, Status};
@@ -15,8 +14,6 @@ use std::time::{Duration, Instant};
 /// Handshakes that fail are tried again all the time; one of which nothing was
 /// heard for so long is over.
 const DISTRUST_LASTS: Duration = Duration::from_secs(10);
-/// How often the edge's own host is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl EdgeDaemon<'_> {
     pub(super) fn status(&self) -> Status {
@@ -322,32 +319,6 @@ pub(super) struct Distrusted {
     pub reason: String,
     pub remedy: &'static str,
     pub seen: Instant,
-}
-
-/// What the edge's host must do by itself, looked at now and then.
-#[derive(Debug, Default)]
-pub(super) struct Host {
-    look_at: Option<Instant>,
-    /// Reason and remedy.
-    trouble: Option<(&'static str, &'static str)>,
-    /// A program that was removed and cannot be put back.
-    pub torn: Option<String>,
-}
-
-impl Host {
-    /// When [`Host::look`] is due.
-    pub fn look_at(&self) -> Instant {
-        self.look_at.unwrap_or_else(Instant::now)
-    }
-
-    pub fn is_due(&self, now: Instant) -> bool {
-        self.look_at.is_none_or(|at| at <= now)
-    }
-
-    pub fn look(&mut self, config: &Config, now: Instant) {
-        self.look_at = Some(now + LOOK_EVERY);
-        self.trouble = check::not_forwarded(config);
-    }
 }
 
 fn says(state: State, reason: &str, remedy: &str) -> Said {

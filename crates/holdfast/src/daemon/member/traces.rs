@@ -1,9 +1,14 @@
 //! What a member has put into its host: kept there while it is needed, and removed
 //! when it is not.
 
-use super::{End, Node};
+use super::{End, Node, mapped};
 use crate::leavings::{self, Own, Removed};
+use crate::status::{Role, State};
+use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{Gate, TapDrop};
+use holdfast_linux::link::Link;
+use holdfast_linux::neighbour::Announcer;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// How often programs are looked for.
@@ -21,19 +26,35 @@ impl Node<'_> {
         Ok(())
     }
 
+    /// Puts back what somebody has removed from this host, and says what cannot be;
+    /// true if the host is as it must be.
+    pub fn is_whole(&mut self, role: Role, own: Own) -> bool {
+        self.mend(own);
+        let Some(reason) = self.torn.clone() else { return true };
+        let remedy = "look at the interface of this member, and start it again";
+        self.set_state(role, State::Unprotected, &reason, remedy);
+        false
+    }
+
     /// Now and then: puts the role's programs back if somebody has removed them.
     /// Without them nothing is held back, or the kernel answers for another member.
-    pub fn mend(&mut self, own: Own) {
+    fn mend(&mut self, own: Own) {
         let now = Instant::now();
         if now < self.mend_at {
             return;
         }
         self.mend_at = now + MEND_EVERY;
+        if !self.changes.take() && self.torn.is_none() {
+            return;
+        }
         let (interface, pins) = (&self.me.interface, self.pin_dir());
         let mended = match own {
             Own::Gate => Gate::mend(interface, &pins),
             Own::TapDrop => TapDrop::mend(interface, &pins),
         };
+        if own == Own::Gate && self.mend_addresses() {
+            return;
+        }
         match mended {
             Ok(missing) => {
                 self.torn = None;
@@ -42,6 +63,55 @@ impl Node<'_> {
                 }
             }
             Err(error) => self.torn = Some(format!("a program is gone: {error}")),
+        }
+    }
+
+    /// The service addresses are this member's now; returns those that it did not
+    /// have.
+    ///
+    /// # Errors
+    /// When the interface is gone, or the kernel refuses.
+    pub fn take_addresses(&self) -> anyhow::Result<Vec<IpAddr>> {
+        let link = Link::by_name(&self.me.interface)?;
+        let mut addresses = AddressSocket::open()?;
+        let mut taken = Vec::new();
+        for ip in self.config.service_ips() {
+            if addresses.restore(link.index, &mapped(ip))? {
+                Announcer::open()?.announce(&link, &mapped(ip))?;
+                taken.push(ip);
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Puts service addresses back that somebody has removed: no client would be
+    /// served. Whether that is impossible.
+    pub fn mend_addresses(&mut self) -> bool {
+        match self.take_addresses() {
+            Ok(taken) => {
+                for ip in taken {
+                    let what = format!("address {ip} of {} had been removed", self.me.interface);
+                    self.events.add("mended", what);
+                }
+                false
+            }
+            Err(error) => {
+                self.torn = Some(format!("the service address is gone: {error:#}"));
+                true
+            }
+        }
+    }
+
+    /// Somebody had removed files of `run_dir`: by which process the server is found,
+    /// should this daemon die, is written again.
+    pub(super) fn note_again(&mut self) {
+        let folder = &self.config.group.run_dir;
+        self.events.add("mended", format!("files of {} had been removed", folder.display()));
+        let name = &self.me.name;
+        let noted = self.server.map_or(Ok(()), |pid| leavings::note_server(folder, name, pid));
+        let loose = || if self.loose { leavings::note_loose(folder, name) } else { Ok(()) };
+        if let Err(error) = noted.and_then(|()| loose()) {
+            tracing::warn!("{error:#}");
         }
     }
 

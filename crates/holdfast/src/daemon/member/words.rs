@@ -31,6 +31,15 @@ impl Node<'_> {
         self.set_state(self.status.role, State::Protected, "", "");
     }
 
+    /// The server has ended by itself; one that another member has replaced was
+    /// ended by this daemon, which stays fenced.
+    pub fn set_ended(&mut self, role: Role, reason: &str, remedy: &str) {
+        if self.own.state != State::Fenced {
+            self.status.connections = 0;
+            self.set_state(role, State::Ended, reason, remedy);
+        }
+    }
+
     /// This member would go on alone for `reason`, if the edge lets it.
     pub fn wait_for_edge(&mut self, reason: &str) {
         if self.hears_edge() {

@@ -21,7 +21,6 @@ const GRANT_MAX: Duration = Duration::from_secs(3);
 /// How often the one and the other are looked for.
 const CONFIRM_LOOK: Duration = Duration::from_micros(200);
 const GRANT_LOOK: Duration = Duration::from_millis(20);
-const END_REMEDY: &str = "look at the server's log, and start the group again";
 
 impl Loop {
     /// The operator stops this member while its backup follows: a planned
@@ -82,6 +81,8 @@ impl Loop {
     /// confirmed. The kernel's FINs and RSTs stay behind the gate.
     pub(super) fn server_died(&mut self, node: &mut Node<'_>) -> anyhow::Result<End> {
         self.announce_end(node);
+        // One that only says so must not go on beside its replica.
+        let _ended = process::signal(self.server.pidfd(), libc::SIGKILL);
         let mut gone = None;
         self.tell_end(node, None);
         self.stop_watching(node);
@@ -127,7 +128,7 @@ impl Loop {
     /// The server has ended: who goes on?
     fn tell_end(&mut self, node: &mut Node<'_>, gone: Option<&str>) {
         let (role, then, remedy) = match (gone, node.replaced_by()) {
-            (Some(gone), _) => (Role::Primary, format!(", and {gone}"), END_REMEDY),
+            (Some(gone), _) => (Role::Primary, format!(", and {gone}"), advice::AFTER_END),
             (None, Some(Heard { epoch, current })) => {
                 (Role::None, format!("; {current} is current in epoch {epoch}"), RESTART_BOTH)
             }
@@ -141,16 +142,14 @@ impl Loop {
 
     /// The server has ended, and `then`.
     fn say_ended(&mut self, node: &mut Node<'_>, role: Role, then: &str, remedy: &str) {
-        node.status.connections = 0;
         if self.server.is_in_background() {
             let reason =
                 format!("the server has gone into the background: its process has ended{then}");
             let remedy = "end what runs on and keeps the port; then start it in the foreground: nginx with `daemon off;`, redis without \
                  `daemonize yes`, others with -f, -F, -D or -n";
-            return node.set_state(role, State::Ended, &reason, remedy);
+            return node.set_ended(role, &reason, remedy);
         }
-        let reason = format!("the server's process has ended{then}");
-        node.set_state(role, State::Ended, &reason, remedy);
+        node.set_ended(role, &format!("{}{then}", advice::ENDED), remedy);
     }
 
     /// Another member speaks in a newer epoch: the server dies first (decision 21).
@@ -201,7 +200,7 @@ impl Loop {
             if let Some(newer) = node.replaced_by() {
                 return self.stand_down(node, &newer);
             }
-            if tokens.has(CONTROL) || tokens.has(PIDFD) {
+            if tokens.has(PIDFD) || tokens.has(CONTROL) && self.server.has_hung_up() {
                 return self.server_died(node);
             }
         }
@@ -236,17 +235,17 @@ impl Loop {
         self.stop_watching(node);
         let mut beside = Survivor::new(Instant::now());
         loop {
-            beside.let_loose(node, &mut self.server);
+            Survivor::let_loose(node, &mut self.server);
             let (stop, tokens) = node.wait(Some(Instant::now() + Duration::from_millis(200)))?;
             beside.turn(node, tokens, Some(&mut self.listener));
-            if tokens.has(PIDFD) || tokens.has(CONTROL) {
-                let _ = node.poll.remove(&self.server.pidfd());
+            if tokens.has(CONTROL) {
+                // It says nothing that matters now.
                 let _ = node.poll.remove(&self.server.control());
-                // One that was replaced was ended by this daemon.
-                if node.own().state != State::Fenced {
-                    let role = node.status.role;
-                    self.say_ended(node, role, "", END_REMEDY);
-                }
+            }
+            if tokens.has(PIDFD) {
+                let _ = node.poll.remove(&self.server.pidfd());
+                let role = node.status.role;
+                self.say_ended(node, role, "", advice::AFTER_END);
             }
             if stop {
                 self.server.kill();

@@ -64,6 +64,8 @@ pub struct Mender {
     pub sockets: Vec<Carried>,
     pub errors: Vec<String>,
     pub diverged: Option<String>,
+    /// Bytes of output that the replica may still keep.
+    room: Option<u64>,
     /// Packets that make clients of lost connections ask.
     farewells: Vec<Vec<u8>>,
     /// Time spent repairing.
@@ -134,14 +136,21 @@ fn entry(e: &ConnEntry) -> Option<ManifestConn> {
 }
 
 /// Retained output `[from, to)` of an accept number, out of the replica's memory.
-/// It is the server's word how much there is: no more than its shim can keep.
-fn retained(replica: &Server, accept: u32, from: u64, to: u64) -> io::Result<Vec<u8>> {
+/// It is the server's word how much there is: no more than its shim can keep, and of
+/// all connections together no more than the replica has memory at all.
+fn retained(
+    replica: &Server,
+    room: &mut u64,
+    accept: u32,
+    (from, to): (u64, u64),
+) -> io::Result<Vec<u8>> {
     let e = replica.memory.entry(accept);
     let (address, cap) = (e.keep_addr.load(Acquire), e.keep_cap.load(Acquire));
     let len = to.saturating_sub(from);
-    if len > cap.min(KEEP_BYTES_MAX) {
+    if len > cap.min(KEEP_BYTES_MAX).min(*room) {
         return Err(io::Error::other("no replica keeps so much output"));
     }
+    *room -= len;
     let mut bytes = vec![0; len as usize];
     let mut at = 0;
     while at < bytes.len() {
@@ -386,8 +395,10 @@ impl Mending<'_> {
             }
             None => self.fresh_socket(r).map_err(|e| failed("making its socket", &e))?,
         };
-        let output = |from, to| match r.accept {
-            Some(accept) => retained(self.replica, accept, from, to),
+        let room =
+            self.mender.room.get_or_insert_with(|| process::memory_bytes(self.replica.pid()));
+        let mut output = |from, to| match r.accept {
+            Some(accept) => retained(self.replica, room, accept, (from, to)),
             None => Ok(Vec::new()),
         };
         let in_flight = output(r.snd_una_offset, r.in_flight_end)

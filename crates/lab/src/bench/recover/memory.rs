@@ -1,7 +1,9 @@
 //! What 10,000 flows take in the cache (thesis §3.4: 15.78 MB), with the machine
 //! and the shelf that the edge has.
 
+use anyhow::{Context as _, Result};
 use holdfast_edge::{Direction, Passing, Recovery, RecoveryConfig, Slabs};
+use holdfast_linux::process::resident_bytes;
 use holdfast_wire::seq::SeqNo;
 use serde::Serialize;
 
@@ -28,22 +30,29 @@ pub struct Memory {
 }
 
 /// Fills a cache under each policy.
-pub fn measure() -> Memory {
-    Memory {
+///
+/// # Errors
+/// When /proc does not tell how large this process is.
+pub fn measure() -> Result<Memory> {
+    Ok(Memory {
         flows: FLOWS,
-        syn: fill(&[SYN_BYTES]),
-        head: fill(&[SEGMENT_BYTES]),
-        head_tail: fill(&[SEGMENT_BYTES, SEGMENT_BYTES]),
-    }
+        syn: fill(&[SYN_BYTES])?,
+        head: fill(&[SEGMENT_BYTES])?,
+        head_tail: fill(&[SEGMENT_BYTES, SEGMENT_BYTES])?,
+    })
 }
 
-fn fill(packets: &[usize]) -> Taken {
+fn resident() -> Result<u64> {
+    resident_bytes(std::process::id()).context("/proc does not tell this process' memory")
+}
+
+fn fill(packets: &[usize]) -> Result<Taken> {
     let config = RecoveryConfig {
         segments_max: packets.len(),
         bytes_max: u64::MAX >> 1,
         ..RecoveryConfig::default()
     };
-    let before = resident_bytes();
+    let before = resident()?;
     let mut cache = Recovery::new(config, Slabs::new(1 << 30));
     let packet = [7; SEGMENT_BYTES];
     for flow in 0..FLOWS {
@@ -66,15 +75,7 @@ fn fill(packets: &[usize]) -> Taken {
         }
     }
     let counted_bytes = cache.memory_bytes() + cache.shelf().memory_bytes();
-    Taken { counted_bytes, resident_bytes: resident_bytes().saturating_sub(before) }
-}
-
-/// Resident memory of this process; 0 if it cannot be read.
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
+    Ok(Taken { counted_bytes, resident_bytes: resident()?.saturating_sub(before) })
 }
 
 impl Memory {

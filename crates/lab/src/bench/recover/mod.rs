@@ -110,7 +110,7 @@ pub fn run(args: &RecoverArgs) -> Result<RecoverReport> {
     let cells = args.outages.len() * args.round_trips.len() * args.kinds.len();
     let progress = super::progress("recover", (cells * args.pairs) as u64);
     // First: what a bench has left behind would count too.
-    let memory = memory::measure();
+    let memory = memory::measure()?;
     let mut found = Vec::new();
     for &round_trip_ms in &args.round_trips {
         let off = testbed(round_trip_ms, "policy = \"off\"")?;

@@ -1,5 +1,6 @@
 //! Scripts for traffic shaping and container networks clear `clsact` of interfaces,
-//! and with it our programs. They are put back, and it is said.
+//! and with it our programs; others remove addresses, or what lies in `/run`. All
+//! that is put back, and it is said.
 
 use crate::world;
 use holdfast_lab::testbed::Role;
@@ -11,7 +12,7 @@ fn mended(group: &Group<'_>, role: Role) -> usize {
 }
 
 #[test]
-fn removed_programs_come_back() {
+fn what_was_removed_comes_back() {
     let _limit = world::limit(Duration::from_secs(60));
     let options = GroupOptions { heartbeat_ms: Some(200), ..GroupOptions::default() };
     world::with_redis_and(&options, |testbed, group| {
@@ -34,10 +35,28 @@ fn removed_programs_come_back() {
             let shown = String::from_utf8_lossy(&shown.expect("tc runs").stdout).into_owned();
             assert!(shown.contains("direct-action"), "{shown}");
         }
+        let primary = testbed.host(Role::Primary);
+        for (count, address) in [(3, "10.9.0.100/32"), (4, "fd09::100/128")] {
+            primary.ip(&format!("address del {address} dev p0\n")).expect("ip runs");
+            world::wait_until("its return", || mended(group, Role::Primary) == count);
+        }
+        for (role, count) in [(Role::Primary, 5), (Role::Backup, 2), (Role::Edge, 4)] {
+            let folder = testbed.host(role).outside().join("run");
+            for entry in std::fs::read_dir(&folder).expect("a folder").flatten() {
+                // All but the mounts of the pins.
+                let _ = std::fs::remove_file(entry.path());
+            }
+            world::wait_until("its return", || mended(group, role) == count);
+            let down = group.verb(role, &["down"]).expect("it runs");
+            let said = String::from_utf8_lossy(&down.stderr).into_owned();
+            assert!(!down.status.success() && said.contains("runs on this host"), "{said}");
+        }
         let load = world::start(testbed, &world::counting(3000, 4, None));
         std::thread::sleep(Duration::from_millis(500));
         world::signal(group.server_pid(Role::Primary).expect("a server"), "KILL");
         world::finish(load, group);
         assert_eq!(group.status(Role::Backup).expect("an answer")["role"], "primary");
+        testbed.host(Role::Backup).ip("address del 10.9.0.100/32 dev b0\n").expect("ip runs");
+        world::wait_until("its return", || mended(group, Role::Backup) == 3);
     });
 }

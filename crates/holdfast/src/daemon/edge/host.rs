@@ -1,0 +1,54 @@
+//! The host that the edge runs on: whether it forwards, and has the programs still.
+
+use super::{EdgeDaemon, edge_config};
+use crate::check;
+use crate::config::Config;
+use holdfast_linux::bpf::Mended;
+use std::time::{Duration, Instant};
+
+/// How often the edge's own host is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What the edge's host must do by itself, looked at now and then.
+#[derive(Debug)]
+pub(super) struct Host {
+    /// When [`Host::look`] is due.
+    pub look_at: Instant,
+    /// Reason and remedy.
+    pub trouble: Option<(&'static str, &'static str)>,
+    /// A program that was removed and cannot be put back.
+    pub torn: Option<String>,
+}
+
+impl Host {
+    pub fn new(now: Instant) -> Self {
+        Self { look_at: now, trouble: None, torn: None }
+    }
+
+    pub fn look(&mut self, config: &Config, now: Instant) {
+        self.look_at = now + LOOK_EVERY;
+        self.trouble = check::not_forwarded(config);
+    }
+}
+
+impl EdgeDaemon<'_> {
+    /// Programs that somebody has removed, perhaps with their interface, go back.
+    pub(super) fn mend(&mut self) {
+        if !self.changes.take() && self.host.torn.is_none() {
+            return;
+        }
+        let Mended { missing, moved, failed } = self.bpf.mend(&edge_config(self.config));
+        for one in &missing {
+            self.events.add("mended", format!("tc filter {one} had been removed"));
+        }
+        if moved || !missing.is_empty() {
+            self.update_taps();
+            for index in 0..self.links.count() {
+                if let Ok(hop) = self.bpf.hop(index) {
+                    self.ways.moved(index, hop);
+                }
+            }
+        }
+        self.host.torn = failed.map(|error| format!("a program is gone: {error}"));
+    }
+}

@@ -1,0 +1,89 @@
+//! Whether anything about this host's interfaces, addresses or tc filters has
+//! changed: the kernel tells. Asking it instead takes the lock of all network
+//! namespaces, for which an event loop may wait while others set up theirs.
+
+use crate::{netlink, sockopt};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// `RTMGRP_LINK`, `RTMGRP_TC`, `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR` of
+/// linux/rtnetlink.h.
+const GROUPS: u32 = 0x1 | 0x8 | 0x10 | 0x100;
+/// Messages looked at in one go; more are as good as one.
+const TAKEN_MAX: usize = 256;
+
+/// Listens in the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub struct Changes {
+    fd: OwnedFd,
+    /// Nobody has looked at anything yet.
+    is_new: bool,
+}
+
+impl Changes {
+    /// # Errors
+    /// As socket(2).
+    pub fn open() -> io::Result<Self> {
+        let fd = netlink::open(libc::NETLINK_ROUTE)?;
+        netlink::listen(&fd, GROUPS)?;
+        Ok(Self { fd, is_new: true })
+    }
+
+    /// Whether there was any since the last call, or before the first. Some may have
+    /// been missed, where there were too many: then there was.
+    #[must_use]
+    pub fn take(&mut self) -> bool {
+        let is_new = std::mem::take(&mut self.is_new);
+        let mut buffer = [0; 64];
+        for count in 0..TAKEN_MAX {
+            match sockopt::receive(self.fd.as_fd(), &mut buffer, libc::MSG_DONTWAIT) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return is_new || count > 0,
+                _ => {}
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use std::process::Command;
+
+    fn run(program: &str, words: &str) {
+        let done = Command::new(program).args(words.split(' ')).status();
+        assert!(done.is_ok_and(|done| done.success()), "{program} {words}: it needs root");
+    }
+
+    #[test]
+    fn what_others_change_is_noticed_and_nothing_else() {
+        let name = format!("hfc{}", std::process::id());
+        run("ip", &format!("netns add {name}"));
+        let result = std::thread::scope(|scope| {
+            let test = scope.spawn(|| {
+                crate::netns::enter(&Path::new("/run/netns").join(&name)).unwrap();
+                let mut changes = Changes::open().unwrap();
+                assert!(changes.take() && !changes.take());
+                for (program, words) in [
+                    ("ip", "link set lo up"),
+                    ("ip", "address add 10.1.1.1/32 dev lo"),
+                    ("ip", "address add fd01::1/128 dev lo"),
+                    ("tc", "qdisc add dev lo clsact"),
+                    ("tc", "qdisc del dev lo clsact"),
+                    ("ip", "address del 10.1.1.1/32 dev lo"),
+                ] {
+                    run(program, words);
+                    assert!(changes.take(), "{words}");
+                    // An address of IPv6 that comes with it is told a moment later.
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                    let _later = changes.take();
+                    assert!(!changes.take(), "{words}");
+                }
+            });
+            test.join()
+        });
+        run("ip", &format!("netns del {name}"));
+        assert!(result.is_ok(), "see above");
+    }
+}

@@ -1,0 +1,94 @@
+//! How long the daemons of a pair wait for what. A number that stood in two places
+//! would be tested in one and shipped in the other.
+
+use std::time::Duration;
+
+/// Time between two heartbeats, ms, where the file says nothing: three that are
+/// missing are less than the 75 ms that a cut link may cost.
+pub const HEARTBEAT_MS_DEFAULT: u64 = 18;
+
+/// Every member.
+pub mod member {
+    use super::Duration;
+
+    /// Time between two questions to the edge while nobody is current.
+    pub const ASK_EVERY: Duration = Duration::from_millis(100);
+}
+
+/// The primary.
+pub mod primary {
+    use super::Duration;
+
+    /// Time between two looks for log that the shim did not announce.
+    pub const TICK: Duration = Duration::from_millis(4);
+    /// Time between two reports of the kernel's progress to the backup.
+    pub const PROGRESS_EVERY: Duration = Duration::from_millis(2);
+    /// How much longer that is for each connection, so that a thousand do not cost a
+    /// core.
+    pub const PROGRESS_PER_CONN: Duration = Duration::from_micros(20);
+    /// Time between two requests to the edge to let this member run on alone.
+    pub const ASK_EVERY: Duration = Duration::from_millis(10);
+    /// Age at which the status is brought up to date.
+    pub const REPORT_EVERY: Duration = Duration::from_millis(50);
+    /// Time between two looks for ending connections in the kernel.
+    pub const CLOSING_EVERY: Duration = Duration::from_millis(20);
+    /// How long slots of ended connections are kept for late packets, unless they
+    /// are half of all.
+    pub const LINGER: Duration = Duration::from_secs(60);
+    /// Time between two looks after connections that nobody has accepted.
+    pub const STRAY_EVERY: Duration = Duration::from_secs(2);
+    /// How long an owed ACK waits for a reply to carry it, unless it covers more than
+    /// [`OWED_BYTES`] (RFC 5681 §4.2).
+    pub const OWED_WAIT: Duration = Duration::from_millis(5);
+    /// Two segments.
+    pub const OWED_BYTES: i32 = 2 * 1448;
+}
+
+/// The backup.
+pub mod backup {
+    use super::Duration;
+
+    /// Packets taken from the tap in one turn.
+    pub const TAP_BATCH: usize = 256;
+    /// Bytes of log for which the replica is woken at once: one wake-up for many
+    /// records costs the pair far less than one each.
+    pub const WAKE_BYTES: u64 = 64 << 10;
+    /// How long less log than that waits.
+    pub const WAKE_AFTER: Duration = Duration::from_micros(400);
+    /// Time between two looks at the tap, unless the primary's log wakes us first:
+    /// the log needs the copies, and a client's ACK can wait that long.
+    pub const TAP_AFTER: Duration = Duration::from_micros(800);
+    /// Bytes held that are told at once; fewer wait for the next confirmation of the
+    /// log, or for [`HELD_AFTER`].
+    pub const HELD_BYTES: usize = 512 << 10;
+    /// How long what is held may be untold.
+    pub const HELD_AFTER: Duration = Duration::from_millis(1);
+    /// Time between two looks at a replica that is waited for.
+    pub const LOOK_AFTER: Duration = Duration::from_micros(200);
+    /// Time from its first beat within which a primary that was busy with its start
+    /// answers the edge.
+    pub const START_PATIENCE: Duration = Duration::from_millis(100);
+    /// Age at which the status is brought up to date.
+    pub const REPORT_EVERY: Duration = Duration::from_millis(20);
+}
+
+/// A takeover.
+pub mod takeover {
+    use super::Duration;
+
+    /// How long a replica may take to the end of its log; later it is hung.
+    pub const PARK_MAX: Duration = Duration::from_secs(5);
+    /// Time between two requests to an edge that does not answer.
+    pub const ASK_EVERY: Duration = Duration::from_millis(50);
+}
+
+/// The edge of a pair.
+pub mod edge {
+    use super::Duration;
+
+    /// Time between two looks at a share of the flows, whether they are over.
+    pub const FLOW_AGE_PERIOD: Duration = Duration::from_millis(100);
+    /// How long a member that went away keeps its tap: it may only have lost its
+    /// channel, and what is copied now it need not ask the primary for.
+    pub const TAP_LINGER: Duration = Duration::from_secs(5);
+}
