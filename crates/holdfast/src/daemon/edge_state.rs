@@ -54,10 +54,12 @@ impl StateFile {
         std::fs::create_dir_all(folder).map_err(failed)?;
         let lock = lock::exclusive(&path.with_extension("lock")).map_err(failed)?;
         let lock = lock.ok_or_else(|| StateFileError::InUse { path: path.to_owned() })?;
-        if !path.try_exists().map_err(failed)? {
-            create(path, &StateBlock::default()).map_err(failed)?;
-        }
-        let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
+        let file = if path.try_exists().map_err(failed)? {
+            OpenOptions::new().read(true).write(true).open(path)
+        } else {
+            create(path, &StateBlock::default())
+        };
+        let file = file.map_err(failed)?;
         let damaged = || StateFileError::Damaged { path: path.to_owned() };
         let (block, newest) = newest(&file).ok_or_else(damaged)?;
         let spare = (block + 1) % BLOCKS;
@@ -91,22 +93,22 @@ impl StateFile {
     /// Somebody has removed the file, or put another one into its place: what is
     /// written into the old one would be lost with it.
     fn start_anew(&mut self, newest: StateBlock) -> Result<(), StateFileError> {
-        let made = create(&self.path, &newest)
-            .and_then(|()| OpenOptions::new().read(true).write(true).open(&self.path));
         let failed = |error| StateFileError::Io { path: self.path.clone(), error };
-        self.file = made.map_err(failed)?;
+        self.file = create(&self.path, &newest).map_err(failed)?;
         tracing::warn!("{} had been removed or replaced: it is written anew", self.path.display());
         (self.spare, self.newest) = (0, newest);
         Ok(())
     }
 }
 
-/// All blocks appear together or not at all, and say the same.
-fn create(path: &Path, state: &StateBlock) -> io::Result<()> {
+/// All blocks appear together or not at all, and say the same. The file itself is
+/// returned: what stands at `path` a moment later may be somebody else's.
+fn create(path: &Path, state: &StateBlock) -> io::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let fresh = path.with_extension("new");
     let mut options = OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    options.read(true).write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(&fresh)?;
     for _ in 0..BLOCKS {
         let mut block = block_of(state);
         block.resize(BLOCK_BYTES as usize, b'\n');
@@ -114,7 +116,8 @@ fn create(path: &Path, state: &StateBlock) -> io::Result<()> {
     }
     file.sync_all()?;
     std::fs::rename(&fresh, path)?;
-    File::open(folder)?.sync_all()
+    File::open(folder)?.sync_all()?;
+    Ok(file)
 }
 
 /// The block's text, filled up with line ends.
