@@ -218,8 +218,9 @@ impl Channel {
     /// Queues a message for the next [`Channel::flush`].
     ///
     /// # Errors
-    /// [`ChannelError::MessageTooLong`] and [`ChannelError::Backlog`] leave the
-    /// channel as it was, without the message; all others close it.
+    /// [`ChannelError::MessageTooLong`] leaves the channel as it was, without the
+    /// message; all others close it: a peer that missed one message must miss all
+    /// that follow.
     pub fn send(&mut self, message: &Message<'_>) -> Result<(), ChannelError> {
         if matches!(self.stage, Stage::Closed) {
             return Err(ChannelError::Closed);
@@ -228,16 +229,13 @@ impl Channel {
         self.plain.extend_from_slice(&[0; MESSAGE_HEADER]);
         message.encode(&mut self.plain);
         let bytes = self.plain.len().saturating_sub(start + MESSAGE_HEADER);
-        let refused = if bytes > MESSAGE_MAX {
-            Some(ChannelError::MessageTooLong { bytes })
-        } else if self.backlog_bytes() > BACKLOG_BYTES_MAX {
-            Some(ChannelError::Backlog)
-        } else {
-            None
-        };
-        if let Some(error) = refused {
+        if bytes > MESSAGE_MAX {
             self.plain.truncate(start);
-            return Err(error);
+            return Err(ChannelError::MessageTooLong { bytes });
+        }
+        if self.backlog_bytes() > BACKLOG_BYTES_MAX {
+            tracing::warn!("{}: {}", self.peer(), ChannelError::Backlog);
+            return self.fail(ChannelError::Backlog);
         }
         self.plain[start..start + MESSAGE_HEADER].copy_from_slice(&(bytes as u32).to_le_bytes());
         if self.plain.len() >= PLAIN_FLUSH_BYTES { self.flush() } else { Ok(()) }

@@ -5,6 +5,7 @@ use crate::config::spread::SpreadConfig;
 use crate::config::transit::TransitConfig;
 use crate::config::{Config, GroupFile, Member, Role, pin_dir};
 use crate::daemon::member::mapped;
+use crate::lock;
 use anyhow::{Context as _, Result};
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{
@@ -234,6 +235,18 @@ fn server_file(run_dir: &Path, name: &str) -> PathBuf {
     run_dir.join(format!("{name}.server"))
 }
 
+/// What the memory that a member's server shares with its daemon is called. Another
+/// root's `run_dir` is another directory, even if its path is the same.
+///
+/// # Errors
+/// When `run_dir` is not there.
+pub fn mark(run_dir: &Path, name: &str) -> Result<String> {
+    let found = std::fs::metadata(run_dir);
+    let found = found.with_context(|| format!("cannot look at {}", run_dir.display()))?;
+    let (device, number) = lock::place(&found);
+    Ok(format!("holdfast {name} {device}:{number}"))
+}
+
 /// Notes which process is the server: should its daemon die and it live on, it is
 /// found by this.
 ///
@@ -264,15 +277,16 @@ pub fn note_loose(run_dir: &Path, name: &str) -> Result<()> {
     append().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// A server that spoke alone when its daemon died, and still runs.
+/// A server that spoke alone when its daemon died, and still runs: its number, and
+/// a descriptor that tells when it ends.
 #[must_use]
-pub fn survivor(run_dir: &Path, name: &str) -> Option<OwnedFd> {
+pub fn survivor(run_dir: &Path, name: &str) -> Option<(u32, OwnedFd)> {
     let text = std::fs::read_to_string(server_file(run_dir, name)).ok()?;
     let pid = noted(&text).filter(|_| text.lines().any(|line| line == LOOSE))?;
     let process = process::pidfd_open(pid).ok()?;
     // Opened first: the number cannot be given anew meanwhile.
     let lives = noted(&text).is_some() && !process::poll_in(process.as_fd(), 0).ok()?;
-    lives.then_some(process)
+    lives.then_some((pid, process))
 }
 
 /// The process that a server file names, if it is still the same one.
@@ -288,19 +302,28 @@ pub fn forget_server(run_dir: &Path, name: &str) {
     let _absent = std::fs::remove_file(server_file(run_dir, name));
 }
 
-/// Kills a server that has outlived its daemon, with all its children.
+/// Kills a server that has outlived its daemon, with all its children: also if its
+/// file is damaged or gone, and what it has put into the background.
 ///
 /// # Errors
 /// When it does not die.
 pub fn orphan(run_dir: &Path, name: &str) -> Result<Vec<Removed>> {
     let path = server_file(run_dir, name);
-    let Ok(text) = std::fs::read_to_string(&path) else { return Ok(Vec::new()) };
-    let mut removed = Vec::new();
-    if let Some(pid) = noted(&text) {
-        for pid in process::family(pid) {
-            kill(pid).with_context(|| format!("the server {pid} of an earlier life lives on"))?;
-            removed.push(Removed { kind: Kind::Process, what: pid.to_string() });
+    let named = std::fs::read_to_string(&path).ok().and_then(|text| noted(&text));
+    let mut found: Vec<u32> = Vec::new();
+    // Where no directory is, no daemon was.
+    let marked = mark(run_dir, name).map(|mark| process::holders(&mark)).unwrap_or_default();
+    for one in named.into_iter().chain(marked) {
+        found.extend(process::family(one));
+    }
+    let mut removed: Vec<Removed> = Vec::new();
+    for pid in found {
+        let what = pid.to_string();
+        if removed.iter().any(|known| known.what == what) {
+            continue;
         }
+        kill(pid).with_context(|| format!("the server {pid} of an earlier life lives on"))?;
+        removed.push(Removed { kind: Kind::Process, what });
     }
     // Whatever else stands in it names no process of ours.
     let _absent = std::fs::remove_file(&path);
@@ -343,6 +366,37 @@ mod tests {
         std::fs::write(server_file(&folder, "a"), format!("{} 1\nloose\n", std::process::id()))
             .unwrap();
         assert!(survivor(&folder, "a").is_none(), "another process of that number");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// What maps the server's memory is the server's, also if its parents are gone.
+    const INTO_THE_BACKGROUND: &str = r"
+import mmap, os, sys, time
+fd = os.memfd_create(sys.argv[1]); os.ftruncate(fd, 4096)
+memory = mmap.mmap(fd, 4096)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        sys.stdout.write('%d\n' % os.getpid()); sys.stdout.flush(); time.sleep(60)
+    os._exit(0)
+";
+
+    #[test]
+    fn what_went_into_the_background_is_found_without_a_file() {
+        let folder = folder("back ground");
+        let mut python = Command::new("/usr/bin/python3");
+        python
+            .args(["-c", INTO_THE_BACKGROUND, &mark(&folder, "a").unwrap()])
+            .stdout(Stdio::piped());
+        let mut child = python.spawn().unwrap();
+        let mut line = String::new();
+        let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+        assert!(child.wait().unwrap().success());
+        assert_eq!(orphan(&folder, "b").unwrap(), [], "another member's");
+        let killed = orphan(&folder, "a").unwrap();
+        assert!(killed.iter().any(|one| one.what == line.trim()), "{killed:?}, not {line}");
+        assert_eq!(orphan(&folder, "a").unwrap(), []);
         std::fs::remove_dir_all(folder).unwrap();
     }
 

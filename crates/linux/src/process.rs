@@ -87,6 +87,20 @@ pub fn family(pid: u32) -> Vec<u32> {
     found
 }
 
+/// The processes that map a memory file of this name, but for this one: a program and
+/// what it forked, even if it went into the background.
+#[must_use]
+pub fn holders(memory: &str) -> Vec<u32> {
+    let mapping = format!(" /memfd:{memory} (deleted)");
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let holds = |pid: &u32| {
+        let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+        maps.split(|byte| *byte == b'\n').any(|line| line.ends_with(mapping.as_bytes()))
+    };
+    numbers.filter(|pid| *pid != std::process::id()).filter(holds).collect()
+}
+
 /// A duplicate of descriptor `fd` of another process; it shares the open file.
 ///
 /// # Errors

@@ -9,6 +9,7 @@ use holdfast_wire::log::{HEADER_LEN, Header as Record, record_len};
 use holdfast_wire::shm::{
     CONNS_MAX, ConnEntry, HEADER_BYTES, Header, Listener, MAGIC, OPEN, RING_OFFSET, VERSION, mode,
 };
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -31,6 +32,9 @@ pub struct Settings {
     pub options: u32,
     /// [`mode::RECORD`] or [`mode::REPLAY`].
     pub mode: u32,
+    /// What `/proc/PID/maps` calls the memory, at most 249 bytes: by it
+    /// [`crate::process::holders`] finds the server and all that it forked.
+    pub name: String,
 }
 
 /// A mapping of the shared memory; unmapped when dropped.
@@ -57,8 +61,9 @@ impl SharedMemory {
     pub fn create(settings: &Settings) -> io::Result<Self> {
         let ring_bytes = settings.ring_bytes.max(1 << 20).next_power_of_two();
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a constant name; the result is checked.
-        let fd = unsafe { libc::memfd_create(c"holdfast-log".as_ptr(), flags) };
+        let name = CString::new(settings.name.as_str())?;
+        // SAFETY: the kernel only reads the name; the result is checked.
+        let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
         if fd < 0 {
             return Err(fail("memfd_create"));
         }
@@ -358,8 +363,8 @@ mod tests {
 
     fn memory() -> SharedMemory {
         let (hash_key, ports) = ([1; 8], vec![80]);
-        let settings =
-            Settings { ring_bytes: 1 << 20, hash_key, ports, options: 0, mode: mode::RECORD };
+        let (name, mode) = (String::new(), mode::RECORD);
+        let settings = Settings { ring_bytes: 1 << 20, hash_key, ports, options: 0, mode, name };
         SharedMemory::create(&settings).expect("memory")
     }
 

@@ -98,9 +98,9 @@ pub struct Node<'a> {
     /// A program that was removed and cannot be put back.
     torn: Option<String>,
     /// Tells when programs and addresses are to be looked for.
-    pub changes: Changes,
+    changes: Changes,
     /// The server's process.
-    server: Option<u32>,
+    pub server: Option<u32>,
     /// The server outlives this daemon.
     pub loose: bool,
     started: Instant,
@@ -136,8 +136,9 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
         node.status.epoch = epoch;
         node.events.add("epoch", format!("{epoch}, current member {current}"));
         // It has told its clients more than any other could.
-        if current && let Some(server) = leavings::survivor(&config.group.run_dir, &member.name) {
-            let end = survivor::run(&mut node, &server)?;
+        let survivor = || leavings::survivor(&config.group.run_dir, &member.name);
+        if current && let Some((pid, server)) = survivor() {
+            let end = survivor::run(&mut node, (pid, &server))?;
             return node.leave(end);
         }
         let orphan = leavings::orphan(&config.group.run_dir, &member.name)?;
@@ -506,6 +507,7 @@ impl<'a> Node<'a> {
             ports: self.config.service_ports(),
             options: test_options(),
             mode,
+            name: leavings::mark(&self.config.group.run_dir, &self.me.name)?,
         };
         let started = Server::start(&command, &settings)
             .with_context(|| format!("starting {:?}", server.command))?;

@@ -64,8 +64,8 @@ impl Survivor {
         }
         if let Some(diag) = self.diag.as_mut().filter(|_| now >= self.count_at) {
             self.count_at = now + COUNT_EVERY;
-            if node.own().state == State::Unprotected && node.changes.take() {
-                node.mend_addresses();
+            if node.own().state == State::Unprotected {
+                node.mend_alone();
             }
             let ips: Vec<_> = node.config.service_ips().into_iter().map(mapped).collect();
             if let Ok(count) = diag.count_own(&ips, &node.config.service_ports()) {
@@ -79,7 +79,8 @@ impl Survivor {
 ///
 /// # Errors
 /// When the event loop fails, or a server that must end does not.
-pub fn run(node: &mut Node<'_>, server: &OwnedFd) -> anyhow::Result<End> {
+pub fn run(node: &mut Node<'_>, (pid, server): (u32, &OwnedFd)) -> anyhow::Result<End> {
+    (node.server, node.loose) = (Some(pid), true);
     let mut listener = Listener::bind(node.me.address, node.pair_identity()).ok();
     if let Some(listener) = &mut listener {
         listener.prefer([node.other.address.ip()]);

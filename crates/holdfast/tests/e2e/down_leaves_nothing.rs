@@ -93,6 +93,31 @@ fn a_daemon_that_runs_is_stopped_if_asked_for() {
     });
 }
 
+/// A server that speaks alone outlives its daemon, and nothing tells any more which
+/// process it was.
+#[test]
+fn of_a_server_that_no_file_names() {
+    let _limit = world::limit(Duration::from_secs(60));
+    let options = GroupOptions { heartbeat_ms: Some(HEARTBEAT_MS), ..GroupOptions::default() };
+    world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
+        let server = group.server_pid(Role::Primary).expect("a server");
+        group.stop_daemon(Role::Backup, Signal::KILL).expect("a daemon");
+        world::wait_until("a member alone", || {
+            group.status(Role::Primary).unwrap_or_default()["state"] == "unprotected"
+        });
+        // A lone server learns that within a turn of its own.
+        std::thread::sleep(Duration::from_secs(1));
+        let noted = testbed.host(Role::Primary).outside().join("run/a.server");
+        assert!(noted.exists());
+        group.stop_daemon(Role::Primary, Signal::KILL).expect("a daemon");
+        std::fs::write(&noted, "\0garbage").expect("a damaged file");
+        assert!(!world::has_ended(server));
+        let answer = down(group, Role::Primary, &["down", "--json"]);
+        assert!(answer.to_string().contains("\"process\""), "{answer}");
+        world::wait_until("the server's end", || world::has_ended(server));
+    });
+}
+
 /// A hang-up ends none of them either.
 #[test]
 fn of_a_spread_group() {

@@ -51,8 +51,14 @@ pub fn start(argv: &[&str], port: u16, options: u32, as_mode: u32, dir: &Path) -
         shim: shim(),
         ..ServerCommand::default()
     };
-    let settings =
-        Settings { ring_bytes: 8 << 20, hash_key: KEY, ports: vec![port], options, mode: as_mode };
+    let settings = Settings {
+        ring_bytes: 8 << 20,
+        hash_key: KEY,
+        ports: vec![port],
+        options,
+        mode: as_mode,
+        name: String::new(),
+    };
     Server::start(&command, &settings).expect("server starts")
 }
 

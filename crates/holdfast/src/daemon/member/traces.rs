@@ -84,9 +84,20 @@ impl Node<'_> {
         Ok(taken)
     }
 
+    /// What a server that speaks alone needs of its host.
+    pub fn mend_alone(&mut self) {
+        if !self.changes.take() && self.torn.is_none() {
+            return;
+        }
+        let was_torn = self.torn.take().is_some();
+        if self.mend_addresses() && !was_torn {
+            self.events.add("torn", self.torn.clone().unwrap_or_default());
+        }
+    }
+
     /// Puts service addresses back that somebody has removed: no client would be
     /// served. Whether that is impossible.
-    pub fn mend_addresses(&mut self) -> bool {
+    fn mend_addresses(&mut self) -> bool {
         match self.take_addresses() {
             Ok(taken) => {
                 for ip in taken {

@@ -2,6 +2,7 @@
 
 use holdfast_linux::listeners::{ListenerSocket, Listening};
 use std::collections::BTreeMap;
+use std::fs::ReadDir;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -9,8 +10,9 @@ use std::time::{Duration, Instant};
 /// How often a server that does not listen yet is looked at, and one that does.
 const LOOK_SOON: Duration = Duration::from_millis(100);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Descriptors of the server that are looked through: what listens is opened early.
-const FDS_MAX: usize = 1024;
+
+/// Descriptors of the server that are looked through in one turn.
+const FDS_AT_ONCE: usize = 1024;
 
 /// What was found the last time.
 pub(super) struct Services {
@@ -18,6 +20,8 @@ pub(super) struct Services {
     look_at: Instant,
     /// Where each service's listener is in the server.
     known: BTreeMap<SocketAddr, PathBuf>,
+    /// Descriptors of the server that were not looked at yet.
+    searches: BTreeMap<SocketAddr, ReadDir>,
     missing: Option<String>,
 }
 
@@ -25,7 +29,8 @@ impl Services {
     pub fn open(now: Instant) -> std::io::Result<Self> {
         let missing = Some("the server has not started yet".to_owned());
         let socket = ListenerSocket::open()?;
-        Ok(Self { socket, look_at: now, known: BTreeMap::new(), missing })
+        let (known, searches) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { socket, look_at: now, known, searches, missing })
     }
 
     /// Why not every service is served by the process `pid`; `None`: all are.
@@ -47,19 +52,59 @@ impl Services {
             all.iter().filter(serve).map(|it| format!("socket:[{}]", it.inode).into()).collect();
         if names.is_empty() {
             self.known.remove(&service);
+            self.searches.remove(&service);
             return Some(format!("the server does not listen at {service} yet"));
         }
         let is_one = |path: &PathBuf| std::fs::read_link(path).is_ok_and(|to| names.contains(&to));
         if self.known.get(&service).is_some_and(is_one) {
             return None;
         }
-        let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        match fds.take(FDS_MAX).map(|entry| entry.path()).find(is_one) {
-            Some(path) => {
-                self.known.insert(service, path);
-                None
-            }
-            None => Some(format!("another process than the protected server listens at {service}")),
+        let other = Some(format!("another process than the protected server listens at {service}"));
+        let begun = self.searches.remove(&service);
+        let all = || std::fs::read_dir(format!("/proc/{pid}/fd")).ok();
+        let Some(mut search) = begun.or_else(all) else { return other };
+        let mut looked_at = 0;
+        let some = search.by_ref().take(FDS_AT_ONCE).flatten().inspect(|_| looked_at += 1);
+        if let Some(path) = some.map(|entry| entry.path()).find(is_one) {
+            self.known.insert(service, path);
+            return None;
         }
+        if looked_at == FDS_AT_ONCE {
+            self.searches.insert(service, search);
+            return Some(format!("who listens at {service} is still looked for"));
+        }
+        other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_linux::limits;
+    use std::fs::File;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_listener_behind_many_descriptors_is_found_in_several_turns() {
+        let most = limits::raise_open_files(4096).expect("a limit");
+        assert!(most >= 4096, "{most} descriptors; run the tests as root");
+        let many: Vec<File> =
+            (0..3 * FDS_AT_ONCE).map(|_| File::open("/dev/null").expect("a file")).collect();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let service = [listener.local_addr().expect("an address")];
+        let (mut now, own) = (Instant::now(), std::process::id());
+        let mut services = Services::open(now).expect("a socket");
+        let first = services.missing(&service, own, now).map(str::to_owned);
+        assert!(first.is_some_and(|why| why.contains("looked for")));
+        let mut turns = 1;
+        while services.missing(&service, own, now).is_some() {
+            (now, turns) = (now + LOOK_SOON, turns + 1);
+            assert!(turns < 10);
+        }
+        drop(many);
+        // Not ours: the first process has none of our sockets.
+        let mut others = Services::open(now).expect("a socket");
+        let why = others.missing(&service, 1, now).map(str::to_owned);
+        assert!(why.is_some_and(|why| why.contains("another process")));
     }
 }

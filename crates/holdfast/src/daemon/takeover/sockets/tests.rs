@@ -11,6 +11,7 @@ fn memory() -> SharedMemory {
         ports: vec![6379],
         options: 0,
         mode: mode::REPLAY,
+        name: String::new(),
     };
     SharedMemory::create(&settings).expect("memory")
 }
