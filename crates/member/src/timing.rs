@@ -91,4 +91,7 @@ pub mod edge {
     /// How long a member that went away keeps its tap: it may only have lost its
     /// channel, and what is copied now it need not ask the primary for.
     pub const TAP_LINGER: Duration = Duration::from_secs(5);
+    /// After the host was started again, members that live have said so by then: the
+    /// time of a connection attempt whose first packets were lost.
+    pub const SETTLE: Duration = Duration::from_secs(3);
 }

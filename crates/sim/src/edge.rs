@@ -1,29 +1,24 @@
 //! The edge: its data path, which is `bpf/edge.bpf.c` and lives on without its
-//! daemon, and the daemon (`daemon/edge.rs`) around the real `EdgeMembership`,
-//! on a disk of two blocks (`daemon/edge_state.rs`).
+//! daemon, and what the real daemon's machine ([`EdgeMachine`]) needs of a host:
+//! pipes to the members, and a disk of two blocks (`daemon/edge_state.rs`).
 
+use crate::Ns;
 use crate::member::HEARTBEAT;
 use crate::packet::{ACK, NO_SCALING, Packet, shift};
 use crate::pipe::{Input, PipeId, Process};
 use crate::plan::Mutation;
 use crate::world::{EDGE, Event, NAMES, World};
-use crate::{Ns, ns};
 use holdfast_cluster::Nanos;
-use holdfast_cluster::detector::{DECLARE_AFTER, FIRST_PATIENCE};
-use holdfast_cluster::hearing::Hearing;
-use holdfast_cluster::membership::{Decision, EdgeMembership, Refusal};
 use holdfast_cluster::state::{EdgeState, StateBlock};
-use holdfast_member::timing::edge as timing;
+use holdfast_member::edge::{EdgeHost, EdgeMachine, Setup, Wish};
 use holdfast_wire::message::{ConnKey, FlowBounds, Message};
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
 
+/// The name of the only group.
+pub const GROUP: &str = "sim";
 const FLOW_AGE: Ns = 1_000_000_000;
-/// Three heartbeats, as the detector of each link has it.
-const SILENCE: Ns = DECLARE_AFTER * HEARTBEAT;
-/// As the detector of each link has it.
-const JOIN_PATIENCE: Ns = FIRST_PATIENCE.0;
 /// Flows that the edge follows; more are refused.
 pub const FLOWS_MAX: usize = 64;
 
@@ -84,20 +79,19 @@ impl Disk {
 /// The edge's process.
 pub struct EdgeDaemon {
     pub life: u32,
-    machine: EdgeMembership,
+    /// Away for the time of a call.
+    machine: Option<Box<EdgeMachine>>,
     links: [Option<PipeId>; 2],
-    tap_off: [Option<Ns>; 2],
-    beats: u64,
-    /// When each member was last heard.
-    heard_at: [Ns; 2],
-    hearing: Hearing,
     inbox: VecDeque<Input>,
-    /// A grant that the disk does not have yet: for whom, in which epoch.
-    writing: Option<(usize, EdgeState)>,
-    age_at: Ns,
-    beat_at: Ns,
-    /// The last answers, so that the trace says each once.
-    answered: [(u64, String); 2],
+    /// What the disk does not have yet, oldest first.
+    writing: VecDeque<(u64, EdgeState)>,
+    writes: u64,
+    /// Pipes that broke while something was said.
+    failed: Vec<usize>,
+    /// When the machine is called next at the latest.
+    timer_at: Ns,
+    /// Packets of the current member that had passed when the members were last judged.
+    spoken: u64,
 }
 
 /// See the module.
@@ -107,6 +101,8 @@ pub struct Edge {
     pub current: Option<usize>,
     tap: [bool; 2],
     flows: BTreeMap<ConnKey, Flow>,
+    /// Packets that the fence let pass.
+    spoken: u64,
     disk: Disk,
     pub daemon: Option<EdgeDaemon>,
     lives: u32,
@@ -120,6 +116,7 @@ impl Edge {
             current: None,
             tap: [false; 2],
             flows: BTreeMap::new(),
+            spoken: 0,
             disk: Disk::new(),
             daemon: None,
             lives: 0,
@@ -292,6 +289,7 @@ impl World {
         if !self.edge.track_server(self.now, &packet) {
             return;
         }
+        self.edge.spoken += 1;
         let iss_owner = self.clients.iter().find(|client| client.owns(&packet.key));
         let iss = self.check.iss_of(&packet);
         let expected = iss.and_then(|iss| iss_owner?.rcv_nxt(&packet.key, iss));
@@ -301,48 +299,40 @@ impl World {
 
     // The daemon.
 
-    /// `EdgeDaemon::start`: only where fence and disk say the same may the fence
-    /// stay open (`agree`).
     pub fn edge_starts(&mut self) {
         let state = self.edge.disk.newest().map(|(_, block)| block.state).unwrap_or_default();
-        let named = state.current.as_deref().and_then(|name| NAMES.iter().position(|n| *n == name));
-        let fence = (self.edge.epoch, self.edge.current);
-        if fence.0 != state.epoch || (fence.1.is_some() && fence.1 != named) {
-            self.edge.epoch = state.epoch;
-            self.edge.current = None;
-        }
-        let Ok(mut machine) = EdgeMembership::new(&NAMES[..2], state) else {
-            return self.check.violation(self.now, "edge", "its own state is refused".to_owned());
+        let setup =
+            Setup { group: GROUP, members: &NAMES[..2], first: NAMES[0], period: Nanos(HEARTBEAT) };
+        let mut machine = match EdgeMachine::new(&setup, state, Nanos(self.now)) {
+            Ok(machine) => Box::new(machine),
+            Err(error) => return self.check.violation(self.now, "edge", error.to_string()),
         };
-        for name in &NAMES[..2] {
-            machine.handle_answers(name, true);
-        }
         self.edge.lives += 1;
         let life = self.edge.lives;
         self.edge.daemon = Some(EdgeDaemon {
             life,
-            machine,
+            machine: None,
             links: [None; 2],
-            tap_off: [None; 2],
-            beats: 0,
-            heard_at: [self.now + JOIN_PATIENCE; 2],
-            hearing: Hearing::new(Nanos(self.now), Nanos(HEARTBEAT)),
             inbox: VecDeque::new(),
-            writing: None,
-            age_at: self.now + ns(timing::FLOW_AGE_PERIOD),
-            beat_at: self.now + HEARTBEAT,
-            answered: Default::default(),
+            writing: VecDeque::new(),
+            writes: 0,
+            failed: Vec::new(),
+            timer_at: 0,
+            spoken: self.edge.spoken,
         });
-        self.say(|| "edge: daemon starts".to_owned());
-        self.schedule(HEARTBEAT, Event::EdgeDaemon(life));
+        let fence = (self.edge.epoch, self.edge.current);
+        if let Err(error) = machine.handle_start(fence, self) {
+            self.check.violation(self.now, "edge", error);
+        }
+        self.edge_rests(life, machine);
     }
 
     /// The daemon is killed, perhaps in the middle of a write.
     pub fn edge_daemon_dies(&mut self) {
-        let Some(daemon) = self.edge.daemon.take() else { return };
-        if let Some((_, state)) = &daemon.writing {
+        let Some(mut daemon) = self.edge.daemon.take() else { return };
+        if let Some((_, state)) = daemon.writing.pop_front() {
             let part = self.rng.one_in(2).then(|| self.rng.below(80) as usize);
-            self.edge.disk.write(state, part);
+            self.edge.disk.write(&state, part);
         }
         self.end_pipes_of(Process { host: EDGE, life: daemon.life });
     }
@@ -363,215 +353,180 @@ impl World {
         self.schedule(5_000, Event::EdgeDaemon(life));
     }
 
+    /// One turn of the daemon's loop: what has come, and what is due.
     pub fn edge_daemon_wakes(&mut self, life: u32) {
-        loop {
-            let Some(daemon) = self.edge.daemon.as_mut().filter(|d| d.life == life) else { return };
-            if daemon.writing.is_some() {
-                return;
-            }
-            let Some(input) = daemon.inbox.pop_front() else { break };
-            self.edge_hears(input);
+        let Some(daemon) = self.edge.daemon.as_mut().filter(|d| d.life == life) else { return };
+        let Some(mut machine) = daemon.machine.take() else { return };
+        let inputs = std::mem::take(&mut daemon.inbox);
+        for input in inputs {
+            self.edge_hears(&mut machine, input);
         }
-        self.edge_timers(life);
+        let now = Nanos(self.now);
+        if machine.next_deadline() <= now {
+            let spoken = self.edge.spoken;
+            let before = self.edge.daemon.as_mut().map(|daemon| &mut daemon.spoken);
+            let passing = before.is_some_and(|before| std::mem::replace(before, spoken) != spoken);
+            machine.handle_timeout(passing, now, self);
+        }
+        self.edge_rests(life, machine);
     }
 
-    fn edge_hears(&mut self, input: Input) {
-        let pipes = &self.pipes;
+    /// The disk has what was asked for first.
+    pub fn edge_written(&mut self, life: u32) {
+        let Some(daemon) = self.edge.daemon.as_mut().filter(|d| d.life == life) else { return };
+        let Some((number, state)) = daemon.writing.pop_front() else { return };
+        let Some(mut machine) = daemon.machine.take() else { return };
+        self.edge.disk.write(&state, None);
+        machine.handle_written(number, Ok(()), self);
+        self.edge_rests(life, machine);
+    }
+
+    /// The machine goes back to its place until something comes or is due.
+    fn edge_rests(&mut self, life: u32, mut machine: Box<EdgeMachine>) {
+        let now = Nanos(self.now);
+        while let Some(index) = self.edge.daemon.as_mut().and_then(|daemon| daemon.failed.pop()) {
+            machine.handle_closed(index, "its pipe broke", now, self);
+        }
+        let at = machine.next_deadline().0.max(self.now + 1_000);
+        let Some(daemon) = self.edge.daemon.as_mut().filter(|d| d.life == life) else { return };
+        daemon.machine = Some(machine);
+        if std::mem::replace(&mut daemon.timer_at, at) != at {
+            self.schedule(at - now.0, Event::EdgeDaemon(life));
+        }
+    }
+
+    fn edge_hears(&mut self, machine: &mut EdgeMachine, input: Input) {
         let Some(daemon) = &mut self.edge.daemon else { return };
         match input {
             Input::Accepted(pipe) => {
-                let member = pipes[pipe].ends[0].host;
-                let old = daemon.links[member].replace(pipe);
-                daemon.tap_off[member] = None;
-                // It may be another life of the member, or have changed its mind.
-                if self.edge.mutation != Some(Mutation::NotForgotten) {
-                    let epoch = daemon.machine.handle_ask().epoch;
-                    daemon.machine.handle_in_step(NAMES[member], epoch, false);
-                }
-                if let Some(old) = old {
+                let member = self.pipes[pipe].ends[0].host;
+                if let Some(old) = daemon.links[member].replace(pipe) {
                     self.close_pipe(old, 1);
                 }
-                self.update_taps();
-                self.reach(member, true);
-                self.tell_epoch(member);
+                let was_in_step = machine.membership().is_in_step(NAMES[member]);
+                machine.handle_opened(member, self);
+                if was_in_step && self.edge.mutation == Some(Mutation::NotForgotten) {
+                    self.edge_lies(machine, member);
+                }
             }
             Input::Lost(pipe) => {
                 if let Some(member) = daemon.links.iter().position(|link| *link == Some(pipe)) {
-                    self.edge_loses(member);
+                    daemon.links[member] = None;
+                    machine.handle_closed(member, "its pipe broke", Nanos(self.now), self);
                 }
             }
             Input::Message(pipe, bytes) => {
-                let member = pipes[pipe].ends[0].host;
+                let member = self.pipes[pipe].ends[0].host;
                 if daemon.links[member] != Some(pipe) {
                     return;
                 }
                 if let Ok(message) = Message::decode(&bytes) {
-                    self.reach(member, true);
-                    self.edge_message(member, &message);
+                    let mut wish = Wish::of(message, GROUP, NAMES[member]);
+                    if self.edge.mutation == Some(Mutation::PromoteAnybody) {
+                        wish = self.edge_is_generous(machine, member, wish);
+                    }
+                    machine.handle_wish(member, wish, Nanos(self.now), self);
                 }
             }
             Input::Opened(_) | Input::Failed => {}
         }
     }
 
-    fn edge_loses(&mut self, member: usize) {
-        let linger = self.now + ns(timing::TAP_LINGER);
-        let Some(daemon) = &mut self.edge.daemon else { return };
-        daemon.links[member] = None;
-        daemon.tap_off[member] = Some(linger);
-        let epoch = daemon.machine.handle_ask().epoch;
-        daemon.machine.handle_in_step(NAMES[member], epoch, false);
-        self.say(|| format!("edge: {} left", NAMES[member]));
-    }
-
-    fn edge_message(&mut self, member: usize, message: &Message<'_>) {
-        let Some(daemon) = &mut self.edge.daemon else { return };
-        match message {
-            Message::Ask => self.tell_epoch(member),
-            Message::InStep { epoch, yes } => {
-                daemon.machine.handle_in_step(NAMES[member], *epoch, *yes);
-                let (epoch, yes) = (*epoch, *yes);
-                self.say(|| format!("edge: {} in step in {epoch}: {yes}", NAMES[member]));
-            }
-            Message::Promote { epoch } => {
-                let mut epoch = *epoch;
-                let is_current = self.edge.current == Some(member);
-                if self.edge.mutation == Some(Mutation::PromoteAnybody) && !is_current {
-                    let now = daemon.machine.handle_ask().epoch;
-                    daemon.machine.handle_in_step(NAMES[member], now, true);
-                    epoch = epoch.max(now + 1);
-                }
-                let answer = self.edge_promotes(member, epoch);
-                let asked = (epoch, answer);
-                let daemon = self.edge.daemon.as_mut();
-                if let Some(daemon) = daemon.filter(|d| d.answered[member] != asked) {
-                    daemon.answered[member] = asked.clone();
-                    let (epoch, answer) = asked;
-                    self.say(|| format!("edge: {} asks for {epoch}: {answer}", NAMES[member]));
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// `EdgeDaemon::promote`: write, flip, answer.
-    fn edge_promotes(&mut self, member: usize, epoch: u64) -> String {
-        let Some(daemon) = &mut self.edge.daemon else { return String::new() };
-        match daemon.machine.handle_promote(NAMES[member], epoch) {
-            Decision::Refuse(refusal) => {
-                let reason = refusal.to_string();
-                if refusal == Refusal::BackupInStep {
-                    self.edge_sends(1 - member, &Message::Alone { member: NAMES[member] });
-                }
-                let again = !refusal.is_final();
-                self.edge_sends(member, &Message::Refused { reason: &reason, again });
-                reason
-            }
-            Decision::Reopen { epoch } => {
-                self.edge_grants(member, epoch);
-                "reopened".to_owned()
-            }
-            Decision::Grant { persist } => {
-                daemon.writing = Some((member, persist));
-                let life = daemon.life;
-                let sync = self.rng.range(50_000, 3_000_000);
-                self.schedule(sync, Event::EdgeWritten(life));
-                "writes".to_owned()
-            }
-        }
-    }
-
-    /// The disk has it: the epoch begins.
-    pub fn edge_written(&mut self, life: u32) {
-        let Some(daemon) = self.edge.daemon.as_mut().filter(|d| d.life == life) else { return };
-        let Some((member, state)) = daemon.writing.take() else { return };
-        self.edge.disk.write(&state, None);
-        daemon.machine.handle_persisted();
-        self.edge_grants(member, state.epoch);
-        self.edge_daemon_wakes(life);
-    }
-
-    fn edge_grants(&mut self, member: usize, epoch: u64) {
-        if (self.edge.epoch, self.edge.current) != (epoch, Some(member)) {
-            self.say(|| format!("edge: {} is current in epoch {epoch}", NAMES[member]));
-        }
-        self.edge.epoch = epoch;
-        self.edge.current = Some(member);
-        self.check.granted(member, epoch);
-        self.edge_sends(member, &Message::Granted { epoch });
-        let flows = self.edge.bounds();
-        self.edge_sends(member, &Message::Bounds { flows, last: true });
-        self.update_taps();
-        self.tell_epoch(1 - member);
-    }
-
-    fn tell_epoch(&mut self, member: usize) {
-        let Some(daemon) = &self.edge.daemon else { return };
-        let state = daemon.machine.handle_ask().clone();
-        let current = state.current.as_deref().unwrap_or("");
-        self.edge_sends(member, &Message::Epoch { epoch: state.epoch, current });
-    }
-
-    fn edge_sends(&mut self, member: usize, message: &Message<'_>) {
-        let link = self.edge.daemon.as_ref().and_then(|daemon| daemon.links[member]);
-        if let Some(pipe) = link {
-            self.send(pipe, 1, message);
-        }
-    }
-
-    /// `EdgeDaemon::reach`: who is heard decides who may run on alone.
-    fn reach(&mut self, member: usize, yes: bool) {
-        let now = self.now;
-        let Some(daemon) = &mut self.edge.daemon else { return };
-        if yes {
-            daemon.heard_at[member] = now;
-            daemon.hearing.handle_received(Nanos(now));
-        }
-        if daemon.machine.handle_answers(NAMES[member], yes) {
-            self.say(|| format!("edge: {} is heard: {yes}", NAMES[member]));
-            self.edge_sends(1 - member, &Message::Reach { member: NAMES[member], yes });
-        }
-    }
-
-    fn edge_beats(&mut self, member: usize) {
-        let Some(daemon) = &mut self.edge.daemon else { return };
-        daemon.beats += 1;
-        let number = daemon.beats;
-        let excused = daemon.hearing.excused_until(Nanos(self.now)) > Nanos(self.now);
-        let silent = self.now.saturating_sub(daemon.heard_at[member]) > SILENCE && !excused;
-        self.edge_sends(member, &Message::Beat { number, echo: 0, executed: 0 });
-        if silent {
-            self.reach(member, false);
-        }
-    }
-
-    fn update_taps(&mut self) {
-        let Some(daemon) = &self.edge.daemon else { return };
-        let current = daemon.machine.handle_ask().current.clone();
-        for (member, tap) in self.edge.tap.iter_mut().enumerate() {
-            let is_current = current.as_deref() == Some(NAMES[member]);
-            *tap = daemon.links[member].is_some() && !is_current;
-        }
-    }
-
-    fn edge_timers(&mut self, life: u32) {
-        let now = self.now;
-        let Some(daemon) = &mut self.edge.daemon else { return };
-        if now < daemon.beat_at {
-            return;
-        }
-        daemon.beat_at = now + HEARTBEAT;
-        (0..2).for_each(|member| self.edge_beats(member));
-        self.schedule(HEARTBEAT, Event::EdgeDaemon(life));
-        let Some(daemon) = self.edge.daemon.as_mut().filter(|daemon| now >= daemon.age_at) else {
-            return;
+    /// As if the machine had not forgotten it, or the member had said so.
+    fn edge_lies(&mut self, machine: &mut EdgeMachine, member: usize) {
+        let epoch = machine.membership().handle_ask().epoch;
+        let hello = Message::Hello {
+            version: holdfast_wire::message::VERSION,
+            log_version: holdfast_wire::log::LOG_VERSION,
+            group: GROUP,
+            member: NAMES[member],
+            epoch,
+            speaks: false,
+            world: Vec::new(),
         };
-        daemon.age_at = now + ns(timing::FLOW_AGE_PERIOD);
-        let off = daemon.tap_off.iter_mut().any(|at| at.take_if(|at| *at <= now).is_some());
-        self.edge.flows.retain(|_, flow| !flow.is_over() || now - flow.seen <= FLOW_AGE);
-        self.check.table(now, "edge flows", self.edge.flows(), FLOWS_MAX);
-        if off {
-            self.update_taps();
+        let hello = Wish::of(hello, GROUP, NAMES[member]);
+        for wish in [hello, Wish::InStep { epoch, yes: true }] {
+            machine.handle_wish(member, wish, Nanos(self.now), self);
         }
+    }
+
+    /// Whoever asks is in step, in whatever epoch it asks for.
+    fn edge_is_generous(&mut self, machine: &mut EdgeMachine, member: usize, wish: Wish) -> Wish {
+        match wish {
+            Wish::Promote { epoch } if self.edge.current != Some(member) => {
+                self.edge_lies(machine, member);
+                let next = machine.membership().handle_ask().epoch + 1;
+                Wish::Promote { epoch: epoch.max(next) }
+            }
+            other => other,
+        }
+    }
+}
+
+impl EdgeHost for World {
+    fn now(&self) -> Nanos {
+        Nanos(self.now)
+    }
+
+    fn send(&mut self, member: usize, message: &Message<'_>) {
+        let link = self.edge.daemon.as_ref().and_then(|daemon| daemon.links[member]);
+        let Some(pipe) = link else { return };
+        if !Self::send(self, pipe, 1, message)
+            && let Some(daemon) = &mut self.edge.daemon
+        {
+            daemon.links[member] = None;
+            daemon.failed.push(member);
+        }
+    }
+
+    fn close(&mut self, member: usize) {
+        let daemon = self.edge.daemon.as_mut();
+        if let Some(pipe) = daemon.and_then(|daemon| daemon.links[member].take()) {
+            self.close_pipe(pipe, 1);
+        }
+    }
+
+    fn set_fence(&mut self, epoch: u64, current: Option<usize>) -> Result<(), String> {
+        (self.edge.epoch, self.edge.current) = (epoch, current);
+        if let Some(member) = current {
+            self.check.granted(member, epoch);
+        }
+        Ok(())
+    }
+
+    fn set_tap(&mut self, member: usize, on: bool) {
+        self.edge.tap[member] = on;
+    }
+
+    fn keep(&mut self, state: &EdgeState) -> u64 {
+        let sync = self.rng.range(50_000, 3_000_000);
+        let Some(daemon) = &mut self.edge.daemon else { return 0 };
+        daemon.writes += 1;
+        let (life, number) = (daemon.life, daemon.writes);
+        daemon.writing.push_back((number, state.clone()));
+        self.schedule(sync, Event::EdgeWritten(life));
+        number
+    }
+
+    fn bounds(&mut self) -> Result<Vec<FlowBounds>, String> {
+        Ok(self.edge.bounds())
+    }
+
+    fn set_cache(&mut self, _member: usize, _on: bool) {}
+
+    fn resend(&mut self, _member: usize) {}
+
+    fn age_flows(&mut self, now: Nanos, _can_ask: bool) -> Vec<ConnKey> {
+        self.edge.flows.retain(|_, flow| !flow.is_over() || now.0 - flow.seen <= FLOW_AGE);
+        self.check.table(now.0, "edge flows", self.edge.flows(), FLOWS_MAX);
+        Vec::new()
+    }
+
+    fn forget_flows(&mut self, keys: &[ConnKey]) {
+        self.edge.flows.retain(|key, _| !keys.contains(key));
+    }
+
+    fn note(&mut self, what: &'static str, words: String) {
+        self.say(|| format!("edge: {what} {words}"));
     }
 }

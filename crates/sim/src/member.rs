@@ -4,6 +4,7 @@
 //! wants the next one at the latest.
 
 use crate::backup::Follower;
+use crate::edge::GROUP;
 use crate::pipe::{Input, Kind, PipeId, Process, RETRY};
 use crate::primary::Primary;
 use crate::takeover::Takeover;
@@ -51,6 +52,8 @@ pub struct Daemon {
     pub member: usize,
     /// `status.epoch`.
     pub epoch: u64,
+    /// It is the primary of its epoch, as far as it knows, and its server lives.
+    pub speaks: bool,
     /// The last epoch that the edge told of, and who is current in it.
     pub heard: Option<(u64, Option<usize>)>,
     /// Whether the edge hears the other member.
@@ -92,6 +95,7 @@ impl World {
             life: host.lives,
             member,
             epoch: 0,
+            speaks: false,
             heard: None,
             other_alone: false,
             watch: Watch::new(Nanos(self.now), Nanos(HEARTBEAT)),
@@ -233,6 +237,7 @@ impl World {
             match input {
                 Input::Opened(_) => {
                     d.watch.handle_reach(now, true);
+                    self.tell_edge(d, &hello(d, d.speaks));
                     news.push(News::Opened);
                 }
                 Input::Message(_, bytes) => match Message::decode(&bytes) {
@@ -314,6 +319,7 @@ impl World {
         self.say(|| {
             format!("{}: primary in epoch {}, waits for the backup", NAMES[member], d.epoch)
         });
+        d.speaks = true;
         let gate = crate::gate::Gate::new(self.plan.gate_slots, self.plan.mutation);
         self.hosts[member].gate = Some(gate);
         // It may be a backup's host of old.
@@ -340,7 +346,7 @@ impl World {
                 Input::Message(pipe, bytes) if candidate == Some(pipe) => {
                     if matches!(Message::decode(&bytes), Ok(Message::Hello { .. })) {
                         d.pair.pipe = candidate;
-                        self.send(pipe, 1, &hello(d));
+                        self.send(pipe, 1, &hello(d, false));
                         return self.primary_starts(d, pipe);
                     }
                 }
@@ -358,7 +364,7 @@ impl World {
         while let Some(input) = inputs.pop_front() {
             match input {
                 Input::Opened(pipe) => {
-                    self.send(pipe, 0, &hello(d));
+                    self.send(pipe, 0, &hello(d, false));
                 }
                 Input::Message(_, bytes) => {
                     if let Ok(Message::Hello { epoch, .. }) = Message::decode(&bytes) {
@@ -380,14 +386,15 @@ impl World {
     }
 }
 
-fn hello(d: &Daemon) -> Message<'static> {
+/// The first message on any channel; only the edge is told who speaks.
+fn hello(d: &Daemon, speaks: bool) -> Message<'static> {
     Message::Hello {
         version: holdfast_wire::message::VERSION,
         log_version: holdfast_wire::log::LOG_VERSION,
-        group: "sim",
+        group: GROUP,
         member: NAMES[d.member],
         epoch: d.epoch,
-        speaks: false,
+        speaks,
         world: Vec::new(),
     }
 }

@@ -475,6 +475,7 @@ impl World {
 
     fn server_died(&mut self, d: &mut Daemon, mut p: Box<Primary>) -> Phase {
         let now = self.now;
+        d.speaks = false;
         if let Some(gate) = &mut self.hosts[d.member].gate {
             gate.server_dead = true;
         }
@@ -488,6 +489,7 @@ impl World {
         let member = d.member;
         self.say(|| format!("{}: stands down, heard {:?}", NAMES[member], d.heard));
         self.kill_server(member);
+        d.speaks = false;
         p.machine.handle_backup_lost();
         Phase::Idle
     }

@@ -230,6 +230,7 @@ impl World {
         }
         if promotion.is_done() {
             self.go_live(d, t, promotion);
+            d.speaks = true;
             return Phase::Survivor;
         }
         if now - t.settling_since > ns(timing::PARK_MAX) {

@@ -37,14 +37,14 @@ impl EdgeDaemon<'_> {
         if !self.changes.take() && self.host.torn.is_none() {
             return;
         }
-        let Mended { missing, moved, failed } = self.bpf.mend(&edge_config(self.config));
+        let Mended { missing, moved, failed } = self.wire.bpf.mend(&edge_config(self.config));
         for one in &missing {
-            self.events.add("mended", format!("tc filter {one} had been removed"));
+            self.wire.events.add("mended", format!("tc filter {one} had been removed"));
         }
         if moved || !missing.is_empty() {
-            self.update_taps();
-            for index in 0..self.links.count() {
-                if let Ok(hop) = self.bpf.hop(index) {
+            self.machine.update_taps(&mut self.wire);
+            for index in 0..self.machine.count() {
+                if let Ok(hop) = self.wire.bpf.hop(index) {
                     self.ways.moved(index, hop);
                 }
             }

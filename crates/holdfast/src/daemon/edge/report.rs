@@ -18,40 +18,42 @@ const DISTRUST_LASTS: Duration = Duration::from_secs(10);
 impl EdgeDaemon<'_> {
     pub(super) fn status(&self) -> Status {
         let mut status = Status::new(&self.config.group.name, "edge");
-        let state = self.machine.handle_ask();
+        let state = self.machine.membership().handle_ask();
         status.role = Role::Edge;
         status.epoch = state.epoch;
         let Said { state: seen, reason, remedy, .. } = self.judge();
         (status.state, status.reason, status.remedy) = (seen, reason, remedy);
         status.last_takeover.clone_from(&self.last_takeover);
-        status.connections = self.bpf.flow_count() as u64;
-        status.peers = (0..self.links.count()).map(|index| self.peer(index)).collect();
-        let counters = self.bpf.counters();
+        status.connections = self.wire.bpf.flow_count() as u64;
+        status.peers = (0..self.machine.count()).map(|index| self.peer(index)).collect();
+        let counters = self.wire.bpf.counters();
         status.counters =
             counters.into_iter().map(|(name, count)| (format!("edge.{name}"), count)).collect();
-        status.counters.insert("edge.grants".to_owned(), self.grants);
-        status.counters.insert("edge.vanished".to_owned(), self.vanished);
-        status.counters.insert("edge.last_grant_us".to_owned(), self.last_grant.as_micros() as u64);
+        status.counters.insert("edge.grants".to_owned(), self.machine.grants());
+        status.counters.insert("edge.vanished".to_owned(), self.wire.vanished);
+        status.counters.insert("edge.last_grant_us".to_owned(), self.machine.last_grant().0 / 1000);
         status.counters.insert("edge.channels_refused".to_owned(), self.listener.refused());
-        status.counters.extend(self.links.lateness());
+        status.counters.insert("loop.overslept".to_owned(), self.machine.overslept());
+        status.counters.insert("loop.deafened".to_owned(), self.machine.deafened());
+        status.counters.extend(self.wire.links.lateness());
         status
     }
 
     /// The answer to `edge show`.
     pub(super) fn show(&self) -> Value {
-        let current = self.machine.handle_ask().current.clone();
-        let members = (0..self.links.count()).map(|index| {
-            let name = self.links.name(index);
-            let state = match (current.as_deref() == Some(name), self.links.is_connected(index)) {
+        let current = self.machine.membership().handle_ask().current.clone();
+        let members = (0..self.machine.count()).map(|index| {
+            let name = self.machine.name(index);
+            let state = match (current.as_deref() == Some(name), self.machine.is_here(index)) {
                 (true, true) => "current",
                 (true, false) => "current, away",
-                (false, true) if self.machine.is_ready(name) => "in step",
+                (false, true) if self.machine.membership().is_ready(name) => "in step",
                 (false, true) => "out of step",
                 (false, false) => "away",
             };
             json!({ "name": name, "state": state })
         });
-        let counters = self.bpf.counters();
+        let counters = self.wire.bpf.counters();
         let counters: BTreeMap<&str, u64> = counters.into_iter().collect();
         json!({
             "schema": EDGE_SCHEMA,
@@ -59,8 +61,8 @@ impl EdgeDaemon<'_> {
             "kind": Kind::Replicated,
             "services": self.config.group.services,
             "members": members.collect::<Vec<_>>(),
-            "flows": { "count": self.bpf.flow_count(), "max": self.bpf.flows_max() },
-            "cache": self.recoverer.show(),
+            "flows": { "count": self.wire.bpf.flow_count(), "max": self.wire.bpf.flows_max() },
+            "cache": self.wire.recoverer.show(),
             "regulate": null,
             "counters": counters,
         })
@@ -71,9 +73,9 @@ impl EdgeDaemon<'_> {
         if question.from.is_ipv4() != question.to.is_ipv4() {
             return refusal("both ends must be of one address family");
         }
-        match self.bpf.trace(&trace::question_of(question)) {
+        match self.wire.bpf.trace(&trace::question_of(question)) {
             Ok(traced) => {
-                let mut answer = trace::answer(question, &traced, |i| self.links.name(i.into()));
+                let mut answer = trace::answer(question, &traced, |i| self.machine.name(i.into()));
                 // There is no choice to explain: it is whoever is current.
                 answer["why"] = Value::Null;
                 answer
@@ -84,7 +86,7 @@ impl EdgeDaemon<'_> {
 
     /// What the edge is by itself; the members are told this.
     pub(super) fn own(&self) -> Said {
-        if self.is_fenced_by_hand() {
+        if self.machine.is_closed_by_hand() {
             let remedy = "holdfast edge unfence --config FILE";
             return Said::new(Role::Edge, State::Fenced, "the edge was closed by hand", remedy);
         }
@@ -99,10 +101,10 @@ impl EdgeDaemon<'_> {
             );
         }
         let now = Instant::now();
-        let is_here = |index: &usize| self.links.is_connected(*index);
-        let mut indices: Vec<usize> = (0..self.links.count()).filter(is_here).collect();
+        let is_here = |index: &usize| self.machine.is_here(*index);
+        let mut indices: Vec<usize> = (0..self.machine.count()).filter(is_here).collect();
         // Without the current member nobody is served; without the other, unprotected.
-        indices.sort_by_key(|index| !self.is_current(*index));
+        indices.sort_by_key(|index| !self.machine.is_current(*index));
         let trouble = indices.into_iter().find_map(|index| self.way_trouble(index, now));
         let disk = || self.disk_trouble();
         let distrust = || self.distrust(now);
@@ -112,14 +114,14 @@ impl EdgeDaemon<'_> {
     /// Why a member cannot come; it is no news of a pair that stands.
     fn distrust(&self, now: Instant) -> Option<Said> {
         let fresh = |(index, it): &(&usize, &Distrusted)| {
-            !self.links.is_connected(**index) && now.duration_since(it.seen) < DISTRUST_LASTS
+            !self.machine.is_here(**index) && now.duration_since(it.seen) < DISTRUST_LASTS
         };
         let (_, it) = self.distrusted.iter().find(fresh)?;
         Some(says(State::Unprotected, &it.reason, it.remedy))
     }
 
     fn disk_trouble(&self) -> Option<Said> {
-        let failure = self.disk.failure()?;
+        let failure = self.wire.disk.failure()?;
         let remedy = "look at the disk that holds edge.state_file, and at the room on it; the edge \
                       tries it again by itself";
         Some(says(State::Unprotected, &format!("nobody could take over: {failure}"), remedy))
@@ -129,7 +131,8 @@ impl EdgeDaemon<'_> {
     fn way_trouble(&self, index: usize, now: Instant) -> Option<Said> {
         let member = self.config.members.get(index)?;
         let (name, mac) = (&member.name, member.mac);
-        let state = if self.is_current(index) { State::Waiting } else { State::Unprotected };
+        let state =
+            if self.machine.is_current(index) { State::Waiting } else { State::Unprotected };
         let verdict = self.ways.verdict(index, now);
         if verdict == Verdict::Proved {
             return None;
@@ -167,14 +170,14 @@ impl EdgeDaemon<'_> {
         if own.state == State::Fenced {
             return own;
         }
-        let on_disk = self.machine.handle_ask();
-        let is_open = self.bpf.current().is_ok_and(|(_, current)| current.is_some());
+        let on_disk = self.machine.membership().handle_ask();
+        let is_open = self.wire.bpf.current().is_ok_and(|(_, current)| current.is_some());
         let Some(current) = on_disk.current.as_deref().filter(|_| is_open) else {
             let first = on_disk.current.as_deref().unwrap_or(&self.config.edge.first);
             return self.closed(first);
         };
-        let is_here = self.links.index(current).is_some_and(|i| self.links.is_connected(i));
-        if !is_here || !self.machine.answers(current) {
+        let is_here = self.machine.index(current).is_some_and(|i| self.machine.is_here(i));
+        if !is_here || !self.machine.membership().answers(current) {
             let reason = format!("`{current}` is current, and its daemon does not answer");
             if let Some(distrust) = self.distrust(Instant::now()) {
                 let reason = format!("{reason}; {}", distrust.reason);
@@ -208,7 +211,9 @@ impl EdgeDaemon<'_> {
         }
         if !own.is_fine() {
             own
-        } else if backup.is_fine() && self.bpf.flow_count() >= self.bpf.flows_max() as usize {
+        } else if backup.is_fine()
+            && self.wire.bpf.flow_count() >= self.wire.bpf.flows_max() as usize
+        {
             says(
                 State::Protected,
                 "the flow table is full: new clients are refused",
@@ -222,7 +227,7 @@ impl EdgeDaemon<'_> {
     /// Nobody may speak until this member has asked.
     fn closed(&self, member: &str) -> Said {
         let reason = format!("closed until member `{member}` asks to be current");
-        let connected = self.links.index(member).is_some_and(|i| self.links.is_connected(i));
+        let connected = self.machine.index(member).is_some_and(|i| self.machine.is_here(i));
         if let Some(distrust) = self.distrust(Instant::now()).filter(|_| !connected) {
             let reason = format!("{reason}; {}", distrust.reason);
             return says(State::Waiting, &reason, &distrust.remedy);
@@ -247,7 +252,7 @@ impl EdgeDaemon<'_> {
             return says(State::Unprotected, "the group has one member", "add another");
         };
         let name = other.name.as_str();
-        let connected = self.links.index(name).is_some_and(|i| self.links.is_connected(i));
+        let connected = self.machine.index(name).is_some_and(|i| self.machine.is_here(i));
         match self.says(name).filter(|_| connected) {
             None => says(
                 State::Unprotected,
@@ -261,8 +266,8 @@ impl EdgeDaemon<'_> {
                 };
                 Said { role: Role::Edge, state, ..theirs.quoted(&format!("`{name}`")) }
             }
-            Some(_) if self.machine.is_ready(name) => Said::fine(Role::Edge),
-            Some(_) if !self.machine.answers(name) => says(
+            Some(_) if self.machine.membership().is_ready(name) => Said::fine(Role::Edge),
+            Some(_) if !self.machine.membership().answers(name) => says(
                 State::Unprotected,
                 &format!("the edge does not hear `{name}`"),
                 "look at the link between them",
@@ -276,34 +281,35 @@ impl EdgeDaemon<'_> {
     }
 
     fn says(&self, member: &str) -> Option<&Said> {
-        self.links.index(member).and_then(|index| self.links.says(index))
+        self.machine.index(member).and_then(|index| self.wire.links.says(index))
     }
 
     /// Two hosts use the name.
     fn double(&self, index: usize) -> Option<String> {
         let seen = self.doubles.get(&index)?;
-        let note = format!("two hosts are called `{}`", self.links.name(index));
+        let note = format!("two hosts are called `{}`", self.machine.name(index));
         (seen.elapsed() < DOUBLE_LASTS).then_some(note)
     }
 
     fn peer(&self, index: usize) -> Peer {
-        let name = self.links.name(index);
+        let name = self.machine.name(index);
         if let Some(note) = self.double(index) {
-            return Peer { name: name.to_owned(), connected: self.links.is_connected(index), note };
+            return Peer { name: name.to_owned(), connected: self.machine.is_here(index), note };
         }
-        let connected = self.links.is_connected(index);
-        let is_silent = self.machine.is_in_step(name) && !self.machine.is_ready(name);
-        let place = if self.machine.handle_ask().current.as_deref() == Some(name) {
+        let connected = self.machine.is_here(index);
+        let is_silent =
+            self.machine.membership().is_in_step(name) && !self.machine.membership().is_ready(name);
+        let place = if self.machine.membership().handle_ask().current.as_deref() == Some(name) {
             "current"
         } else if is_silent {
             "in step, does not answer"
-        } else if self.machine.is_in_step(name) {
+        } else if self.machine.membership().is_in_step(name) {
             "in step"
         } else {
             ""
         };
         let mut parts = vec![place.to_owned()];
-        if let Some(theirs) = self.links.says(index).filter(|it| connected && !it.is_fine()) {
+        if let Some(theirs) = self.wire.links.says(index).filter(|it| connected && !it.is_fine()) {
             parts.push(theirs.to_string());
         }
         if let Some(distrusted) = self.distrusted.get(&index).filter(|_| !connected) {

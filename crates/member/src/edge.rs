@@ -1,0 +1,387 @@
+//! The edge of a pair: who is here, who is heard, and who may speak (decisions 19,
+//! 21 and 22). The data path lives in the kernel and goes on without it.
+//!
+//! A grant is on disk before it is in the fence, and in the fence before the member
+//! hears of it.
+
+mod grant;
+mod watch;
+mod wish;
+
+pub use wish::Wish;
+
+use crate::nanos;
+use crate::timing::edge::{FLOW_AGE_PERIOD, SETTLE, TAP_LINGER};
+use grant::Asked;
+use holdfast_cluster::Nanos;
+use holdfast_cluster::hearing::Hearing;
+use holdfast_cluster::membership::{EdgeMembership, MembersError};
+use holdfast_cluster::state::EdgeState;
+use holdfast_wire::log::LOG_VERSION;
+use holdfast_wire::message::{ConnKey, FlowBounds, Message, VERSION};
+use watch::Slot;
+
+/// What the machine needs of the host that it runs on: the kernel's fence, tap and
+/// flows, a disk, and channels to the members, which go by their index.
+pub trait EdgeHost {
+    /// The time, which has gone on since the machine was called.
+    fn now(&self) -> Nanos;
+    /// Says something to a member that is here. If its channel fails,
+    /// [`EdgeMachine::handle_closed`] follows the present call.
+    fn send(&mut self, member: usize, message: &Message<'_>);
+    /// Closes the channel of a member.
+    fn close(&mut self, member: usize);
+    /// From now on nobody but `current` speaks, in this epoch, and clients' packets
+    /// go to it.
+    ///
+    /// # Errors
+    /// When the kernel refuses, in words; the fence is as it was.
+    fn set_fence(&mut self, epoch: u64, current: Option<usize>) -> Result<(), String>;
+    /// Whether a member gets copies of what clients say.
+    fn set_tap(&mut self, member: usize, on: bool);
+    /// Has `state` written, after all that was asked for before; the number of the
+    /// write. [`EdgeMachine::handle_written`] follows, not within this call.
+    fn keep(&mut self, state: &EdgeState) -> u64;
+    /// What the wire has seen of every flow.
+    ///
+    /// # Errors
+    /// When it cannot be read, in words.
+    fn bounds(&mut self) -> Result<Vec<FlowBounds>, String>;
+    /// Whether what clients say to `member` is kept, for it may be lost.
+    fn set_cache(&mut self, member: usize, on: bool);
+    /// Plays what was kept to `member`.
+    fn resend(&mut self, member: usize);
+    /// Looks through a share of the flows, and forgets those that are over. Those of
+    /// which nothing was heard for long are returned if somebody can be asked.
+    fn age_flows(&mut self, now: Nanos, can_ask: bool) -> Vec<ConnKey>;
+    /// Their clients have vanished, as the current member knows.
+    fn forget_flows(&mut self, keys: &[ConnKey]);
+    /// Something has happened that people want to know: the kind, and words.
+    fn note(&mut self, what: &'static str, words: String);
+}
+
+/// What an edge is.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup<'a> {
+    pub group: &'a str,
+    /// All members; by their places here everybody calls them.
+    pub members: &'a [&'a str],
+    /// Who is current before there was anybody.
+    pub first: &'a str,
+    /// Time between two heartbeats.
+    pub period: Nanos,
+}
+
+/// See the module.
+///
+/// # Contract
+/// * [`EdgeMachine::handle_start`] comes first.
+/// * Members are judged in [`EdgeMachine::handle_timeout`]: before it, hand over
+///   whatever has come already.
+#[derive(Debug)]
+pub struct EdgeMachine {
+    group: String,
+    names: Vec<String>,
+    first: String,
+    membership: EdgeMembership,
+    slots: Vec<Slot>,
+    /// All members together: an edge that hears nobody accuses nobody.
+    hearing: Hearing,
+    /// Closed by hand until the next takeover; not remembered.
+    held: bool,
+    /// The newest epoch that was in the fence.
+    fenced_epoch: u64,
+    /// The grant that is being written.
+    asked: Option<Asked>,
+    /// The last refusal, so that one that is repeated is noted once.
+    refused: Option<(usize, u64, String)>,
+    /// Who has not said hello by then does not hold up the others.
+    settled_at: Option<Nanos>,
+    age_at: Nanos,
+    grants: u64,
+    /// From a member's request to its answer, the last time.
+    last_grant: Nanos,
+}
+
+impl EdgeMachine {
+    /// `state` is what the disk says, or the default before the very first start.
+    ///
+    /// # Errors
+    /// If the names are unusable, or the state names somebody else.
+    pub fn new(setup: &Setup<'_>, state: EdgeState, now: Nanos) -> Result<Self, MembersError> {
+        let names: Vec<String> = setup.members.iter().map(|name| (*name).to_owned()).collect();
+        let membership = membership(&names, setup.first, state)?;
+        Ok(Self {
+            group: setup.group.to_owned(),
+            first: setup.first.to_owned(),
+            membership,
+            slots: names.iter().map(|_| Slot::new(now, setup.period)).collect(),
+            hearing: Hearing::new(now, setup.period),
+            names,
+            held: false,
+            fenced_epoch: 0,
+            asked: None,
+            refused: None,
+            settled_at: Some(now.plus(nanos(SETTLE))),
+            age_at: now.plus(nanos(FLOW_AGE_PERIOD)),
+            grants: 0,
+            last_grant: Nanos(0),
+        })
+    }
+
+    /// What the fence of the kernel says, from an earlier life of this daemon. It may
+    /// be older than the disk (we died between the two), new and closed (the host was
+    /// started again), or newer (the file was lost or rolled back). Only where both
+    /// say the same may it stay open; else the member named has to ask.
+    ///
+    /// # Errors
+    /// When the fence cannot be closed.
+    pub fn handle_start(
+        &mut self,
+        (epoch, current): (u64, Option<usize>),
+        host: &mut impl EdgeHost,
+    ) -> Result<(), String> {
+        let disk = self.membership.handle_ask().clone();
+        let name = current.and_then(|index| self.names.get(index).cloned());
+        if epoch > disk.epoch {
+            let who = name.as_deref().unwrap_or("nobody");
+            host.note("disk", format!("older than the fence: epoch {epoch}, {who} it is"));
+            // Closed by hand, as far as anybody can tell.
+            let newer = EdgeState { epoch, fenced: name.is_none(), current: name };
+            host.keep(&newer);
+            self.membership =
+                membership(&self.names, &self.first, newer).map_err(|error| error.to_string())?;
+        } else if epoch < disk.epoch || name != disk.current || disk.fenced {
+            self.set_fence(disk.epoch, None, host)?;
+        }
+        if epoch == 0 {
+            self.membership.handle_boot();
+        }
+        self.fenced_epoch = self.fenced_epoch.max(epoch);
+        // Whoever was lost while this daemon was away must be missed all the same.
+        for name in &self.names {
+            self.membership.handle_answers(name, true);
+        }
+        self.update_taps(host);
+        let state = self.membership.handle_ask();
+        let current = state.current.as_deref().unwrap_or("nobody");
+        host.note("started", format!("epoch {}, current: {current}", state.epoch));
+        Ok(())
+    }
+
+    /// Whether a host that comes as this member may: while the member answers, it is
+    /// another host that uses its name.
+    #[must_use]
+    pub fn admits(&self, index: usize) -> bool {
+        !(self.is_here(index) && self.membership.answers(self.name(index)))
+    }
+
+    /// A member's channel has opened; one that it had before is closed.
+    pub fn handle_opened(&mut self, index: usize, host: &mut impl EdgeHost) {
+        let Some(slot) = self.slots.get_mut(index) else { return };
+        (slot.here, slot.greeted) = (true, false);
+        let epoch = self.membership.handle_ask().epoch;
+        host.send(
+            index,
+            &Message::Hello {
+                version: VERSION,
+                log_version: LOG_VERSION,
+                group: &self.group,
+                member: "edge",
+                epoch,
+                speaks: false,
+                world: Vec::new(),
+            },
+        );
+        // It may be another life of the member, of which the old channel has
+        // not told yet; one that is in step says so again.
+        self.membership.handle_in_step(&self.names[index], epoch, false);
+        host.note("joined", self.names[index].clone());
+        self.update_taps(host);
+    }
+
+    /// A member's channel is gone. The member has some time to come back.
+    pub fn handle_closed(&mut self, index: usize, why: &str, now: Nanos, host: &mut impl EdgeHost) {
+        let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.here) else { return };
+        slot.here = false;
+        slot.detector.start_over(now);
+        slot.tap_off = Some(now.plus(nanos(TAP_LINGER)));
+        host.note("left", format!("{}: {why}", self.names[index]));
+        // It says so again when it comes back, if it still is.
+        let epoch = self.membership.handle_ask().epoch;
+        self.membership.handle_in_step(&self.names[index], epoch, false);
+    }
+
+    /// A member that is here says something; whether it may.
+    pub fn handle_wish(
+        &mut self,
+        index: usize,
+        wish: Wish,
+        now: Nanos,
+        host: &mut impl EdgeHost,
+    ) -> bool {
+        let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.here) else { return false };
+        slot.hear(now);
+        self.hearing.handle_received(now);
+        if let Wish::Hello { fits, .. } = &wish {
+            slot.greeted = *fits;
+        }
+        let greeted = slot.greeted;
+        self.reach(index, true, host);
+        if let Some(why) = wish.fault(greeted) {
+            host.send(index, &Message::Refused { reason: why, again: false });
+            host.close(index);
+            self.handle_closed(index, why, now, host);
+            return false;
+        }
+        self.fulfil(index, wish, now, host);
+        true
+    }
+
+    fn fulfil(&mut self, index: usize, wish: Wish, now: Nanos, host: &mut impl EdgeHost) {
+        let name = self.names[index].clone();
+        match wish {
+            Wish::Hello { greeting, .. } => {
+                self.membership.handle_hello(&name, greeting);
+                self.tell_epoch(index, host);
+                self.adopt_claim(now, host);
+            }
+            Wish::Ask => self.tell_epoch(index, host),
+            Wish::InStep { epoch, yes } => {
+                let before = self.membership.is_in_step(&name);
+                if self.membership.handle_in_step(&name, epoch, yes) && before != yes {
+                    let what = if yes { "in step" } else { "out of step" };
+                    host.note(what, format!("{name}, epoch {epoch}"));
+                }
+            }
+            Wish::Promote { epoch } => self.promote(index, epoch, now, host),
+            Wish::NotAlive { epoch, keys } => {
+                // Only who is current knows, and only of its own epoch.
+                if self.is_current(index) && epoch == self.membership.handle_ask().epoch {
+                    host.forget_flows(&keys);
+                }
+            }
+            Wish::Nothing | Wish::Nonsense => {}
+        }
+    }
+
+    /// When [`EdgeMachine::handle_timeout`] is due.
+    #[must_use]
+    pub fn next_deadline(&self) -> Nanos {
+        let slots = self.slots.iter().filter_map(Slot::next_deadline);
+        slots.chain(self.settled_at).fold(self.age_at, Nanos::min)
+    }
+
+    /// Sends heartbeats, judges the members, and does what else is due. `passing`:
+    /// packets of the service have passed the fence since the last time.
+    pub fn handle_timeout(&mut self, passing: bool, now: Nanos, host: &mut impl EdgeHost) {
+        if self.next_deadline() > now {
+            return;
+        }
+        for index in 0..self.slots.len() {
+            self.watch(index, passing, now, host);
+        }
+        let over = |slot: &mut Slot| slot.tap_off.take_if(|at| *at <= now);
+        if self.slots.iter_mut().filter_map(over).count() > 0 {
+            self.update_taps(host);
+        }
+        if self.settled_at.take_if(|at| *at <= now).is_some() {
+            self.membership.handle_settled();
+            self.adopt_claim(now, host);
+        }
+        if self.age_at <= now {
+            self.age_at = now.plus(nanos(FLOW_AGE_PERIOD));
+            self.age_flows(now, host);
+        }
+    }
+
+    /// Flows end on the wire, or their clients vanish without a word: then the
+    /// current member knows.
+    fn age_flows(&mut self, now: Nanos, host: &mut impl EdgeHost) {
+        let state = self.membership.handle_ask();
+        let current = state.current.as_deref().and_then(|name| self.index(name));
+        let member = current.filter(|&index| self.is_here(index));
+        let keys = host.age_flows(now, member.is_some());
+        if let Some(index) = member.filter(|_| !keys.is_empty()) {
+            host.send(index, &Message::AreAlive { epoch: state.epoch, keys });
+        }
+    }
+
+    /// Copies go to every member that is here and not current. Call it when the
+    /// members' ports are others.
+    pub fn update_taps(&self, host: &mut impl EdgeHost) {
+        for index in 0..self.slots.len() {
+            host.set_tap(index, self.is_here(index) && !self.is_current(index));
+        }
+    }
+
+    fn tell_epoch(&self, index: usize, host: &mut impl EdgeHost) {
+        let state = self.membership.handle_ask();
+        let current = state.current.as_deref().unwrap_or("");
+        host.send(index, &Message::Epoch { epoch: state.epoch, current });
+    }
+
+    fn tell_all_but(&self, but: usize, message: &Message<'_>, host: &mut impl EdgeHost) {
+        for index in (0..self.slots.len()).filter(|&index| index != but && self.is_here(index)) {
+            host.send(index, message);
+        }
+    }
+
+    /// Who may speak, and who could.
+    #[must_use]
+    pub fn membership(&self) -> &EdgeMembership {
+        &self.membership
+    }
+
+    #[must_use]
+    pub fn index(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|known| known == name)
+    }
+
+    #[must_use]
+    pub fn name(&self, index: usize) -> &str {
+        self.names.get(index).map_or("?", String::as_str)
+    }
+
+    /// Members of the configuration.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether the member's channel is open.
+    #[must_use]
+    pub fn is_here(&self, index: usize) -> bool {
+        self.slots.get(index).is_some_and(|slot| slot.here)
+    }
+
+    #[must_use]
+    pub fn is_current(&self, index: usize) -> bool {
+        self.membership.handle_ask().current.as_deref() == Some(self.name(index))
+    }
+
+    /// Epochs that members were granted.
+    #[must_use]
+    pub fn grants(&self) -> u64 {
+        self.grants
+    }
+
+    /// Time from the last request that was granted to its answer.
+    #[must_use]
+    pub fn last_grant(&self) -> Nanos {
+        self.last_grant
+    }
+}
+
+fn membership(
+    names: &[String],
+    first: &str,
+    state: EdgeState,
+) -> Result<EdgeMembership, MembersError> {
+    let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+    names.sort_by_key(|name| *name != first);
+    EdgeMembership::new(&names, state)
+}
+
+#[cfg(test)]
+mod tests;

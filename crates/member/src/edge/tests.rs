@@ -1,0 +1,327 @@
+use super::*;
+use crate::timing::edge::TAP_LINGER;
+
+const PERIOD: Nanos = Nanos::from_ms(10);
+const GROUP: &str = "demo";
+const A: usize = 0;
+const B: usize = 1;
+
+/// Writes down what the machine does.
+#[derive(Default)]
+struct Book {
+    now: Nanos,
+    lines: Vec<String>,
+    writes: u64,
+    refuses: bool,
+    taps: [bool; 2],
+}
+
+impl EdgeHost for Book {
+    fn now(&self) -> Nanos {
+        self.now
+    }
+    fn send(&mut self, member: usize, message: &Message<'_>) {
+        if !matches!(message, Message::Beat { .. }) {
+            let name = format!("{message:?}");
+            let name = name.split([' ', '{']).next().unwrap_or_default();
+            self.lines.push(format!("to {member}: {name}"));
+        }
+    }
+    fn close(&mut self, member: usize) {
+        self.lines.push(format!("close {member}"));
+    }
+    fn set_fence(&mut self, epoch: u64, current: Option<usize>) -> Result<(), String> {
+        if self.refuses {
+            return Err("refused".to_owned());
+        }
+        self.lines.push(format!("fence {epoch} {current:?}"));
+        Ok(())
+    }
+    fn set_tap(&mut self, member: usize, on: bool) {
+        self.taps[member] = on;
+    }
+    fn keep(&mut self, state: &EdgeState) -> u64 {
+        self.writes += 1;
+        self.lines.push(format!("write {}", state.epoch));
+        self.writes
+    }
+    fn bounds(&mut self) -> Result<Vec<FlowBounds>, String> {
+        Ok(Vec::new())
+    }
+    fn set_cache(&mut self, member: usize, on: bool) {
+        if on {
+            self.lines.push(format!("cache {member}"));
+        }
+    }
+    fn resend(&mut self, member: usize) {
+        self.lines.push(format!("resend {member}"));
+    }
+    fn age_flows(&mut self, _now: Nanos, _can_ask: bool) -> Vec<ConnKey> {
+        Vec::new()
+    }
+    fn forget_flows(&mut self, keys: &[ConnKey]) {
+        self.lines.push(format!("forget {}", keys.len()));
+    }
+    fn note(&mut self, _what: &'static str, _words: String) {}
+}
+
+struct Bed {
+    machine: EdgeMachine,
+    book: Book,
+}
+
+fn state(epoch: u64, current: Option<&str>) -> EdgeState {
+    EdgeState { epoch, current: current.map(str::to_owned), fenced: false }
+}
+
+impl Bed {
+    fn new(disk: EdgeState, fence: (u64, Option<usize>)) -> Self {
+        let members = &["a", "b"];
+        let setup = Setup { group: GROUP, members, first: "a", period: PERIOD };
+        let machine = EdgeMachine::new(&setup, disk, Nanos(0)).expect("a machine");
+        let mut bed = Self { machine, book: Book::default() };
+        bed.machine.handle_start(fence, &mut bed.book).expect("a start");
+        bed
+    }
+
+    /// Member 0 has been current in epoch 1 for a while, and member 1 is here.
+    fn pair() -> Self {
+        let mut bed = Self::new(EdgeState::default(), (0, None));
+        bed.open(A, 0, false);
+        bed.open(B, 0, false);
+        bed.says(A, Wish::Promote { epoch: 1 });
+        bed.written(Ok(()));
+        // Its server has started by then.
+        bed.pass(1200, &[A, B], false);
+        bed.take();
+        bed
+    }
+
+    fn open(&mut self, index: usize, epoch: u64, speaks: bool) {
+        self.machine.handle_opened(index, &mut self.book);
+        let member = self.machine.name(index).to_owned();
+        let hello = Message::Hello {
+            version: VERSION,
+            log_version: LOG_VERSION,
+            group: GROUP,
+            member: &member,
+            epoch,
+            speaks,
+            world: Vec::new(),
+        };
+        self.says(index, Wish::of(hello, GROUP, &member));
+    }
+
+    fn says(&mut self, index: usize, wish: Wish) -> bool {
+        self.machine.handle_wish(index, wish, self.book.now, &mut self.book)
+    }
+
+    fn written(&mut self, outcome: Result<(), String>) {
+        let number = self.book.writes;
+        self.machine.handle_written(number, outcome, &mut self.book);
+    }
+
+    /// Time passes; whoever is in `heard` says something all the time.
+    fn pass(&mut self, ms: u64, heard: &[usize], passing: bool) {
+        for _ in 0..ms {
+            self.book.now = self.book.now.plus(Nanos::from_ms(1));
+            for index in heard {
+                self.says(*index, Wish::Nothing);
+            }
+            self.machine.handle_timeout(passing, self.book.now, &mut self.book);
+        }
+    }
+
+    fn take(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.book.lines)
+    }
+}
+
+#[test]
+fn a_grant_is_on_disk_then_in_the_fence_then_told() {
+    let mut bed = Bed::new(EdgeState::default(), (0, None));
+    bed.open(A, 0, false);
+    bed.open(B, 0, false);
+    bed.take();
+    bed.says(A, Wish::Promote { epoch: 1 });
+    assert_eq!(bed.take(), ["write 1"]);
+    bed.written(Ok(()));
+    let told = ["fence 1 Some(0)", "to 0: Granted", "to 0: Bounds", "to 1: Epoch", "resend 0"];
+    assert_eq!(bed.take(), told);
+    assert_eq!(bed.book.taps, [false, true]);
+}
+
+#[test]
+fn what_the_disk_or_the_kernel_refuses_is_not_granted() {
+    let mut bed = Bed::pair();
+    bed.says(B, Wish::InStep { epoch: 1, yes: true });
+    bed.says(B, Wish::Promote { epoch: 2 });
+    bed.written(Err("no room".to_owned()));
+    assert_eq!(bed.take(), ["write 2", "to 1: Refused"]);
+    assert_eq!(bed.machine.membership().handle_ask().epoch, 1);
+    bed.says(B, Wish::Promote { epoch: 2 });
+    bed.book.refuses = true;
+    bed.written(Ok(()));
+    assert_eq!(bed.take(), ["write 2", "to 1: Refused"]);
+    // The epoch has begun all the same, and the fence opens once it can.
+    bed.book.refuses = false;
+    bed.says(B, Wish::Promote { epoch: 2 });
+    assert_eq!(bed.take()[0], "fence 2 Some(1)");
+}
+
+#[test]
+fn who_comes_back_is_in_step_no_more() {
+    for closes in [true, false] {
+        let mut bed = Bed::pair();
+        assert!(bed.says(B, Wish::InStep { epoch: 1, yes: true }));
+        assert!(bed.machine.membership().is_in_step("b"));
+        if closes {
+            bed.machine.handle_closed(B, "test", bed.book.now, &mut bed.book);
+            assert!(!bed.machine.membership().is_in_step("b"), "and not while it is away");
+        }
+        bed.open(B, 1, false);
+        assert!(!bed.machine.membership().is_in_step("b"));
+        bed.says(B, Wish::Promote { epoch: 2 });
+        assert_eq!(bed.take().last().map(String::as_str), Some("to 1: Refused"));
+    }
+}
+
+#[test]
+fn strangers_to_the_group_are_shown_the_door() {
+    let other = Message::Hello {
+        version: VERSION,
+        log_version: LOG_VERSION,
+        group: "other",
+        member: "b",
+        epoch: 0,
+        speaks: false,
+        world: Vec::new(),
+    };
+    let other = Wish::of(other, GROUP, "b");
+    for wish in [other, Wish::Ask, Wish::Promote { epoch: 2 }] {
+        let mut bed = Bed::pair();
+        bed.machine.handle_opened(B, &mut bed.book);
+        bed.take();
+        assert!(!bed.says(B, wish.clone()), "{wish:?}");
+        assert_eq!(bed.take(), ["to 1: Refused", "close 1"], "{wish:?}");
+        assert!(!bed.says(B, wish), "it is gone");
+    }
+    let mut bed = Bed::pair();
+    assert_eq!(Wish::of(Message::Granted { epoch: 9 }, GROUP, "b"), Wish::Nonsense);
+    assert!(!bed.says(B, Wish::Nonsense) && !bed.machine.is_here(B));
+}
+
+#[test]
+fn only_where_fence_and_disk_agree_it_stays_open() {
+    let mut same = Bed::new(state(3, Some("a")), (3, Some(A)));
+    assert!(same.take().is_empty());
+    let mut died_between = Bed::new(state(3, Some("a")), (2, Some(B)));
+    assert_eq!(died_between.take(), ["fence 3 None"]);
+    let mut lost = Bed::new(state(1, Some("a")), (4, Some(B)));
+    assert_eq!(lost.take(), ["write 4"]);
+    assert_eq!(lost.machine.membership().handle_ask(), &state(4, Some("b")));
+    // Closed by hand in the epoch that the disk does not know.
+    let closed = Bed::new(state(1, Some("a")), (4, None));
+    assert!(closed.machine.is_closed_by_hand());
+    // After a reboot whoever speaks is waited for.
+    let mut booted = Bed::new(state(3, Some("a")), (0, None));
+    booted.open(B, 4, true);
+    booted.says(B, Wish::Promote { epoch: 5 });
+    assert!(!booted.take().contains(&"write 5".to_owned()));
+    booted.pass(3100, &[B], false);
+    assert!(booted.take().contains(&"write 4".to_owned()), "its claim");
+    booted.written(Ok(()));
+    assert!(booted.take().contains(&"fence 4 Some(1)".to_owned()));
+}
+
+#[test]
+fn who_is_silent_is_missed_and_others_hear_of_it() {
+    let mut bed = Bed::pair();
+    bed.pass(25, &[B], false);
+    let lines = bed.take();
+    assert!(!lines.is_empty() && lines.iter().all(|line| line == "cache 0"), "{lines:?}");
+    bed.pass(15, &[B], false);
+    assert!(bed.take().contains(&"to 1: Reach".to_owned()));
+    bed.pass(1, &[A, B], false);
+    assert!(bed.take().contains(&"to 1: Reach".to_owned()), "and is back");
+}
+
+#[test]
+fn packets_that_pass_buy_time_and_only_for_the_current_member() {
+    let mut bed = Bed::pair();
+    bed.pass(45, &[B], true);
+    assert!(!bed.take().contains(&"to 1: Reach".to_owned()));
+    bed.pass(25, &[B], true);
+    assert!(bed.take().contains(&"to 1: Reach".to_owned()), "not for ever");
+    bed.pass(300, &[A, B], true);
+    bed.take();
+    bed.pass(45, &[A], true);
+    assert!(bed.take().contains(&"to 0: Reach".to_owned()), "the fence lets it say nothing");
+}
+
+#[test]
+fn an_edge_that_hears_nobody_accuses_nobody() {
+    let mut bed = Bed::pair();
+    bed.pass(2000, &[], false);
+    assert!(!bed.take().iter().any(|line| line.contains("Reach")));
+    bed.pass(40, &[B], false);
+    assert!(!bed.take().iter().any(|line| line.contains("Reach")), "links come up in turn");
+    bed.pass(200, &[B], false);
+    assert!(bed.take().contains(&"to 1: Reach".to_owned()));
+}
+
+#[test]
+fn a_tap_outlives_its_channel_for_a_while() {
+    let mut bed = Bed::pair();
+    bed.machine.handle_closed(B, "test", bed.book.now, &mut bed.book);
+    let linger_ms = TAP_LINGER.as_millis() as u64;
+    bed.pass(linger_ms - 10, &[A], false);
+    assert_eq!(bed.book.taps, [false, true]);
+    bed.pass(20, &[A], false);
+    assert_eq!(bed.book.taps, [false, false]);
+    bed.open(B, 1, false);
+    assert_eq!(bed.book.taps, [false, true]);
+}
+
+#[test]
+fn a_hand_that_closed_the_edge_is_not_overruled() {
+    let mut bed = Bed::pair();
+    assert_eq!(bed.machine.handle_close(true, &mut bed.book), Ok(None));
+    bed.says(A, Wish::Promote { epoch: 1 });
+    assert_eq!(bed.take(), ["fence 1 None", "to 0: Refused"]);
+    assert!(bed.machine.is_closed_by_hand());
+    // Until the next takeover.
+    bed.says(B, Wish::InStep { epoch: 1, yes: true });
+    bed.says(B, Wish::Promote { epoch: 2 });
+    bed.written(Ok(()));
+    assert!(!bed.machine.is_closed_by_hand());
+    bed.take();
+    // For good, even while a grant is being written.
+    bed.says(A, Wish::InStep { epoch: 2, yes: true });
+    bed.says(A, Wish::Promote { epoch: 3 });
+    let grant = bed.book.writes;
+    assert_eq!(bed.machine.handle_close(false, &mut bed.book), Ok(Some(grant + 1)));
+    bed.machine.handle_written(grant, Ok(()), &mut bed.book);
+    assert!(bed.take().contains(&"fence 3 None".to_owned()));
+    assert_eq!(bed.machine.handle_opening(&mut bed.book), Some(grant + 2));
+    assert_eq!(bed.machine.handle_open(bed.book.now, &mut bed.book), Ok(3));
+    assert_eq!(bed.take(), ["write 3", "fence 3 Some(0)"]);
+}
+
+#[test]
+fn only_who_is_current_knows_which_clients_vanished() {
+    let mut bed = Bed::pair();
+    let key = ConnKey { server: [1; 16], server_port: 1, client: [2; 16], client_port: 2 };
+    for (index, epoch, lines) in [(B, 1, 0), (A, 0, 0), (A, 1, 1)] {
+        bed.says(index, Wish::NotAlive { epoch, keys: vec![key] });
+        assert_eq!(bed.take().len(), lines, "{index} {epoch}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "L3")]
+fn no_epoch_returns() {
+    let mut bed = Bed::pair();
+    bed.machine.fenced_epoch = 2;
+    let _ = bed.machine.handle_close(true, &mut bed.book);
+}

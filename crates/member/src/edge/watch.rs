@@ -1,0 +1,160 @@
+//! Who is heard: a detector for each member, and what all of them have in common.
+
+use super::{EdgeHost, EdgeMachine};
+use holdfast_cluster::Nanos;
+use holdfast_cluster::detector::{Detector, DetectorOutput, FIRST_PATIENCE, Peer};
+use holdfast_wire::message::Message;
+
+/// What the edge knows of a member beside its epoch.
+#[derive(Debug)]
+pub(super) struct Slot {
+    /// Its channel is open.
+    pub here: bool,
+    /// Its hello was what it must be.
+    pub greeted: bool,
+    /// It outlives a channel: a member that comes back at once was never gone.
+    pub detector: Detector,
+    /// When the tap of a member that went away is switched off.
+    pub tap_off: Option<Nanos>,
+}
+
+/// What a detector wants, for the machine that holds it.
+#[derive(Default)]
+struct Verdicts {
+    beat: Option<(u64, u64)>,
+    declared: bool,
+}
+
+impl DetectorOutput for Verdicts {
+    fn beat(&mut self, number: u64, echo: u64) {
+        self.beat = Some((number, echo));
+    }
+    fn suspected(&mut self) {}
+    fn trusted(&mut self) {}
+    fn declared(&mut self) {
+        self.declared = true;
+    }
+}
+
+impl Slot {
+    /// Every member has some time to come.
+    pub fn new(now: Nanos, period: Nanos) -> Self {
+        let detector = Detector::new(now, period);
+        Self { here: false, greeted: false, detector, tap_off: None }
+    }
+
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        self.detector.next_deadline().into_iter().chain(self.tap_off).min()
+    }
+
+    pub fn hear(&mut self, at: Nanos) {
+        self.detector.handle_received(at, &mut Verdicts::default());
+    }
+}
+
+impl EdgeMachine {
+    /// A heartbeat that came beside the channel, at `at`.
+    pub fn handle_pulse(&mut self, index: usize, at: Nanos) {
+        let Some(slot) = self.slots.get_mut(index) else { return };
+        if at > slot.detector.last_heard() {
+            slot.hear(at);
+            self.hearing.handle_received(at);
+        }
+    }
+
+    /// Sends a member a heartbeat when it is time, and judges its silence.
+    pub(super) fn watch(
+        &mut self,
+        index: usize,
+        passing: bool,
+        now: Nanos,
+        host: &mut impl EdgeHost,
+    ) {
+        // The fence lets nobody else speak.
+        let passing = passing && self.is_current(index);
+        let was_suspected = self.is_suspected(index);
+        let excused = self.hearing.excused_until(now);
+        let slot = &mut self.slots[index];
+        slot.detector.excuse(excused);
+        // Without its daemon a kernel speaks, too, but not for the channel.
+        if passing && slot.here {
+            slot.detector.handle_passing(now);
+        }
+        let mut verdicts = Verdicts::default();
+        slot.detector.handle_timeout(now, &mut verdicts);
+        let here = slot.here;
+        if verdicts.declared {
+            // It may come back: the beats go on.
+            slot.detector.start_over(now);
+        }
+        if let Some((number, echo)) = verdicts.beat.filter(|_| here) {
+            host.send(index, &Message::Beat { number, echo, executed: 0 });
+        }
+        if verdicts.declared {
+            self.reach(index, false, host);
+        }
+        let is_news = !was_suspected && self.membership.answers(self.name(index));
+        if is_news && self.is_suspected(index) && self.is_current(index) {
+            host.note("suspect", self.names[index].clone());
+        }
+        self.cache_if_suspected(index, host);
+    }
+
+    /// From the second missed heartbeat of the current member on, what clients
+    /// say may be lost; it is kept until somebody answers again (thesis §3.3).
+    fn cache_if_suspected(&self, index: usize, host: &mut impl EdgeHost) {
+        if !self.is_current(index) {
+        } else if self.is_suspected(index) {
+            host.set_cache(index, true);
+        } else if self.membership.answers(self.name(index)) {
+            host.set_cache(index, false);
+        }
+    }
+
+    /// Whether a member is heard decides who may run on alone, and the others
+    /// act upon it: a backup whose primary only the edge has lost takes over.
+    pub(super) fn reach(&mut self, index: usize, yes: bool, host: &mut impl EdgeHost) {
+        if !self.membership.handle_answers(&self.names[index], yes) {
+            return;
+        }
+        let what = match (yes, self.is_current(index)) {
+            (true, _) => "heard",
+            (false, true) => "declare",
+            (false, false) => "silent",
+        };
+        let name = &self.names[index];
+        host.note(what, name.clone());
+        self.tell_all_but(index, &Message::Reach { member: name, yes }, host);
+    }
+
+    /// A member that has just become current starts its server: its silence means
+    /// nothing yet.
+    pub(super) fn excuse_start(&mut self, index: usize, at: Nanos) {
+        self.slots[index].detector.excuse(at.plus(FIRST_PATIENCE));
+    }
+
+    /// Whether two of its heartbeats are missing.
+    #[must_use]
+    pub fn is_suspected(&self, index: usize) -> bool {
+        self.slots.get(index).is_some_and(|slot| slot.detector.peer() == Peer::Suspected)
+    }
+
+    /// Whether nobody is about to take over, as far as is known.
+    #[must_use]
+    pub fn is_calm(&self) -> bool {
+        let current = self.membership.handle_ask().current.as_deref();
+        current.and_then(|name| self.index(name)).is_none_or(|index| !self.is_suspected(index))
+    }
+
+    /// How often the host let this machine sleep for longer than a heartbeat.
+    #[must_use]
+    pub fn overslept(&self) -> u64 {
+        self.slots.iter().map(|slot| slot.detector.overslept()).max().unwrap_or(0)
+    }
+
+    /// How often nobody at all was heard.
+    #[must_use]
+    pub fn deafened(&self) -> u64 {
+        self.hearing.deafened()
+    }
+}

@@ -1,0 +1,76 @@
+//! What members say to the edge.
+
+use holdfast_cluster::membership::Greeting;
+use holdfast_wire::log::LOG_VERSION;
+use holdfast_wire::message::{ConnKey, Message, VERSION};
+
+/// What a member's message asks the edge to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    Hello {
+        /// It is of this release and group, and by the member whose channel it is.
+        fits: bool,
+        greeting: Greeting,
+    },
+    Ask,
+    InStep {
+        epoch: u64,
+        yes: bool,
+    },
+    Promote {
+        epoch: u64,
+    },
+    /// Of the connections asked about these are over.
+    NotAlive {
+        epoch: u64,
+        keys: Vec<ConnKey>,
+    },
+    /// It has shown that it lives; the rest is the host's.
+    Nothing,
+    /// Only members hear that.
+    Nonsense,
+}
+
+impl Wish {
+    /// What a message of `member` wishes from the edge of `group`.
+    #[must_use]
+    pub fn of(message: Message<'_>, group: &str, member: &str) -> Self {
+        match message {
+            Message::Hello {
+                version,
+                log_version,
+                group: its,
+                member: name,
+                epoch,
+                speaks,
+                ..
+            } => {
+                let fits = version == VERSION && log_version == LOG_VERSION;
+                let fits = fits && its == group && name == member;
+                Self::Hello { fits, greeting: Greeting { epoch, speaks } }
+            }
+            Message::Ask => Self::Ask,
+            Message::InStep { epoch, yes } => Self::InStep { epoch, yes },
+            Message::Promote { epoch } => Self::Promote { epoch },
+            Message::NotAlive { epoch, keys } => Self::NotAlive { epoch, keys },
+            Message::Beat { .. }
+            | Message::Says { .. }
+            | Message::SignSeen { .. }
+            | Message::TookOver { .. } => Self::Nothing,
+            _ => Self::Nonsense,
+        }
+    }
+
+    /// Why who says so may not stay connected.
+    pub(super) fn fault(&self, greeted: bool) -> Option<&'static str> {
+        match self {
+            Self::Hello { fits: false, .. } => {
+                Some("its hello is of another release, group or member")
+            }
+            Self::Hello { .. } => None,
+            _ if !greeted => Some("it did not say hello first"),
+            Self::Nonsense => Some("it sent the edge what only a member may hear"),
+            _ => None,
+        }
+    }
+}
