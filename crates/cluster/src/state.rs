@@ -120,6 +120,68 @@ impl StateBlock {
     }
 }
 
+/// Blocks of the file.
+pub const BLOCKS: usize = 2;
+
+/// Which block counts, and which one the next write goes to: a crash in the middle
+/// of a write damages the one that does not count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateBlocks {
+    spare: usize,
+    newest: StateBlock,
+}
+
+/// A state, and where it is to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateWrite {
+    /// The number of the block in the file.
+    pub block: usize,
+    newest: StateBlock,
+}
+
+impl StateWrite {
+    /// The block's text, filled up with line ends.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.newest.to_string().into_bytes();
+        bytes.resize(STATE_BYTES_MAX, b'\n');
+        bytes
+    }
+}
+
+impl StateBlocks {
+    /// What the blocks of a file say, as far as they can be read; `None` if none is
+    /// whole.
+    #[must_use]
+    pub fn read(blocks: [Option<&[u8]>; BLOCKS]) -> Option<Self> {
+        let parse =
+            |bytes: &[u8]| StateBlock::parse(&[bytes.trim_ascii_end(), b"\n"].concat()).ok();
+        let blocks = blocks.into_iter().enumerate();
+        let whole = blocks.filter_map(|(number, bytes)| Some((number, parse(bytes?)?)));
+        let (block, newest) = whole.max_by_key(|(_, block)| block.age())?;
+        Some(Self { spare: (block + 1) % BLOCKS, newest })
+    }
+
+    /// What counts.
+    #[must_use]
+    pub fn state(&self) -> &EdgeState {
+        &self.newest.state
+    }
+
+    /// What is to be written to keep `state`.
+    #[must_use]
+    pub fn next(&self, state: EdgeState) -> StateWrite {
+        let number = self.newest.number.saturating_add(1);
+        StateWrite { block: self.spare, newest: StateBlock { number, state } }
+    }
+
+    /// It is on disk. One that failed is not told: the next one goes to the same place.
+    pub fn handle_written(&mut self, write: StateWrite) {
+        self.spare = (write.block + 1) % BLOCKS;
+        self.newest = write.newest;
+    }
+}
+
 /// As the release before wrote it.
 struct Version1<'a>(&'a EdgeState);
 

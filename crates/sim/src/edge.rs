@@ -9,7 +9,7 @@ use crate::pipe::{Input, PipeId, Process};
 use crate::plan::Mutation;
 use crate::world::{EDGE, Event, NAMES, World};
 use holdfast_cluster::Nanos;
-use holdfast_cluster::state::{EdgeState, StateBlock};
+use holdfast_cluster::state::{BLOCKS, EdgeState, StateBlock, StateBlocks, StateWrite};
 use holdfast_member::edge::{EdgeHost, EdgeMachine, Setup, Wish};
 use holdfast_wire::message::{ConnKey, FlowBounds, Message};
 use holdfast_wire::packet::Flags;
@@ -47,32 +47,37 @@ impl Flow {
     }
 }
 
-/// The two blocks of the state file; the one with the higher number counts.
+/// The blocks of the state file, and all that they ever were.
 #[derive(Debug)]
 struct Disk {
-    blocks: [Vec<u8>; 2],
+    blocks: [Vec<u8>; BLOCKS],
+    history: Vec<[Vec<u8>; BLOCKS]>,
 }
 
 impl Disk {
     fn new() -> Self {
         let empty = StateBlock::default().to_string().into_bytes();
-        Self { blocks: [empty.clone(), empty] }
+        Self { blocks: [empty.clone(), empty], history: Vec::new() }
     }
 
-    fn newest(&self) -> Option<(usize, StateBlock)> {
-        let whole = self.blocks.iter().enumerate();
-        let whole = whole.filter_map(|(i, block)| Some((i, StateBlock::parse(block).ok()?)));
-        whole.max_by_key(|(_, block)| block.age())
+    fn read(&self) -> Option<StateBlocks> {
+        StateBlocks::read(self.blocks.each_ref().map(|block| Some(block.as_slice())))
     }
 
     /// Writes `part` of the state's bytes; all of them unless the power fails.
-    fn write(&mut self, state: &EdgeState, part: Option<usize>) {
-        let newest = self.newest();
-        let spare = newest.as_ref().map_or(0, |(block, _)| 1 - block);
-        let number = newest.map_or(0, |(_, block)| block.number) + 1;
-        let bytes = StateBlock { number, state: state.clone() }.to_string().into_bytes();
-        let until = part.map_or(bytes.len(), |part| part.min(bytes.len()));
-        self.blocks[spare] = bytes[..until].to_vec();
+    fn write(&mut self, write: &StateWrite, part: Option<usize>) {
+        self.history.push(self.blocks.clone());
+        let mut bytes = write.bytes();
+        bytes.truncate(part.unwrap_or(bytes.len()));
+        self.blocks[write.block] = bytes;
+    }
+
+    /// An image of an earlier day is put back.
+    fn roll_back(&mut self, writes: usize) {
+        let at = self.history.len().saturating_sub(writes);
+        if let Some(blocks) = self.history.get(at) {
+            self.blocks = blocks.clone();
+        }
     }
 }
 
@@ -83,6 +88,8 @@ pub struct EdgeDaemon {
     machine: Option<Box<EdgeMachine>>,
     links: [Option<PipeId>; 2],
     inbox: VecDeque<Input>,
+    /// What the disk says, as far as this life knows.
+    blocks: StateBlocks,
     /// What the disk does not have yet, oldest first.
     writing: VecDeque<(u64, EdgeState)>,
     writes: u64,
@@ -126,6 +133,12 @@ impl Edge {
 
     pub fn flows(&self) -> usize {
         self.flows.len()
+    }
+
+    /// The disk is older than what the members know, and who could go on is gone.
+    pub fn is_behind(&self) -> bool {
+        let machine = self.daemon.as_ref().and_then(|daemon| daemon.machine.as_ref());
+        machine.is_some_and(|machine| machine.membership().is_behind())
     }
 
     /// `track_client`: false if the segment is forged or says nothing new to
@@ -300,7 +313,10 @@ impl World {
     // The daemon.
 
     pub fn edge_starts(&mut self) {
-        let state = self.edge.disk.newest().map(|(_, block)| block.state).unwrap_or_default();
+        let Some(blocks) = self.edge.disk.read() else {
+            return self.check.violation(self.now, "edge", "both blocks are torn".to_owned());
+        };
+        let state = blocks.state().clone();
         let setup =
             Setup { group: GROUP, members: &NAMES[..2], first: NAMES[0], period: Nanos(HEARTBEAT) };
         let mut machine = match EdgeMachine::new(&setup, state, Nanos(self.now)) {
@@ -314,6 +330,7 @@ impl World {
             machine: None,
             links: [None; 2],
             inbox: VecDeque::new(),
+            blocks,
             writing: VecDeque::new(),
             writes: 0,
             failed: Vec::new(),
@@ -332,7 +349,7 @@ impl World {
         let Some(mut daemon) = self.edge.daemon.take() else { return };
         if let Some((_, state)) = daemon.writing.pop_front() {
             let part = self.rng.one_in(2).then(|| self.rng.below(80) as usize);
-            self.edge.disk.write(&state, part);
+            self.edge.disk.write(&daemon.blocks.next(state), part);
         }
         self.end_pipes_of(Process { host: EDGE, life: daemon.life });
     }
@@ -344,6 +361,11 @@ impl World {
         self.edge.tap = [false; 2];
         self.edge.flows.clear();
         self.check.edge_forgot();
+        if self.plan.disk.rolls_back && self.rng.one_in(2) {
+            let writes = 1 + self.rng.below(4) as usize;
+            self.say(|| format!("edge: its disk is that of {writes} writes ago"));
+            self.edge.disk.roll_back(writes);
+        }
     }
 
     pub fn edge_input(&mut self, input: Input) {
@@ -376,8 +398,17 @@ impl World {
         let Some(daemon) = self.edge.daemon.as_mut().filter(|d| d.life == life) else { return };
         let Some((number, state)) = daemon.writing.pop_front() else { return };
         let Some(mut machine) = daemon.machine.take() else { return };
-        self.edge.disk.write(&state, None);
-        machine.handle_written(number, Ok(()), self);
+        let write = daemon.blocks.next(state);
+        let permille = self.plan.disk.fails_permille;
+        let fails = permille > 0 && self.rng.below(1000) < permille;
+        // What failed may be there all the same, or in part.
+        let part = fails.then(|| self.rng.below(200) as usize);
+        self.edge.disk.write(&write, part);
+        if !fails {
+            daemon.blocks.handle_written(write);
+        }
+        let outcome = if fails { Err("the disk fails".to_owned()) } else { Ok(()) };
+        machine.handle_written(number, outcome, self);
         self.edge_rests(life, machine);
     }
 

@@ -31,7 +31,7 @@ mod trace;
 mod world;
 
 pub use check::Violation;
-pub use plan::{ClientPlan, Fault, Mutation, Path, Plan, Ways, When};
+pub use plan::{ClientPlan, DiskPlan, Fault, Mutation, Path, Plan, Ways, When};
 pub use rng::Rng;
 
 /// Virtual time and durations, in nanoseconds.

@@ -6,6 +6,7 @@
 use crate::backup::Follower;
 use crate::edge::GROUP;
 use crate::pipe::{Input, Kind, PipeId, Process, RETRY};
+use crate::plan::Mutation;
 use crate::primary::Primary;
 use crate::takeover::Takeover;
 use crate::world::{Event, NAMES, World};
@@ -238,6 +239,10 @@ impl World {
                 Input::Opened(_) => {
                     d.watch.handle_reach(now, true);
                     self.tell_edge(d, &hello(d, d.speaks));
+                    if d.speaks && self.plan.mutation != Some(Mutation::NobodyAsksAgain) {
+                        // An edge that has restarted is closed until its member asks.
+                        self.tell_edge(d, &Message::Promote { epoch: d.epoch });
+                    }
                     news.push(News::Opened);
                 }
                 Input::Message(_, bytes) => match Message::decode(&bytes) {

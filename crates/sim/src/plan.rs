@@ -43,6 +43,15 @@ pub struct Path {
     pub reorder_permille: u64,
 }
 
+/// The edge's disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiskPlan {
+    /// Of the writes, so many fail.
+    pub fails_permille: u64,
+    /// When the edge's host is started again, an old image may be in its place.
+    pub rolls_back: bool,
+}
+
 /// Which way of a link is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ways {
@@ -167,6 +176,7 @@ pub struct Plan {
     pub copy_loss_permille: u64,
     /// Now and then the server does nothing for up to this long.
     pub server_pause: Option<Ns>,
+    pub disk: DiskPlan,
     /// Clients begin no session after this.
     pub load_until: Ns,
     pub faults: Vec<(When, Fault)>,
@@ -199,6 +209,10 @@ impl Plan {
             wscale: rng.pick(&[NO_SCALING, 0, 2, 7]),
             copy_loss_permille: strain.pick(&[0, 0, 10, 100]),
             server_pause: strain.one_in(2).then(|| strain.spread(MS, 200 * MS)),
+            disk: DiskPlan {
+                fails_permille: strain.pick(&[0, 0, 100, 500]),
+                rolls_back: strain.one_in(2),
+            },
             load_until: rng.range(600 * MS, 1500 * MS),
             faults,
             mutation: None,
@@ -297,10 +311,11 @@ impl fmt::Display for Plan {
         }
         writeln!(
             f,
-            "copies lost {} ‰, server pauses up to {:?} ns, \
+            "copies lost {} ‰, server pauses up to {:?} ns, {:?}, \
              gate slots {}, ring {} bytes, receive buffer {}, scale {}, load until {} ms",
             self.copy_loss_permille,
             self.server_pause,
+            self.disk,
             self.gate_slots,
             self.ring_bytes,
             self.receive_buffer,

@@ -159,18 +159,14 @@ impl World {
             Stage::Asking { ask_at } => self.turn_asking(d, p, ask_at),
             Stage::Alone => {
                 d.pair.inbox.clear();
-                for news in self.turn_edge(d) {
-                    self.reopen_if_lost(d, &news);
-                }
+                self.turn_edge(d);
                 Phase::Primary(p)
             }
         }
     }
 
     fn turn_serving(&mut self, d: &mut Daemon, mut p: Box<Primary>) -> Phase {
-        for news in self.turn_edge(d) {
-            self.reopen_if_lost(d, &news);
-        }
+        self.turn_edge(d);
         if self.is_replaced(d) {
             return self.stand_down(d, p);
         }
@@ -189,17 +185,6 @@ impl World {
         }
         self.sleep_serving(d, &p);
         Phase::Primary(p)
-    }
-
-    /// An edge that was restarted starts closed: whoever is current asks it to
-    /// open the fence again, and whoever no longer is learns it.
-    pub fn reopen_if_lost(&mut self, d: &mut Daemon, news: &News) {
-        let asks = self.plan.mutation != Some(Mutation::NobodyAsksAgain);
-        if asks && matches!(news, News::Opened) {
-            let epoch = d.epoch;
-            self.tell_edge(d, &Message::Ask);
-            self.tell_edge(d, &Message::Promote { epoch });
-        }
     }
 
     fn is_replaced(&self, d: &Daemon) -> bool {
@@ -513,7 +498,6 @@ impl World {
         }
         for news in self.turn_edge(d) {
             match news {
-                News::Opened => drop(self.tell_edge(d, &Message::Ask)),
                 // One for the old epoch only opens an edge that has restarted.
                 News::Granted(epoch) if epoch > d.epoch => {
                     d.epoch = epoch;

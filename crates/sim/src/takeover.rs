@@ -332,9 +332,7 @@ impl World {
 
     /// `takeover::serve`.
     pub fn turn_survivor(&mut self, d: &mut Daemon) {
-        for news in self.turn_edge(d) {
-            self.reopen_if_lost(d, &news);
-        }
+        self.turn_edge(d);
     }
 }
 

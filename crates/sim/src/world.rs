@@ -218,7 +218,8 @@ impl World {
             // At its limit the gate refuses new connections (law L6).
             let full = self.hosts.iter().flat_map(|host| &host.gate).any(|gate| gate.refused > 0);
             let refused = full && client.conn.as_ref().is_some_and(|conn| conn.iss.is_none());
-            if !client.finished && !client.vanished && !refused {
+            // Without its memory the edge lets nobody speak but who spoke last.
+            if !client.finished && !client.vanished && !refused && !self.edge.is_behind() {
                 let replies = client.conn.as_ref().map_or(0, |conn| conn.replies);
                 self.check.hangs(self.now, client.number, client.session, replies);
             }

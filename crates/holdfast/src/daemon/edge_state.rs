@@ -7,7 +7,9 @@
 //! making of a file.
 
 use crate::lock;
-use holdfast_cluster::state::{EdgeState, STATE_BYTES_MAX, StateBlock};
+use holdfast_cluster::state::{
+    BLOCKS, EdgeState, STATE_BYTES_MAX, StateBlock, StateBlocks, StateWrite,
+};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -16,7 +18,6 @@ use std::path::{Path, PathBuf};
 /// What a torn write may take with it, in bytes: no disk has larger physical
 /// sectors.
 const BLOCK_BYTES: u64 = 4096;
-const BLOCKS: u64 = 2;
 
 /// The open file. Nobody else opens it meanwhile.
 #[derive(Debug)]
@@ -24,9 +25,7 @@ pub struct StateFile {
     file: File,
     _lock: File,
     path: PathBuf,
-    /// The block that does not count.
-    spare: u64,
-    newest: StateBlock,
+    blocks: StateBlocks,
 }
 
 /// Why the state cannot be used.
@@ -57,19 +56,18 @@ impl StateFile {
         let file = if path.try_exists().map_err(failed)? {
             OpenOptions::new().read(true).write(true).open(path)
         } else {
-            create(path, &StateBlock::default())
+            create(path, &StateBlock::default().to_string())
         };
         let file = file.map_err(failed)?;
         let damaged = || StateFileError::Damaged { path: path.to_owned() };
-        let (block, newest) = newest(&file).ok_or_else(damaged)?;
-        let spare = (block + 1) % BLOCKS;
-        Ok(Self { file, _lock: lock, path: path.to_owned(), spare, newest })
+        let blocks = read(&file).ok_or_else(damaged)?;
+        Ok(Self { file, _lock: lock, path: path.to_owned(), blocks })
     }
 
     /// What is on disk.
     #[must_use]
     pub fn state(&self) -> &EdgeState {
-        &self.newest.state
+        self.blocks.state()
     }
 
     /// Writes a state and waits until the disk has it.
@@ -78,39 +76,39 @@ impl StateFile {
     /// [`StateFileError::Io`]; the state before still counts, once anything has
     /// been written after it.
     pub fn keep(&mut self, state: EdgeState) -> Result<(), StateFileError> {
-        let newest = StateBlock { number: self.newest.number.saturating_add(1), state };
+        let write = self.blocks.next(state);
         if !lock::is_at(&self.file, &self.path) {
-            return self.start_anew(newest);
+            return self.start_anew(write);
         }
-        let block = self.file.write_all_at(&block_of(&newest), self.spare * BLOCK_BYTES);
+        let block = self.file.write_all_at(&write.bytes(), write.block as u64 * BLOCK_BYTES);
         let synced = block.and_then(|()| self.file.sync_data());
         synced.map_err(|error| StateFileError::Io { path: self.path.clone(), error })?;
-        self.spare = (self.spare + 1) % BLOCKS;
-        self.newest = newest;
+        self.blocks.handle_written(write);
         Ok(())
     }
 
     /// Somebody has removed the file, or put another one into its place: what is
     /// written into the old one would be lost with it.
-    fn start_anew(&mut self, newest: StateBlock) -> Result<(), StateFileError> {
+    fn start_anew(&mut self, write: StateWrite) -> Result<(), StateFileError> {
         let failed = |error| StateFileError::Io { path: self.path.clone(), error };
-        self.file = create(&self.path, &newest).map_err(failed)?;
+        let text = String::from_utf8_lossy(&write.bytes()).into_owned();
+        self.file = create(&self.path, &text).map_err(failed)?;
         tracing::warn!("{} had been removed or replaced: it is written anew", self.path.display());
-        (self.spare, self.newest) = (0, newest);
+        self.blocks.handle_written(write);
         Ok(())
     }
 }
 
 /// All blocks appear together or not at all, and say the same. The file itself is
 /// returned: what stands at `path` a moment later may be somebody else's.
-fn create(path: &Path, state: &StateBlock) -> io::Result<File> {
+fn create(path: &Path, text: &str) -> io::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let fresh = path.with_extension("new");
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true).mode(0o600);
     let mut file = options.open(&fresh)?;
     for _ in 0..BLOCKS {
-        let mut block = block_of(state);
+        let mut block = text.as_bytes().to_vec();
         block.resize(BLOCK_BYTES as usize, b'\n');
         file.write_all(&block)?;
     }
@@ -120,29 +118,20 @@ fn create(path: &Path, state: &StateBlock) -> io::Result<File> {
     Ok(file)
 }
 
-/// The block's text, filled up with line ends.
-fn block_of(block: &StateBlock) -> Vec<u8> {
-    let mut block = block.to_string().into_bytes();
-    block.resize(STATE_BYTES_MAX, b'\n');
-    block
+fn read(file: &File) -> Option<StateBlocks> {
+    let blocks: [Option<Vec<u8>>; BLOCKS] = std::array::from_fn(|block| read_block(file, block));
+    StateBlocks::read(blocks.each_ref().map(Option::as_deref))
 }
 
-fn newest(file: &File) -> Option<(u64, StateBlock)> {
-    let blocks = (0..BLOCKS).filter_map(|block| Some((block, read_block(file, block)?)));
-    blocks.max_by_key(|(_, block)| block.age())
-}
-
-fn read_block(file: &File, block: u64) -> Option<StateBlock> {
+fn read_block(file: &File, block: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; STATE_BYTES_MAX];
     loop {
-        match file.read_exact_at(&mut bytes, block * BLOCK_BYTES) {
-            Ok(()) => break,
+        match file.read_exact_at(&mut bytes, block as u64 * BLOCK_BYTES) {
+            Ok(()) => return Some(bytes),
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(_) => return None,
         }
     }
-    let text = bytes.trim_ascii_end();
-    StateBlock::parse(&[text, b"\n"].concat()).ok()
 }
 
 #[cfg(test)]
@@ -186,6 +175,11 @@ mod tests {
         remove(&path);
     }
 
+    fn block(file: &StateFile, block: usize) -> StateBlock {
+        let bytes = read_block(&file.file, block).unwrap();
+        StateBlock::parse(&[bytes.trim_ascii_end(), b"\n"].concat()).unwrap()
+    }
+
     #[test]
     fn writes_take_turns_and_the_last_one_counts() {
         let path = path("turns");
@@ -194,12 +188,10 @@ mod tests {
         for pair in kept.windows(2) {
             file.keep(pair[0].clone()).unwrap();
             file.keep(pair[1].clone()).unwrap();
-            let number = file.newest.number;
-            let blocks = [0, 1].map(|block| read_block(&file.file, block).unwrap());
-            let whole = [pair[0].clone(), pair[1].clone()];
-            let (newer, older) = (&blocks[1 - file.spare as usize], &blocks[file.spare as usize]);
-            assert_eq!([older.state.clone(), newer.state.clone()], whole);
-            assert_eq!((older.number, newer.number), (number - 1, number));
+            let spare = file.blocks.next(EdgeState::default()).block;
+            let (newer, older) = (block(&file, 1 - spare), block(&file, spare));
+            assert_eq!([&older.state, &newer.state], [&pair[0], &pair[1]]);
+            assert_eq!(older.number + 1, newer.number);
         }
         remove(&path);
     }
@@ -210,9 +202,10 @@ mod tests {
         let mut file = StateFile::open(&path).unwrap();
         file.keep(state(1, "a")).unwrap();
         file.keep(state(2, "b")).unwrap();
-        let start = (file.spare + 1) % BLOCKS * BLOCK_BYTES;
-        let length = file.newest.to_string().len() as u64;
-        let now = |file: &StateFile| newest(&file.file).unwrap().1.state;
+        let newest = 1 - file.blocks.next(EdgeState::default()).block;
+        let start = newest as u64 * BLOCK_BYTES;
+        let length = block(&file, newest).to_string().len() as u64;
+        let now = |file: &StateFile| read(&file.file).unwrap().state().clone();
         for at in 0..length - 1 {
             let mut byte = [0];
             file.file.read_exact_at(&mut byte, start + at).unwrap();
