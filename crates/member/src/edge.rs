@@ -11,14 +11,14 @@ mod wish;
 pub use wish::Wish;
 
 use crate::nanos;
+use crate::standing::hello;
 use crate::timing::edge::{FLOW_AGE_PERIOD, SETTLE, TAP_LINGER};
 use grant::Asked;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::hearing::Hearing;
 use holdfast_cluster::membership::{EdgeMembership, MembersError};
 use holdfast_cluster::state::EdgeState;
-use holdfast_wire::log::LOG_VERSION;
-use holdfast_wire::message::{ConnKey, FlowBounds, Message, VERSION};
+use holdfast_wire::message::{ConnKey, FlowBounds, Message};
 use watch::Slot;
 
 /// What the machine needs of the host that it runs on: the kernel's fence, tap and
@@ -181,18 +181,7 @@ impl EdgeMachine {
         let Some(slot) = self.slots.get_mut(index) else { return };
         (slot.here, slot.greeted) = (true, false);
         let epoch = self.membership.handle_ask().epoch;
-        host.send(
-            index,
-            &Message::Hello {
-                version: VERSION,
-                log_version: LOG_VERSION,
-                group: &self.group,
-                member: "edge",
-                epoch,
-                speaks: false,
-                world: Vec::new(),
-            },
-        );
+        host.send(index, &hello(&self.group, "edge", (epoch, false), Vec::new()));
         // It may be another life of the member, of which the old channel has
         // not told yet; one that is in step says so again.
         self.membership.handle_in_step(&self.names[index], epoch, false);

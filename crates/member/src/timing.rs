@@ -13,6 +13,8 @@ pub mod member {
 
     /// Time between two questions to the edge while nobody is current.
     pub const ASK_EVERY: Duration = Duration::from_millis(100);
+    /// Time between two looks for a channel that could take the question.
+    pub const ASK_RETRY: Duration = Duration::from_millis(10);
 }
 
 /// The primary.

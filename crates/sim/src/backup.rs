@@ -1,7 +1,7 @@
 //! The backup's loop (`daemon/backup.rs`) around the real `Backup` machine.
 
 use crate::check::Checkers;
-use crate::member::{Daemon, News, Phase};
+use crate::member::{Daemon, Phase};
 use crate::packet::Packet;
 use crate::pipe::{Input, Kind};
 use crate::plan::Mutation;
@@ -87,7 +87,7 @@ impl BackupOutput for Acting<'_> {
 impl World {
     pub fn follower_starts(&mut self, d: &mut Daemon) -> Phase {
         let member = d.member;
-        d.other_alone = false;
+        d.standing.forget_alone();
         d.watch.renew(Nanos(self.now));
         self.start_server(member, Mode::Replay);
         let follower = Follower {
@@ -126,7 +126,7 @@ impl World {
 
     pub fn turn_follow(&mut self, d: &mut Daemon, mut f: Box<Follower>) -> Phase {
         let now = self.now;
-        let opened = self.turn_edge(d).iter().any(|news| matches!(news, News::Opened));
+        let opened = self.turn_edge_with(d, |_| {});
         if opened {
             self.say_in_step(d, true);
         }
@@ -140,15 +140,15 @@ impl World {
         if cause == Some(Cause::ChannelLost) && f.armed.is_none() {
             self.kill_server(d.member);
             self.hosts[d.member].tap = None;
-            return Phase::Ask { ask_at: now };
+            return Phase::asks(d.member, now);
         }
-        if Self::has_newer(d) {
+        if d.standing.replaced_by(d.epoch).is_some() {
             return self.give_up(d, "the primary went on alone");
         }
         let is_long = |since: Ns| now - since > ns(timing::START_PATIENCE);
-        let told = if d.other_alone { Cause::Alone } else { Cause::Unheard };
+        let told = if d.standing.other_alone() { Cause::Alone } else { Cause::Unheard };
         let unheard = d.watch.verdict(Nanos(now)) == Some(Ground::Unheard);
-        let may = (d.other_alone || unheard) && f.armed.is_some_and(is_long);
+        let may = (d.standing.other_alone() || unheard) && f.armed.is_some_and(is_long);
         let cause = cause.or(may.then_some(told));
         if let Some(cause) = cause.filter(|_| self.plan.mutation != Some(Mutation::NeverPromote)) {
             return self.takeover_begins(d, f, cause);

@@ -3,6 +3,7 @@
 //! loop does: each turn takes what has come, does what is due, and says when it
 //! wants the next one at the latest.
 
+use crate::Ns;
 use crate::backup::Follower;
 use crate::edge::GROUP;
 use crate::pipe::{Input, Kind, PipeId, Process, RETRY};
@@ -10,11 +11,11 @@ use crate::plan::Mutation;
 use crate::primary::Primary;
 use crate::takeover::Takeover;
 use crate::world::{Event, NAMES, World};
-use crate::{Ns, ns};
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Watch;
-use holdfast_member::timing::{HEARTBEAT_MS_DEFAULT, member as timing};
-use holdfast_wire::message::{FlowBounds, Message};
+use holdfast_member::standing::{Ask, Place, Standing, hello};
+use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
+use holdfast_wire::message::Message;
 use std::collections::VecDeque;
 
 pub const HEARTBEAT: Ns = HEARTBEAT_MS_DEFAULT * 1_000_000;
@@ -31,9 +32,7 @@ pub struct Link {
 /// What the daemon is.
 pub enum Phase {
     /// `Node::ask_edge`.
-    Ask {
-        ask_at: Ns,
-    },
+    Ask(Ask),
     /// `wait_for_backup`.
     Wait,
     Primary(Box<Primary>),
@@ -47,6 +46,13 @@ pub enum Phase {
     Idle,
 }
 
+impl Phase {
+    /// The first member is the preferred one.
+    pub fn asks(member: usize, now: Ns) -> Self {
+        Self::Ask(Ask::new(NAMES[member], NAMES[1 - member], member == 0, Nanos(now)))
+    }
+}
+
 /// A member's process.
 pub struct Daemon {
     pub life: u32,
@@ -55,26 +61,12 @@ pub struct Daemon {
     pub epoch: u64,
     /// It is the primary of its epoch, as far as it knows, and its server lives.
     pub speaks: bool,
-    /// The last epoch that the edge told of, and who is current in it.
-    pub heard: Option<(u64, Option<usize>)>,
-    /// Whether the edge hears the other member.
-    /// The other member is current and has lost this one.
-    pub other_alone: bool,
+    /// What the edge has said.
+    pub standing: Standing,
     pub watch: Watch,
     pub edge: Link,
     pub pair: Link,
     pub phase: Phase,
-}
-
-/// What the edge said, in the order it said it.
-#[derive(Clone, Debug)]
-pub enum News {
-    Opened,
-    Epoch(u64, Option<usize>),
-    Granted(u64),
-    /// Why, and whether to ask again.
-    Refused(String, bool),
-    Bounds(Vec<FlowBounds>, bool),
 }
 
 impl Daemon {
@@ -97,12 +89,11 @@ impl World {
             member,
             epoch: 0,
             speaks: false,
-            heard: None,
-            other_alone: false,
+            standing: Standing::new(GROUP, NAMES[member], NAMES[1 - member]),
             watch: Watch::new(Nanos(self.now), Nanos(HEARTBEAT)),
             edge: Link::default(),
             pair: Link::default(),
-            phase: Phase::Ask { ask_at: 0 },
+            phase: Phase::asks(member, self.now),
         };
         host.daemon = Some(daemon);
         host.daemon_wakes = None;
@@ -158,7 +149,7 @@ impl World {
 
     fn daemon_turn(&mut self, d: &mut Daemon, phase: Phase) -> Phase {
         match phase {
-            Phase::Ask { ask_at } => self.turn_ask(d, ask_at),
+            Phase::Ask(ask) => self.turn_ask(d, ask),
             Phase::Wait => self.turn_wait(d),
             Phase::Primary(primary) => self.turn_primary(d, primary),
             Phase::Reach => self.turn_reach(d),
@@ -228,50 +219,31 @@ impl World {
         self.wake_taken(d.member, d.process(), at);
     }
 
-    /// `Node::turn_edge`.
-    pub fn turn_edge(&mut self, d: &mut Daemon) -> Vec<News> {
-        let (mut news, now) = (Vec::new(), Nanos(self.now));
+    /// `Node::turn_edge`. Returns whether the channel has just opened.
+    pub fn turn_edge_with(&mut self, d: &mut Daemon, mut each: impl FnMut(&Message<'_>)) -> bool {
         for input in self.turn_link(d, Kind::Edge) {
-            if matches!(input, Input::Message(..)) {
-                d.watch.handle_edge(now);
-            }
             match input {
-                Input::Opened(_) => {
-                    d.watch.handle_reach(now, true);
-                    self.tell_edge(d, &hello(d, d.speaks));
-                    if d.speaks && self.plan.mutation != Some(Mutation::NobodyAsksAgain) {
-                        // An edge that has restarted is closed until its member asks.
-                        self.tell_edge(d, &Message::Promote { epoch: d.epoch });
+                Input::Opened(_) => d.standing.handle_opened(),
+                Input::Message(_, bytes) => {
+                    if let Ok(message) = Message::decode(&bytes) {
+                        d.standing.handle_message(&message, d.epoch);
+                        each(&message);
                     }
-                    news.push(News::Opened);
                 }
-                Input::Message(_, bytes) => match Message::decode(&bytes) {
-                    Ok(Message::Epoch { epoch, current }) => {
-                        let current = NAMES.iter().position(|name| *name == current);
-                        d.heard = Some((epoch, current));
-                        news.push(News::Epoch(epoch, current));
-                    }
-                    Ok(Message::Reach { member, yes }) if member == NAMES[1 - d.member] => {
-                        d.watch.handle_reach(now, yes);
-                    }
-                    Ok(Message::Alone { member }) if member == NAMES[1 - d.member] => {
-                        d.other_alone = true;
-                    }
-                    Ok(Message::Beat { number, .. }) => {
-                        let answer = Message::Beat { number, echo: number, executed: 0 };
-                        self.tell_edge(d, &answer);
-                    }
-                    Ok(Message::Granted { epoch }) => news.push(News::Granted(epoch)),
-                    Ok(Message::Refused { reason, again }) => {
-                        news.push(News::Refused(reason.to_owned(), again));
-                    }
-                    Ok(Message::Bounds { flows, last }) => news.push(News::Bounds(flows, last)),
-                    _ => {}
-                },
                 _ => {}
             }
         }
-        news
+        let asks = self.plan.mutation != Some(Mutation::NobodyAsksAgain);
+        let (edge, now) = (d.edge.pipe, Nanos(self.now));
+        let mut say = |message: &Message<'_>| {
+            edge.map(|pipe| self.send(pipe, 0, message));
+        };
+        d.standing.settle(now, (d.epoch, d.speaks && asks), &mut d.watch, &mut say).opened
+    }
+
+    /// As [`Self::turn_edge_with`], for whom nothing of it concerns.
+    pub fn turn_edge(&mut self, d: &mut Daemon) {
+        self.turn_edge_with(d, |_| {});
     }
 
     /// Whether the channel to the edge is open and took it.
@@ -279,44 +251,30 @@ impl World {
         d.edge.pipe.is_some_and(|pipe| self.send(pipe, 0, message))
     }
 
-    /// Does somebody else speak in a newer epoch?
-    pub fn has_newer(d: &Daemon) -> bool {
-        let other = |current| current != Some(d.member);
-        d.heard.is_some_and(|(epoch, current)| epoch > d.epoch && other(current))
-    }
-
-    fn turn_ask(&mut self, d: &mut Daemon, mut ask_at: Ns) -> Phase {
-        let now = self.now;
-        let news = self.turn_edge(d);
+    fn turn_ask(&mut self, d: &mut Daemon, mut ask: Ask) -> Phase {
+        let now = Nanos(self.now);
         d.pair.inbox.clear();
-        let mut told = None;
-        for item in news {
-            match item {
-                News::Epoch(epoch, current) => told = Some((epoch, current)),
-                News::Granted(epoch) => {
-                    d.epoch = epoch;
-                    return self.becomes_primary(d);
-                }
-                _ => {}
-            }
-        }
-        match told {
-            Some((epoch, current)) if current == Some(1 - d.member) => {
+        self.turn_edge_with(d, |message| ask.handle_message(message));
+        let edge = d.edge.pipe;
+        let mut say = |message: &Message<'_>| {
+            edge.map(|pipe| self.send(pipe, 0, message));
+        };
+        let place = ask.settle(&mut say);
+        ask.handle_timeout(now, edge.is_some(), &mut say);
+        match place {
+            Some(Place::Primary { epoch }) => {
                 d.epoch = epoch;
-                return self.becomes_backup(d);
+                self.becomes_primary(d)
             }
-            // The first member of the configuration is the preferred one.
-            Some((epoch, current)) if current == Some(d.member) || d.member == 0 => {
-                self.tell_edge(d, &Message::Promote { epoch: epoch + 1 });
+            Some(Place::Backup { epoch }) => {
+                d.epoch = epoch;
+                self.becomes_backup(d)
             }
-            _ => {}
+            None => {
+                self.sleep(d, ask.next_deadline(now).0);
+                Phase::Ask(ask)
+            }
         }
-        if now >= ask_at && d.edge.pipe.is_some() {
-            self.tell_edge(d, &Message::Ask);
-            ask_at = now + ns(timing::ASK_EVERY);
-        }
-        self.sleep(d, if ask_at > now { ask_at } else { now + 10_000_000 });
-        Phase::Ask { ask_at }
     }
 
     fn becomes_primary(&mut self, d: &mut Daemon) -> Phase {
@@ -351,7 +309,11 @@ impl World {
                 Input::Message(pipe, bytes) if candidate == Some(pipe) => {
                     if matches!(Message::decode(&bytes), Ok(Message::Hello { .. })) {
                         d.pair.pipe = candidate;
-                        self.send(pipe, 1, &hello(d, false));
+                        self.send(
+                            pipe,
+                            1,
+                            &hello(GROUP, NAMES[d.member], (d.epoch, false), Vec::new()),
+                        );
                         return self.primary_starts(d, pipe);
                     }
                 }
@@ -369,7 +331,11 @@ impl World {
         while let Some(input) = inputs.pop_front() {
             match input {
                 Input::Opened(pipe) => {
-                    self.send(pipe, 0, &hello(d, false));
+                    self.send(
+                        pipe,
+                        0,
+                        &hello(GROUP, NAMES[d.member], (d.epoch, false), Vec::new()),
+                    );
                 }
                 Input::Message(_, bytes) => {
                     if let Ok(Message::Hello { epoch, .. }) = Message::decode(&bytes) {
@@ -388,18 +354,5 @@ impl World {
     pub fn say_in_step(&mut self, d: &Daemon, yes: bool) {
         let epoch = d.epoch;
         self.tell_edge(d, &Message::InStep { epoch, yes });
-    }
-}
-
-/// The first message on any channel; only the edge is told who speaks.
-fn hello(d: &Daemon, speaks: bool) -> Message<'static> {
-    Message::Hello {
-        version: holdfast_wire::message::VERSION,
-        log_version: holdfast_wire::log::LOG_VERSION,
-        group: GROUP,
-        member: NAMES[d.member],
-        epoch: d.epoch,
-        speaks,
-        world: Vec::new(),
     }
 }

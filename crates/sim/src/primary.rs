@@ -3,7 +3,7 @@
 
 use crate::gate::Held;
 use crate::kernel::{Socket, cookie};
-use crate::member::{Daemon, News, Phase};
+use crate::member::{Daemon, Phase};
 use crate::packet::Packet;
 use crate::pipe::{Input, PipeId};
 use crate::plan::Mutation;
@@ -188,7 +188,8 @@ impl World {
     }
 
     fn is_replaced(&self, d: &Daemon) -> bool {
-        Self::has_newer(d) && self.plan.mutation != Some(Mutation::NeverStandDown)
+        d.standing.replaced_by(d.epoch).is_some()
+            && self.plan.mutation != Some(Mutation::NeverStandDown)
     }
 
     fn server_is_dead(&self, member: usize) -> bool {
@@ -472,7 +473,7 @@ impl World {
 
     fn stand_down(&mut self, d: &mut Daemon, mut p: Box<Primary>) -> Phase {
         let member = d.member;
-        self.say(|| format!("{}: stands down, heard {:?}", NAMES[member], d.heard));
+        self.say(|| format!("{}: stands down, heard {:?}", NAMES[member], d.standing.heard()));
         self.kill_server(member);
         d.speaks = false;
         p.machine.handle_backup_lost();
@@ -490,21 +491,22 @@ impl World {
     }
 
     fn turn_asking(&mut self, d: &mut Daemon, mut p: Box<Primary>, mut ask_at: Ns) -> Phase {
-        let now = self.now;
+        let (now, ours) = (self.now, d.epoch);
         d.pair.inbox.clear();
         if now >= ask_at {
             ask_at = now + ns(timing::ASK_EVERY);
             self.tell_edge(d, &Message::Promote { epoch: d.epoch + 1 });
         }
-        for news in self.turn_edge(d) {
-            match news {
-                // One for the old epoch only opens an edge that has restarted.
-                News::Granted(epoch) if epoch > d.epoch => {
-                    d.epoch = epoch;
-                    return self.serve_alone(d, p);
-                }
-                _ => {}
+        let mut granted = None;
+        self.turn_edge_with(d, |message| {
+            // One for the old epoch only opens an edge that has restarted.
+            if let Message::Granted { epoch } = message {
+                granted = Some(*epoch).filter(|epoch| *epoch > ours).or(granted);
             }
+        });
+        if let Some(epoch) = granted {
+            d.epoch = epoch;
+            return self.serve_alone(d, p);
         }
         if self.is_replaced(d) {
             return self.stand_down(d, p);

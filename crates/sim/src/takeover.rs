@@ -3,7 +3,7 @@
 
 use crate::backup::Follower;
 use crate::kernel::Socket;
-use crate::member::{Daemon, News, Phase};
+use crate::member::{Daemon, Phase};
 use crate::packet::{ACK, NO_SCALING, Packet, Truth};
 use crate::plan::Mutation;
 use crate::server::{Mode, Server};
@@ -134,21 +134,17 @@ impl World {
 
     /// `hear`.
     fn hear(&mut self, d: &mut Daemon, edge: &mut Said) {
-        let mut opened = false;
-        for news in self.turn_edge(d) {
-            match news {
-                News::Opened => opened = true,
-                News::Granted(epoch) => edge.granted |= epoch == d.epoch + 1,
-                // It may be granted later: asked again.
-                News::Refused(_, true) => {}
-                News::Refused(reason, false) => edge.refused = Some(reason),
-                News::Bounds(flows, last) => {
-                    edge.bounds.extend(flows);
-                    edge.bounds_last |= last;
-                }
-                News::Epoch(..) => {}
+        let next = d.epoch + 1;
+        let opened = self.turn_edge_with(d, |message| match message {
+            Message::Granted { epoch } => edge.granted |= *epoch == next,
+            // It may be granted later: asked again.
+            Message::Refused { reason, again: false } => edge.refused = Some((*reason).to_owned()),
+            Message::Bounds { flows, last } => {
+                edge.bounds.extend(flows);
+                edge.bounds_last |= *last;
             }
-        }
+            _ => {}
+        });
         let again = opened || edge.asked.is_none_or(|at| self.now - at > ns(timing::ASK_EVERY));
         if again && !edge.granted && d.edge.pipe.is_some() {
             self.ask(d, edge);

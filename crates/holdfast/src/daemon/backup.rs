@@ -186,7 +186,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
     let mut link = EdgeLink::new(node.other.address, node.pair_identity(), PEER, Instant::now());
     let Some(early) = reach_primary(node, &mut link)? else { return Ok(End::Stopped) };
     // What the edge said of an earlier pairing.
-    node.other_alone = false;
+    node.standing.forget_alone();
     node.renew_watch();
     node.excuse_start();
     let replica = node.start_server(mode::REPLAY)?;
@@ -388,8 +388,9 @@ impl Follower {
     fn told_by_edge(&self, node: &Node<'_>, now: Instant) -> Option<Cause> {
         let may = self.armed.is_some_and(|since| now - since > START_PATIENCE);
         let unheard = node.watch.verdict(Nanos(node.nanos())) == Some(Ground::Unheard);
-        let cause = if node.other_alone { Cause::Alone } else { Cause::Unheard };
-        (may && (node.other_alone || unheard)).then_some(cause)
+        let alone = node.standing.other_alone();
+        let cause = if alone { Cause::Alone } else { Cause::Unheard };
+        (may && (alone || unheard)).then_some(cause)
     }
 
     fn ring_has_room(&self) -> bool {

@@ -27,8 +27,8 @@ use holdfast_linux::shm::Settings;
 use holdfast_linux::spawn::{Server, ServerCommand};
 use holdfast_linux::tap::Service;
 use holdfast_linux::way::SignSocket;
-use holdfast_member::timing::member::ASK_EVERY;
-use holdfast_wire::message::{self, ConnKey, Message, WorldPart};
+use holdfast_member::standing::{Ask, Heard, Place, Standing};
+use holdfast_wire::message::{ConnKey, Message};
 use holdfast_wire::shm::option;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -47,7 +47,6 @@ pub const ROLE: u64 = 16;
 pub const RESTART_BOTH: &str = "restart both members at a quiet moment to be protected again \
     (this ends its connections, and its memory is lost)";
 
-const RETRY: Duration = Duration::from_millis(10);
 /// Loading programs and starting a server take no longer on the slowest machine.
 const START_MAX: Duration = Duration::from_secs(10);
 /// Real-time priority of the daemon: it only ever runs for microseconds, and a
@@ -66,14 +65,8 @@ pub struct Node<'a> {
     pub edge: EdgeLink,
     pub status: Status,
     pub events: Events,
-    /// The last epoch that the edge told of.
-    pub heard: Option<Heard>,
-    /// Whether the edge hears the other member, as far as it has said.
-    pub other_reached: bool,
-    /// The other member is current and has lost this one, says the edge.
-    pub other_alone: bool,
-    /// What the edge asked about connections, until the next turn of its link.
-    asked: Vec<ConnKey>,
+    /// What the edge has said.
+    pub standing: Standing,
     /// A signal has asked for the end.
     pub stopping: bool,
     /// Whether the other member lives.
@@ -104,13 +97,6 @@ pub struct Node<'a> {
     /// The server outlives this daemon.
     pub loose: bool,
     started: Instant,
-}
-
-/// Who is current, in the edge's words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heard {
-    pub epoch: u64,
-    pub current: String,
 }
 
 /// Why a role's loop came to its end.
@@ -174,10 +160,7 @@ impl<'a> Node<'a> {
             edge: EdgeLink::new(config.edge.listen, identity, EDGE, now),
             status: Status::new(&config.group.name, &me.name),
             events: Events::default(),
-            heard: None,
-            other_reached: true,
-            other_alone: false,
-            asked: Vec::new(),
+            standing: Standing::new(&config.group.name, &me.name, &config.other(me).name),
             stopping: false,
             watch: Watch::new(Nanos(0), Nanos(config.heartbeat().as_nanos() as u64)),
             pulse,
@@ -212,128 +195,88 @@ impl<'a> Node<'a> {
     fn ask_edge(&mut self) -> anyhow::Result<Option<(u64, bool)>> {
         let remedy = "check that the edge's daemon runs and is reachable, and that the preferred member is started";
         self.set_state(Role::None, State::Waiting, "the edge has not said who is current", remedy);
-        let (mut ask_at, mut asked) = (Instant::now(), None);
+        let preferred = self.config.edge.first == self.me.name;
+        let mut ask = Ask::new(&self.me.name, &self.other.name, preferred, Nanos(self.nanos()));
         loop {
-            let now = Instant::now();
-            if now >= ask_at && self.edge.is_open() {
-                self.edge.send(&Message::Ask);
-                self.edge.flush(now, &self.poll);
-                ask_at = now + ASK_EVERY;
-            }
-            let deadline = self.edge.deadline().unwrap_or(ask_at).min(ask_at.max(now + RETRY));
+            let (now, at) = (Instant::now(), Nanos(self.nanos()));
+            let is_open = self.edge.is_open();
+            ask.handle_timeout(at, is_open, &mut |message| {
+                self.edge.send(message);
+            });
+            self.edge.flush(now, &self.poll);
+            let asks = self.instant(ask.next_deadline(at).0);
+            let deadline = self.edge.deadline().map_or(asks, |link| link.min(asks));
             let (stop, _) = self.wait(Some(deadline))?;
             if stop {
                 return Ok(None);
             }
-            let (mut told, mut granted, mut refused) = (None, None, None);
-            self.turn_edge(|message| match message {
-                Message::Epoch { epoch, current } => told = Some((*epoch, (*current).to_owned())),
-                Message::Granted { epoch } => granted = Some(*epoch),
-                Message::Refused { reason, .. } => refused = Some((*reason).to_owned()),
-                _ => {}
-            });
-            if let Some(epoch) = granted.filter(|epoch| asked == Some(*epoch)) {
-                return Ok(Some((epoch, true)));
-            }
-            if let Some(reason) = refused {
+            self.turn_edge(|message| ask.handle_message(message));
+            if let Some(reason) = ask.take_refused() {
                 let reason = format!("the edge refused: {reason}");
                 self.set_state(Role::None, State::Waiting, &reason, "look at the edge's status");
             }
-            match told {
-                Some((epoch, current)) if current == self.other.name => {
-                    return Ok(Some((epoch, false)));
-                }
-                // A server that starts anew begins a new epoch: what it once
-                // told its clients is gone.
-                Some((epoch, current)) if current == self.me.name || self.is_preferred() => {
-                    asked = Some(epoch + 1);
-                    self.edge.send(&Message::Promote { epoch: epoch + 1 });
-                    self.edge.flush(Instant::now(), &self.poll);
-                }
-                _ => {}
+            let place = ask.settle(&mut |message| {
+                self.edge.send(message);
+            });
+            self.edge.flush(Instant::now(), &self.poll);
+            match place {
+                Some(Place::Primary { epoch }) => return Ok(Some((epoch, true))),
+                Some(Place::Backup { epoch }) => return Ok(Some((epoch, false))),
+                None => {}
             }
         }
-    }
-
-    fn is_preferred(&self) -> bool {
-        self.config.edge.first == self.me.name
     }
 
     /// Turns the link to the edge: says hello when it opens, notes a new epoch,
     /// and hands every message on. Returns whether the link has just opened.
     pub fn turn_edge(&mut self, mut each: impl FnMut(&Message<'_>)) -> bool {
-        let (mut news, mut reach, mut beat, mut alone) = (None, None, None, false);
-        let (other, ours) = (self.other.name.as_str(), self.status.epoch);
-        let mut asked = Vec::new();
-        let mut heard = false;
-        let mut says = None;
-        let event = self.edge.turn(Instant::now(), &self.poll, |message| {
-            heard = true;
-            match message {
-                Message::Epoch { epoch, current } => news = Some((epoch, current.to_owned())),
-                Message::Reach { member, yes } if member == other => reach = Some(yes),
-                Message::Alone { member } => alone |= member == other,
-                Message::Beat { number, .. } => beat = Some(number),
-                Message::AreAlive { epoch, ref keys } if epoch == ours => asked.clone_from(keys),
-                Message::Says { .. } => says = Said::of(&message),
-                _ => {}
+        let (ours, mut says) = (self.status.epoch, None);
+        let Self { edge, standing, poll, .. } = self;
+        let event = edge.turn(Instant::now(), poll, |message| {
+            standing.handle_message(&message, ours);
+            if matches!(message, Message::Says { .. }) {
+                says = Said::of(&message);
             }
             each(&message);
         });
-        if let Some((epoch, current)) = news {
-            self.heard = Some(Heard { epoch, current });
-        }
-        self.asked = asked;
         match &event {
             LinkEvent::Failed(error) => self.doubt(error.distrust("edge")),
-            LinkEvent::Opened => self.doubt(None),
+            LinkEvent::Opened => {
+                self.doubt(None);
+                self.standing.handle_opened();
+            }
             _ => {}
         }
-        let opened = matches!(event, LinkEvent::Opened);
-        if opened {
-            self.other_reached = true;
-            let (status, me) = (&self.status, self.me);
-            let speaks = status.role == Role::Primary && status.state != State::Ended;
-            self.edge.send(&hello(self.config, me, (status.epoch, speaks), Vec::new()));
-            if speaks {
-                // An edge that has restarted is closed until its member asks.
-                self.edge.send(&Message::Promote { epoch: status.epoch });
-            }
-        }
-        self.other_reached = reach.unwrap_or(self.other_reached);
-        let now = Nanos(self.nanos());
-        self.watch.handle_reach(now, self.other_reached);
-        if heard {
-            self.watch.handle_edge(now);
-        }
-        self.other_alone |= alone;
-        if reach.is_some() || says.is_some() {
+        let at = Nanos(self.nanos());
+        let speaks = self.status.role == Role::Primary && self.status.state != State::Ended;
+        let Self { edge, standing, watch, .. } = self;
+        let new = standing.settle(at, (ours, speaks), watch, &mut |message| {
+            edge.send(message);
+        });
+        if new.reach || says.is_some() {
             self.edge_says = says.or(self.edge_says.take());
             self.show();
         }
         let now = Instant::now();
-        if opened || beat.is_some() && now >= self.say_at {
+        if new.opened || new.beat && now >= self.say_at {
             self.say(now);
         }
-        if let Some(number) = beat {
-            self.edge.send(&Message::Beat { number, echo: number, executed: 0 });
-        }
-        if opened || beat.is_some() {
+        if new.opened || new.beat {
             self.edge.flush(Instant::now(), &self.poll);
         }
         if self.edge.is_open() {
             self.edge_at = now;
         }
-        opened
+        new.opened
     }
 
     /// Answers what the edge asked about connections. For who serves alone; with a
     /// backup, a dying server's kernel would take away what the backup needs.
     pub fn tell_vanished_by(&mut self, diag: &mut DiagSocket) {
-        if self.asked.is_empty() {
+        if self.standing.asked().is_empty() {
             return;
         }
-        let Ok(states) = diag.states(&self.asked) else { return };
+        let Ok(states) = diag.states(self.standing.asked()) else { return };
         let over = |state: &Option<TcpState>| matches!(state, None | Some(TcpState::TimeWait));
         let mut states = states.iter().map(over);
         self.tell_vanished(|_| !states.next().unwrap_or(false));
@@ -341,7 +284,7 @@ impl<'a> Node<'a> {
 
     /// Answers what the edge asked about connections, in the order it did.
     pub fn tell_vanished(&mut self, mut is_alive: impl FnMut(&ConnKey) -> bool) {
-        let mut keys = std::mem::take(&mut self.asked);
+        let mut keys = self.standing.take_asked();
         keys.retain(|key| !is_alive(key));
         if !keys.is_empty() {
             self.edge.send(&Message::NotAlive { epoch: self.status.epoch, keys });
@@ -352,8 +295,7 @@ impl<'a> Node<'a> {
     /// Another member speaks in a newer epoch than the one that is ours.
     #[must_use]
     pub fn replaced_by(&self) -> Option<Heard> {
-        let newer = |h: &Heard| h.epoch > self.status.epoch && h.current != self.me.name;
-        self.heard.clone().filter(newer)
+        self.standing.replaced_by(self.status.epoch).cloned()
     }
 
     /// Says so: this member is silent from now on.
@@ -514,26 +456,6 @@ impl<'a> Node<'a> {
         leavings::note_server(&self.config.group.run_dir, &self.me.name, started.pid())?;
         (self.server, self.loose) = (Some(started.pid()), false);
         Ok(started)
-    }
-}
-
-/// The first message on any channel; only the edge is told who speaks, and only
-/// the other member the world.
-#[must_use]
-pub fn hello<'c>(
-    config: &'c Config,
-    me: &'c Member,
-    (epoch, speaks): (u64, bool),
-    world: Vec<WorldPart<'c>>,
-) -> Message<'c> {
-    Message::Hello {
-        version: message::VERSION,
-        log_version: holdfast_wire::log::LOG_VERSION,
-        group: &config.group.name,
-        member: &me.name,
-        epoch,
-        speaks,
-        world,
     }
 }
 

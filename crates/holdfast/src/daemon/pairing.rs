@@ -4,11 +4,12 @@
 //! copying a file.
 
 use super::edge_link::{EdgeLink, LinkEvent};
-use super::member::{Node, RESTART_BOTH, hello};
+use super::member::{Node, RESTART_BOTH};
 use crate::channel::{Channel, ChannelError, Listener};
 use crate::poll::Interest;
 use crate::status::{Role, State};
 use crate::world::{Part, World};
+use holdfast_member::standing::hello;
 use holdfast_wire::log::LOG_VERSION;
 use holdfast_wire::message::{Message, VERSION};
 use std::time::{Duration, Instant};
@@ -96,7 +97,12 @@ fn listen(channel: &mut Channel) -> Result<Option<Greeting>, ChannelError> {
 /// whether it is the backup from now on.
 fn answer(node: &mut Node<'_>, channel: &mut Channel, greeting: &Greeting) -> anyhow::Result<bool> {
     let world = own_world(node)?;
-    let said = channel.send(&hello(node.config, node.me, (node.status.epoch, false), world.wire()));
+    let said = channel.send(&hello(
+        &node.config.group.name,
+        &node.me.name,
+        (node.status.epoch, false),
+        world.wire(),
+    ));
     if let Err(error) = said.and_then(|()| channel.flush()) {
         node.events.add("backup refused", error.to_string());
         return Ok(false);
@@ -174,7 +180,12 @@ pub fn reach_primary(
         }
         if matches!(event, LinkEvent::Opened) && turned_away.is_none() {
             let own = world.insert(own_world(node)?);
-            link.send(&hello(node.config, node.me, (node.status.epoch, false), own.wire()));
+            link.send(&hello(
+                &node.config.group.name,
+                &node.me.name,
+                (node.status.epoch, false),
+                own.wire(),
+            ));
             link.flush(Instant::now(), &node.poll);
         }
         let refusal = match (turned_away, greeting, &world) {

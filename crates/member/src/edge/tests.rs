@@ -100,15 +100,7 @@ impl Bed {
     fn open(&mut self, index: usize, epoch: u64, speaks: bool) {
         self.machine.handle_opened(index, &mut self.book);
         let member = self.machine.name(index).to_owned();
-        let hello = Message::Hello {
-            version: VERSION,
-            log_version: LOG_VERSION,
-            group: GROUP,
-            member: &member,
-            epoch,
-            speaks,
-            world: Vec::new(),
-        };
+        let hello = hello(GROUP, &member, (epoch, speaks), Vec::new());
         self.says(index, Wish::of(hello, GROUP, &member));
     }
 
@@ -188,16 +180,7 @@ fn who_comes_back_is_in_step_no_more() {
 
 #[test]
 fn strangers_to_the_group_are_shown_the_door() {
-    let other = Message::Hello {
-        version: VERSION,
-        log_version: LOG_VERSION,
-        group: "other",
-        member: "b",
-        epoch: 0,
-        speaks: false,
-        world: Vec::new(),
-    };
-    let other = Wish::of(other, GROUP, "b");
+    let other = Wish::of(hello("other", "b", (0, false), Vec::new()), GROUP, "b");
     for wish in [other, Wish::Ask, Wish::Promote { epoch: 2 }] {
         let mut bed = Bed::pair();
         bed.machine.handle_opened(B, &mut bed.book);

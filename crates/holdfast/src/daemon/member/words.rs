@@ -188,7 +188,7 @@ impl Node<'_> {
         if !edge.is_fine() {
             return Some(edge.quoted("edge"));
         }
-        if !self.other_reached {
+        if !self.standing.other_reached() {
             let reason = format!("the edge does not hear {other}");
             return says(State::Unprotected, &reason, "look at the link between them");
         }

@@ -3,12 +3,13 @@
 
 use super::{ASK_EVERY, CONTROL, Loop, PIDFD};
 use crate::daemon::advice;
-use crate::daemon::member::{End, Heard, Node, RESTART_BOTH, Tokens};
+use crate::daemon::member::{End, Node, RESTART_BOTH, Tokens};
 use crate::daemon::pairing::{no_rejoin, turn_away};
 use crate::daemon::survivor::Survivor;
 use crate::status::{Role, State};
 use holdfast_linux::bpf::Gate;
 use holdfast_linux::process;
+use holdfast_member::standing::Heard;
 use holdfast_replica::Nanos;
 use holdfast_wire::message::Message;
 use holdfast_wire::shm::mode;

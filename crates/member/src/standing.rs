@@ -1,0 +1,380 @@
+//! A member and its edge: who is current in which epoch, whether the edge hears the
+//! other member, and what the edge wants to know.
+
+use crate::nanos;
+use crate::timing::member::{ASK_EVERY, ASK_RETRY};
+use holdfast_cluster::Nanos;
+use holdfast_cluster::watch::Watch;
+use holdfast_wire::log::LOG_VERSION;
+use holdfast_wire::message::{ConnKey, Message, VERSION, WorldPart};
+
+/// Who is current, in the edge's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heard {
+    pub epoch: u64,
+    pub current: String,
+}
+
+/// See the module.
+///
+/// # Contract
+/// Messages and the opening of the channel are taken as they come; after all that
+/// came at a time [`Standing::settle`] acts upon them.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    group: String,
+    me: String,
+    other: String,
+    heard: Option<Heard>,
+    /// Whether the edge hears the other member, as far as it has said.
+    other_reached: bool,
+    other_alone: bool,
+    asked: Vec<ConnKey>,
+    // What came since the last `settle`.
+    asked_now: Vec<ConnKey>,
+    opened: bool,
+    any: bool,
+    beat: Option<u64>,
+    reach: Option<bool>,
+}
+
+impl Standing {
+    /// Nothing has been heard yet.
+    #[must_use]
+    pub fn new(group: &str, me: &str, other: &str) -> Self {
+        Self {
+            group: group.to_owned(),
+            me: me.to_owned(),
+            other: other.to_owned(),
+            heard: None,
+            other_reached: true,
+            other_alone: false,
+            asked: Vec::new(),
+            asked_now: Vec::new(),
+            opened: false,
+            any: false,
+            beat: None,
+            reach: None,
+        }
+    }
+
+    /// The channel to the edge has opened.
+    pub fn handle_opened(&mut self) {
+        self.opened = true;
+    }
+
+    /// The edge says something; `ours` is the epoch that this member is in.
+    pub fn handle_message(&mut self, message: &Message<'_>, ours: u64) {
+        self.any = true;
+        match message {
+            Message::Epoch { epoch, current } => {
+                self.heard = Some(Heard { epoch: *epoch, current: (*current).to_owned() });
+            }
+            Message::Reach { member, yes } if *member == self.other => self.reach = Some(*yes),
+            Message::Alone { member } => self.other_alone |= *member == self.other,
+            Message::Beat { number, .. } => self.beat = Some(*number),
+            Message::AreAlive { epoch, keys } if *epoch == ours => self.asked_now.clone_from(keys),
+            _ => {}
+        }
+    }
+
+    /// Tells the watch what has come, and answers the edge. `epoch` is the one that
+    /// this member is in, and `speaks` whether it is the primary of it and its server
+    /// lives. What is returned is what was new.
+    pub fn settle(
+        &mut self,
+        now: Nanos,
+        (epoch, speaks): (u64, bool),
+        watch: &mut Watch,
+        say: &mut dyn FnMut(&Message<'_>),
+    ) -> Settled {
+        let new = Settled {
+            opened: std::mem::take(&mut self.opened),
+            beat: self.beat.is_some(),
+            reach: self.reach.is_some(),
+        };
+        // What nobody has answered by now was not for this role.
+        self.asked = std::mem::take(&mut self.asked_now);
+        if new.opened {
+            self.other_reached = true;
+            say(&hello(&self.group, &self.me, (epoch, speaks), Vec::new()));
+            if speaks {
+                // An edge that has restarted is closed until its member asks.
+                say(&Message::Promote { epoch });
+            }
+        }
+        self.other_reached = self.reach.take().unwrap_or(self.other_reached);
+        watch.handle_reach(now, self.other_reached);
+        if std::mem::take(&mut self.any) {
+            watch.handle_edge(now);
+        }
+        if let Some(number) = self.beat.take() {
+            say(&Message::Beat { number, echo: number, executed: 0 });
+        }
+        new
+    }
+
+    /// The last epoch that the edge told of.
+    #[must_use]
+    pub fn heard(&self) -> Option<&Heard> {
+        self.heard.as_ref()
+    }
+
+    /// Another member speaks in a newer epoch than `ours`.
+    #[must_use]
+    pub fn replaced_by(&self, ours: u64) -> Option<&Heard> {
+        self.heard.as_ref().filter(|heard| heard.epoch > ours && heard.current != self.me)
+    }
+
+    /// Whether the edge hears the other member, as far as it has said.
+    #[must_use]
+    pub fn other_reached(&self) -> bool {
+        self.other_reached
+    }
+
+    /// The other member is current and has lost this one, says the edge.
+    #[must_use]
+    pub fn other_alone(&self) -> bool {
+        self.other_alone
+    }
+
+    /// Another life of the pair begins: what was said of the one before is over.
+    pub fn forget_alone(&mut self) {
+        self.other_alone = false;
+    }
+
+    /// What the edge asked about connections of this epoch, until the next turn.
+    #[must_use]
+    pub fn asked(&self) -> &[ConnKey] {
+        &self.asked
+    }
+
+    /// As [`Standing::asked`]; it is not asked twice.
+    pub fn take_asked(&mut self) -> Vec<ConnKey> {
+        std::mem::take(&mut self.asked)
+    }
+}
+
+/// What a turn has brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    pub opened: bool,
+    pub beat: bool,
+    pub reach: bool,
+}
+
+/// The first message on any channel; only the edge is told who speaks, and only
+/// the other member the world.
+#[must_use]
+pub fn hello<'m>(
+    group: &'m str,
+    member: &'m str,
+    (epoch, speaks): (u64, bool),
+    world: Vec<WorldPart<'m>>,
+) -> Message<'m> {
+    Message::Hello {
+        version: VERSION,
+        log_version: LOG_VERSION,
+        group,
+        member,
+        epoch,
+        speaks,
+        world,
+    }
+}
+
+/// What a member becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Primary { epoch: u64 },
+    Backup { epoch: u64 },
+}
+
+/// Every member starts silent and asks (decision 21).
+#[derive(Clone, Debug)]
+pub struct Ask {
+    me: String,
+    other: String,
+    /// This member is the first one before there was anybody.
+    preferred: bool,
+    ask_at: Nanos,
+    asked: Option<u64>,
+    // What came since the last `settle`.
+    told: Option<Heard>,
+    granted: Option<u64>,
+    refused: Option<String>,
+}
+
+impl Ask {
+    #[must_use]
+    pub fn new(me: &str, other: &str, preferred: bool, now: Nanos) -> Self {
+        Self {
+            me: me.to_owned(),
+            other: other.to_owned(),
+            preferred,
+            ask_at: now,
+            asked: None,
+            told: None,
+            granted: None,
+            refused: None,
+        }
+    }
+
+    /// When [`Ask::handle_timeout`] is due.
+    #[must_use]
+    pub fn next_deadline(&self, now: Nanos) -> Nanos {
+        self.ask_at.max(now.plus(nanos(ASK_RETRY)))
+    }
+
+    /// Asks when it is time, if there is a channel.
+    pub fn handle_timeout(&mut self, now: Nanos, is_open: bool, say: &mut dyn FnMut(&Message<'_>)) {
+        if now >= self.ask_at && is_open {
+            say(&Message::Ask);
+            self.ask_at = now.plus(nanos(ASK_EVERY));
+        }
+    }
+
+    /// The edge says something.
+    pub fn handle_message(&mut self, message: &Message<'_>) {
+        match message {
+            Message::Epoch { epoch, current } => {
+                self.told = Some(Heard { epoch: *epoch, current: (*current).to_owned() });
+            }
+            Message::Granted { epoch } => self.granted = Some(*epoch),
+            Message::Refused { reason, .. } => self.refused = Some((*reason).to_owned()),
+            _ => {}
+        }
+    }
+
+    /// Why the edge refused, since the last time.
+    pub fn take_refused(&mut self) -> Option<String> {
+        self.refused.take()
+    }
+
+    /// What this member is to be, once that is known; else it asks for what it may.
+    pub fn settle(&mut self, say: &mut dyn FnMut(&Message<'_>)) -> Option<Place> {
+        let granted = self.granted.take().filter(|epoch| self.asked == Some(*epoch));
+        if let Some(epoch) = granted {
+            return Some(Place::Primary { epoch });
+        }
+        let Heard { epoch, current } = self.told.take()?;
+        if current == self.other {
+            return Some(Place::Backup { epoch });
+        }
+        // A server that starts anew begins a new epoch: what it once told its clients
+        // is gone.
+        if current == self.me || self.preferred {
+            self.asked = Some(epoch + 1);
+            say(&Message::Promote { epoch: epoch + 1 });
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PERIOD: Nanos = Nanos::from_ms(10);
+
+    fn said(standing: &mut Standing, speaks: bool) -> Vec<String> {
+        let mut watch = Watch::new(Nanos(0), PERIOD);
+        let mut lines = Vec::new();
+        standing.settle(Nanos(0), (3, speaks), &mut watch, &mut |message| {
+            lines.push(format!("{message:?}"));
+        });
+        lines
+    }
+
+    #[test]
+    fn who_speaks_asks_an_edge_that_comes_back() {
+        for speaks in [true, false] {
+            let mut standing = Standing::new("demo", "a", "b");
+            standing.handle_opened();
+            let lines = said(&mut standing, speaks);
+            assert!(lines[0].starts_with("Hello"), "{lines:?}");
+            assert!(lines[0].contains(&format!("speaks: {speaks}")), "{lines:?}");
+            assert_eq!(lines[1..], ["Promote { epoch: 3 }"][..usize::from(speaks)]);
+            assert!(said(&mut standing, speaks).is_empty(), "once");
+        }
+    }
+
+    #[test]
+    fn heartbeats_are_answered_and_vanished_clients_only_of_this_epoch() {
+        let mut standing = Standing::new("demo", "a", "b");
+        let key = ConnKey { server: [1; 16], client: [2; 16], server_port: 1, client_port: 2 };
+        for number in [7, 8] {
+            standing.handle_message(&Message::Beat { number, echo: 0, executed: 0 }, 3);
+        }
+        assert_eq!(said(&mut standing, true), ["Beat { number: 8, echo: 8, executed: 0 }"]);
+        for (epoch, asked) in [(2, vec![]), (3, vec![key])] {
+            standing.handle_message(&Message::AreAlive { epoch, keys: vec![key] }, 3);
+            said(&mut standing, true);
+            assert_eq!(standing.asked(), asked, "{epoch}");
+        }
+        assert_eq!((standing.take_asked(), standing.take_asked()), (vec![key], vec![]));
+    }
+
+    #[test]
+    fn only_a_newer_epoch_of_another_replaces() {
+        let mut standing = Standing::new("demo", "a", "b");
+        for (epoch, current, replaced) in [(4, "b", true), (3, "b", false), (4, "a", false)] {
+            standing.handle_message(&Message::Epoch { epoch, current }, 3);
+            assert_eq!(standing.replaced_by(3).is_some(), replaced, "{epoch} {current}");
+        }
+    }
+
+    #[test]
+    fn a_channel_that_opens_anew_knows_nothing_ill_of_the_other() {
+        let mut standing = Standing::new("demo", "a", "b");
+        standing.handle_message(&Message::Reach { member: "b", yes: false }, 3);
+        said(&mut standing, false);
+        assert!(!standing.other_reached());
+        standing.handle_message(&Message::Reach { member: "c", yes: true }, 3);
+        said(&mut standing, false);
+        assert!(!standing.other_reached(), "it was not about the other one");
+        standing.handle_opened();
+        said(&mut standing, false);
+        assert!(standing.other_reached());
+        standing.handle_opened();
+        standing.handle_message(&Message::Reach { member: "b", yes: false }, 3);
+        said(&mut standing, false);
+        assert!(!standing.other_reached(), "what the new channel says counts");
+    }
+
+    fn asks(ask: &mut Ask) -> (Option<Place>, Vec<String>) {
+        let mut lines = Vec::new();
+        let place = ask.settle(&mut |message| lines.push(format!("{message:?}")));
+        (place, lines)
+    }
+
+    #[test]
+    fn a_member_becomes_what_the_edge_says() {
+        let mut ask = Ask::new("b", "a", false, Nanos(0));
+        ask.handle_message(&Message::Epoch { epoch: 0, current: "" });
+        assert_eq!(asks(&mut ask), (None, vec![]), "another is preferred");
+        ask.handle_message(&Message::Granted { epoch: 1 });
+        assert_eq!(asks(&mut ask), (None, vec![]), "it has not asked");
+        ask.handle_message(&Message::Epoch { epoch: 1, current: "a" });
+        assert_eq!(asks(&mut ask).0, Some(Place::Backup { epoch: 1 }));
+        ask.handle_message(&Message::Epoch { epoch: 2, current: "b" });
+        assert_eq!(asks(&mut ask), (None, vec!["Promote { epoch: 3 }".to_owned()]));
+        ask.handle_message(&Message::Granted { epoch: 2 });
+        assert_eq!(asks(&mut ask).0, None, "an older grant");
+        ask.handle_message(&Message::Granted { epoch: 3 });
+        assert_eq!(asks(&mut ask).0, Some(Place::Primary { epoch: 3 }));
+        let mut first = Ask::new("a", "b", true, Nanos(0));
+        first.handle_message(&Message::Epoch { epoch: 0, current: "" });
+        assert_eq!(asks(&mut first).1, ["Promote { epoch: 1 }"]);
+    }
+
+    #[test]
+    fn questions_have_a_pause() {
+        let mut ask = Ask::new("a", "b", true, Nanos(0));
+        let mut count = 0;
+        for ms in 0..1000 {
+            ask.handle_timeout(Nanos::from_ms(ms), ms > 50, &mut |_| count += 1);
+        }
+        assert_eq!(count, 10);
+    }
+}
