@@ -223,11 +223,11 @@ impl EdgeMembership {
     }
 
     /// Member `name` says that it is (or is no longer) in step in `epoch`. False
-    /// if that means nothing: another epoch, an unknown or the current member,
-    /// or a grant that is being written.
+    /// if that means nothing: another epoch, an unknown or the current member. While
+    /// a grant is being written it counts as well, for writing may fail.
     pub fn handle_in_step(&mut self, name: &str, epoch: u64, yes: bool) -> bool {
         let current = self.state.current.as_deref() == Some(name);
-        let valid = epoch == self.state.epoch && !current && self.pending.is_none();
+        let valid = epoch == self.state.epoch && !current;
         match self.members.iter_mut().find(|member| member.name == name) {
             Some(member) if valid => {
                 member.in_step = yes;

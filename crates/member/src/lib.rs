@@ -2,6 +2,7 @@
 //! (`crates/holdfast`) and the simulated ones (`crates/sim`) take it from here.
 
 pub mod edge;
+pub mod request;
 pub mod standing;
 pub mod timing;
 

@@ -13,6 +13,7 @@ use crate::takeover::Takeover;
 use crate::world::{Event, NAMES, World};
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Watch;
+use holdfast_member::request::EpochRequest;
 use holdfast_member::standing::{Ask, Place, Standing, hello};
 use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
 use holdfast_wire::message::Message;
@@ -244,6 +245,14 @@ impl World {
     /// As [`Self::turn_edge_with`], for whom nothing of it concerns.
     pub fn turn_edge(&mut self, d: &mut Daemon) {
         self.turn_edge_with(d, |_| {});
+    }
+
+    /// `Node::ask_for`.
+    pub fn ask_for(&mut self, d: &Daemon, request: &mut EpochRequest, opened: bool) {
+        let (now, edge) = (Nanos(self.now), d.edge.pipe);
+        request.settle(now, (edge.is_some(), opened), &mut |message| {
+            edge.map(|pipe| self.send(pipe, 0, message));
+        });
     }
 
     /// Whether the channel to the edge is open and took it.

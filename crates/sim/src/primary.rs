@@ -11,6 +11,7 @@ use crate::server::Mode;
 use crate::world::{NAMES, World};
 use crate::{Ns, ns};
 use holdfast_cluster::watch::Ground;
+use holdfast_member::request::EpochRequest;
 use holdfast_member::timing::primary::{self as timing, OWED_BYTES};
 use holdfast_replica::primary::{
     FRAMES_UNCONFIRMED_MAX, Peeked, Primary as Machine, PrimaryOutput, Wanted,
@@ -21,15 +22,13 @@ use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How far the loop has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Stage {
     Serving,
     /// `server_died`.
     ServerDied,
     /// `go_alone`: the edge is asked to bar the backup.
-    Asking {
-        ask_at: Ns,
-    },
+    Asking(Box<EpochRequest>),
     /// `serve_alone`.
     Alone,
 }
@@ -149,17 +148,19 @@ impl World {
     }
 
     pub fn turn_primary(&mut self, d: &mut Daemon, mut p: Box<Primary>) -> Phase {
-        match p.stage {
+        match std::mem::replace(&mut p.stage, Stage::Serving) {
             Stage::Serving => self.turn_serving(d, p),
             Stage::ServerDied => {
                 self.turn_edge(d);
                 self.take_messages(d, &mut p);
+                p.stage = Stage::ServerDied;
                 Phase::Primary(p)
             }
-            Stage::Asking { ask_at } => self.turn_asking(d, p, ask_at),
+            Stage::Asking(request) => self.turn_asking(d, p, request),
             Stage::Alone => {
                 d.pair.inbox.clear();
                 self.turn_edge(d);
+                p.stage = Stage::Alone;
                 Phase::Primary(p)
             }
         }
@@ -485,26 +486,20 @@ impl World {
         self.say(|| format!("{}: {reason}; asks to run alone", NAMES[member]));
         p.machine.handle_backup_lost();
         self.send(p.peer, 1, &Message::Refused { reason, again: false });
-        let ask_at = self.now;
-        p.stage = Stage::Asking { ask_at };
-        self.turn_asking(d, p, ask_at)
+        let request = EpochRequest::new(d.epoch, timing::ASK_EVERY, false);
+        self.turn_asking(d, p, Box::new(request))
     }
 
-    fn turn_asking(&mut self, d: &mut Daemon, mut p: Box<Primary>, mut ask_at: Ns) -> Phase {
-        let (now, ours) = (self.now, d.epoch);
+    fn turn_asking(
+        &mut self,
+        d: &mut Daemon,
+        mut p: Box<Primary>,
+        mut request: Box<EpochRequest>,
+    ) -> Phase {
         d.pair.inbox.clear();
-        if now >= ask_at {
-            ask_at = now + ns(timing::ASK_EVERY);
-            self.tell_edge(d, &Message::Promote { epoch: d.epoch + 1 });
-        }
-        let mut granted = None;
-        self.turn_edge_with(d, |message| {
-            // One for the old epoch only opens an edge that has restarted.
-            if let Message::Granted { epoch } = message {
-                granted = Some(*epoch).filter(|epoch| *epoch > ours).or(granted);
-            }
-        });
-        if let Some(epoch) = granted {
+        let opened = self.turn_edge_with(d, |message| request.handle_message(message));
+        self.ask_for(d, &mut request, opened);
+        if let Some(epoch) = request.granted() {
             d.epoch = epoch;
             return self.serve_alone(d, p);
         }
@@ -514,8 +509,8 @@ impl World {
         if self.server_is_dead(d.member) {
             return self.server_died(d, p);
         }
-        self.sleep(d, ask_at);
-        p.stage = Stage::Asking { ask_at };
+        self.sleep(d, self.now + ns(timing::ASK_EVERY));
+        p.stage = Stage::Asking(request);
         Phase::Primary(p)
     }
 

@@ -9,10 +9,11 @@ use crate::plan::Mutation;
 use crate::server::{Mode, Server};
 use crate::world::{NAMES, World};
 use crate::{Ns, ns};
+use holdfast_member::request::EpochRequest;
 use holdfast_member::timing::takeover as timing;
 use holdfast_replica::Nanos;
 use holdfast_replica::promotion::{Diverged, Probe, Promotion, PromotionOutput, Restore, Why};
-use holdfast_wire::message::{ConnId, FlowBounds, Message};
+use holdfast_wire::message::ConnId;
 use holdfast_wire::packet::Flags;
 
 const MS: Ns = 1_000_000;
@@ -27,16 +28,6 @@ pub enum Cause {
     Alone,
 }
 
-/// What the edge has said.
-#[derive(Default)]
-struct Said {
-    asked: Option<Ns>,
-    granted: bool,
-    refused: Option<String>,
-    bounds: Vec<FlowBounds>,
-    bounds_last: bool,
-}
-
 /// A socket that was rebuilt, and what is to be played into it.
 struct Carried {
     socket: Socket,
@@ -47,7 +38,7 @@ struct Carried {
 /// See the module.
 pub struct Takeover {
     follower: Follower,
-    edge: Said,
+    request: EpochRequest,
     begun: Ns,
     peer_lost: bool,
     drained: Option<Ns>,
@@ -102,9 +93,10 @@ impl World {
     pub fn takeover_begins(&mut self, d: &mut Daemon, f: Box<Follower>, cause: Cause) -> Phase {
         let (now, member) = (self.now, d.member);
         self.say(|| format!("{}: promotes itself: {cause:?}", NAMES[member]));
+        let says = self.plan.mutation != Some(Mutation::NotSaidAgain);
         let mut takeover = Takeover {
             follower: *f,
-            edge: Said::default(),
+            request: EpochRequest::new(d.epoch, timing::ASK_EVERY, says),
             begun: now,
             peer_lost: cause != Cause::ServerDied,
             drained: None,
@@ -114,48 +106,23 @@ impl World {
             carried: Vec::new(),
             farewells: Vec::new(),
         };
-        self.ask(d, &mut takeover.edge);
+        self.ask_for(d, &mut takeover.request, false);
         let peer_lost = takeover.peer_lost;
         self.begin_promotion(member, &mut takeover.follower, peer_lost);
         takeover.follower.tap_at = None;
         self.turn_takeover(d, Box::new(takeover))
     }
 
-    fn ask(&mut self, d: &Daemon, edge: &mut Said) {
-        let epoch = d.epoch + 1;
-        if self.plan.mutation != Some(Mutation::NotSaidAgain) {
-            // An edge that was restarted knows of nobody who is in step.
-            self.say_in_step(d, true);
-        }
-        if self.tell_edge(d, &Message::Promote { epoch }) {
-            edge.asked = Some(self.now);
-        }
-    }
-
-    /// `hear`.
-    fn hear(&mut self, d: &mut Daemon, edge: &mut Said) {
-        let next = d.epoch + 1;
-        let opened = self.turn_edge_with(d, |message| match message {
-            Message::Granted { epoch } => edge.granted |= *epoch == next,
-            // It may be granted later: asked again.
-            Message::Refused { reason, again: false } => edge.refused = Some((*reason).to_owned()),
-            Message::Bounds { flows, last } => {
-                edge.bounds.extend(flows);
-                edge.bounds_last |= *last;
-            }
-            _ => {}
-        });
-        let again = opened || edge.asked.is_none_or(|at| self.now - at > ns(timing::ASK_EVERY));
-        if again && !edge.granted && d.edge.pipe.is_some() {
-            self.ask(d, edge);
-        }
+    fn hear(&mut self, d: &mut Daemon, request: &mut EpochRequest) {
+        let opened = self.turn_edge_with(d, |message| request.handle_message(message));
+        self.ask_for(d, request, opened);
     }
 
     pub fn turn_takeover(&mut self, d: &mut Daemon, mut t: Box<Takeover>) -> Phase {
         if t.promotion.is_none() {
             self.turn_drain(d, t)
         } else {
-            self.hear(d, &mut t.edge);
+            self.hear(d, &mut t.request);
             self.turn_settle(d, t)
         }
     }
@@ -170,11 +137,11 @@ impl World {
             t.peer_lost = true;
             self.peer_lost(member, &mut t.follower);
         }
-        self.hear(d, &mut t.edge);
+        self.hear(d, &mut t.request);
         if let Some(reason) = t.follower.hands.broken.take() {
             return self.give_up(d, &reason);
         }
-        if let Some(reason) = t.edge.refused.take() {
+        if let Some(reason) = t.request.take_refused() {
             return self.give_up(d, &format!("the edge refused: {reason}"));
         }
         if t.follower.hands.log_ended && t.drained.is_none() {
@@ -184,7 +151,7 @@ impl World {
             }
             self.wake_server(member);
         }
-        if t.edge.granted && t.drained.is_some() {
+        if t.request.granted().is_some() && t.drained.is_some() {
             return self.probe(d, t);
         }
         if now - t.begun > ns(timing::PARK_MAX) && t.drained.is_none() {
@@ -264,9 +231,7 @@ impl World {
         for packet in &copies {
             packet.with_view(|view| promotion.handle_segment(at, view, &mut out));
         }
-        if !t.edge.bounds.is_empty() || t.edge.bounds_last {
-            let flows = std::mem::take(&mut t.edge.bounds);
-            let last = std::mem::take(&mut t.edge.bounds_last);
+        if let Some((flows, last)) = t.request.take_bounds() {
             promotion.handle_bounds(at, &flows, last, &mut out);
         }
         promotion.handle_timeout(at, &mut out);

@@ -275,3 +275,19 @@ proptest! {
         }
     }
 }
+
+/// Writing may take its time, and fail.
+#[test]
+fn what_is_said_while_a_grant_is_written_counts() {
+    let mut edge = group();
+    grant(&mut edge, "alpha", 1);
+    edge.handle_in_step("beta", 1, true);
+    assert!(matches!(edge.handle_promote("beta", 2), Decision::Grant { .. }));
+    assert!(edge.handle_in_step("beta", 1, false), "it has given up");
+    edge.handle_persist_failed();
+    assert_eq!(edge.handle_promote("beta", 2), Decision::Refuse(Refusal::NotInStep));
+    assert!(matches!(edge.handle_promote("alpha", 2), Decision::Grant { .. }));
+    assert!(edge.handle_in_step("beta", 1, true));
+    edge.handle_persisted();
+    assert!(!edge.is_in_step("beta"), "that was another epoch");
+}

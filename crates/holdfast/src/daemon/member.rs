@@ -27,6 +27,7 @@ use holdfast_linux::shm::Settings;
 use holdfast_linux::spawn::{Server, ServerCommand};
 use holdfast_linux::tap::Service;
 use holdfast_linux::way::SignSocket;
+use holdfast_member::request::EpochRequest;
 use holdfast_member::standing::{Ask, Heard, Place, Standing};
 use holdfast_wire::message::{ConnKey, Message};
 use holdfast_wire::shm::option;
@@ -268,6 +269,17 @@ impl<'a> Node<'a> {
             self.edge_at = now;
         }
         new.opened
+    }
+
+    /// Asks the edge for an epoch, if it is time; at once if its channel has just
+    /// `opened`.
+    pub fn ask_for(&mut self, request: &mut EpochRequest, opened: bool) {
+        let (at, channel) = (Nanos(self.nanos()), (self.edge.is_open(), opened));
+        let (edge, mut said) = (&mut self.edge, false);
+        request.settle(at, channel, &mut |message| said |= edge.send(message));
+        if said {
+            self.edge.flush(Instant::now(), &self.poll);
+        }
     }
 
     /// Answers what the edge asked about connections. For who serves alone; with a

@@ -5,16 +5,16 @@
 mod sockets;
 
 use super::advice;
-use super::backup::{Follower, PIDFD, TAP, in_step, segment};
+use super::backup::{Follower, PIDFD, TAP, segment};
 use super::member::{End, Node, RESTART_BOTH, mapped};
 use super::survivor::Survivor;
 use crate::channel::Listener;
 use crate::status::{Phases, Role, State, Takeover, rfc3339};
 use holdfast_linux::{listener, process};
+use holdfast_member::request::EpochRequest;
 use holdfast_member::timing::takeover::{ASK_EVERY, PARK_MAX};
 use holdfast_replica::Nanos;
 use holdfast_replica::promotion::{Probe, Promotion};
-use holdfast_wire::message::{FlowBounds, Message};
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment, complete_checksum};
 use holdfast_wire::shm::mode;
 use sockets::Mender;
@@ -56,16 +56,6 @@ impl Cause {
     }
 }
 
-/// What the edge has said.
-#[derive(Default)]
-struct Edge {
-    asked: Option<Instant>,
-    granted: bool,
-    refused: Option<String>,
-    bounds: Vec<FlowBounds>,
-    bounds_last: bool,
-}
-
 /// Promotes the replica, then serves until the daemon is stopped.
 ///
 /// # Errors
@@ -78,11 +68,11 @@ pub fn run(f: &mut Follower, node: &mut Node<'_>, cause: Cause) -> anyhow::Resul
     // The clients wait for what the replica has still to run. Without the
     // privilege it just takes its turn.
     let _ = process::set_process_realtime(f.replica.pid(), Some(REPLICA_PRIORITY));
-    let mut edge = Edge::default();
+    let mut request = EpochRequest::new(node.status.epoch, ASK_EVERY, true);
     let detect = begun.saturating_duration_since(f.heard_at).as_micros() as u64;
     let mut phases = Phases { detect, ..Phases::default() };
-    ask(node, &mut edge);
-    if let Err((state, reason)) = drain(f, node, cause, &mut edge, &mut phases, begun)? {
+    node.ask_for(&mut request, false);
+    if let Err((state, reason)) = drain(f, node, cause, &mut request, &mut phases, begun)? {
         return f.give_up(node, state, &reason);
     }
     let drained = Instant::now();
@@ -95,7 +85,7 @@ pub fn run(f: &mut Follower, node: &mut Node<'_>, cause: Cause) -> anyhow::Resul
         }
     }
     let mut mender = Mender::default();
-    if let Err((state, reason)) = settle(f, node, &mut promotion, &mut edge, &mut mender)? {
+    if let Err((state, reason)) = settle(f, node, &mut promotion, &mut request, &mut mender)? {
         return f.give_up(node, state, &reason);
     }
     let settled = Instant::now();
@@ -132,38 +122,13 @@ pub fn report(node: &mut Node<'_>, cause: Cause) {
     node.set_state(Role::Backup, State::Waiting, &reason, remedy);
 }
 
-fn ask(node: &mut Node<'_>, edge: &mut Edge) {
-    let epoch = node.status.epoch + 1;
-    // An edge that was restarted does not know who is in step.
-    in_step(node, true);
-    if node.edge.send(&Message::Promote { epoch }) {
-        edge.asked = Some(Instant::now());
-    }
-    node.edge.flush(Instant::now(), &node.poll);
-}
-
-fn hear(node: &mut Node<'_>, edge: &mut Edge) {
-    let wanted = node.status.epoch + 1;
-    let mut waits = None;
-    let opened = node.turn_edge(|message| match message {
-        Message::Granted { epoch } => edge.granted |= *epoch == wanted,
-        // A full disk, say: nobody else speaks meanwhile, and nothing is lost.
-        Message::Refused { reason, again: true } => waits = Some((*reason).to_owned()),
-        Message::Refused { reason, .. } => edge.refused = Some((*reason).to_owned()),
-        Message::Bounds { flows, last } => {
-            edge.bounds.extend(flows);
-            edge.bounds_last |= *last;
-        }
-        _ => {}
-    });
-    if let Some(reason) = waits {
+fn hear(node: &mut Node<'_>, request: &mut EpochRequest) {
+    let opened = node.turn_edge(|message| request.handle_message(message));
+    if let Some(reason) = request.take_waits() {
         let reason = format!("the edge does not let this member take over yet: {reason}");
         node.set_state(Role::Backup, State::Waiting, &reason, "look at the edge's status");
     }
-    let again = opened || edge.asked.is_none_or(|at| at.elapsed() > ASK_EVERY);
-    if again && !edge.granted && node.edge.is_open() {
-        ask(node, edge);
-    }
+    node.ask_for(request, opened);
 }
 
 /// Fence and drain, at the same time: the edge decides while the log comes to
@@ -172,7 +137,7 @@ fn drain(
     f: &mut Follower,
     node: &mut Node<'_>,
     cause: Cause,
-    edge: &mut Edge,
+    request: &mut EpochRequest,
     phases: &mut Phases,
     begun: Instant,
 ) -> anyhow::Result<Result<(), (State, String)>> {
@@ -189,14 +154,14 @@ fn drain(
             peer_lost = true;
             f.peer_lost(Nanos(node.nanos()));
         }
-        hear(node, edge);
+        hear(node, request);
         if let Some(reason) = f.hands.broken.take() {
             return Ok(Err((State::Diverged, reason)));
         }
-        if let Some(reason) = edge.refused.take() {
+        if let Some(reason) = request.take_refused() {
             return Ok(Err((State::Fenced, format!("the edge refused: {reason}"))));
         }
-        if edge.granted && phases.fence == 0 {
+        if request.granted().is_some() && phases.fence == 0 {
             phases.fence = begun.elapsed().as_micros().max(1) as u64;
         }
         if f.hands.log_ended && drain_done.is_none() {
@@ -204,7 +169,7 @@ fn drain(
             drain_done = Some(Instant::now());
             phases.drain = begun.elapsed().as_micros() as u64;
         }
-        if edge.granted && drain_done.is_some() {
+        if request.granted().is_some() && drain_done.is_some() {
             return Ok(Ok(()));
         }
         if begun.elapsed() > PARK_MAX && drain_done.is_none() {
@@ -225,7 +190,7 @@ fn settle(
     f: &mut Follower,
     node: &mut Node<'_>,
     promotion: &mut Promotion,
-    edge: &mut Edge,
+    request: &mut EpochRequest,
     mender: &mut Mender,
 ) -> anyhow::Result<Result<(), (State, String)>> {
     let begun = Instant::now();
@@ -243,11 +208,10 @@ fn settle(
                 promotion.handle_segment(nanos, &s, &mut out);
             }
         });
-        hear(node, edge);
+        hear(node, request);
         let mut out = mender.on(&f.replica);
-        if !edge.bounds.is_empty() || edge.bounds_last {
-            let flows = std::mem::take(&mut edge.bounds);
-            promotion.handle_bounds(nanos, &flows, std::mem::take(&mut edge.bounds_last), &mut out);
+        if let Some((flows, last)) = request.take_bounds() {
+            promotion.handle_bounds(nanos, &flows, last, &mut out);
         }
         promotion.handle_timeout(nanos, &mut out);
         if let Some(reason) = mender.diverged.take() {

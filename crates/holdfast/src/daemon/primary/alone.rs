@@ -9,6 +9,7 @@ use crate::daemon::survivor::Survivor;
 use crate::status::{Role, State};
 use holdfast_linux::bpf::Gate;
 use holdfast_linux::process;
+use holdfast_member::request::EpochRequest;
 use holdfast_member::standing::Heard;
 use holdfast_replica::Nanos;
 use holdfast_wire::message::Message;
@@ -171,30 +172,20 @@ impl Loop {
         let _ = node.poll.remove(&self.peer);
         let _ = self.peer.send(&Message::Refused { reason, again: false });
         let _ = self.peer.flush();
-        let (mut ask_at, asked) = (Instant::now(), node.status.epoch);
+        let mut request = EpochRequest::new(node.status.epoch, ASK_EVERY, false);
+        let mut opened = false;
         loop {
-            let now = Instant::now();
-            if now >= ask_at {
-                ask_at = now + ASK_EVERY;
-                node.edge.send(&Message::Promote { epoch: node.status.epoch + 1 });
-                node.edge.flush(now, &node.poll);
-            }
+            node.ask_for(&mut request, std::mem::take(&mut opened));
             node.wait_for_edge(reason);
-            let (stop, tokens) = node.wait(Some(ask_at))?;
+            let (stop, tokens) = node.wait(Some(Instant::now() + ASK_EVERY))?;
             if stop {
                 // The backup may be in step, and take over.
                 return self.await_takeover(node, Instant::now());
             }
-            let mut granted = None;
             if node.edge_due(tokens) {
-                node.turn_edge(|message| {
-                    // One for the old epoch only opens an edge that has restarted.
-                    if let Message::Granted { epoch } = message {
-                        granted = Some(*epoch).filter(|epoch| *epoch > asked);
-                    }
-                });
+                opened = node.turn_edge(|message| request.handle_message(message));
             }
-            if let Some(epoch) = granted {
+            if let Some(epoch) = request.granted() {
                 node.status.epoch = epoch;
                 return self.serve_alone(node, reason);
             }
