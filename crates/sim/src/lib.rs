@@ -1,6 +1,7 @@
 //! A whole cluster in virtual time: clients, an edge, a primary and a backup,
-//! with the real machines of `holdfast-replica` and `holdfast-cluster`, joined
-//! by the glue of the daemons and broken by faults that a seed draws. Checkers
+//! with the real machines of `holdfast-replica`, `holdfast-cluster` and
+//! `holdfast-member`, broken by faults that a seed draws. The edge's daemon is the
+//! real one; those of the members are joined by glue of this crate still. Checkers
 //! that know nothing of the machines watch the packets and the executions.
 //!
 //! [`simulate`] runs one seed. The same seed always gives the same run.
