@@ -37,6 +37,28 @@ pub trait DetectorOutput {
     fn declared(&mut self);
 }
 
+/// What a detector wanted in one call, for who acts upon it afterwards.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Verdicts {
+    /// The heartbeat to send: its number, and the last one received.
+    pub beat: Option<(u64, u64)>,
+    pub suspected: bool,
+    pub declared: bool,
+}
+
+impl DetectorOutput for Verdicts {
+    fn beat(&mut self, number: u64, echo: u64) {
+        self.beat = Some((number, echo));
+    }
+    fn suspected(&mut self) {
+        self.suspected = true;
+    }
+    fn trusted(&mut self) {}
+    fn declared(&mut self) {
+        self.declared = true;
+    }
+}
+
 /// What is thought of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {

@@ -7,7 +7,7 @@
 //! ([`crate::hearing`]).
 
 use crate::Nanos;
-use crate::detector::{DECLARE_AFTER, Detector, DetectorOutput};
+use crate::detector::{DECLARE_AFTER, Detector, Verdicts};
 use crate::hearing::Hearing;
 
 /// Periods that one witness alone must go on missing the other member.
@@ -74,14 +74,14 @@ impl Watch {
         }
         self.hearing.handle_received(now);
         self.silent = None;
-        self.detector.handle_received(now, &mut Said::default());
+        self.detector.handle_received(now, &mut Verdicts::default());
     }
 
     /// Its heartbeat.
     pub fn handle_beat(&mut self, now: Nanos, number: u64, echo: u64) {
         self.hearing.handle_received(now);
         self.silent = None;
-        self.detector.handle_beat(now, number, echo, &mut Said::default());
+        self.detector.handle_beat(now, number, echo, &mut Verdicts::default());
     }
 
     /// When [`Watch::handle_timeout`] is due: at least once per period, so that a
@@ -94,7 +94,7 @@ impl Watch {
     /// The heartbeat to send, if it is time: its number, and the last one received.
     pub fn handle_timeout(&mut self, now: Nanos) -> Option<(u64, u64)> {
         self.detector.excuse(self.hearing.excused_until(now));
-        let mut said = Said::default();
+        let mut said = Verdicts::default();
         self.detector.handle_timeout(now, &mut said);
         if said.declared {
             // It may come back: the beats go on.
@@ -139,24 +139,6 @@ impl Watch {
 
     fn alone_until(&self, since: Nanos) -> Nanos {
         since.plus(Nanos(self.period.0.saturating_mul(ALONE_PERIODS)))
-    }
-}
-
-/// What the detector said in one call.
-#[derive(Debug, Default)]
-struct Said {
-    beat: Option<(u64, u64)>,
-    declared: bool,
-}
-
-impl DetectorOutput for Said {
-    fn beat(&mut self, number: u64, echo: u64) {
-        self.beat = Some((number, echo));
-    }
-    fn suspected(&mut self) {}
-    fn trusted(&mut self) {}
-    fn declared(&mut self) {
-        self.declared = true;
     }
 }
 

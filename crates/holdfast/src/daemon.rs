@@ -2,7 +2,6 @@
 
 mod advice;
 pub mod backup;
-pub mod beats;
 pub mod edge;
 pub mod edge_link;
 pub mod edge_state;

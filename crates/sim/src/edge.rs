@@ -11,6 +11,7 @@ use crate::world::{EDGE, Event, NAMES, World};
 use holdfast_cluster::Nanos;
 use holdfast_cluster::state::{BLOCKS, EdgeState, StateBlock, StateBlocks, StateWrite};
 use holdfast_member::edge::{EdgeHost, EdgeMachine, Setup, Wish};
+use holdfast_member::standing::hello;
 use holdfast_wire::message::{ConnKey, FlowBounds, Message};
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
@@ -466,15 +467,7 @@ impl World {
     /// As if the machine had not forgotten it, or the member had said so.
     fn edge_lies(&mut self, machine: &mut EdgeMachine, member: usize) {
         let epoch = machine.membership().handle_ask().epoch;
-        let hello = Message::Hello {
-            version: holdfast_wire::message::VERSION,
-            log_version: holdfast_wire::log::LOG_VERSION,
-            group: GROUP,
-            member: NAMES[member],
-            epoch,
-            speaks: false,
-            world: Vec::new(),
-        };
+        let hello = hello(GROUP, NAMES[member], (epoch, false), Vec::new());
         let hello = Wish::of(hello, GROUP, NAMES[member]);
         for wish in [hello, Wish::InStep { epoch, yes: true }] {
             machine.handle_wish(member, wish, Nanos(self.now), self);

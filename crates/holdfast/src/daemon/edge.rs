@@ -20,7 +20,7 @@ use super::said::Repetition;
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Channel, ChannelError, Identity, Kind, Listener};
 use crate::config::{Config, Role};
-use crate::poll::{Interest, Poll, Signals, Timers};
+use crate::poll::{Interest, Poll, Signals};
 use crate::status::Takeover;
 use anyhow::{Context, Result};
 use disk::Disk;
@@ -54,24 +54,18 @@ const DISK: u64 = 4;
 /// Member `i` has the token `MEMBERS + i`.
 const MEMBERS: u64 = 5;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Timer {
-    /// The channel of a host that uses another's name is closed.
-    TurnedAway,
-}
-
 /// The edge's machine, and what this host adds: channels from their handshakes on,
 /// words for people, and whether the host does its part.
 struct EdgeDaemon<'a> {
     config: &'a Config,
     listener: Listener,
-    timers: Timers<Timer>,
     machine: EdgeMachine,
     wire: Wire,
     /// A host that connected with the name of another, and when it was last seen,
     /// by the index of that name.
     doubles: BTreeMap<usize, Instant>,
-    turned_away: Option<Channel>,
+    /// The channel of a host that uses another's name, and until when it may read why.
+    turned_away: Option<(Channel, Instant)>,
     /// Packets of the current member that had passed when the members were last judged.
     spoken: u64,
     /// Members whose handshakes fail, by index.
@@ -141,7 +135,6 @@ impl<'a> EdgeDaemon<'a> {
         let mut daemon = Self {
             config,
             listener: listener(config, key.channel_key())?,
-            timers: Timers::new(),
             machine,
             wire,
             doubles: BTreeMap::new(),
@@ -171,11 +164,11 @@ impl<'a> EdgeDaemon<'a> {
     fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
         loop {
             let machine = Some(self.wire.instant(self.machine.next_deadline()));
+            let turned_away = self.turned_away.as_ref().map(|(_, until)| *until);
             let recover = self.wire.recoverer.deadline();
             let ways = Some(self.ways.deadline(Instant::now()).min(self.host.look_at));
             let disk = self.wire.disk.deadline();
-            let deadline =
-                [self.timers.next(), self.listener.deadline(), ways, machine, recover, disk];
+            let deadline = [turned_away, self.listener.deadline(), ways, machine, recover, disk];
             let deadline = deadline.into_iter().flatten().min();
             let ready: Vec<u64> = self.wire.poll.wait(deadline)?.iter().map(|r| r.token).collect();
             let now = Instant::now();
@@ -187,9 +180,7 @@ impl<'a> EdgeDaemon<'a> {
             self.written(now);
             self.accept(now);
             self.watch(now);
-            if self.timers.pop(now).is_some() {
-                self.turned_away = None;
-            }
+            self.turned_away.take_if(|(_, until)| *until <= now);
             if ready.contains(&RECOVER) {
                 self.wire.recoverer.on_readable(now);
             }
@@ -276,8 +267,7 @@ impl<'a> EdgeDaemon<'a> {
         let _ = channel.flush();
         // Closing it at once might take the words back.
         if self.turned_away.is_none() {
-            self.turned_away = Some(channel);
-            self.timers.set(Timer::TurnedAway, now + TURNED_AWAY);
+            self.turned_away = Some((channel, now + TURNED_AWAY));
         }
     }
 

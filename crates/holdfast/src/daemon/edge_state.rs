@@ -56,7 +56,7 @@ impl StateFile {
         let file = if path.try_exists().map_err(failed)? {
             OpenOptions::new().read(true).write(true).open(path)
         } else {
-            create(path, &StateBlock::default().to_string())
+            create(path, StateBlock::default().to_string().as_bytes())
         };
         let file = file.map_err(failed)?;
         let damaged = || StateFileError::Damaged { path: path.to_owned() };
@@ -91,8 +91,7 @@ impl StateFile {
     /// written into the old one would be lost with it.
     fn start_anew(&mut self, write: StateWrite) -> Result<(), StateFileError> {
         let failed = |error| StateFileError::Io { path: self.path.clone(), error };
-        let text = String::from_utf8_lossy(&write.bytes()).into_owned();
-        self.file = create(&self.path, &text).map_err(failed)?;
+        self.file = create(&self.path, &write.bytes()).map_err(failed)?;
         tracing::warn!("{} had been removed or replaced: it is written anew", self.path.display());
         self.blocks.handle_written(write);
         Ok(())
@@ -101,14 +100,14 @@ impl StateFile {
 
 /// All blocks appear together or not at all, and say the same. The file itself is
 /// returned: what stands at `path` a moment later may be somebody else's.
-fn create(path: &Path, text: &str) -> io::Result<File> {
+fn create(path: &Path, text: &[u8]) -> io::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let fresh = path.with_extension("new");
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true).mode(0o600);
     let mut file = options.open(&fresh)?;
     for _ in 0..BLOCKS {
-        let mut block = text.as_bytes().to_vec();
+        let mut block = text.to_vec();
         block.resize(BLOCK_BYTES as usize, b'\n');
         file.write_all(&block)?;
     }

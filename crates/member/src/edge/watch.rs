@@ -2,7 +2,7 @@
 
 use super::{EdgeHost, EdgeMachine};
 use holdfast_cluster::Nanos;
-use holdfast_cluster::detector::{Detector, DetectorOutput, FIRST_PATIENCE, Peer};
+use holdfast_cluster::detector::{Detector, FIRST_PATIENCE, Peer, Verdicts};
 use holdfast_wire::message::Message;
 
 /// What the edge knows of a member beside its epoch.
@@ -16,24 +16,6 @@ pub(super) struct Slot {
     pub detector: Detector,
     /// When the tap of a member that went away is switched off.
     pub tap_off: Option<Nanos>,
-}
-
-/// What a detector wants, for the machine that holds it.
-#[derive(Default)]
-struct Verdicts {
-    beat: Option<(u64, u64)>,
-    declared: bool,
-}
-
-impl DetectorOutput for Verdicts {
-    fn beat(&mut self, number: u64, echo: u64) {
-        self.beat = Some((number, echo));
-    }
-    fn suspected(&mut self) {}
-    fn trusted(&mut self) {}
-    fn declared(&mut self) {
-        self.declared = true;
-    }
 }
 
 impl Slot {

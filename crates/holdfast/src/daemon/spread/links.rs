@@ -1,10 +1,9 @@
 //! The channels of the host servers to their edge.
 
-use super::super::beats::Beats;
 use crate::channel::{Channel, ChannelError};
 use crate::poll::{Interest, Poll};
 use holdfast_cluster::Nanos;
-use holdfast_cluster::detector::{Detector, Peer};
+use holdfast_cluster::detector::{Detector, Peer, Verdicts};
 use holdfast_wire::log::LOG_VERSION;
 use holdfast_wire::message::{Message, Offer, VERSION};
 
@@ -94,16 +93,14 @@ impl Link {
     /// Sends a heartbeat when it is time, and judges the silence.
     pub fn watch(&mut self, at: Nanos, period: Nanos) -> Option<News> {
         let before = self.detector.peer();
-        let channel = &mut self.channel;
-        let mut send = |message: &Message<'_>| {
+        let mut verdicts = Verdicts::default();
+        self.detector.handle_timeout(at, &mut verdicts);
+        if let (Some((number, echo)), Some(channel)) = (verdicts.beat, &mut self.channel) {
             // A channel that cannot take it has failed; its next turn says so.
-            channel.as_mut().map(|channel| channel.send(message));
-        };
-        let mut declared = false;
-        let mut beats = Beats { peer: &mut send, executed: 0, declared: &mut declared };
-        self.detector.handle_timeout(at, &mut beats);
+            let _ = channel.send(&Message::Beat { number, echo, executed: 0 });
+        }
         let suspected = before == Peer::Alive && self.detector.peer() == Peer::Suspected;
-        if declared {
+        if verdicts.declared {
             // It may come back: the beats go on.
             self.detector = Detector::new(at, period);
             return (!std::mem::replace(&mut self.silent, true)).then_some(News::Declared);
@@ -117,10 +114,8 @@ impl Link {
         let Self { name, channel: Some(channel), greeted, detector, silent, .. } = self else {
             return (words, Ok(()));
         };
-        let mut declared = false;
         let result = channel.recv(|message| {
-            let mut beats = Beats { peer: &mut |_| {}, executed: 0, declared: &mut declared };
-            detector.handle_received(at, &mut beats);
+            detector.handle_received(at, &mut Verdicts::default());
             *silent = false;
             let word = match message {
                 Message::Hello { version, log_version, group: theirs, member, .. } => {

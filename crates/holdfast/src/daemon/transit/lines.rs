@@ -5,7 +5,7 @@ use crate::config::transit::{Side, StringEnd, TransitConfig};
 use crate::daemon::proven::DATAGRAM_BYTES;
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
-use holdfast_cluster::detector::{Detector, DetectorOutput, Peer};
+use holdfast_cluster::detector::{Detector, Peer, Verdicts};
 use holdfast_edge::QueueDelay;
 use holdfast_edge::strings::Strings;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -44,25 +44,6 @@ pub(super) struct Lines {
     beats: Beats,
     period: Nanos,
     rejected: Rejected,
-}
-
-/// Heartbeats have a timer of their own, because dead strings get them too.
-#[derive(Default)]
-struct Verdict {
-    suspected: bool,
-    declared: bool,
-}
-
-impl DetectorOutput for Verdict {
-    fn beat(&mut self, _: u64, _: u64) {}
-    fn suspected(&mut self) {
-        self.suspected = true;
-    }
-    // The machine learns of it from the heartbeat itself.
-    fn trusted(&mut self) {}
-    fn declared(&mut self) {
-        self.declared = true;
-    }
 }
 
 impl Lines {
@@ -137,7 +118,7 @@ impl Lines {
                         if line.detector.peer() == Peer::Dead {
                             line.detector = Detector::new(now, self.period);
                         }
-                        line.detector.handle_received(now, &mut Verdict::default());
+                        line.detector.handle_received(now, &mut Verdicts::default());
                         machine.handle_beat(string, peer_lost, step > round);
                     }
                     Err(Reject::Forged) => self.rejected.forged += 1,
@@ -173,7 +154,7 @@ impl Lines {
             (line.traffic, line.counted) = (packets, now);
             if packets > before && line.detector.peer() != Peer::Dead {
                 // They came at any time since then.
-                line.detector.handle_received(since, &mut Verdict::default());
+                line.detector.handle_received(since, &mut Verdicts::default());
                 machine.handle_traffic(string);
             }
         }
@@ -186,7 +167,8 @@ impl Lines {
             if line.detector.next_deadline().is_none_or(|due| due > now) {
                 continue;
             }
-            let mut verdict = Verdict::default();
+            // Heartbeats have a timer of their own, because dead strings get them too.
+            let mut verdict = Verdicts::default();
             line.detector.handle_timeout(now, &mut verdict);
             if verdict.suspected {
                 machine.handle_suspected(string);
