@@ -1,7 +1,10 @@
 //! What the daemons of a pair are, wherever they run: the wire's daemons
 //! (`crates/holdfast`) and the simulated ones (`crates/sim`) take it from here.
 
+pub mod backup;
 pub mod edge;
+pub mod host;
+pub mod primary;
 pub mod request;
 pub mod standing;
 pub mod timing;

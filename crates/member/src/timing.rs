@@ -44,6 +44,26 @@ pub mod primary {
     pub const OWED_WAIT: Duration = Duration::from_millis(5);
     /// Two segments.
     pub const OWED_BYTES: i32 = 2 * 1448;
+    /// How long a server may take until the shim runs in it.
+    pub const ATTACH_MAX: Duration = Duration::from_secs(5);
+    /// For what a planned switchover waits at most: until the backup holds all that
+    /// the server has logged.
+    pub const CONFIRM_MAX: Duration = Duration::from_secs(1);
+    /// Time between two looks whether it does.
+    pub const CONFIRM_LOOK: Duration = Duration::from_micros(200);
+    /// How long the edge may take to let the backup of a planned switchover speak.
+    pub const GRANT_MAX: Duration = Duration::from_secs(3);
+    /// Time between two looks whether it has.
+    pub const GRANT_LOOK: Duration = Duration::from_millis(20);
+    /// Time between two looks of a primary that has nothing left to do.
+    pub const IDLE_LOOK: Duration = Duration::from_millis(200);
+    /// Age below which no unfinished handshake makes room for another.
+    pub const YOUNG: Duration = Duration::from_millis(100);
+    /// Unfinished handshakes that are looked at in one go, so that nobody else waits
+    /// for long.
+    pub const HALF_OPEN_LOOK_MAX: usize = 64;
+    /// Time between two questions for the backlog of the listeners.
+    pub const BACKLOG_EVERY: Duration = Duration::from_secs(1);
 }
 
 /// The backup.
@@ -82,6 +102,20 @@ pub mod takeover {
     pub const PARK_MAX: Duration = Duration::from_secs(5);
     /// Time between two requests to an edge that does not answer.
     pub const ASK_EVERY: Duration = Duration::from_millis(50);
+    /// Time between two looks at a replica that executes the rest of its log.
+    pub const DRAIN_LOOK: Duration = Duration::from_micros(200);
+    /// Time between two looks for the edge's answer, once the log is at its end.
+    pub const GRANT_LOOK: Duration = Duration::from_millis(5);
+    /// Time between two looks for what clients answer to probes.
+    pub const PROBE_LOOK: Duration = Duration::from_millis(2);
+    /// How long after it has gone live clients' ACKs still drive what was in flight.
+    pub const NUDGE_MAX: Duration = Duration::from_secs(20);
+    /// Time between two looks at clients that make no progress.
+    pub const NUDGE_LOOK: Duration = Duration::from_millis(20);
+    /// Time between two looks of a survivor that has nothing left to do.
+    pub const IDLE_LOOK: Duration = Duration::from_millis(500);
+    /// Packets taken from the tap in one turn.
+    pub const TAP_BATCH: usize = 256;
 }
 
 /// The edge of a pair.

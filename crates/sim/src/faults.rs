@@ -1,10 +1,8 @@
 //! What breaks, and how it mends.
 
-use crate::member::Phase;
 use crate::plan::{Fault, Ways, When};
 use crate::server::Mode;
-use crate::takeover::Cause;
-use crate::world::{EDGE, Event, NAMES, World};
+use crate::world::{EDGE, Event, World};
 
 /// How many times as long a slow backup takes.
 const SLOW: u64 = 10;
@@ -143,10 +141,8 @@ impl World {
     fn mistake(&mut self) {
         for member in 0..self.hosts.len() {
             let Some(mut daemon) = self.hosts[member].daemon.take() else { continue };
-            let follows = matches!(daemon.phase, Phase::Follow(_)) && !self.hosts[member].frozen;
-            if follows && let Phase::Follow(f) = std::mem::replace(&mut daemon.phase, Phase::Idle) {
-                self.say(|| format!("{}: thinks the primary dead", NAMES[daemon.member]));
-                daemon.phase = self.takeover_begins(&mut daemon, f, Cause::Silent);
+            if !self.hosts[member].frozen {
+                self.mistakes(&mut daemon);
             }
             self.hosts[member].daemon = Some(daemon);
         }

@@ -3,8 +3,9 @@
 //! FINs and RSTs that the server did not ask for. Lives on without its daemon.
 
 use crate::Ns;
-use crate::packet::{ACK, NO_SCALING, Packet, Truth, shift};
+use crate::packet::{ACK, NO_SCALING, Packet, shift};
 use crate::plan::Mutation;
+use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
@@ -30,26 +31,24 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// See `SlotView::owed_ack` of `holdfast-linux`.
-    pub fn owed_ack(&self) -> Option<SeqNo> {
-        let both = if self.stable.after(self.rcv_nxt) { self.rcv_nxt } else { self.stable };
-        both.after(self.last_ack).then_some(both)
-    }
-
-    /// The packet of `pay_owed` in `daemon/primary.rs`.
-    pub fn owed_packet(&self, ack: SeqNo) -> Packet {
-        let window = self.right_edge.since(ack).max(0) as u32 >> shift(self.rcv_wscale);
-        Packet {
+    /// As a daemon sees it.
+    fn view(&self) -> SlotView {
+        SlotView {
             key: self.key,
-            seq: self.snd_nxt,
-            ack,
-            flags: ACK,
-            window: window.min(65535) as u16,
-            wscale: NO_SCALING,
+            iss: self.iss,
+            irs: self.irs,
+            snd_una: self.snd_una,
+            snd_nxt: self.snd_nxt,
+            stable: self.stable,
+            right_edge: self.right_edge,
+            rcv_nxt: self.rcv_nxt,
+            last_ack: self.last_ack,
+            last_edge: self.last_edge,
+            rcv_wscale: self.rcv_wscale,
             tsval: self.tsval,
-            payload: [].into(),
-            id: 0,
-            truth: Truth::default(),
+            tsecr: 0,
+            has_ts: true,
+            held_synack: !self.open,
         }
     }
 }
@@ -91,8 +90,12 @@ impl Gate {
         }
     }
 
-    pub fn slot(&self, id: ConnId) -> Option<&Slot> {
-        self.slots.get(&id)
+    pub fn view(&self, id: ConnId) -> Option<SlotView> {
+        self.slots.get(&id).map(Slot::view)
+    }
+
+    pub fn conn_of(&self, key: &ConnKey) -> Option<ConnId> {
+        self.conns.get(key).copied()
     }
 
     pub fn slot_mut(&mut self, id: ConnId) -> Option<&mut Slot> {

@@ -9,24 +9,22 @@
 
 mod app;
 pub mod atm;
-mod backup;
 mod check;
 mod client;
 mod edge;
 mod faults;
 mod gate;
 mod host;
+mod hosting;
 mod kernel;
 mod member;
 pub mod net;
 mod packet;
 mod pipe;
 mod plan;
-mod primary;
 mod queue;
 mod rng;
 mod server;
-mod takeover;
 pub mod tcp;
 mod trace;
 mod world;

@@ -3,21 +3,23 @@
 //! loop does: each turn takes what has come, does what is due, and says when it
 //! wants the next one at the latest.
 
-use crate::Ns;
-use crate::backup::Follower;
 use crate::edge::GROUP;
+use crate::hosting::AtHost;
+use crate::hosting::Carried;
+use crate::packet::Packet;
 use crate::pipe::{Input, Kind, PipeId, Process, RETRY};
-use crate::plan::Mutation;
-use crate::primary::Primary;
-use crate::takeover::Takeover;
+use crate::server::{KEY, Mode};
 use crate::world::{Event, NAMES, World};
+use crate::{Ns, ns};
 use holdfast_cluster::Nanos;
-use holdfast_cluster::watch::Watch;
-use holdfast_member::request::EpochRequest;
-use holdfast_member::standing::{Ask, Place, Standing, hello};
+use holdfast_member::backup::{BackupMachine, Cause};
+use holdfast_member::host::{End, Member, MemberHost, Turn};
+use holdfast_member::primary::PrimaryMachine;
+use holdfast_member::standing::{Ask, Place, hello};
 use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
-use holdfast_wire::message::Message;
-use std::collections::VecDeque;
+use holdfast_member::timing::primary::TICK;
+use holdfast_wire::message::{ConnId, Message};
+use std::collections::{BTreeMap, VecDeque};
 
 pub const HEARTBEAT: Ns = HEARTBEAT_MS_DEFAULT * 1_000_000;
 
@@ -32,42 +34,44 @@ pub struct Link {
 
 /// What the daemon is.
 pub enum Phase {
-    /// `Node::ask_edge`.
     Ask(Ask),
-    /// `wait_for_backup`.
+    /// A primary that waits for its backup.
     Wait,
-    Primary(Box<Primary>),
-    /// `reach_primary`.
+    Primary(Box<PrimaryMachine>),
+    /// A backup that seeks its primary.
     Reach,
-    Follow(Box<Follower>),
-    Takeover(Box<Takeover>),
-    /// `takeover::serve`.
-    Survivor,
-    /// `Follower::give_up`, `stand_down`: nothing but answers to questions.
-    Idle,
+    Backup(Box<BackupMachine>),
+    /// Out of its place, for a turn.
+    Away,
 }
 
 impl Phase {
     /// The first member is the preferred one.
-    pub fn asks(member: usize, now: Ns) -> Self {
-        Self::Ask(Ask::new(NAMES[member], NAMES[1 - member], member == 0, Nanos(now)))
+    pub fn asks(at: usize, now: Ns) -> Self {
+        Self::Ask(Ask::new(NAMES[at], NAMES[1 - at], at == 0, Nanos(now)))
     }
 }
 
 /// A member's process.
 pub struct Daemon {
     pub life: u32,
-    pub member: usize,
-    /// `status.epoch`.
-    pub epoch: u64,
-    /// It is the primary of its epoch, as far as it knows, and its server lives.
-    pub speaks: bool,
-    /// What the edge has said.
-    pub standing: Standing,
-    pub watch: Watch,
+    /// Number of its host.
+    pub at: usize,
+    pub member: Member,
     pub edge: Link,
     pub pair: Link,
     pub phase: Phase,
+    /// SYN-ACKs that the gate holds.
+    pub held: BTreeMap<ConnId, Packet>,
+    /// Sockets that a takeover has rebuilt.
+    pub carried: Vec<Carried>,
+    /// The channel to the primary was lost, or is of no use any more.
+    pub lost: bool,
+    pub takes_over: bool,
+    /// The takeover has asked its replica for its connections.
+    pub settles: bool,
+    /// A broken member does what the primary says.
+    pub sent_away: bool,
 }
 
 impl Daemon {
@@ -77,7 +81,13 @@ impl Daemon {
     }
 
     pub fn process(&self) -> Process {
-        Process { host: self.member, life: self.life }
+        Process { host: self.at, life: self.life }
+    }
+
+    /// Whether a copy of a client's packet wakes it.
+    pub fn watches_tap(&self) -> bool {
+        let Phase::Backup(machine) = &self.phase else { return false };
+        machine.watches_tap() || !machine.follows()
     }
 }
 
@@ -85,16 +95,22 @@ impl World {
     pub fn daemon_starts(&mut self, member: usize) {
         let host = &mut self.hosts[member];
         host.lives += 1;
+        let period = Nanos(HEARTBEAT);
+        let mut state = Member::new(GROUP, NAMES[member], NAMES[1 - member], period);
+        state.watch.renew(Nanos(self.now));
         let daemon = Daemon {
             life: host.lives,
-            member,
-            epoch: 0,
-            speaks: false,
-            standing: Standing::new(GROUP, NAMES[member], NAMES[1 - member]),
-            watch: Watch::new(Nanos(self.now), Nanos(HEARTBEAT)),
+            at: member,
+            member: state,
             edge: Link::default(),
             pair: Link::default(),
             phase: Phase::asks(member, self.now),
+            held: BTreeMap::new(),
+            carried: Vec::new(),
+            lost: false,
+            takes_over: false,
+            settles: false,
+            sent_away: false,
         };
         host.daemon = Some(daemon);
         host.daemon_wakes = None;
@@ -137,9 +153,8 @@ impl World {
         }
         self.hosts[member].daemon_wakes = None;
         let Some(mut daemon) = self.hosts[member].daemon.take() else { return };
-        let phase = std::mem::replace(&mut daemon.phase, Phase::Idle);
-        let phase = self.daemon_turn(&mut daemon, phase);
-        daemon.phase = phase;
+        let phase = std::mem::replace(&mut daemon.phase, Phase::Away);
+        daemon.phase = self.daemon_turn(&mut daemon, phase);
         // Inputs of this very turn go to the same inboxes.
         let again = !daemon.edge.inbox.is_empty() || !daemon.pair.inbox.is_empty();
         self.hosts[member].daemon = Some(daemon);
@@ -152,26 +167,52 @@ impl World {
         match phase {
             Phase::Ask(ask) => self.turn_ask(d, ask),
             Phase::Wait => self.turn_wait(d),
-            Phase::Primary(primary) => self.turn_primary(d, primary),
-            Phase::Reach => self.turn_reach(d),
-            Phase::Follow(follower) => self.turn_follow(d, follower),
-            Phase::Takeover(takeover) => self.turn_takeover(d, takeover),
-            Phase::Survivor => {
-                d.pair.inbox.clear();
-                self.turn_survivor(d);
-                Phase::Survivor
+            Phase::Primary(mut machine) => {
+                let turn = machine.turn(false, &mut AtHost { world: self, d });
+                self.after(d, turn, Phase::Primary(machine))
             }
-            Phase::Idle => {
-                d.pair.inbox.clear();
-                self.turn_edge(d);
-                Phase::Idle
+            Phase::Reach => self.turn_reach(d),
+            Phase::Backup(mut machine) => {
+                let turn = machine.turn(false, &mut AtHost { world: self, d });
+                self.after(d, turn, Phase::Backup(machine))
+            }
+            Phase::Away => Phase::Away,
+        }
+    }
+
+    /// A backup that thinks its primary dead, for no reason.
+    pub fn mistakes(&mut self, d: &mut Daemon) {
+        let phase = std::mem::replace(&mut d.phase, Phase::Away);
+        d.phase = match phase {
+            Phase::Backup(mut machine) if machine.follows() => {
+                self.say(|| format!("{}: thinks the primary dead", NAMES[d.at]));
+                let turn = machine.promote(Cause::Silent, &mut AtHost { world: self, d });
+                self.after(d, turn, Phase::Backup(machine))
+            }
+            phase => phase,
+        };
+    }
+
+    fn after(&mut self, d: &mut Daemon, turn: Turn, phase: Phase) -> Phase {
+        match turn {
+            Turn::Busy => self.sleep(d, self.now),
+            Turn::Until(at) => self.sleep(d, at.0),
+            Turn::End(End::Again) => {
+                let phase = Phase::asks(d.at, self.now);
+                self.sleep(d, self.now);
+                return phase;
+            }
+            Turn::End(end) => {
+                let what = format!("{} ends: {end:?}", NAMES[d.at]);
+                self.check.violation(self.now, "ends", what);
             }
         }
+        phase
     }
 
     /// `EdgeLink::turn`, for either link: connects when it is time; what came.
     pub fn turn_link(&mut self, d: &mut Daemon, kind: Kind) -> Vec<Input> {
-        let (now, member, process) = (self.now, d.member, d.process());
+        let (now, member, process) = (self.now, d.at, d.process());
         let link = if kind == Kind::Edge { &mut d.edge } else { &mut d.pair };
         let mut inputs = Vec::new();
         for input in std::mem::take(&mut link.inbox) {
@@ -217,53 +258,13 @@ impl World {
     }
 
     pub fn sleep(&mut self, d: &Daemon, at: Ns) {
-        self.wake_taken(d.member, d.process(), at);
-    }
-
-    /// `Node::turn_edge`. Returns whether the channel has just opened.
-    pub fn turn_edge_with(&mut self, d: &mut Daemon, mut each: impl FnMut(&Message<'_>)) -> bool {
-        for input in self.turn_link(d, Kind::Edge) {
-            match input {
-                Input::Opened(_) => d.standing.handle_opened(),
-                Input::Message(_, bytes) => {
-                    if let Ok(message) = Message::decode(&bytes) {
-                        d.standing.handle_message(&message, d.epoch);
-                        each(&message);
-                    }
-                }
-                _ => {}
-            }
-        }
-        let asks = self.plan.mutation != Some(Mutation::NobodyAsksAgain);
-        let (edge, now) = (d.edge.pipe, Nanos(self.now));
-        let mut say = |message: &Message<'_>| {
-            edge.map(|pipe| self.send(pipe, 0, message));
-        };
-        d.standing.settle(now, (d.epoch, d.speaks && asks), &mut d.watch, &mut say).opened
-    }
-
-    /// As [`Self::turn_edge_with`], for whom nothing of it concerns.
-    pub fn turn_edge(&mut self, d: &mut Daemon) {
-        self.turn_edge_with(d, |_| {});
-    }
-
-    /// `Node::ask_for`.
-    pub fn ask_for(&mut self, d: &Daemon, request: &mut EpochRequest, opened: bool) {
-        let (now, edge) = (Nanos(self.now), d.edge.pipe);
-        request.settle(now, (edge.is_some(), opened), &mut |message| {
-            edge.map(|pipe| self.send(pipe, 0, message));
-        });
-    }
-
-    /// Whether the channel to the edge is open and took it.
-    pub fn tell_edge(&mut self, d: &Daemon, message: &Message<'_>) -> bool {
-        d.edge.pipe.is_some_and(|pipe| self.send(pipe, 0, message))
+        self.wake_taken(d.at, d.process(), at);
     }
 
     fn turn_ask(&mut self, d: &mut Daemon, mut ask: Ask) -> Phase {
         let now = Nanos(self.now);
         d.pair.inbox.clear();
-        self.turn_edge_with(d, |message| ask.handle_message(message));
+        AtHost { world: self, d }.turn_edge(&mut |message| ask.handle_message(message));
         let edge = d.edge.pipe;
         let mut say = |message: &Message<'_>| {
             edge.map(|pipe| self.send(pipe, 0, message));
@@ -272,11 +273,11 @@ impl World {
         ask.handle_timeout(now, edge.is_some(), &mut say);
         match place {
             Some(Place::Primary { epoch }) => {
-                d.epoch = epoch;
+                d.member.epoch = epoch;
                 self.becomes_primary(d)
             }
             Some(Place::Backup { epoch }) => {
-                d.epoch = epoch;
+                d.member.epoch = epoch;
                 self.becomes_backup(d)
             }
             None => {
@@ -287,11 +288,11 @@ impl World {
     }
 
     fn becomes_primary(&mut self, d: &mut Daemon) -> Phase {
-        let member = d.member;
+        let member = d.at;
         self.say(|| {
-            format!("{}: primary in epoch {}, waits for the backup", NAMES[member], d.epoch)
+            format!("{}: primary in epoch {}, waits for the backup", NAMES[member], d.member.epoch)
         });
-        d.speaks = true;
+        d.member.speaks = true;
         let gate = crate::gate::Gate::new(self.plan.gate_slots, self.plan.mutation);
         self.hosts[member].gate = Some(gate);
         // It may be a backup's host of old.
@@ -300,16 +301,18 @@ impl World {
     }
 
     fn becomes_backup(&mut self, d: &mut Daemon) -> Phase {
-        let member = d.member;
-        self.say(|| format!("{}: backup in epoch {}, seeks the primary", NAMES[member], d.epoch));
+        let member = d.at;
+        self.say(|| format!("{}: backup in epoch {}, seeks the primary", NAMES[member], d.member.epoch));
         self.hosts[member].tap_drop = Some(false);
+        // It may be a primary's host of old.
+        self.hosts[member].gate = None;
         self.hosts[member].tap = Some(VecDeque::new());
         self.turn_reach(d)
     }
 
     /// Answers a hello; the worlds are alike.
     fn turn_wait(&mut self, d: &mut Daemon) -> Phase {
-        self.turn_edge(d);
+        AtHost { world: self, d }.turn_edge(&mut |_| {});
         let mut candidate = d.pair.pipe;
         for input in std::mem::take(&mut d.pair.inbox) {
             match input {
@@ -321,9 +324,9 @@ impl World {
                         self.send(
                             pipe,
                             1,
-                            &hello(GROUP, NAMES[d.member], (d.epoch, false), Vec::new()),
+                            &hello(GROUP, NAMES[d.at], (d.member.epoch, false), Vec::new()),
                         );
-                        return self.primary_starts(d, pipe);
+                        return self.primary_starts(d);
                     }
                 }
                 _ => {}
@@ -335,7 +338,7 @@ impl World {
     }
 
     fn turn_reach(&mut self, d: &mut Daemon) -> Phase {
-        self.turn_edge(d);
+        AtHost { world: self, d }.turn_edge(&mut |_| {});
         let mut inputs: VecDeque<Input> = self.turn_link(d, Kind::Pair).into();
         while let Some(input) = inputs.pop_front() {
             match input {
@@ -343,14 +346,14 @@ impl World {
                     self.send(
                         pipe,
                         0,
-                        &hello(GROUP, NAMES[d.member], (d.epoch, false), Vec::new()),
+                        &hello(GROUP, NAMES[d.at], (d.member.epoch, false), Vec::new()),
                     );
                 }
                 Input::Message(_, bytes) => {
                     if let Ok(Message::Hello { epoch, .. }) = Message::decode(&bytes) {
-                        d.epoch = epoch;
+                        d.member.epoch = epoch;
                         d.pair.inbox = inputs;
-                        return self.follower_starts(d);
+                        return self.backup_starts(d);
                     }
                 }
                 _ => {}
@@ -359,9 +362,39 @@ impl World {
         Phase::Reach
     }
 
-    /// `in_step` of `daemon/backup.rs`.
-    pub fn say_in_step(&mut self, d: &Daemon, yes: bool) {
-        let epoch = d.epoch;
-        self.tell_edge(d, &Message::InStep { epoch, yes });
+    /// The backup has come: address and server.
+    fn primary_starts(&mut self, d: &mut Daemon) -> Phase {
+        let at = d.at;
+        self.hosts[at].address = true;
+        self.start_server(at, Mode::Record);
+        self.check.pair_begins(at, d.member.epoch, self.servers);
+        self.say(|| format!("{}: serves, protected", NAMES[at]));
+        // As `linger_max`: half of the slots may linger.
+        let linger_max = self.plan.gate_slots / 2;
+        let machine = PrimaryMachine::new(linger_max, &mut AtHost { world: self, d });
+        self.daemon_turn(d, Phase::Primary(Box::new(machine)))
+    }
+
+    /// The primary has answered: the replica.
+    fn backup_starts(&mut self, d: &mut Daemon) -> Phase {
+        let at = d.at;
+        self.start_server(at, Mode::Replay);
+        self.check.replica_begins(at);
+        self.say(|| format!("{}: follows in epoch {}", NAMES[at], d.member.epoch));
+        (d.lost, d.takes_over, d.settles) = (false, false, false);
+        let machine = BackupMachine::new(KEY, &mut AtHost { world: self, d });
+        self.daemon_turn(d, Phase::Backup(Box::new(machine)))
+    }
+
+    /// The log has grown, and nobody rang: the next tick finds it.
+    pub fn log_grew(&mut self, member: usize) {
+        self.wake_daemon(member, self.now + ns(TICK));
+    }
+
+    /// A copy has come: does anybody watch?
+    pub fn tap_rings(&mut self, member: usize) {
+        if self.hosts[member].daemon.as_ref().is_some_and(Daemon::watches_tap) {
+            self.wake_daemon_soon(member);
+        }
     }
 }

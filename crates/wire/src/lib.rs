@@ -7,6 +7,8 @@
 #![cfg_attr(not(feature = "std"), no_std)]
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "std")]
+pub mod gate;
 pub mod hash;
 pub mod log;
 #[cfg(feature = "std")]

@@ -5,7 +5,7 @@
 use super::error::BpfError;
 use super::layout::{GATE_COUNTERS, GateEvent, RawKey};
 use super::loader::{Counters, Detached, Object};
-use super::slots::{SlotView, Slots};
+use super::slots::Slots;
 use aya::maps::{Array, HashMap, MapData, Queue, RingBuf};
 use aya::programs::TcAttachType::{self, Egress, Ingress};
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};

@@ -50,7 +50,7 @@ pub use pins::Shape;
 pub use recover::{Copied, Copies, CopyPolicy, DRAINS_MAX};
 pub use redirect::{Flows, Host, HostState, Redirect, RedirectConfig, ServiceKey, Way};
 pub use regulate::{Measured, Regulated};
-pub use slots::SlotView;
+pub use holdfast_wire::gate::SlotView;
 pub use tapdrop::TapDrop;
 pub use trace::{How, Question, Traced, Verdict};
 pub use transit::{FlowSweeper, StringPort, Traffic, Transit, TransitConfig, TransitState};

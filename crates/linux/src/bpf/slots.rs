@@ -3,6 +3,7 @@
 //! a slot counts only while its generation is the one asked for (decision 1).
 
 use super::layout::{GateSlot, RawKey};
+use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey};
 use holdfast_wire::seq::SeqNo;
 use std::io;
@@ -10,47 +11,6 @@ use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
-
-/// One protected connection as the gate sees it now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotView {
-    pub key: ConnKey,
-    pub iss: SeqNo,
-    pub irs: SeqNo,
-    /// Oldest unacknowledged byte, from the kernel's own state; may lag.
-    pub snd_una: SeqNo,
-    /// End of what was let out so far.
-    pub snd_nxt: SeqNo,
-    /// What may be acknowledged, as last stored by [`super::Gate::set_stable`].
-    pub stable: SeqNo,
-    /// Largest right edge the stack wanted to advertise.
-    pub right_edge: SeqNo,
-    /// Highest ACK the stack wanted to send: what the server's kernel holds.
-    pub rcv_nxt: SeqNo,
-    /// Highest ACK and right edge that went out on the wire.
-    pub last_ack: SeqNo,
-    pub last_edge: SeqNo,
-    /// Shift of windows the server sends; 255 = no scaling.
-    pub rcv_wscale: u8,
-    /// The last timestamps sent; meaningless unless `has_ts`.
-    pub tsval: u32,
-    pub tsecr: u32,
-    pub has_ts: bool,
-    /// The SYN-ACK is still withheld: [`super::Gate::open`] has not been called.
-    pub held_synack: bool,
-}
-
-impl SlotView {
-    /// The ACK that is owed to the client because the gate held it back, or
-    /// `None`. The backup may hold what the server's kernel lacks (a packet lost
-    /// between the edge and this host): that must not be acknowledged, for the
-    /// client would never send it again.
-    #[must_use]
-    pub fn owed_ack(&self) -> Option<SeqNo> {
-        let both = if self.stable.after(self.rcv_nxt) { self.rcv_nxt } else { self.stable };
-        both.after(self.last_ack).then_some(both)
-    }
-}
 
 /// All slots of one gate.
 pub(crate) struct Slots {

@@ -1,0 +1,436 @@
+//! The backup: confirms what the tap and the log bring, feeds the replica, and takes
+//! over when the primary is gone.
+
+mod follow;
+mod takeover;
+
+pub use takeover::{Cause, Phases, probe_segment};
+
+use crate::host::{End, Fault, Member, MemberHost, News, Turn, stand_by};
+use crate::nanos;
+use crate::timing::backup::START_PATIENCE;
+use crate::timing::takeover::IDLE_LOOK;
+use holdfast_cluster::Nanos;
+use holdfast_cluster::watch::Ground;
+use holdfast_replica::backup::{Backup, BackupOutput, Counters};
+use holdfast_replica::promotion::{ManifestConn, Restore, Why};
+use holdfast_replica::{Broken, TapSegment};
+use holdfast_wire::hash::HashKey;
+use holdfast_wire::log::Header;
+use holdfast_wire::message::{ConnId, ConnKey, Message, SAID_BYTES_MAX};
+use holdfast_wire::seq::SeqNo;
+use takeover::{Takeover, nudges};
+
+/// What a replica is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Replica {
+    Replays,
+    /// It has come to the end of its log, and stands still.
+    Parked,
+    /// It did something else, in words.
+    Diverged(String),
+    Ended,
+}
+
+/// What a backup needs of its host.
+pub trait BackupHost: MemberHost + Sized {
+    // The tap.
+
+    /// Hands on at most so many segments of clients; whether there was any.
+    fn drain_tap(
+        &mut self,
+        most: usize,
+        each: &mut dyn FnMut(&mut Self, &TapSegment<'_>),
+    ) -> bool;
+    /// Whether every copy wakes this member.
+    fn watch_tap(&mut self, yes: bool);
+    /// No copy is needed any more.
+    fn close_tap(&mut self);
+
+    // The replica.
+
+    fn replica(&self) -> Replica;
+    /// Appends a record to its log; whether there was room.
+    fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool;
+    /// The client has acknowledged so much of a connection's output.
+    fn acked(&mut self, accept: u32, bytes: u64);
+    /// The connection is over.
+    fn gone(&mut self, accept: u32);
+    /// Bytes of the log: appended, and executed.
+    fn progress(&self) -> (u64, u64);
+    /// Half of the room for its log is free.
+    fn has_room(&self) -> bool;
+    /// Tells it of new records.
+    fn wake_replica(&mut self);
+    /// No record follows: it parks when it has executed them all.
+    fn end_log(&mut self);
+
+    // The primary.
+
+    /// Whether anything may have come from it.
+    fn is_peer_ready(&self) -> bool;
+    /// Hands on what has come; whether the channel was lost.
+    fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool;
+    fn send(&mut self, message: &Message<'_>);
+    fn flush(&mut self);
+    fn close_peer(&mut self);
+
+    // A takeover, in this order.
+
+    /// It has begun: the replica is given the processor.
+    fn begin_takeover(&mut self);
+    /// The parked replica's connections.
+    fn manifest(&mut self) -> Vec<ManifestConn>;
+    /// Rebuilds a connection in the kernel, which does not speak yet.
+    fn restore(&mut self, restore: &Restore<'_>);
+    /// A connection that is not carried over, and why.
+    fn lost(&mut self, conn: ConnId, accept: Option<u32>, why: Why);
+    fn revive_listeners(&mut self);
+    /// The service address is this host's.
+    ///
+    /// # Errors
+    /// When the kernel refuses, in words.
+    fn take_address(&mut self) -> Result<(), String>;
+    /// How far each client's clock had come: before the sockets hear anybody.
+    fn show_clocks(&mut self);
+    /// What clients send reaches this host's kernel, and they learn where it is.
+    ///
+    /// # Errors
+    /// When the kernel refuses, in words.
+    fn hear_clients(&mut self) -> Result<(), String>;
+    /// Output that no client has, the ends of streams, and the accept queue: all of it
+    /// before the server writes again.
+    fn send_retained(&mut self);
+    /// The server speaks for itself.
+    fn set_live(&mut self);
+    /// Tells every client what has arrived, and sends again what may be lost.
+    fn kick(&mut self);
+    /// A client's packet that was kept, into this host's kernel.
+    fn inject(&mut self, raw: Vec<u8>);
+    /// It is over: the replica's process is like any other.
+    fn end_takeover(&mut self);
+
+    // Afterwards.
+
+    /// Something that was in flight may still be lost.
+    fn has_nudges(&self) -> bool;
+    /// A client's ACK drives what may be lost.
+    fn nudge(&mut self, key: &ConnKey, ack: SeqNo);
+    /// A client repeats its SYN: the SYN-ACK was lost.
+    fn repeat_syn_ack(&mut self, key: &ConnKey);
+    /// Begins again where a client has made no progress.
+    fn nudge_again(&mut self);
+
+    /// How things are, now and then.
+    fn report(&mut self, report: &Report<'_>);
+}
+
+/// See [`BackupHost::report`].
+#[derive(Debug)]
+pub struct Report<'a> {
+    /// Why it takes over, once it does.
+    pub promoting: Option<Cause>,
+    pub counters: &'a Counters,
+    /// Frames and bytes of the log that wait for what the tap lacks.
+    pub unresolved: (usize, usize),
+}
+
+/// What effects of the log's machine leave for the turn.
+#[derive(Debug, Default)]
+struct Effects {
+    /// Messages to the primary, encoded.
+    outbox: Vec<Vec<u8>>,
+    /// The replica was not told of new records.
+    fresh: bool,
+    full: bool,
+    server_died: bool,
+    log_ended: bool,
+    broken: Option<String>,
+}
+
+/// The log's machine at work on the host.
+struct Acting<'a, H> {
+    effects: &'a mut Effects,
+    host: &'a mut H,
+}
+
+impl<H: BackupHost> BackupOutput for Acting<'_, H> {
+    fn send(&mut self, message: &Message<'_>) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        self.effects.outbox.push(bytes);
+    }
+
+    fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
+        let taken = self.host.replay(header, payload);
+        self.effects.full |= !taken;
+        self.effects.fresh |= taken;
+        taken
+    }
+
+    fn acked(&mut self, accept: u32, bytes: u64) {
+        self.host.acked(accept, bytes);
+    }
+
+    fn gone(&mut self, accept: u32) {
+        self.host.gone(accept);
+    }
+
+    fn server_died(&mut self) {
+        self.effects.server_died = true;
+    }
+
+    fn log_ended(&mut self) {
+        self.effects.log_ended = true;
+    }
+
+    fn broken(&mut self, reason: &Broken) {
+        self.effects.broken = Some(reason.to_string());
+    }
+}
+
+/// How far a backup has come.
+#[derive(Debug)]
+enum Stage {
+    Following,
+    TakingOver(Box<Takeover>),
+    /// The server speaks for itself; clients' ACKs drive what was in flight until then.
+    Survivor { nudges_until: Option<Nanos> },
+    /// It will not be promoted.
+    GaveUp,
+}
+
+/// See the module.
+///
+/// # Contract
+/// [`BackupMachine::turn`] is called when something has come, and at the time that it
+/// has said.
+#[derive(Debug)]
+pub struct BackupMachine {
+    stage: Stage,
+    log: Backup,
+    effects: Effects,
+    /// The primary goes on without this backup, it says.
+    refused: Option<String>,
+    wake_at: Option<Nanos>,
+    report_at: Nanos,
+    room_wanted: bool,
+    /// Since when the primary serves: from then on its silence means something.
+    armed: Option<Nanos>,
+    /// The edge was asked to make this member current: it decides, whatever the
+    /// primary says from then on.
+    promoting: Option<Cause>,
+    /// The primary has said that it is being stopped.
+    stopped: bool,
+    /// When to look at the tap again; `None`: its readiness wakes us.
+    tap_at: Option<Nanos>,
+    /// Bytes tapped since the last confirmation, and when to confirm them.
+    held_bytes: usize,
+    held_at: Option<Nanos>,
+    /// When the primary was last heard.
+    heard_at: Nanos,
+}
+
+impl BackupMachine {
+    /// The replica has just been started, and follows the primary whose hello was heard.
+    pub fn new(key: HashKey, host: &mut impl BackupHost) -> Self {
+        let now = host.now();
+        let Member { standing, watch, speaks, .. } = host.member();
+        // What the edge said of an earlier pairing.
+        standing.forget_alone();
+        watch.renew(now);
+        *speaks = false;
+        say_in_step(true, host);
+        Self {
+            stage: Stage::Following,
+            log: Backup::new(key),
+            effects: Effects::default(),
+            refused: None,
+            wake_at: None,
+            report_at: now,
+            room_wanted: false,
+            armed: None,
+            promoting: None,
+            stopped: false,
+            tap_at: None,
+            held_bytes: 0,
+            held_at: None,
+            heard_at: now,
+        }
+    }
+
+    /// Every copy of the tap wakes the member.
+    #[must_use]
+    pub fn watches_tap(&self) -> bool {
+        self.tap_at.is_none()
+    }
+
+    /// It follows, and has not asked for more.
+    #[must_use]
+    pub fn follows(&self) -> bool {
+        matches!(self.stage, Stage::Following)
+    }
+
+    /// A turn; `stop`: the operator ends this member.
+    pub fn turn(&mut self, stop: bool, host: &mut impl BackupHost) -> Turn {
+        let stage = std::mem::replace(&mut self.stage, Stage::GaveUp);
+        let (stage, turn) = match stage {
+            Stage::Following => self.follow(stop, host),
+            Stage::TakingOver(takeover) => self.turn_takeover(takeover, stop, host),
+            Stage::Survivor { nudges_until } => survive(nudges_until, stop, host),
+            Stage::GaveUp => {
+                host.turn_edge(&mut |_| {});
+                (Stage::GaveUp, rest(stop, host))
+            }
+        };
+        self.stage = stage;
+        turn
+    }
+
+    /// Takes over, because of `cause`.
+    pub fn promote(&mut self, cause: Cause, host: &mut impl BackupHost) -> Turn {
+        let (stage, turn) = self.take_over(cause, host);
+        self.stage = stage;
+        turn
+    }
+
+    /// Confirms nothing any more; what is still under way is drained.
+    fn begin_promotion(
+        &mut self,
+        cause: Cause,
+        peer_lost: bool,
+        host: &mut impl BackupHost,
+    ) {
+        self.promoting = Some(cause);
+        if peer_lost {
+            self.peer_lost(host);
+        }
+        let now = host.now();
+        self.log.begin_promotion(now, &mut Acting { effects: &mut self.effects, host });
+    }
+
+    /// Nothing more can come from the primary.
+    fn peer_lost(&mut self, host: &mut impl BackupHost) {
+        let now = host.now();
+        self.log.handle_peer_lost(now, &mut Acting { effects: &mut self.effects, host });
+    }
+
+    fn follow(&mut self, stop: bool, host: &mut impl BackupHost) -> (Stage, Turn) {
+        if stop {
+            return self.give_up(Fault::Ended, "it was stopped", true, host);
+        }
+        if host.turn_edge(&mut |_| {}) {
+            say_in_step(true, host);
+        }
+        match host.replica() {
+            Replica::Diverged(reason) => {
+                return self.give_up(Fault::Diverged, &reason, false, host);
+            }
+            Replica::Ended => {
+                return self.give_up(Fault::Ended, "the replica's process has ended", false, host);
+            }
+            Replica::Replays | Replica::Parked => {}
+        }
+        let cause = self.work(host.is_peer_ready(), host);
+        if let Some(reason) = self.effects.broken.take() {
+            return self.give_up(Fault::Diverged, &reason, false, host);
+        }
+        if let Some(reason) = self.refused.take() {
+            return self.give_up(Fault::Fenced, &reason, false, host);
+        }
+        if cause.is_none() && self.log.is_hung() {
+            let reason = "the replica has not moved for a second";
+            return self.give_up(Fault::Hung, reason, false, host);
+        }
+        if cause == Some(Cause::ChannelLost) && self.armed.is_none() {
+            host.kill_server();
+            host.close_tap();
+            return (Stage::GaveUp, Turn::End(End::Again));
+        }
+        if let Some(newer) = host.member().replaced_by() {
+            let reason = format!("{} went on alone in epoch {}", newer.current, newer.epoch);
+            return self.give_up(Fault::Fenced, &reason, false, host);
+        }
+        match cause.or_else(|| self.told_by_edge(host)) {
+            Some(cause) => self.take_over(cause, host),
+            None => (Stage::Following, Turn::Until(self.deadline(host))),
+        }
+    }
+
+    /// The edge has lost the primary, and with it the clients have; or the primary
+    /// has lost this member, which the edge did not let it bar.
+    fn told_by_edge(&self, host: &mut impl BackupHost) -> Option<Cause> {
+        let now = host.now();
+        let patience = nanos(START_PATIENCE).0;
+        let may = self.armed.is_some_and(|since| now.0.saturating_sub(since.0) > patience);
+        let Member { standing, watch, .. } = host.member();
+        let unheard = watch.verdict(now) == Some(Ground::Unheard);
+        let cause = if standing.other_alone() { Cause::Alone } else { Cause::Unheard };
+        (may && (standing.other_alone() || unheard)).then_some(cause)
+    }
+
+    /// This member will not be promoted: it says so, and stays silent. Edge and primary
+    /// hear it before the replica is gone, which may take seconds to die: the service
+    /// waits for them, not for that.
+    fn give_up(
+        &mut self,
+        fault: Fault,
+        reason: &str,
+        stop: bool,
+        host: &mut impl BackupHost,
+    ) -> (Stage, Turn) {
+        say_in_step(false, host);
+        host.send(&Message::GaveUp { state: fault.word(), reason: clip(reason) });
+        host.flush();
+        host.close_peer();
+        host.kill_server();
+        host.close_tap();
+        host.show(News::GaveUp { fault, reason });
+        (Stage::GaveUp, rest(stop, host))
+    }
+}
+
+/// A turn of the survivor: the server speaks for itself.
+fn survive(
+    nudges_until: Option<Nanos>,
+    stop: bool,
+    host: &mut impl BackupHost,
+) -> (Stage, Turn) {
+    if stop {
+        host.kill_server();
+        return (Stage::GaveUp, Turn::End(End::Stopped));
+    }
+    stand_by(host);
+    if let Some(newer) = host.member().replaced_by() {
+        host.kill_server();
+        let member = host.member();
+        (member.speaks, member.epoch) = (false, newer.epoch);
+        host.show(News::Replaced { newer: &newer });
+    }
+    let (nudges_until, turn) = nudges(nudges_until, host);
+    if host.has_server_ended() {
+        host.member().speaks = false;
+        host.show(News::EndedAlone);
+    }
+    (Stage::Survivor { nudges_until }, turn)
+}
+
+fn rest(stop: bool, host: &impl BackupHost) -> Turn {
+    match stop {
+        true => Turn::End(End::Stopped),
+        false => Turn::Until(host.now().plus(nanos(IDLE_LOOK))),
+    }
+}
+
+/// Tells the edge whether this backup could take over, in the epoch of the primary
+/// that it follows.
+fn say_in_step(yes: bool, host: &mut impl BackupHost) {
+    let epoch = host.member().epoch;
+    host.tell_edge(&Message::InStep { epoch, yes });
+}
+
+/// The part of a text that one message carries.
+fn clip(text: &str) -> &str {
+    let end = (0..=text.len().min(SAID_BYTES_MAX)).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}

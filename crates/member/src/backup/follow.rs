@@ -1,0 +1,162 @@
+//! One turn of a backup that follows, or brings its log to the end: tap, messages,
+//! timers, confirmations.
+
+use super::{Acting, BackupHost, BackupMachine, Cause, Report};
+use crate::nanos;
+use crate::timing::backup::{
+    HELD_AFTER, HELD_BYTES, LOOK_AFTER, REPORT_EVERY, TAP_AFTER, TAP_BATCH, WAKE_AFTER, WAKE_BYTES,
+};
+use holdfast_cluster::Nanos;
+use holdfast_cluster::watch::Ground;
+use holdfast_wire::message::Message;
+
+impl BackupMachine {
+    /// See the module; `is_peer_ready`: the channel is read. Says why to take over.
+    pub(super) fn work(
+        &mut self,
+        is_peer_ready: bool,
+        host: &mut impl BackupHost,
+    ) -> Option<Cause> {
+        let now = host.now();
+        self.take_tap(now, host);
+        let lost = is_peer_ready && self.take_messages(now, host);
+        self.feed(now, host);
+        self.confirm(is_peer_ready, now, host);
+        let silent = self.beat(now, host);
+        for bytes in std::mem::take(&mut self.effects.outbox) {
+            if let Ok(message) = Message::decode(&bytes) {
+                host.send(&message);
+            }
+        }
+        host.flush();
+        self.wake_replica(now, host);
+        if now >= self.report_at {
+            self.report_at = now.plus(nanos(REPORT_EVERY));
+            self.report(host);
+        }
+        if self.effects.server_died {
+            Some(Cause::ServerDied)
+        } else if lost {
+            Some(Cause::ChannelLost)
+        } else {
+            silent.then_some(Cause::Silent)
+        }
+    }
+
+    fn take_tap(&mut self, now: Nanos, host: &mut impl BackupHost) {
+        let Self { log, effects, held_bytes, .. } = self;
+        let busy = host.drain_tap(TAP_BATCH, &mut |host, segment| {
+            *held_bytes += segment.payload.len();
+            log.handle_segment(now, segment, &mut Acting { effects, host });
+        });
+        if busy {
+            self.held_at.get_or_insert(now.plus(nanos(HELD_AFTER)));
+            if self.tap_at.is_none() {
+                host.watch_tap(false);
+            }
+            self.tap_at = Some(now.plus(nanos(TAP_AFTER)));
+        } else if self.tap_at.is_some_and(|at| at <= now) {
+            self.watch_tap(host);
+        }
+    }
+
+    /// From now on every packet of the tap wakes the member.
+    pub(super) fn watch_tap(&mut self, host: &mut impl BackupHost) {
+        if self.tap_at.take().is_some() {
+            host.watch_tap(true);
+        }
+    }
+
+    /// Returns true when the channel is lost.
+    fn take_messages(&mut self, now: Nanos, host: &mut impl BackupHost) -> bool {
+        let Self { log, effects, armed, heard_at, stopped, refused, promoting, .. } = self;
+        host.recv(&mut |host, message| {
+            *heard_at = now;
+            if let Message::Beat { number, echo, .. } = *message {
+                let watch = &mut host.member().watch;
+                if armed.is_none() {
+                    *armed = Some(now);
+                    watch.renew(now);
+                }
+                watch.handle_beat(now, number, echo);
+                return;
+            }
+            host.member().watch.handle_received(now);
+            if let Message::Refused { reason, .. } = message {
+                if promoting.is_none() {
+                    *refused = Some(format!("the primary goes on alone: {reason}"));
+                }
+                return;
+            }
+            *stopped |= *message == Message::Stopping;
+            log.handle_message(now, message, &mut Acting { effects, host });
+        })
+    }
+
+    /// The replica takes what it has room for.
+    fn feed(&mut self, now: Nanos, host: &mut impl BackupHost) {
+        let room = self.room_wanted && host.has_room();
+        self.room_wanted &= !room;
+        let mut acting = Acting { effects: &mut self.effects, host };
+        if room {
+            self.log.handle_room(now, &mut acting);
+        }
+        if self.log.next_deadline().is_some_and(|at| at <= now) {
+            self.log.handle_timeout(now, &mut acting);
+        }
+        let (appended, executed) = host.progress();
+        self.log.handle_executed(now, appended, executed);
+    }
+
+    fn confirm(&mut self, is_peer_ready: bool, now: Nanos, host: &mut impl BackupHost) {
+        let held_due = self.held_bytes >= HELD_BYTES || self.held_at.is_some_and(|at| at <= now);
+        let owed_due = self.log.owes_confirmation() && !self.log.is_behind(now);
+        if is_peer_ready || held_due || owed_due {
+            self.log.flush(now, &mut Acting { effects: &mut self.effects, host });
+            (self.held_bytes, self.held_at) = (0, None);
+        }
+        self.room_wanted |= std::mem::take(&mut self.effects.full);
+    }
+
+    /// Sends the heartbeat that is due. Returns whether the primary is silent.
+    fn beat(&mut self, now: Nanos, host: &mut impl BackupHost) -> bool {
+        if self.armed.is_none() {
+            return false;
+        }
+        if let Some((number, echo)) = host.member().watch.handle_timeout(now) {
+            let (_, executed) = host.progress();
+            host.send(&Message::Beat { number, echo, executed });
+        }
+        host.member().watch.verdict(now) == Some(Ground::Silent)
+    }
+
+    /// Tells the replica of new records, now or a little later with others.
+    fn wake_replica(&mut self, now: Nanos, host: &mut impl BackupHost) {
+        if std::mem::take(&mut self.effects.fresh) {
+            self.wake_at.get_or_insert(now.plus(nanos(WAKE_AFTER)));
+        }
+        let Some(at) = self.wake_at else { return };
+        let (appended, executed) = host.progress();
+        if now >= at || appended.saturating_sub(executed) > WAKE_BYTES {
+            host.wake_replica();
+            self.wake_at = None;
+        }
+    }
+
+    fn report(&self, host: &mut impl BackupHost) {
+        host.report(&Report {
+            promoting: self.promoting,
+            counters: self.log.counters(),
+            unresolved: self.log.unresolved(),
+        });
+    }
+
+    pub(super) fn deadline(&self, host: &mut impl BackupHost) -> Nanos {
+        let beat = host.member().watch.next_deadline().filter(|_| self.armed.is_some());
+        let waits = self.room_wanted || self.log.owes_confirmation();
+        let room = waits.then(|| host.now().plus(nanos(LOOK_AFTER)));
+        let log = self.log.next_deadline();
+        let all = [log, beat, self.wake_at, self.tap_at, self.held_at, room];
+        all.into_iter().flatten().fold(self.report_at, Nanos::min)
+    }
+}

@@ -1,0 +1,404 @@
+//! The backup's promotion: fence, drain the log, probe the clients, repair the
+//! sockets, take the address, kick. The order is that of decisions 13 to 18; what it
+//! decides per connection is `holdfast_replica::promotion`'s.
+
+use super::{BackupHost, BackupMachine, Replica, Stage};
+use crate::host::{Fault, News, Turn, ask_for};
+use crate::nanos;
+use crate::request::EpochRequest;
+use crate::timing::takeover::{
+    ASK_EVERY, DRAIN_LOOK, GRANT_LOOK, IDLE_LOOK, NUDGE_LOOK, NUDGE_MAX, PARK_MAX, PROBE_LOOK,
+    TAP_BATCH,
+};
+use holdfast_cluster::Nanos;
+use holdfast_replica::promotion::{Diverged, Probe, Promotion, PromotionOutput, Restore, Why};
+use holdfast_wire::message::ConnId;
+use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
+
+/// What made the backup promote itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The primary's daemon saw its server die.
+    ServerDied,
+    /// The channel was closed: the primary's daemon died.
+    ChannelLost,
+    /// Three heartbeats are missing.
+    Silent,
+    /// They are missing at the edge: clients do not reach it.
+    Unheard,
+    /// The primary does not hear this member any more, while the edge does.
+    Alone,
+}
+
+impl Cause {
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::ServerDied => "the primary's server died",
+            Self::ChannelLost => "the primary's daemon died",
+            Self::Silent => "the primary is silent",
+            Self::Unheard => "the edge does not hear the primary",
+            Self::Alone => "the primary does not hear this member",
+        }
+    }
+}
+
+/// How long what took. Fence and drain go on at the same time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Phases {
+    /// From the last that was heard of the primary to the begin.
+    pub detect: Nanos,
+    pub fence: Nanos,
+    pub drain: Nanos,
+    pub repair: Nanos,
+    pub probe: Nanos,
+    pub address: Nanos,
+    pub kick: Nanos,
+    /// From the begin to the end.
+    pub total: Nanos,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Takeover {
+    cause: Cause,
+    request: EpochRequest,
+    begun: Nanos,
+    peer_lost: bool,
+    drained: Option<Nanos>,
+    fenced: Option<Nanos>,
+    phases: Phases,
+    /// Once the log has ended, and since when.
+    settling: Option<(Promotion, Nanos)>,
+    parked: bool,
+    /// Make clients of lost connections ask.
+    farewells: Vec<Probe>,
+    diverged: Option<String>,
+}
+
+/// The promotion's machine at work on the host.
+struct Mending<'a, H> {
+    host: &'a mut H,
+    repair: &'a mut Nanos,
+    farewells: &'a mut Vec<Probe>,
+    diverged: &'a mut Option<String>,
+}
+
+impl<H: BackupHost> PromotionOutput for Mending<'_, H> {
+    fn restore(&mut self, restore: &Restore<'_>) {
+        let begun = self.host.now();
+        self.host.restore(restore);
+        self.repair.0 += self.host.now().0.saturating_sub(begun.0);
+    }
+
+    fn discard(&mut self, conn: ConnId, accept: Option<u32>, why: Why, tell: Option<Probe>) {
+        if !matches!(why, Why::Finished | Why::ClientReset) {
+            self.host.lost(conn, accept, why);
+        }
+        self.farewells.extend(tell);
+    }
+
+    fn reset(&mut self, _: ConnId, _: u32) {
+        // The replica's socket was never connected: it answers with an error and
+        // hangs up, which is what a reset looks like to the server.
+    }
+
+    fn diverged(&mut self, reason: &Diverged) {
+        *self.diverged = Some(reason.to_string());
+    }
+}
+
+/// What a turn of a takeover has come to.
+type Verdict = Result<Turn, (Fault, String)>;
+
+impl Takeover {
+    fn new(cause: Cause, epoch: u64, heard_at: Nanos, now: Nanos) -> Self {
+        let detect = Nanos(now.0.saturating_sub(heard_at.0));
+        Self {
+            cause,
+            request: EpochRequest::new(epoch, ASK_EVERY, true),
+            begun: now,
+            peer_lost: cause != Cause::ServerDied,
+            drained: None,
+            fenced: None,
+            phases: Phases { detect, ..Phases::default() },
+            settling: None,
+            parked: false,
+            farewells: Vec::new(),
+            diverged: None,
+        }
+    }
+
+    fn since_begin(&self, now: Nanos) -> Nanos {
+        Nanos(now.0.saturating_sub(self.begun.0))
+    }
+
+    fn hear(&mut self, host: &mut impl BackupHost) {
+        let request = &mut self.request;
+        let opened = host.turn_edge(&mut |message| request.handle_message(message));
+        if let Some(reason) = request.take_waits() {
+            host.show(News::Waits { reason: &reason });
+        }
+        ask_for(host, request, opened);
+        let now = host.now();
+        if self.request.granted().is_some() {
+            self.fenced.get_or_insert(now);
+        }
+    }
+
+    /// Answers, bounds and the replica's table go to the promotion's machine.
+    fn settle(&mut self, promotion: &mut Promotion, host: &mut impl BackupHost) {
+        let now = host.now();
+        let is_parked = host.replica() == Replica::Parked;
+        let Self { parked, phases, farewells, diverged, request, .. } = self;
+        let repair = &mut phases.repair;
+        if is_parked && !std::mem::replace(parked, true) {
+            let manifest = host.manifest();
+            let mut out = Mending { host, repair, farewells, diverged };
+            promotion.handle_manifest(now, &manifest, &mut out);
+        }
+        host.drain_tap(TAP_BATCH, &mut |host, segment| {
+            let mut out = Mending { host, repair, farewells, diverged };
+            promotion.handle_segment(now, segment, &mut out);
+        });
+        let mut out = Mending { host, repair, farewells, diverged };
+        if let Some((flows, last)) = request.take_bounds() {
+            promotion.handle_bounds(now, &flows, last, &mut out);
+        }
+        promotion.handle_timeout(now, &mut out);
+    }
+}
+
+impl BackupMachine {
+    pub(super) fn take_over(
+        &mut self,
+        cause: Cause,
+        host: &mut impl BackupHost,
+    ) -> (Stage, Turn) {
+        host.begin_takeover();
+        host.show(News::Promotes { cause, stopped: self.stopped });
+        let (epoch, now) = (host.member().epoch, host.now());
+        let mut takeover = Box::new(Takeover::new(cause, epoch, self.heard_at, now));
+        ask_for(host, &mut takeover.request, false);
+        self.begin_promotion(cause, takeover.peer_lost, host);
+        host.show(News::TakesOver { cause });
+        self.watch_tap(host);
+        self.turn_takeover(takeover, false, host)
+    }
+
+    pub(super) fn turn_takeover(
+        &mut self,
+        mut takeover: Box<Takeover>,
+        stop: bool,
+        host: &mut impl BackupHost,
+    ) -> (Stage, Turn) {
+        let verdict = match takeover.settling.take() {
+            None => self.drain(&mut takeover, stop, host),
+            Some(settling) => settle(&mut takeover, settling, stop, host),
+        };
+        match verdict {
+            Err((fault, reason)) => self.give_up(fault, &reason, stop, host),
+            Ok(turn) if takeover.phases.total > Nanos(0) => self.survive(takeover, turn, host),
+            Ok(turn) => (Stage::TakingOver(takeover), turn),
+        }
+    }
+
+    /// Fence and drain, at the same time: the edge decides while the log comes to its
+    /// end.
+    fn drain(&mut self, t: &mut Takeover, stop: bool, host: &mut impl BackupHost) -> Verdict {
+        let lost = matches!(self.work(true, host), Some(Cause::ChannelLost | Cause::Silent));
+        if lost && !std::mem::replace(&mut t.peer_lost, true) {
+            self.peer_lost(host);
+        }
+        t.hear(host);
+        let now = host.now();
+        if let Some(reason) = self.effects.broken.take() {
+            return Err((Fault::Diverged, reason));
+        }
+        if let Some(reason) = t.request.take_refused() {
+            return Err((Fault::Fenced, format!("the edge refused: {reason}")));
+        }
+        if self.effects.log_ended && t.drained.is_none() {
+            host.end_log();
+            t.drained = Some(now);
+        }
+        if stop {
+            let reason = "the daemon was stopped during the takeover";
+            return Err((Fault::Ended, reason.to_owned()));
+        }
+        let look = match (t.drained, t.fenced) {
+            (Some(drained), Some(fenced)) => {
+                t.phases.fence = t.since_begin(fenced);
+                t.phases.drain = t.since_begin(drained);
+                return self.probe(t, host);
+            }
+            (None, _) if t.since_begin(now) > nanos(PARK_MAX) => {
+                let reason = "the replica did not take the rest of the log";
+                return Err((Fault::Hung, reason.to_owned()));
+            }
+            (None, _) => DRAIN_LOOK,
+            (Some(_), None) => GRANT_LOOK,
+        };
+        Ok(Turn::Until(now.plus(nanos(look))))
+    }
+
+    fn probe(&mut self, t: &mut Takeover, host: &mut impl BackupHost) -> Verdict {
+        let now = host.now();
+        let Some(mut promotion) = self.log.plan(now) else {
+            return Err((Fault::Diverged, "the log did not end".to_owned()));
+        };
+        for probe in promotion.probes(now) {
+            host.send_segment(&probe_segment(&probe));
+        }
+        settle(t, (promotion, now), false, host)
+    }
+
+    /// Everybody may speak.
+    fn survive(
+        &mut self,
+        takeover: Box<Takeover>,
+        turn: Turn,
+        host: &mut impl BackupHost,
+    ) -> (Stage, Turn) {
+        let (cause, phases) = (takeover.cause, &takeover.phases);
+        host.end_takeover();
+        let member = host.member();
+        member.epoch += 1;
+        assert_eq!(Some(member.epoch), takeover.request.granted(), "nobody speaks unasked");
+        member.speaks = true;
+        host.show(News::TookOver { cause, stopped: self.stopped, phases });
+        host.close_peer();
+        let nudges_until = host.has_nudges().then(|| host.now().plus(nanos(NUDGE_MAX)));
+        if nudges_until.is_none() {
+            host.close_tap();
+        }
+        (Stage::Survivor { nudges_until }, turn)
+    }
+}
+
+/// Collects answers, bounds and the replica's table until every connection has its
+/// verdict; sockets are repaired as verdicts come.
+fn settle(
+    t: &mut Takeover,
+    (mut promotion, since): (Promotion, Nanos),
+    stop: bool,
+    host: &mut impl BackupHost,
+) -> Verdict {
+    t.hear(host);
+    t.settle(&mut promotion, host);
+    let now = host.now();
+    if let Some(reason) = t.diverged.take() {
+        return Err((Fault::Diverged, reason));
+    }
+    match host.replica() {
+        Replica::Diverged(reason) => return Err((Fault::Diverged, reason)),
+        Replica::Ended => {
+            let reason = "the replica's process ended during the takeover";
+            return Err((Fault::Ended, reason.to_owned()));
+        }
+        Replica::Replays | Replica::Parked => {}
+    }
+    if stop {
+        let reason = "the daemon was stopped during the takeover";
+        return Err((Fault::Ended, reason.to_owned()));
+    }
+    if promotion.is_done() {
+        let settled = now.0.saturating_sub(since.0);
+        t.phases.probe = Nanos(settled.saturating_sub(t.phases.repair.0));
+        return go_live(t, promotion, host);
+    }
+    if now.0.saturating_sub(since.0) > nanos(PARK_MAX).0 {
+        let reason = "the replica did not come to the end of its log";
+        return Err((Fault::Hung, reason.to_owned()));
+    }
+    let soon = now.plus(nanos(PROBE_LOOK));
+    let deadline = promotion.next_deadline().map_or(soon, |at| at.min(soon));
+    t.settling = Some((promotion, since));
+    Ok(Turn::Until(deadline))
+}
+
+/// Listeners after the connections, then the address, then everybody may speak.
+fn go_live(t: &mut Takeover, mut promotion: Promotion, host: &mut impl BackupHost) -> Verdict {
+    let begun = host.now();
+    host.revive_listeners();
+    host.take_address().map_err(|error| (Fault::Ended, error))?;
+    host.show_clocks();
+    host.hear_clients().map_err(|error| (Fault::Ended, error))?;
+    let addressed = host.now();
+    host.send_retained();
+    host.set_live();
+    for probe in t.farewells.drain(..) {
+        host.send_segment(&probe_segment(&probe));
+    }
+    host.kick();
+    reinject(&mut promotion, host);
+    let now = host.now();
+    t.phases.address = Nanos(addressed.0.saturating_sub(begun.0));
+    t.phases.kick = Nanos(now.0.saturating_sub(addressed.0));
+    t.phases.total = t.since_begin(now).max(Nanos(1));
+    Ok(Turn::Busy)
+}
+
+/// What came since a connection's verdict, in order; SYNs after the listener
+/// lives (decision 17).
+fn reinject(promotion: &mut Promotion, host: &mut impl BackupHost) {
+    let (mut repair, mut farewells, mut diverged) = (Nanos(0), Vec::new(), None);
+    host.drain_tap(TAP_BATCH, &mut |host, segment| {
+        let now = host.now();
+        let (repair, farewells) = (&mut repair, &mut farewells);
+        let mut out = Mending { host, repair, farewells, diverged: &mut diverged };
+        promotion.handle_segment(now, segment, &mut out);
+    });
+    let late: Vec<Vec<u8>> = promotion.take_late().chain(promotion.take_syns()).collect();
+    for raw in late {
+        host.inject(raw);
+    }
+}
+
+/// A survivor's turn: until when clients' ACKs drive what was in flight, and when it is
+/// called again.
+pub(super) fn nudges(until: Option<Nanos>, host: &mut impl BackupHost) -> (Option<Nanos>, Turn) {
+    let now = host.now();
+    let Some(until) = until else { return (None, Turn::Until(now.plus(nanos(IDLE_LOOK)))) };
+    host.drain_tap(TAP_BATCH, &mut |host, segment| {
+        if segment.ack_flag {
+            host.nudge(&segment.key, segment.ack);
+        } else if segment.syn {
+            host.repeat_syn_ack(&segment.key);
+        }
+    });
+    host.nudge_again();
+    if now > until || !host.has_nudges() {
+        host.close_tap();
+        return (None, Turn::Until(now.plus(nanos(IDLE_LOOK))));
+    }
+    (Some(until), Turn::Until(now.plus(nanos(NUDGE_LOOK))))
+}
+
+/// A question to a client, or the SYN-ACK of its connection again, as a segment.
+#[must_use]
+pub fn probe_segment(probe: &Probe) -> TcpSegment<'_> {
+    let record = &probe.record;
+    let timestamps = probe.tsval.filter(|_| record.tsval.is_some()).map(|value| (value, 0));
+    let options = if probe.syn {
+        TcpOptions {
+            mss: Some(record.mss),
+            wscale: (record.rcv_wscale <= 14).then_some(record.rcv_wscale),
+            sack_permitted: record.sack,
+            timestamps,
+            ..TcpOptions::default()
+        }
+    } else {
+        TcpOptions { timestamps, ..TcpOptions::default() }
+    };
+    TcpSegment {
+        key: probe.key,
+        to_client: true,
+        seq: probe.seq,
+        ack: probe.ack,
+        flags: if probe.syn { Flags::SYN | Flags::ACK } else { Flags::ACK },
+        window: if probe.syn { record.window } else { 1000 },
+        options,
+        payload: probe.payload.as_slice(),
+    }
+}

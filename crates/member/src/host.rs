@@ -1,0 +1,206 @@
+//! What both roles of a member share: what it has heard, what it needs of the host
+//! that it runs on, and how its turns end.
+
+use crate::backup::{Cause, Phases};
+use crate::request::EpochRequest;
+use crate::standing::{Heard, Settled, Standing};
+use holdfast_cluster::Nanos;
+use holdfast_cluster::watch::Watch;
+use holdfast_wire::message::{ConnKey, Message};
+use holdfast_wire::packet::TcpSegment;
+
+/// A member of a pair.
+#[derive(Debug)]
+pub struct Member {
+    /// The epoch that it is in.
+    pub epoch: u64,
+    /// It is the primary of its epoch, as far as it knows, and its server lives.
+    pub speaks: bool,
+    /// What the edge has said.
+    pub standing: Standing,
+    /// Whether the other member lives.
+    pub watch: Watch,
+}
+
+impl Member {
+    /// Nothing has been heard yet.
+    #[must_use]
+    pub fn new(group: &str, me: &str, other: &str, period: Nanos) -> Self {
+        Self {
+            epoch: 0,
+            speaks: false,
+            standing: Standing::new(group, me, other),
+            watch: Watch::new(Nanos(0), period),
+        }
+    }
+
+    /// The edge says something.
+    pub fn handle_edge(&mut self, message: &Message<'_>) {
+        self.standing.handle_message(message, self.epoch);
+    }
+
+    /// After all that the edge has said; see [`Standing::settle`].
+    pub fn settle(&mut self, now: Nanos, say: &mut dyn FnMut(&Message<'_>)) -> Settled {
+        self.standing.settle(now, (self.epoch, self.speaks), &mut self.watch, say)
+    }
+
+    /// Another member speaks in a newer epoch.
+    #[must_use]
+    pub fn replaced_by(&self) -> Option<Heard> {
+        self.standing.replaced_by(self.epoch).cloned()
+    }
+}
+
+/// What a kernel says of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnState {
+    /// Nothing, or only TIME-WAIT is left.
+    Over,
+    /// The client has not answered the SYN-ACK.
+    SynReceived,
+    Living,
+}
+
+/// Why a backup will not be promoted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The replica computes something else.
+    Diverged,
+    /// It makes no progress.
+    Hung,
+    /// Another member speaks.
+    Fenced,
+    /// Its process, or its daemon, has ended.
+    Ended,
+}
+
+impl Fault {
+    /// The state's name, as the other member is told.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Diverged => "diverged",
+            Self::Hung => "hung",
+            Self::Fenced => "fenced",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+/// What people want to know of a member.
+#[derive(Debug)]
+pub enum News<'a> {
+    /// The operator stops a primary: its backup is to go on.
+    HandsOver,
+    /// Its server stands still; the backup takes over.
+    Stopped,
+    /// The edge has let the other member speak, so long after the begin.
+    HandedOver { newer: &'a Heard, took: Nanos },
+    /// The server has ended, beside whom it may concern: the backup is `gone`, or
+    /// somebody `newer` speaks.
+    ServerEnded { gone: Option<&'a str>, newer: Option<&'a Heard> },
+    /// The server of a member that speaks alone has ended.
+    EndedAlone,
+    /// Another member speaks; this one is silent.
+    Replaced { newer: &'a Heard },
+    /// The member would go on alone, if the edge lets it.
+    Asks { reason: &'a str },
+    /// It does.
+    Alone { reason: &'a str },
+    /// The backup begins to take over.
+    Promotes { cause: Cause, stopped: bool },
+    /// It still does.
+    TakesOver { cause: Cause },
+    /// The edge does not let it, for now.
+    Waits { reason: &'a str },
+    /// It has.
+    TookOver { cause: Cause, stopped: bool, phases: &'a Phases },
+    /// It does not any more.
+    GaveUp { fault: Fault, reason: &'a str },
+}
+
+/// What both roles need of their host.
+pub trait MemberHost {
+    /// The time, which goes on within a turn.
+    fn now(&self) -> Nanos;
+    fn member(&mut self) -> &mut Member;
+    /// Takes what the edge has said, tells it to the member, and hands each message
+    /// on. Whether the channel has just opened.
+    fn turn_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool;
+    /// Whether the channel to the edge is open.
+    fn is_edge_open(&self) -> bool;
+    /// Says something to the edge, if the channel is open.
+    fn tell_edge(&mut self, message: &Message<'_>);
+    /// The server's, or the replica's, process has ended.
+    fn has_server_ended(&mut self) -> bool;
+    /// Ends it.
+    fn kill_server(&mut self);
+    /// What the kernel says of connections; `None`: it does not answer.
+    fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>>;
+    /// Out to a client, past everything that may hold it back.
+    fn send_segment(&mut self, segment: &TcpSegment<'_>);
+    /// What a member does beside a server that speaks alone: it tells others that
+    /// they come too late.
+    fn stand_by(&mut self);
+    fn show(&mut self, news: News<'_>);
+}
+
+/// When a member is called again.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// At once: there is more.
+    Busy,
+    /// When something comes, or at this time.
+    Until(Nanos),
+    End(End),
+}
+
+/// Why a role has come to its end.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    /// It was asked to; the service needs nothing of this member any more.
+    Stopped,
+    /// It was asked to, and another member may yet carry the connections over: what
+    /// keeps this one's kernel silent has to stay.
+    Silent,
+    /// Begin again by asking the edge.
+    Again,
+    /// The host does not do what it must, in words.
+    Failed(String),
+}
+
+/// Asks for an epoch, if it is time; at once if the channel has just `opened`.
+pub(crate) fn ask_for(host: &mut impl MemberHost, request: &mut EpochRequest, opened: bool) {
+    let channel = (host.is_edge_open(), opened);
+    request.settle(host.now(), channel, &mut |message| host.tell_edge(message));
+}
+
+/// Tells the edge which of the connections that it asks about are over.
+pub(crate) fn tell_vanished<H: MemberHost>(
+    host: &mut H,
+    is_alive: impl FnOnce(&mut H, &[ConnKey]) -> Option<Vec<bool>>,
+) {
+    let keys = host.member().standing.take_asked();
+    if keys.is_empty() {
+        return;
+    }
+    let Some(alive) = is_alive(host, &keys) else { return };
+    let gone = keys.into_iter().zip(alive).filter(|(_, alive)| !alive);
+    let keys: Vec<ConnKey> = gone.map(|(key, _)| key).collect();
+    if !keys.is_empty() {
+        let epoch = host.member().epoch;
+        host.tell_edge(&Message::NotAlive { epoch, keys });
+    }
+}
+
+/// A turn beside a server that speaks alone: no death of ours touches it
+/// (decision 20). With a backup only the gate could answer the edge: the kernel of a
+/// dying server would take away what the backup needs.
+pub(crate) fn stand_by<H: MemberHost>(host: &mut H) {
+    host.turn_edge(&mut |_| {});
+    tell_vanished(host, |host, keys| {
+        let states = host.states(keys)?;
+        Some(states.into_iter().map(|state| state != ConnState::Over).collect())
+    });
+    host.stand_by();
+}

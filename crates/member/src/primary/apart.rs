@@ -1,0 +1,251 @@
+//! The primary without its backup: its server has ended, another member speaks, the
+//! operator hands over, or it runs on alone because the edge says so.
+
+use super::{PrimaryHost, PrimaryMachine};
+use crate::host::{End, MemberHost, News, Turn, ask_for, stand_by};
+use crate::nanos;
+use crate::request::EpochRequest;
+use crate::standing::Heard;
+use crate::timing::primary::{
+    ASK_EVERY, CONFIRM_LOOK, CONFIRM_MAX, GRANT_LOOK, GRANT_MAX, IDLE_LOOK,
+};
+use holdfast_cluster::Nanos;
+use holdfast_wire::message::Message;
+use std::time::Duration;
+
+/// How far a primary has come.
+#[derive(Debug)]
+pub(super) enum Stage {
+    Serving,
+    /// The operator stops it: until the backup holds all that was logged.
+    Confirming { since: Nanos },
+    /// Until the edge lets the backup speak.
+    Yielding { since: Nanos },
+    /// The server has ended, and why the backup is gone, if it is.
+    ServerEnded { gone: Option<String> },
+    /// The edge is asked to bar the backup, because of a reason.
+    Asking { request: Box<EpochRequest>, reason: String },
+    /// Nothing is left to do but to answer questions.
+    Idle,
+}
+
+/// When a look is due again.
+fn after(pause: Duration, host: &impl MemberHost) -> Turn {
+    Turn::Until(host.now().plus(nanos(pause)))
+}
+
+fn elapsed(since: Nanos, host: &impl MemberHost) -> Nanos {
+    Nanos(host.now().0.saturating_sub(since.0))
+}
+
+impl PrimaryMachine {
+    pub(super) fn turn_apart(
+        &mut self,
+        stage: Stage,
+        stop: bool,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
+        match stage {
+            Stage::Confirming { since } => self.confirm(since, stop, host),
+            Stage::Yielding { since } => {
+                self.answer_backup(host);
+                self.yield_to_backup(since, stop, host)
+            }
+            Stage::ServerEnded { gone } => self.wait_for_backup(gone, stop, host),
+            Stage::Asking { request, reason } => self.ask(request, reason, stop, host),
+            Stage::Serving | Stage::Idle => self.idle(stop, host),
+        }
+    }
+
+    /// The operator stops this member while its backup follows: a planned
+    /// switchover. The server stands still while the backup gets all that it has
+    /// logged, and is killed when the edge has let the backup speak.
+    pub(super) fn hand_over(&mut self, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+        host.show(News::HandsOver);
+        host.send(&Message::Stopping);
+        host.pause_server();
+        let since = host.now();
+        self.confirm(since, false, host)
+    }
+
+    fn confirm(
+        &mut self,
+        since: Nanos,
+        stop: bool,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
+        host.turn_edge(&mut |_| {});
+        self.take_held(host);
+        self.take_log(host);
+        let lost = stop || self.take_messages(host);
+        self.settle(host);
+        let has_all = self.log.frames_unconfirmed() == 0 && host.tail() == self.log_at;
+        if !lost && !has_all && elapsed(since, host) < nanos(CONFIRM_MAX) {
+            return (Stage::Confirming { since }, after(CONFIRM_LOOK, host));
+        }
+        self.announce_end(host);
+        host.show(News::Stopped);
+        host.stop_watching();
+        self.yield_to_backup(since, false, host)
+    }
+
+    /// Until the edge lets the other member speak: then nothing that this kernel
+    /// still says gets out, and the rest of the server may go.
+    fn yield_to_backup(
+        &mut self,
+        since: Nanos,
+        stop: bool,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
+        let (newer, took) = (host.member().replaced_by(), elapsed(since, host));
+        if newer.is_none() && took < nanos(GRANT_MAX) && !stop {
+            return (Stage::Yielding { since }, after(GRANT_LOOK, host));
+        }
+        host.kill_server();
+        let end = match newer {
+            Some(newer) => {
+                host.show(News::HandedOver { newer: &newer, took });
+                End::Stopped
+            }
+            None => End::Silent,
+        };
+        (Stage::Idle, Turn::End(end))
+    }
+
+    /// The server has ended: everything it logged goes out, and nothing more is
+    /// confirmed. The kernel's FINs and RSTs stay behind the gate.
+    pub(super) fn server_ended(&mut self, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+        self.announce_end(host);
+        // One that only says so must not go on beside its replica.
+        host.kill_server();
+        host.stop_watching();
+        self.wait_for_backup(None, false, host)
+    }
+
+    /// The server has ended: who goes on?
+    fn wait_for_backup(
+        &mut self,
+        gone: Option<String>,
+        stop: bool,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
+        self.answer_backup(host);
+        if stop {
+            // The edge may be about to let the backup speak.
+            let now = host.now();
+            return self.yield_to_backup(now, false, host);
+        }
+        let gone = self.tables.broken.take().or(gone);
+        let newer = host.member().replaced_by();
+        host.show(News::ServerEnded { gone: gone.as_deref(), newer: newer.as_ref() });
+        host.stand_by();
+        (Stage::ServerEnded { gone }, after(GRANT_LOOK, host))
+    }
+
+    /// Everything that was logged goes out, and then that nothing more comes.
+    fn announce_end(&mut self, host: &mut impl PrimaryHost) {
+        host.member().speaks = false;
+        host.set_server_dead();
+        self.take_log(host);
+        let now = host.now();
+        self.act(host, |log, out| log.handle_server_died(now, out));
+        host.flush();
+    }
+
+    /// The backup still asks for what the tap lacks, and the edge tells who speaks.
+    fn answer_backup(&mut self, host: &mut impl PrimaryHost) {
+        host.turn_edge(&mut |_| {});
+        host.has_server_ended();
+        if self.take_messages(host) || !host.flush() {
+            host.drop_peer();
+        }
+    }
+
+    /// Another member speaks in a newer epoch: the server dies first (decision 21).
+    pub(super) fn stand_down(
+        &mut self,
+        newer: &Heard,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
+        host.kill_server();
+        host.member().speaks = false;
+        host.show(News::Replaced { newer });
+        self.log.handle_backup_lost();
+        host.drop_peer();
+        host.stop_watching();
+        (Stage::Idle, after(IDLE_LOOK, host))
+    }
+
+    /// The backup is lost, or can no longer follow. The edge decides whether this
+    /// member may run on alone: a backup that is in step takes over instead
+    /// (decisions 19 and 20). Until then the service waits.
+    pub(super) fn ask_to_go_alone(
+        &mut self,
+        reason: String,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
+        self.log.handle_backup_lost();
+        host.stop_watching();
+        host.send(&Message::Refused { reason: &reason, again: false });
+        host.flush();
+        host.drop_peer();
+        let request = EpochRequest::new(host.member().epoch, ASK_EVERY, false);
+        self.ask(Box::new(request), reason, false, host)
+    }
+
+    fn ask(
+        &mut self,
+        mut request: Box<EpochRequest>,
+        reason: String,
+        stop: bool,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
+        if stop {
+            // The backup may be in step, and take over.
+            let now = host.now();
+            return self.yield_to_backup(now, false, host);
+        }
+        let opened = host.turn_edge(&mut |message| request.handle_message(message));
+        if let Some(epoch) = request.granted() {
+            return self.serve_alone(epoch, &reason, host);
+        }
+        if let Some(newer) = host.member().replaced_by() {
+            return self.stand_down(&newer, host);
+        }
+        if host.has_server_ended() {
+            return self.server_ended(host);
+        }
+        ask_for(host, &mut request, opened);
+        host.show(News::Asks { reason: &reason });
+        (Stage::Asking { request, reason }, after(ASK_EVERY, host))
+    }
+
+    /// From now on no death of ours touches the service.
+    fn serve_alone(
+        &mut self,
+        epoch: u64,
+        reason: &str,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
+        assert!(epoch > host.member().epoch, "epochs only grow (decision 21)");
+        host.member().epoch = epoch;
+        if let Err(error) = host.go_alone() {
+            return (Stage::Idle, Turn::End(End::Failed(error)));
+        }
+        host.show(News::Alone { reason });
+        (Stage::Idle, after(IDLE_LOOK, host))
+    }
+
+    fn idle(&mut self, stop: bool, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+        stand_by(host);
+        if host.has_server_ended() {
+            host.member().speaks = false;
+            host.show(News::EndedAlone);
+        }
+        if stop {
+            host.kill_server();
+            return (Stage::Idle, Turn::End(End::Stopped));
+        }
+        (Stage::Idle, after(IDLE_LOOK, host))
+    }
+}

@@ -1,0 +1,60 @@
+//! The end of connections, as the primary's kernel knows it.
+
+use super::{Conn, PrimaryHost, PrimaryMachine};
+use crate::host::ConnState;
+use crate::nanos;
+use crate::timing::primary::{CLOSING_EVERY, LINGER, STRAY_EVERY};
+use holdfast_cluster::Nanos;
+use holdfast_wire::message::{ConnId, ConnKey};
+
+impl PrimaryMachine {
+    /// Connections that are over in the kernel are over for everybody
+    /// (decision 15); their slots stay a while for late packets.
+    pub(super) fn reap(&mut self, now: Nanos, host: &mut impl PrimaryHost) {
+        let conns = &self.tables.conns;
+        let mut ids: Vec<ConnId> = self.tables.ending.iter().copied().collect();
+        if now >= self.stray_at {
+            self.stray_at = now.plus(nanos(STRAY_EVERY));
+            let age = |conn: &Conn| now.0.saturating_sub(conn.opened.0);
+            let stray = |conn: &Conn| !conn.ending && age(conn) > nanos(STRAY_EVERY).0;
+            ids.extend(conns.iter().filter(|(_, conn)| stray(conn)).map(|(id, _)| *id));
+        }
+        ids.retain(|id| conns.contains_key(id));
+        let keys: Vec<ConnKey> = ids.iter().map(|id| conns[id].key).collect();
+        let Some(states) = host.states(&keys) else { return };
+        for (id, state) in ids.into_iter().zip(states) {
+            if state == ConnState::Over && self.is_over(id, now, host) {
+                self.let_go(id, now, host);
+            }
+        }
+        let late = |at: Nanos| now.0.saturating_sub(at.0) > nanos(LINGER).0;
+        while self.linger.front().is_some_and(|(at, _)| late(*at))
+            || self.linger.len() > self.linger_max
+        {
+            if let Some((_, id)) = self.linger.pop_front() {
+                host.free(id);
+            }
+        }
+    }
+
+    /// Whether the kernel has been done with a connection long enough for the
+    /// client's last packets to have come round through the backup.
+    fn is_over(&mut self, id: ConnId, now: Nanos, host: &impl PrimaryHost) -> bool {
+        let Some(conn) = self.tables.conns.get_mut(&id) else { return false };
+        let since = *conn.over.get_or_insert(now);
+        let paid = host.slot(id).is_none_or(|slot| slot.owed_ack().is_none());
+        paid && now.0.saturating_sub(since.0) >= nanos(CLOSING_EVERY).0
+    }
+
+    pub(super) fn let_go(&mut self, id: ConnId, now: Nanos, host: &mut impl PrimaryHost) {
+        // Should the tap have lost the client's FIN, its repeat may be answered:
+        // there is nothing left that the backup would have to hold.
+        if let Some(slot) = host.slot(id) {
+            host.set_stable(id, slot.stable.plus(1));
+        }
+        self.tables.ending.remove(&id);
+        self.tables.conns.remove(&id);
+        self.linger.push_back((now, id));
+        self.act(host, |log, out| log.handle_gone(now, id, out));
+    }
+}

@@ -1,0 +1,185 @@
+//! A member's machines at work on a simulated host: what they ask of it, its kernel,
+//! its server and its channels do in virtual time.
+
+mod backup;
+mod primary;
+
+pub use backup::Carried;
+
+use crate::member::Daemon;
+use crate::packet::{NO_SCALING, Packet, Truth};
+use crate::pipe::{Input, Kind};
+use crate::plan::Mutation;
+use crate::server::Server;
+use crate::world::{Host, NAMES, World};
+use holdfast_member::host::{ConnState, Fault, Member, MemberHost, News};
+use holdfast_replica::Nanos;
+use holdfast_wire::message::{ConnKey, Message};
+use holdfast_wire::packet::TcpSegment;
+
+/// A daemon, out of its place for a turn, and the world around it.
+pub struct AtHost<'a> {
+    pub world: &'a mut World,
+    pub d: &'a mut Daemon,
+}
+
+impl AtHost<'_> {
+    fn is(&self, mutation: Mutation) -> bool {
+        self.world.plan.mutation == Some(mutation)
+    }
+
+    fn host(&self) -> &Host {
+        &self.world.hosts[self.d.at]
+    }
+
+    fn host_mut(&mut self) -> &mut Host {
+        &mut self.world.hosts[self.d.at]
+    }
+
+    fn server(&self) -> Option<&Server> {
+        self.host().server.as_ref()
+    }
+
+    fn server_mut(&mut self) -> Option<&mut Server> {
+        self.host_mut().server.as_mut()
+    }
+
+    fn say(&mut self, words: impl FnOnce() -> String) {
+        let name = NAMES[self.d.at];
+        self.world.say(|| format!("{name}: {}", words()));
+    }
+
+    fn violation(&mut self, law: &'static str, what: String) {
+        let now = self.world.now;
+        self.world.check.violation(now, law, what);
+    }
+
+    /// What a broken member does not hear.
+    fn is_deaf_to(&self, message: &Message<'_>) -> bool {
+        let other = NAMES[1 - self.d.at];
+        let replaced = matches!(message, Message::Epoch { current, .. } if *current == other);
+        replaced && self.d.member.speaks && self.is(Mutation::NeverStandDown)
+    }
+
+    /// What a broken member does not say.
+    fn is_mute_for(&self, message: &Message<'_>) -> bool {
+        let takes_over = self.d.takes_over;
+        match message {
+            Message::Promote { .. } => takes_over && self.is(Mutation::NeverPromote),
+            Message::InStep { yes, .. } => takes_over && *yes && self.is(Mutation::NotSaidAgain),
+            _ => false,
+        }
+    }
+}
+
+impl MemberHost for AtHost<'_> {
+    fn now(&self) -> Nanos {
+        Nanos(self.world.now)
+    }
+
+    fn member(&mut self) -> &mut Member {
+        &mut self.d.member
+    }
+
+    fn turn_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
+        for input in self.world.turn_link(self.d, Kind::Edge) {
+            match input {
+                Input::Opened(_) => self.d.member.standing.handle_opened(),
+                Input::Message(_, bytes) => {
+                    let Ok(message) = Message::decode(&bytes) else { continue };
+                    if !self.is_deaf_to(&message) {
+                        self.d.member.handle_edge(&message);
+                        each(&message);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if std::mem::take(&mut self.d.sent_away) {
+            each(&Message::Refused { reason: "the primary goes on alone", again: false });
+        }
+        let asks = !self.is(Mutation::NobodyAsksAgain);
+        let (world, edge) = (&mut *self.world, self.d.edge.pipe);
+        let now = Nanos(world.now);
+        let settled = self.d.member.settle(now, &mut |message| {
+            if asks || !matches!(message, Message::Promote { .. }) {
+                edge.map(|pipe| world.send(pipe, 0, message));
+            }
+        });
+        settled.opened
+    }
+
+    fn is_edge_open(&self) -> bool {
+        self.d.edge.pipe.is_some()
+    }
+
+    fn tell_edge(&mut self, message: &Message<'_>) {
+        if let Some(pipe) = self.d.edge.pipe.filter(|_| !self.is_mute_for(message)) {
+            self.world.send(pipe, 0, message);
+        }
+    }
+
+    fn has_server_ended(&mut self) -> bool {
+        self.server().is_none_or(|server| !server.alive)
+    }
+
+    fn kill_server(&mut self) {
+        self.world.kill_server(self.d.at);
+    }
+
+    fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
+        let sockets = &self.host().sockets;
+        let state = |key| match sockets.get(key) {
+            None => ConnState::Over,
+            Some(socket) if socket.time_wait && socket.is_over() => ConnState::Over,
+            Some(socket) if !socket.established => ConnState::SynReceived,
+            Some(_) => ConnState::Living,
+        };
+        Some(keys.iter().map(state).collect())
+    }
+
+    fn send_segment(&mut self, segment: &TcpSegment<'_>) {
+        let packet = Packet {
+            key: segment.key,
+            seq: segment.seq,
+            ack: segment.ack,
+            flags: segment.flags,
+            window: segment.window,
+            wscale: segment.options.wscale.unwrap_or(NO_SCALING),
+            tsval: segment.options.timestamps.map_or(0, |(value, _)| value),
+            payload: segment.payload.into(),
+            id: 0,
+            truth: Truth::default(),
+        };
+        self.world.host_sends(self.d.at, vec![packet]);
+    }
+
+    fn stand_by(&mut self) {
+        self.d.pair.inbox.clear();
+    }
+
+    fn show(&mut self, news: News<'_>) {
+        match &news {
+            News::Asks { reason } if !is_of_the_backup(reason) => {
+                let now = self.world.now;
+                self.world.check.broke(now, format!("primary: {reason}"));
+            }
+            News::GaveUp { fault: Fault::Diverged, reason } => {
+                let diverged = self.server().is_some_and(|server| server.diverged.is_some());
+                if diverged || self.d.settles {
+                    self.violation("L5", format!("the replica diverged: {reason}"));
+                }
+            }
+            News::TookOver { .. } => self.world.check.took_over(self.d.at),
+            _ => {}
+        }
+        self.say(|| format!("{news:?}"));
+    }
+}
+
+/// Reasons of a primary to go on alone that are no fault of anybody's words.
+fn is_of_the_backup(reason: &str) -> bool {
+    let known =
+        ["the channel to the backup was lost", "the backup does not answer", "the backup gave up"];
+    known.iter().any(|known| reason.starts_with(known))
+}

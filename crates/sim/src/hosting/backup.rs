@@ -1,0 +1,262 @@
+//! The backup's part: tap, replica, and what a takeover does to the host.
+
+use super::AtHost;
+use crate::kernel::Socket;
+use crate::packet::{Packet, Truth};
+use crate::pipe::{Input, Kind};
+use crate::plan::Mutation;
+use crate::server::Mode;
+use holdfast_member::backup::{BackupHost, Replica, Report};
+use holdfast_replica::TapSegment;
+use holdfast_replica::backup::FRAMES_QUEUED_MAX;
+use holdfast_replica::promotion::{ManifestConn, Restore, Why};
+use holdfast_wire::log::Header;
+use holdfast_wire::message::{ConnId, ConnKey, Message};
+use holdfast_wire::seq::SeqNo;
+
+/// A socket that was rebuilt, and what is to be played into it.
+pub struct Carried {
+    socket: Socket,
+    reinject: Vec<Vec<u8>>,
+    queued: bool,
+}
+
+impl AtHost<'_> {
+    /// What the judges want to know of what the primary says.
+    fn judge(&mut self, message: &Message<'_>) {
+        let check = &mut self.world.check;
+        match message {
+            Message::Conn { conn, record } => check.conn_taken(*conn, record),
+            Message::Unread { conn, offset, bytes, last } => {
+                let len = bytes.len() as u64 + u64::from(*last);
+                check.unread_taken(*conn, *offset, len);
+            }
+            // Its state was complete, but it believes its primary.
+            Message::Refused { .. } if !self.d.takes_over => check.state_lost(self.d.at),
+            Message::Refused { .. } => {
+                self.d.sent_away = self.world.plan.mutation == Some(Mutation::SentAway);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl BackupHost for AtHost<'_> {
+    fn drain_tap(
+        &mut self,
+        most: usize,
+        each: &mut dyn FnMut(&mut Self, &TapSegment<'_>),
+    ) -> bool {
+        let Some(tap) = &mut self.host_mut().tap else { return false };
+        let count = tap.len().min(most);
+        let packets: Vec<Packet> = tap.drain(..count).collect();
+        for packet in &packets {
+            self.world.check.copy_taken(packet);
+            packet.with_view(|view| each(self, view));
+        }
+        !packets.is_empty()
+    }
+
+    fn watch_tap(&mut self, _: bool) {
+        // `World::tap_rings` asks the machine.
+    }
+
+    fn close_tap(&mut self) {
+        self.host_mut().tap = None;
+    }
+
+    fn replica(&self) -> Replica {
+        match self.server() {
+            None => Replica::Ended,
+            Some(server) => match &server.diverged {
+                Some(reason) => Replica::Diverged(reason.clone()),
+                None if !server.alive => Replica::Ended,
+                None if server.parked => Replica::Parked,
+                None => Replica::Replays,
+            },
+        }
+    }
+
+    fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
+        let taken = self.server_mut().is_some_and(|server| server.replay(header, payload));
+        if taken {
+            self.world.check.record_taken(header, &payload.concat());
+        }
+        taken
+    }
+
+    fn acked(&mut self, accept: u32, bytes: u64) {
+        if let Some(server) = self.server_mut() {
+            server.acked(accept, bytes);
+        }
+    }
+
+    fn gone(&mut self, accept: u32) {
+        if let Some(server) = self.server_mut() {
+            server.gone(accept);
+        }
+    }
+
+    fn progress(&self) -> (u64, u64) {
+        self.server().map_or((0, 0), |server| (server.appended, server.executed))
+    }
+
+    fn has_room(&self) -> bool {
+        self.server().is_some_and(|s| s.appended - s.executed < s.ring_bytes / 2)
+    }
+
+    fn wake_replica(&mut self) {
+        self.world.wake_server(self.d.at);
+    }
+
+    fn end_log(&mut self) {
+        if let Some(server) = self.server_mut() {
+            server.log_ended = true;
+        }
+        self.world.wake_server(self.d.at);
+    }
+
+    fn is_peer_ready(&self) -> bool {
+        !self.d.pair.inbox.is_empty() || self.d.pair.pipe.is_none()
+    }
+
+    fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool {
+        if self.d.lost {
+            // An attempt of the link leads nowhere any more.
+            self.d.pair.inbox.clear();
+            return false;
+        }
+        for input in self.world.turn_link(self.d, Kind::Pair) {
+            match input {
+                Input::Lost(_) => self.d.lost = true,
+                Input::Message(_, bytes) => match Message::decode(&bytes) {
+                    Ok(message) => {
+                        self.judge(&message);
+                        each(self, &message);
+                    }
+                    Err(bad) => self.violation("message", bad.to_string()),
+                },
+                _ => {}
+            }
+        }
+        self.d.lost
+    }
+
+    fn send(&mut self, message: &Message<'_>) {
+        if let Some(pipe) = self.d.pair.pipe {
+            self.world.send(pipe, 0, message);
+        }
+    }
+
+    fn flush(&mut self) {}
+
+    fn close_peer(&mut self) {
+        self.d.lost = true;
+        if let Some(pipe) = self.d.pair.pipe.take() {
+            self.world.close_pipe(pipe, 0);
+        }
+    }
+
+    fn begin_takeover(&mut self) {
+        self.d.takes_over = true;
+    }
+
+    fn manifest(&mut self) -> Vec<ManifestConn> {
+        self.d.settles = true;
+        self.server().map(|server| server.manifest()).unwrap_or_default()
+    }
+
+    fn restore(&mut self, r: &Restore<'_>) {
+        let kept = match (r.accept, self.server()) {
+            (Some(accept), Some(server)) => server.retained(accept, r.snd_una_offset, r.out_end),
+            _ => Vec::new(),
+        };
+        let buffer = self.world.plan.receive_buffer;
+        self.d.carried.push(Carried {
+            socket: Socket::restore(r, &kept, Truth::default(), buffer, self.world.now),
+            reinject: r.reinject.iter().map(|raw| raw.to_vec()).collect(),
+            queued: r.accept.is_none(),
+        });
+    }
+
+    fn lost(&mut self, conn: ConnId, accept: Option<u32>, why: Why) {
+        let what = format!("a connection was lost: {conn:?}, accept {accept:?}: {why:?}");
+        self.violation("L5", what);
+    }
+
+    fn revive_listeners(&mut self) {
+        self.host_mut().listening = true;
+    }
+
+    fn take_address(&mut self) -> Result<(), String> {
+        self.host_mut().address = true;
+        Ok(())
+    }
+
+    fn show_clocks(&mut self) {
+        // The modelled kernel has the client's clock from `Socket::restore`.
+    }
+
+    fn hear_clients(&mut self) -> Result<(), String> {
+        self.host_mut().tap_drop = Some(true);
+        Ok(())
+    }
+
+    fn send_retained(&mut self) {
+        let queued = self.d.carried.iter().filter(|carried| carried.queued);
+        let keys: Vec<ConnKey> = queued.map(|carried| carried.socket.key).collect();
+        self.host_mut().backlog.extend(keys);
+    }
+
+    fn set_live(&mut self) {
+        if let Some(server) = self.server_mut() {
+            server.mode = Mode::Live;
+        }
+        self.world.wake_server(self.d.at);
+    }
+
+    fn kick(&mut self) {
+        let (now, mut out, mut inject) = (self.world.now, Vec::new(), Vec::new());
+        for Carried { mut socket, reinject, .. } in std::mem::take(&mut self.d.carried) {
+            let mut own = Vec::new();
+            socket.push(now, &mut own);
+            if own.is_empty() {
+                own.push(socket.ack(now));
+            }
+            out.extend(own);
+            inject.extend(reinject);
+            if !(socket.is_over() && socket.orphan) {
+                self.host_mut().sockets.insert(socket.key, socket);
+            }
+        }
+        self.world.host_sends(self.d.at, out);
+        for raw in inject {
+            self.inject(raw);
+        }
+    }
+
+    fn inject(&mut self, raw: Vec<u8>) {
+        let id = raw.as_slice().try_into().map_or(u64::MAX, u64::from_le_bytes);
+        if let Some(packet) = self.world.packets.get(id as usize).cloned() {
+            self.world.kernel_receives(self.d.at, &packet);
+        }
+    }
+
+    fn end_takeover(&mut self) {}
+
+    fn has_nudges(&self) -> bool {
+        // The modelled kernel sends again by itself.
+        false
+    }
+
+    fn nudge(&mut self, _: &ConnKey, _: SeqNo) {}
+
+    fn repeat_syn_ack(&mut self, _: &ConnKey) {}
+
+    fn nudge_again(&mut self) {}
+
+    fn report(&mut self, report: &Report<'_>) {
+        let (now, (_, bytes)) = (self.world.now, report.unresolved);
+        self.world.check.table(now, "frames queued, bytes", bytes, FRAMES_QUEUED_MAX);
+    }
+}

@@ -1,0 +1,192 @@
+//! The primary's part: gate, log, and the channel to the backup.
+
+use super::AtHost;
+use crate::gate::{Gate, Held as HeldPacket};
+use crate::kernel::{Socket, cookie};
+use crate::packet::Packet;
+use crate::pipe::Input;
+use crate::plan::Mutation;
+use crate::server::Mode;
+use holdfast_member::primary::{Held, PrimaryHost, Report};
+use holdfast_replica::primary::{FRAMES_UNCONFIRMED_MAX, Peeked, Wanted};
+use holdfast_wire::gate::SlotView;
+use holdfast_wire::message::{ConnId, ConnKey, Message};
+use holdfast_wire::seq::SeqNo;
+
+impl AtHost<'_> {
+    fn gate(&self) -> Option<&Gate> {
+        self.host().gate.as_ref()
+    }
+
+    fn gate_mut(&mut self) -> Option<&mut Gate> {
+        self.host_mut().gate.as_mut()
+    }
+}
+
+impl PrimaryHost for AtHost<'_> {
+    type Bytes = Vec<u8>;
+
+    fn held(&mut self) -> Vec<Held> {
+        let Some(gate) = self.gate_mut() else { return Vec::new() };
+        let events = std::mem::take(&mut gate.events);
+        let take = |HeldPacket { id, record, packet }| {
+            self.d.held.insert(id, packet);
+            Held { conn: id, socket: cookie(record.iss, record.irs), record }
+        };
+        events.into_iter().map(take).collect()
+    }
+
+    fn conn_of(&self, key: &ConnKey) -> Option<ConnId> {
+        self.gate()?.conn_of(key)
+    }
+
+    fn slot(&self, conn: ConnId) -> Option<SlotView> {
+        self.gate()?.view(conn)
+    }
+
+    fn open(&mut self, conn: ConnId) {
+        if let Some(slot) = self.gate_mut().and_then(|gate| gate.slot_mut(conn)) {
+            slot.open = true;
+        }
+        if let Some(packet) = self.d.held.remove(&conn) {
+            self.world.host_sends(self.d.at, vec![packet]);
+        }
+    }
+
+    fn free(&mut self, conn: ConnId) {
+        self.d.held.remove(&conn);
+        if let Some(gate) = self.gate_mut() {
+            gate.free(conn);
+        }
+    }
+
+    fn set_stable(&mut self, conn: ConnId, stable: SeqNo) {
+        if let Some(slot) = self.gate_mut().and_then(|gate| gate.slot_mut(conn)) {
+            slot.stable = stable;
+        }
+    }
+
+    fn allow_fin(&mut self, conn: ConnId) {
+        if let Some(slot) = self.gate_mut().and_then(|gate| gate.slot_mut(conn)) {
+            slot.fin_allowed = true;
+        }
+    }
+
+    fn set_server_dead(&mut self) {
+        if let Some(gate) = self.gate_mut() {
+            gate.server_dead = true;
+        }
+    }
+
+    fn is_attached(&self) -> bool {
+        true
+    }
+
+    fn tail(&self) -> u64 {
+        self.server().map_or(0, |server| server.tail())
+    }
+
+    fn take_tail(&mut self, from: u64) -> Option<u64> {
+        Some(self.tail().max(from))
+    }
+
+    fn bytes(&self, pos: u64, len: usize) -> Vec<u8> {
+        let log = self.server().map_or(&[][..], |server| &server.log);
+        log.get(pos as usize..pos as usize + len).unwrap_or_default().to_vec()
+    }
+
+    fn may_sleep(&mut self, read_to: u64) -> bool {
+        self.tail() <= read_to
+    }
+
+    fn set_log_stable(&mut self, pos: u64) {
+        if let Some(server) = self.server_mut() {
+            server.stable = pos;
+        }
+        self.world.wake_server(self.d.at);
+    }
+
+    fn log_fault(&self) -> Option<String> {
+        None
+    }
+
+    fn peek(&mut self, wanted: &Wanted, into: &mut Vec<u8>) -> Peeked {
+        let is_it = |socket: &&Socket| {
+            socket.accept == Some(wanted.accept) && cookie(socket.iss, socket.irs) == wanted.socket
+        };
+        let Some(socket) = self.host().sockets.values().find(is_it) else { return Peeked::Nothing };
+        let peeked = socket.peek(wanted.from, wanted.until, into);
+        if self.is(Mutation::PeekAside) {
+            let aside = into.len().min(1);
+            into.rotate_left(aside);
+        }
+        peeked
+    }
+
+    fn pause_server(&mut self) {
+        // No operator stops a simulated member.
+    }
+
+    fn go_alone(&mut self) -> Result<(), String> {
+        self.host_mut().gate = None;
+        if let Some(server) = self.server_mut() {
+            server.mode = Mode::Live;
+        }
+        let packets: Vec<Packet> = std::mem::take(&mut self.d.held).into_values().collect();
+        self.world.host_sends(self.d.at, packets);
+        self.world.wake_server(self.d.at);
+        Ok(())
+    }
+
+    fn backlog(&mut self) -> Option<usize> {
+        None
+    }
+
+    fn destroy(&mut self, _: &[ConnKey]) -> bool {
+        false
+    }
+
+    fn stop_watching(&mut self) {}
+
+    fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool {
+        let mut lost = false;
+        for input in std::mem::take(&mut self.d.pair.inbox) {
+            match input {
+                Input::Lost(pipe) => lost |= self.d.pair.pipe == Some(pipe),
+                Input::Message(pipe, bytes) if self.d.pair.pipe == Some(pipe) => {
+                    match Message::decode(&bytes) {
+                        Ok(message) => each(self, &message),
+                        Err(bad) => self.violation("message", bad.to_string()),
+                    }
+                }
+                // Whoever else connects is turned away.
+                Input::Accepted(pipe) => self.world.close_pipe(pipe, 1),
+                _ => {}
+            }
+        }
+        lost
+    }
+
+    fn send(&mut self, message: &Message<'_>) {
+        if let Some(pipe) = self.d.pair.pipe {
+            self.world.send(pipe, 1, message);
+        }
+    }
+
+    fn flush(&mut self) -> bool {
+        true
+    }
+
+    fn drop_peer(&mut self) {
+        self.d.pair.pipe = None;
+    }
+
+    fn report(&mut self, report: &Report<'_>) {
+        let now = self.world.now;
+        let used = self.gate().map_or(0, Gate::slots_used);
+        let limit = self.world.plan.gate_slots;
+        self.world.check.table(now, "gate slots", used, limit);
+        let frames = report.frames_unconfirmed;
+        self.world.check.table(now, "frames unconfirmed", frames, FRAMES_UNCONFIRMED_MAX);
+    }
+}
