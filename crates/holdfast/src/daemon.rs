@@ -2,6 +2,7 @@
 
 mod advice;
 pub mod backup;
+mod drive;
 pub mod edge;
 pub mod edge_link;
 pub mod edge_state;
@@ -16,7 +17,6 @@ pub mod regulate;
 pub mod said;
 pub mod spread;
 mod survivor;
-pub mod takeover;
 mod trace;
 pub mod transit;
 

@@ -6,7 +6,7 @@ mod takeover;
 
 pub use takeover::{Cause, Phases, probe_segment};
 
-use crate::host::{End, Fault, Member, MemberHost, News, Turn, stand_by};
+use crate::host::{End, Fault, Member, MemberHost, News, Turn, stand_alone};
 use crate::nanos;
 use crate::timing::backup::START_PATIENCE;
 use crate::timing::takeover::IDLE_LOOK;
@@ -37,11 +37,7 @@ pub trait BackupHost: MemberHost + Sized {
     // The tap.
 
     /// Hands on at most so many segments of clients; whether there was any.
-    fn drain_tap(
-        &mut self,
-        most: usize,
-        each: &mut dyn FnMut(&mut Self, &TapSegment<'_>),
-    ) -> bool;
+    fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TapSegment<'_>)) -> bool;
     /// Whether every copy wakes this member.
     fn watch_tap(&mut self, yes: bool);
     /// No copy is needed any more.
@@ -195,7 +191,9 @@ enum Stage {
     Following,
     TakingOver(Box<Takeover>),
     /// The server speaks for itself; clients' ACKs drive what was in flight until then.
-    Survivor { nudges_until: Option<Nanos> },
+    Survivor {
+        nudges_until: Option<Nanos>,
+    },
     /// It will not be promoted.
     GaveUp,
 }
@@ -295,12 +293,7 @@ impl BackupMachine {
     }
 
     /// Confirms nothing any more; what is still under way is drained.
-    fn begin_promotion(
-        &mut self,
-        cause: Cause,
-        peer_lost: bool,
-        host: &mut impl BackupHost,
-    ) {
+    fn begin_promotion(&mut self, cause: Cause, peer_lost: bool, host: &mut impl BackupHost) {
         self.promoting = Some(cause);
         if peer_lost {
             self.peer_lost(host);
@@ -391,28 +384,10 @@ impl BackupMachine {
 }
 
 /// A turn of the survivor: the server speaks for itself.
-fn survive(
-    nudges_until: Option<Nanos>,
-    stop: bool,
-    host: &mut impl BackupHost,
-) -> (Stage, Turn) {
-    if stop {
-        host.kill_server();
-        return (Stage::GaveUp, Turn::End(End::Stopped));
-    }
-    stand_by(host);
-    if let Some(newer) = host.member().replaced_by() {
-        host.kill_server();
-        let member = host.member();
-        (member.speaks, member.epoch) = (false, newer.epoch);
-        host.show(News::Replaced { newer: &newer });
-    }
+fn survive(nudges_until: Option<Nanos>, stop: bool, host: &mut impl BackupHost) -> (Stage, Turn) {
+    let end = stand_alone(stop, host);
     let (nudges_until, turn) = nudges(nudges_until, host);
-    if host.has_server_ended() {
-        host.member().speaks = false;
-        host.show(News::EndedAlone);
-    }
-    (Stage::Survivor { nudges_until }, turn)
+    (Stage::Survivor { nudges_until }, end.map_or(turn, Turn::End))
 }
 
 fn rest(stop: bool, host: &impl BackupHost) -> Turn {

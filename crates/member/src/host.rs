@@ -2,8 +2,10 @@
 //! that it runs on, and how its turns end.
 
 use crate::backup::{Cause, Phases};
+use crate::nanos;
 use crate::request::EpochRequest;
 use crate::standing::{Heard, Settled, Standing};
+use crate::timing::primary::IDLE_LOOK;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Watch;
 use holdfast_wire::message::{ConnKey, Message};
@@ -133,7 +135,7 @@ pub trait MemberHost {
     fn tell_edge(&mut self, message: &Message<'_>);
     /// The server's, or the replica's, process has ended.
     fn has_server_ended(&mut self) -> bool;
-    /// Ends it.
+    /// Ends it, and waits until it is gone.
     fn kill_server(&mut self);
     /// What the kernel says of connections; `None`: it does not answer.
     fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>>;
@@ -195,12 +197,35 @@ pub(crate) fn tell_vanished<H: MemberHost>(
 
 /// A turn beside a server that speaks alone: no death of ours touches it
 /// (decision 20). With a backup only the gate could answer the edge: the kernel of a
-/// dying server would take away what the backup needs.
-pub(crate) fn stand_by<H: MemberHost>(host: &mut H) {
+/// dying server would take away what the backup needs. `stop`: the operator ends this
+/// member, and its server with it.
+pub fn stand_alone<H: MemberHost>(stop: bool, host: &mut H) -> Option<End> {
     host.turn_edge(&mut |_| {});
     tell_vanished(host, |host, keys| {
         let states = host.states(keys)?;
         Some(states.into_iter().map(|state| state != ConnState::Over).collect())
     });
     host.stand_by();
+    let member = host.member();
+    if let Some(newer) = member.replaced_by().filter(|_| member.speaks) {
+        (member.speaks, member.epoch) = (false, newer.epoch);
+        host.kill_server();
+        host.show(News::Replaced { newer: &newer });
+    }
+    if host.has_server_ended() {
+        host.member().speaks = false;
+        host.show(News::EndedAlone);
+    }
+    stop.then(|| {
+        host.kill_server();
+        End::Stopped
+    })
+}
+
+/// A turn of a member whose server has outlived an earlier daemon of it.
+pub fn turn_found(stop: bool, host: &mut impl MemberHost) -> Turn {
+    match stand_alone(stop, host) {
+        Some(end) => Turn::End(end),
+        None => Turn::Until(host.now().plus(nanos(IDLE_LOOK))),
+    }
 }

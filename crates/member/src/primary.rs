@@ -82,6 +82,8 @@ pub trait PrimaryHost: MemberHost + Sized {
 
     /// Stops it where it is.
     fn pause_server(&mut self);
+    /// As [`MemberHost::kill_server`], without waiting for its end.
+    fn strike_server(&mut self);
     /// From now on no death of ours touches the service: the gate goes, the shim passes
     /// every call through, and held SYN-ACKs are sent.
     ///

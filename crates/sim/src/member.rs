@@ -302,7 +302,9 @@ impl World {
 
     fn becomes_backup(&mut self, d: &mut Daemon) -> Phase {
         let member = d.at;
-        self.say(|| format!("{}: backup in epoch {}, seeks the primary", NAMES[member], d.member.epoch));
+        self.say(|| {
+            format!("{}: backup in epoch {}, seeks the primary", NAMES[member], d.member.epoch)
+        });
         self.hosts[member].tap_drop = Some(false);
         // It may be a primary's host of old.
         self.hosts[member].gate = None;

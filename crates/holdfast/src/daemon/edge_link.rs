@@ -131,6 +131,18 @@ impl EdgeLink {
         }
     }
 
+    /// Hands on what has come on an open channel, and does nothing else.
+    pub fn recv(&mut self, now: Instant, mut each: impl FnMut(Message<'_>)) -> LinkEvent {
+        let Some(channel) = self.channel.as_mut().filter(|_| self.opened) else {
+            return LinkEvent::Nothing;
+        };
+        let received = channel.recv(|message| {
+            trace_message("heard", &message);
+            each(message);
+        });
+        received.map_or_else(|error| self.lose(now, error), |()| LinkEvent::Nothing)
+    }
+
     /// Writes what was queued: once per turn of the loop, after all `send`s.
     pub fn flush(&mut self, now: Instant, poll: &Poll) -> LinkEvent {
         let Some(channel) = &mut self.channel else { return LinkEvent::Nothing };

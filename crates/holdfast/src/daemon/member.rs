@@ -19,17 +19,15 @@ use crate::status::{Role, State, Status};
 use crate::world;
 use anyhow::Context as _;
 use holdfast_cluster::Nanos;
-use holdfast_cluster::watch::Watch;
 use holdfast_linux::changes::Changes;
-use holdfast_linux::diag::{DiagSocket, TcpState};
 use holdfast_linux::process;
 use holdfast_linux::shm::Settings;
 use holdfast_linux::spawn::{Server, ServerCommand};
 use holdfast_linux::tap::Service;
 use holdfast_linux::way::SignSocket;
-use holdfast_member::request::EpochRequest;
-use holdfast_member::standing::{Ask, Heard, Place, Standing};
-use holdfast_wire::message::{ConnKey, Message};
+use holdfast_member::host::{End, Member as MemberState};
+use holdfast_member::standing::{Ask, Heard, Place};
+use holdfast_wire::message::Message;
 use holdfast_wire::shm::option;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -66,12 +64,8 @@ pub struct Node<'a> {
     pub edge: EdgeLink,
     pub status: Status,
     pub events: Events,
-    /// What the edge has said.
-    pub standing: Standing,
-    /// A signal has asked for the end.
-    pub stopping: bool,
-    /// Whether the other member lives.
-    pub watch: Watch,
+    /// What it has heard.
+    pub member: MemberState,
     pulse: Pulse,
     /// Proof of the edge's way to this member; a backup's tap brings it instead.
     signs: SignSocket,
@@ -100,18 +94,6 @@ pub struct Node<'a> {
     started: Instant,
 }
 
-/// Why a role's loop came to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// A signal asked for it; the service needs nothing of this member any more.
-    Stopped,
-    /// A signal asked for it, and another member may yet carry the connections
-    /// over: what keeps this one's kernel silent has to stay.
-    Silent,
-    /// Begin again by asking the edge.
-    Again,
-}
-
 /// Runs the member's daemon until a signal ends it.
 ///
 /// # Errors
@@ -120,7 +102,7 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
     let mut node = Node::new(config, member)?;
     loop {
         let Some((epoch, current)) = node.ask_edge()? else { return Ok(()) };
-        node.status.epoch = epoch;
+        node.set_epoch(epoch);
         node.events.add("epoch", format!("{epoch}, current member {current}"));
         // It has told its clients more than any other could.
         let survivor = || leavings::survivor(&config.group.run_dir, &member.name);
@@ -134,6 +116,7 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
         if end != End::Again {
             return node.leave(end);
         }
+        node.member.speaks = false;
     }
 }
 
@@ -161,9 +144,7 @@ impl<'a> Node<'a> {
             edge: EdgeLink::new(config.edge.listen, identity, EDGE, now),
             status: Status::new(&config.group.name, &me.name),
             events: Events::default(),
-            standing: Standing::new(&config.group.name, &me.name, &config.other(me).name),
-            stopping: false,
-            watch: Watch::new(Nanos(0), Nanos(config.heartbeat().as_nanos() as u64)),
+            member: heard_of(config, me),
             pulse,
             signs: SignSocket::open(&me.interface)
                 .with_context(|| format!("a packet socket on {}", me.interface))?,
@@ -231,10 +212,10 @@ impl<'a> Node<'a> {
     /// Turns the link to the edge: says hello when it opens, notes a new epoch,
     /// and hands every message on. Returns whether the link has just opened.
     pub fn turn_edge(&mut self, mut each: impl FnMut(&Message<'_>)) -> bool {
-        let (ours, mut says) = (self.status.epoch, None);
-        let Self { edge, standing, poll, .. } = self;
+        let mut says = None;
+        let Self { edge, member, poll, .. } = self;
         let event = edge.turn(Instant::now(), poll, |message| {
-            standing.handle_message(&message, ours);
+            member.handle_edge(&message);
             if matches!(message, Message::Says { .. }) {
                 says = Said::of(&message);
             }
@@ -244,14 +225,13 @@ impl<'a> Node<'a> {
             LinkEvent::Failed(error) => self.doubt(error.distrust("edge")),
             LinkEvent::Opened => {
                 self.doubt(None);
-                self.standing.handle_opened();
+                self.member.standing.handle_opened();
             }
             _ => {}
         }
         let at = Nanos(self.nanos());
-        let speaks = self.status.role == Role::Primary && self.status.state != State::Ended;
-        let Self { edge, standing, watch, .. } = self;
-        let new = standing.settle(at, (ours, speaks), watch, &mut |message| {
+        let Self { edge, member, .. } = self;
+        let new = member.settle(at, &mut |message| {
             edge.send(message);
         });
         if new.reach || says.is_some() {
@@ -271,43 +251,16 @@ impl<'a> Node<'a> {
         new.opened
     }
 
-    /// Asks the edge for an epoch, if it is time; at once if its channel has just
-    /// `opened`.
-    pub fn ask_for(&mut self, request: &mut EpochRequest, opened: bool) {
-        let (at, channel) = (Nanos(self.nanos()), (self.edge.is_open(), opened));
-        let (edge, mut said) = (&mut self.edge, false);
-        request.settle(at, channel, &mut |message| said |= edge.send(message));
-        if said {
+    /// Says something to the edge, now.
+    pub fn tell_edge(&mut self, message: &Message<'_>) {
+        if self.edge.send(message) {
             self.edge.flush(Instant::now(), &self.poll);
         }
     }
 
-    /// Answers what the edge asked about connections. For who serves alone; with a
-    /// backup, a dying server's kernel would take away what the backup needs.
-    pub fn tell_vanished_by(&mut self, diag: &mut DiagSocket) {
-        if self.standing.asked().is_empty() {
-            return;
-        }
-        let Ok(states) = diag.states(self.standing.asked()) else { return };
-        let over = |state: &Option<TcpState>| matches!(state, None | Some(TcpState::TimeWait));
-        let mut states = states.iter().map(over);
-        self.tell_vanished(|_| !states.next().unwrap_or(false));
-    }
-
-    /// Answers what the edge asked about connections, in the order it did.
-    pub fn tell_vanished(&mut self, mut is_alive: impl FnMut(&ConnKey) -> bool) {
-        let mut keys = self.standing.take_asked();
-        keys.retain(|key| !is_alive(key));
-        if !keys.is_empty() {
-            self.edge.send(&Message::NotAlive { epoch: self.status.epoch, keys });
-            self.edge.flush(Instant::now(), &self.poll);
-        }
-    }
-
-    /// Another member speaks in a newer epoch than the one that is ours.
-    #[must_use]
-    pub fn replaced_by(&self) -> Option<Heard> {
-        self.standing.replaced_by(self.status.epoch).cloned()
+    /// This member is in another epoch.
+    pub fn set_epoch(&mut self, epoch: u64) {
+        (self.member.epoch, self.status.epoch) = (epoch, epoch);
     }
 
     /// Says so: this member is silent from now on.
@@ -346,7 +299,6 @@ impl<'a> Node<'a> {
             && let Some(signal) = super::ending(&self.signals)
         {
             self.events.add("signal", format!("{signal}: ending"));
-            self.stopping = true;
             return Ok((true, tokens));
         }
         Ok((false, tokens))
@@ -362,17 +314,20 @@ impl<'a> Node<'a> {
     fn feel_pulses(&mut self) {
         self.pulse.turned();
         if let Some(at) = self.pulse.heard(pulse::EDGE) {
-            self.watch.handle_edge(at);
+            self.member.watch.handle_edge(at);
         }
         if let Some(at) = self.pulse.heard(pulse::OTHER) {
-            self.watch.handle_received(at);
+            self.member.watch.handle_received(at);
         }
     }
 
     /// How late this process was, for the status.
     pub fn report_lateness(&mut self) {
         count(&mut self.status.counters, "pulse", &self.pulse.counters());
-        let of = [("overslept", self.watch.overslept()), ("deafened", self.watch.deafened())];
+        let of = [
+            ("overslept", self.member.watch.overslept()),
+            ("deafened", self.member.watch.deafened()),
+        ];
         count(&mut self.status.counters, "loop", &of);
     }
 
@@ -398,7 +353,7 @@ impl<'a> Node<'a> {
 
     /// The channel to the other member, or what it is watched for, begins now.
     pub fn renew_watch(&mut self) {
-        self.watch.renew(Nanos(self.nanos()));
+        self.member.watch.renew(Nanos(self.nanos()));
     }
 
     /// The instant of a machine's time.
@@ -469,6 +424,12 @@ impl<'a> Node<'a> {
         (self.server, self.loose) = (Some(started.pid()), false);
         Ok(started)
     }
+}
+
+/// What a member knows before it has heard anybody.
+fn heard_of(config: &Config, me: &Member) -> MemberState {
+    let period = Nanos(config.heartbeat().as_nanos() as u64);
+    MemberState::new(&config.group.name, &me.name, &config.other(me).name, period)
 }
 
 /// Tokens that became ready.

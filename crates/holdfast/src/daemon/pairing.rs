@@ -195,7 +195,7 @@ pub fn reach_primary(
                     Ok(()) => {
                         // What it does from now on counts in the primary's epoch,
                         // whatever the edge may have said before or says later.
-                        node.status.epoch = greeting.epoch;
+                        node.set_epoch(greeting.epoch);
                         return Ok(Some(early));
                     }
                     Err(refusal) => refusal,

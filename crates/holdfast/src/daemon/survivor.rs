@@ -3,15 +3,20 @@
 //! server running, leaves it as it is, and tells how things are.
 
 use super::advice;
-use super::member::{End, Node, RESTART_BOTH, ROLE, Tokens, mapped};
+use super::drive::{Role, drive};
+use super::member::{Node, RESTART_BOTH, ROLE, Tokens, mapped};
 use super::pairing::{no_rejoin, turn_away};
+use super::primary::states;
 use crate::channel::Listener;
 use crate::leavings;
 use crate::poll::Interest;
-use crate::status::{Role, State};
-use anyhow::Context as _;
+use crate::status::{self, State};
+use holdfast_cluster::Nanos;
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::spawn::Server;
+use holdfast_member::host::{ConnState, End, Member, MemberHost, News, Turn, turn_found};
+use holdfast_wire::message::{ConnKey, Message};
+use holdfast_wire::packet::TcpSegment;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -21,7 +26,6 @@ const PIDFD: u64 = ROLE + 1;
 /// counted: with ten thousand of them that takes milliseconds.
 const ANSWER_EVERY: Duration = Duration::from_millis(20);
 const COUNT_EVERY: Duration = Duration::from_secs(2);
-const TURN_EVERY: Duration = Duration::from_millis(200);
 
 /// What the daemon does beside a server that speaks alone.
 pub struct Survivor {
@@ -32,7 +36,8 @@ pub struct Survivor {
 
 impl Survivor {
     #[must_use]
-    pub fn new(now: Instant) -> Self {
+    pub fn new() -> Self {
+        let now = Instant::now();
         Self { diag: DiagSocket::open().ok(), answer_at: now, count_at: now }
     }
 
@@ -47,15 +52,9 @@ impl Survivor {
         }
     }
 
-    /// Answers the edge, tells a member that comes back how things are, and counts.
-    pub fn turn(&mut self, node: &mut Node<'_>, tokens: Tokens, listener: Option<&mut Listener>) {
+    /// Tells a member that comes back how things are, and counts.
+    pub fn turn(&mut self, node: &mut Node<'_>, listener: Option<&mut Listener>) {
         let now = Instant::now();
-        if node.edge_due(tokens) {
-            node.turn_edge(|_| {});
-            if let Some(diag) = &mut self.diag {
-                node.tell_vanished_by(diag);
-            }
-        }
         // Not with every packet of a tap.
         if let Some(listener) = listener.filter(|_| now >= self.answer_at) {
             self.answer_at = now + ANSWER_EVERY;
@@ -75,12 +74,26 @@ impl Survivor {
     }
 }
 
+/// A server that has outlived the daemon that started it.
+struct Found<'n, 'a, 's> {
+    node: &'n mut Node<'a>,
+    server: &'s OwnedFd,
+    listener: Option<Listener>,
+    survivor: Survivor,
+    diag: DiagSocket,
+    tokens: Tokens,
+    ended: bool,
+    /// The server does not end.
+    failed: Option<String>,
+}
+
 /// Watches a server that has outlived the daemon that started it.
 ///
 /// # Errors
 /// When the event loop fails, or a server that must end does not.
 pub fn run(node: &mut Node<'_>, (pid, server): (u32, &OwnedFd)) -> anyhow::Result<End> {
     (node.server, node.loose) = (Some(pid), true);
+    node.member.speaks = true;
     let mut listener = Listener::bind(node.me.address, node.pair_identity()).ok();
     if let Some(listener) = &mut listener {
         listener.prefer([node.other.address.ip()]);
@@ -88,26 +101,95 @@ pub fn run(node: &mut Node<'_>, (pid, server): (u32, &OwnedFd)) -> anyhow::Resul
     }
     node.poll.add(server, PIDFD, Interest::Read)?;
     let reason = "the server has outlived an earlier daemon; running alone";
-    node.set_state(Role::Primary, State::Unprotected, reason, RESTART_BOTH);
-    let mut beside = Survivor::new(Instant::now());
-    loop {
-        let (stop, tokens) = node.wait(Some(Instant::now() + TURN_EVERY))?;
-        beside.turn(node, tokens, listener.as_mut());
-        if tokens.has(PIDFD) {
-            let _ = node.poll.remove(server);
-            node.set_ended(Role::Primary, advice::ENDED, advice::AFTER_END);
+    node.set_state(status::Role::Primary, State::Unprotected, reason, RESTART_BOTH);
+    let mut found = Found {
+        diag: DiagSocket::open()?,
+        node,
+        server,
+        listener,
+        survivor: Survivor::new(),
+        tokens: Tokens::default(),
+        ended: false,
+        failed: None,
+    };
+    drive(&mut found, |stop, found| {
+        let turn = turn_found(stop, found);
+        found.failed.take().map_or(turn, |error| Turn::End(End::Failed(error)))
+    })
+}
+
+impl<'a> Role<'a> for Found<'_, 'a, '_> {
+    fn node(&mut self) -> &mut Node<'a> {
+        self.node
+    }
+
+    fn handle_ready(&mut self, tokens: Tokens) {
+        self.tokens = tokens;
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+}
+
+impl MemberHost for Found<'_, '_, '_> {
+    fn now(&self) -> Nanos {
+        Nanos(self.node.nanos())
+    }
+
+    fn member(&mut self) -> &mut Member {
+        &mut self.node.member
+    }
+
+    fn turn_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
+        self.node.edge_due(self.tokens) && self.node.turn_edge(each)
+    }
+
+    fn is_edge_open(&self) -> bool {
+        self.node.edge.is_open()
+    }
+
+    fn tell_edge(&mut self, message: &Message<'_>) {
+        self.node.tell_edge(message);
+    }
+
+    fn has_server_ended(&mut self) -> bool {
+        if self.tokens.has(PIDFD) {
+            self.ended = true;
+            let _ = self.node.poll.remove(self.server);
         }
-        let newer = node.replaced_by();
-        if newer.is_some() || stop {
-            leavings::orphan(&node.config.group.run_dir, &node.me.name)
-                .context("the server must not go on")?;
+        self.ended
+    }
+
+    fn kill_server(&mut self) {
+        let folder = &self.node.config.group.run_dir;
+        if let Err(error) = leavings::orphan(folder, &self.node.me.name) {
+            self.failed = Some(format!("the server must not go on: {error:#}"));
         }
-        if let Some(newer) = newer {
-            node.set_replaced(&newer);
-            node.status.epoch = newer.epoch;
-        }
-        if stop {
-            return Ok(End::Stopped);
+    }
+
+    fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
+        states(&mut self.diag, keys)
+    }
+
+    fn send_segment(&mut self, _: &TcpSegment<'_>) {
+        // Its server speaks for itself.
+    }
+
+    fn stand_by(&mut self) {
+        self.survivor.turn(self.node, self.listener.as_mut());
+    }
+
+    fn show(&mut self, news: News<'_>) {
+        self.node.status.epoch = self.node.member.epoch;
+        match news {
+            News::Replaced { newer } => self.node.set_replaced(newer),
+            News::EndedAlone => {
+                let role = status::Role::Primary;
+                self.node.set_ended(role, advice::ENDED, advice::AFTER_END);
+            }
+            // Of members whose servers are their own.
+            _ => {}
         }
     }
 }

@@ -8,6 +8,7 @@ use super::loader::{Counters, Detached, Object};
 use super::slots::Slots;
 use aya::maps::{Array, HashMap, MapData, Queue, RingBuf};
 use aya::programs::TcAttachType::{self, Egress, Ingress};
+use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
 use holdfast_wire::packet::complete_checksum;
 use holdfast_wire::seq::SeqNo;

@@ -39,6 +39,7 @@ pub use cost::Cost;
 pub use edge::{Edge, EdgeConfig, MemberPort, Mended};
 pub use error::BpfError;
 pub use gate::{Gate, GateConfig, SynAck};
+pub use holdfast_wire::gate::SlotView;
 pub use host::{HostEnd, HostEndConfig};
 pub use layout::{
     EDGE_FLOWS_DEFAULT, GATE_SLOTS_DEFAULT, MAGLEV_ENTRIES, MEMBERS_MAX, NO_STRING,
@@ -50,7 +51,6 @@ pub use pins::Shape;
 pub use recover::{Copied, Copies, CopyPolicy, DRAINS_MAX};
 pub use redirect::{Flows, Host, HostState, Redirect, RedirectConfig, ServiceKey, Way};
 pub use regulate::{Measured, Regulated};
-pub use holdfast_wire::gate::SlotView;
 pub use tapdrop::TapDrop;
 pub use trace::{How, Question, Traced, Verdict};
 pub use transit::{FlowSweeper, StringPort, Traffic, Transit, TransitConfig, TransitState};

@@ -170,11 +170,7 @@ impl Takeover {
 }
 
 impl BackupMachine {
-    pub(super) fn take_over(
-        &mut self,
-        cause: Cause,
-        host: &mut impl BackupHost,
-    ) -> (Stage, Turn) {
+    pub(super) fn take_over(&mut self, cause: Cause, host: &mut impl BackupHost) -> (Stage, Turn) {
         host.begin_takeover();
         host.show(News::Promotes { cause, stopped: self.stopped });
         let (epoch, now) = (host.member().epoch, host.now());

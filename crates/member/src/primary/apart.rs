@@ -2,7 +2,7 @@
 //! operator hands over, or it runs on alone because the edge says so.
 
 use super::{PrimaryHost, PrimaryMachine};
-use crate::host::{End, MemberHost, News, Turn, ask_for, stand_by};
+use crate::host::{End, MemberHost, News, Turn, ask_for, stand_alone};
 use crate::nanos;
 use crate::request::EpochRequest;
 use crate::standing::Heard;
@@ -18,13 +18,22 @@ use std::time::Duration;
 pub(super) enum Stage {
     Serving,
     /// The operator stops it: until the backup holds all that was logged.
-    Confirming { since: Nanos },
+    Confirming {
+        since: Nanos,
+    },
     /// Until the edge lets the backup speak.
-    Yielding { since: Nanos },
+    Yielding {
+        since: Nanos,
+    },
     /// The server has ended, and why the backup is gone, if it is.
-    ServerEnded { gone: Option<String> },
+    ServerEnded {
+        gone: Option<String>,
+    },
     /// The edge is asked to bar the backup, because of a reason.
-    Asking { request: Box<EpochRequest>, reason: String },
+    Asking {
+        request: Box<EpochRequest>,
+        reason: String,
+    },
     /// Nothing is left to do but to answer questions.
     Idle,
 }
@@ -68,12 +77,7 @@ impl PrimaryMachine {
         self.confirm(since, false, host)
     }
 
-    fn confirm(
-        &mut self,
-        since: Nanos,
-        stop: bool,
-        host: &mut impl PrimaryHost,
-    ) -> (Stage, Turn) {
+    fn confirm(&mut self, since: Nanos, stop: bool, host: &mut impl PrimaryHost) -> (Stage, Turn) {
         host.turn_edge(&mut |_| {});
         self.take_held(host);
         self.take_log(host);
@@ -117,7 +121,7 @@ impl PrimaryMachine {
     pub(super) fn server_ended(&mut self, host: &mut impl PrimaryHost) -> (Stage, Turn) {
         self.announce_end(host);
         // One that only says so must not go on beside its replica.
-        host.kill_server();
+        host.strike_server();
         host.stop_watching();
         self.wait_for_backup(None, false, host)
     }
@@ -237,15 +241,7 @@ impl PrimaryMachine {
     }
 
     fn idle(&mut self, stop: bool, host: &mut impl PrimaryHost) -> (Stage, Turn) {
-        stand_by(host);
-        if host.has_server_ended() {
-            host.member().speaks = false;
-            host.show(News::EndedAlone);
-        }
-        if stop {
-            host.kill_server();
-            return (Stage::Idle, Turn::End(End::Stopped));
-        }
-        (Stage::Idle, after(IDLE_LOOK, host))
+        let turn = stand_alone(stop, host).map_or_else(|| after(IDLE_LOOK, host), Turn::End);
+        (Stage::Idle, turn)
     }
 }

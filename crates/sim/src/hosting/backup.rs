@@ -42,11 +42,7 @@ impl AtHost<'_> {
 }
 
 impl BackupHost for AtHost<'_> {
-    fn drain_tap(
-        &mut self,
-        most: usize,
-        each: &mut dyn FnMut(&mut Self, &TapSegment<'_>),
-    ) -> bool {
+    fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TapSegment<'_>)) -> bool {
         let Some(tap) = &mut self.host_mut().tap else { return false };
         let count = tap.len().min(most);
         let packets: Vec<Packet> = tap.drain(..count).collect();

@@ -127,6 +127,10 @@ impl PrimaryHost for AtHost<'_> {
         // No operator stops a simulated member.
     }
 
+    fn strike_server(&mut self) {
+        self.world.kill_server(self.d.at);
+    }
+
     fn go_alone(&mut self) -> Result<(), String> {
         self.host_mut().gate = None;
         if let Some(server) = self.server_mut() {

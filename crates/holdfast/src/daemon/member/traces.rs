@@ -1,13 +1,14 @@
 //! What a member has put into its host: kept there while it is needed, and removed
 //! when it is not.
 
-use super::{End, Node, mapped};
+use super::{Node, mapped};
 use crate::leavings::{self, Own, Removed};
 use crate::status::{Role, State};
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{Gate, TapDrop};
 use holdfast_linux::link::Link;
 use holdfast_linux::neighbour::Announcer;
+use holdfast_member::host::End;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 

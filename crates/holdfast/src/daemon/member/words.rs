@@ -162,7 +162,7 @@ impl Node<'_> {
     fn lacks(&self) -> Option<Said> {
         let (role, other) = (self.own.role, self.other.name.as_str());
         let says = |state, reason: &str, remedy: &str| Some(Said::new(role, state, reason, remedy));
-        if self.watch.silence_of_all(Nanos(self.nanos())) > NOBODY_PATIENCE {
+        if self.member.watch.silence_of_all(Nanos(self.nanos())) > NOBODY_PATIENCE {
             let reason = format!("neither the edge nor {other} is heard: the service waits");
             return says(State::Waiting, &reason, "look at this host's links");
         }
@@ -188,7 +188,7 @@ impl Node<'_> {
         if !edge.is_fine() {
             return Some(edge.quoted("edge"));
         }
-        if !self.standing.other_reached() {
+        if !self.member.standing.other_reached() {
             let reason = format!("the edge does not hear {other}");
             return says(State::Unprotected, &reason, "look at the link between them");
         }

@@ -6,10 +6,9 @@ use holdfast_linux::raw::RawSender;
 use holdfast_linux::repair::{self, ClientClock, ClosingState, Nudge, NudgeHeader, RestoreSpec};
 use holdfast_linux::shm::SharedMemory;
 use holdfast_linux::spawn::Server;
-use holdfast_replica::promotion::{
-    Closing, Diverged, ManifestConn, Probe, PromotionOutput, Restore, Why,
-};
-use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
+use holdfast_member::backup::probe_segment;
+use holdfast_replica::promotion::{Closing, ManifestConn, Probe, Restore};
+use holdfast_wire::message::{ConnKey, ConnRecord};
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment, complete_checksum, mapped_ipv4};
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::{CONNS_MAX, ConnEntry, KEEP_BYTES_MAX, Listener, conn_state};
@@ -63,19 +62,8 @@ pub struct Carried {
 pub struct Mender {
     pub sockets: Vec<Carried>,
     pub errors: Vec<String>,
-    pub diverged: Option<String>,
     /// Bytes of output that the replica may still keep.
     room: Option<u64>,
-    /// Packets that make clients of lost connections ask.
-    farewells: Vec<Vec<u8>>,
-    /// Time spent repairing.
-    pub spent: Duration,
-}
-
-/// A mender at work on one replica.
-pub struct Mending<'a> {
-    mender: &'a mut Mender,
-    replica: &'a Server,
 }
 
 /// Whether a listener may be bound with the daemon's rights: those of the group's
@@ -200,8 +188,21 @@ fn is_ipv6(l: &Listener) -> bool {
 }
 
 impl Mender {
-    pub fn on<'a>(&'a mut self, replica: &'a Server) -> Mending<'a> {
-        Mending { mender: self, replica }
+    /// Rebuilds a connection in the replica's own socket; it does not speak yet.
+    pub fn restore(&mut self, restore: &Restore<'_>, replica: &Server) {
+        let done = self.carry(restore, replica).and_then(|carried| {
+            let unread = [carried.unread.as_slice()];
+            let restored = carried
+                .fd
+                .as_ref()
+                .map_or(Ok(()), |fd| repair::restore(fd.as_fd(), &carried.spec(&unread)));
+            restored.map(|()| carried.key).map_err(|e| format!("{:?}: {e}", carried.key))?;
+            Ok(carried)
+        });
+        match done {
+            Ok(carried) => self.sockets.push(carried),
+            Err(error) => self.errors.push(error),
+        }
     }
 
     /// How far each client's clock had come: before the sockets hear anybody.
@@ -242,9 +243,6 @@ impl Mender {
     /// descriptors go: of a connection that the server has closed it is the
     /// last one, and the kernel ends it.
     pub fn kick(&mut self, raw: &RawSender) {
-        for packet in self.farewells.drain(..) {
-            let _ = raw.send(&packet);
-        }
         for c in &mut self.sockets {
             let _ = c.ack().map(|packet| raw.send(&packet));
             c.finish(raw, &mut self.errors);
@@ -384,21 +382,18 @@ impl Carried {
     }
 }
 
-impl Mending<'_> {
-    fn carry(&mut self, r: &Restore<'_>) -> Result<Carried, String> {
+impl Mender {
+    fn carry(&mut self, r: &Restore<'_>, replica: &Server) -> Result<Carried, String> {
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             format!("{:?}: {what}: {error}", r.record.key)
         };
         let fd = match r.fd {
-            Some(fd) => {
-                self.replica.take_fd(fd).map_err(|e| failed("taking its descriptor", &e))?
-            }
-            None => self.fresh_socket(r).map_err(|e| failed("making its socket", &e))?,
+            Some(fd) => replica.take_fd(fd).map_err(|e| failed("taking its descriptor", &e))?,
+            None => fresh_socket(r, replica).map_err(|e| failed("making its socket", &e))?,
         };
-        let room =
-            self.mender.room.get_or_insert_with(|| process::memory_bytes(self.replica.pid()));
+        let room = self.room.get_or_insert_with(|| process::memory_bytes(replica.pid()));
         let mut output = |from, to| match r.accept {
-            Some(accept) => retained(self.replica, room, accept, (from, to)),
+            Some(accept) => retained(replica, room, accept, (from, to)),
             None => Ok(Vec::new()),
         };
         let in_flight = output(r.snd_una_offset, r.in_flight_end)
@@ -424,56 +419,24 @@ impl Mending<'_> {
             closing: closing_state(&r.closing),
             queued: r.accept.is_none(),
             reinject: r.reinject.iter().map(|p| p.to_vec()).collect(),
-            syn_ack: r.half_open.as_ref().and_then(super::probe_packet),
+            syn_ack: r.half_open.as_ref().and_then(probe_packet),
             nudge: None,
             acked: r.snd_una.plus(behind_fin),
             nudged_at: Instant::now(),
             born: Instant::now(),
         })
     }
-
-    /// A socket of the listener's family, for a connection without descriptor.
-    fn fresh_socket(&self, r: &Restore<'_>) -> io::Result<OwnedFd> {
-        let ipv6 = listener_of(self.replica, &r.record.key).is_some_and(|l| is_ipv6(&l));
-        let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
-        Ok(Socket::new(domain, Type::STREAM.cloexec(), Some(Protocol::TCP))?.into())
-    }
 }
 
-impl PromotionOutput for Mending<'_> {
-    fn restore(&mut self, restore: &Restore<'_>) {
-        let begun = Instant::now();
-        let done = self.carry(restore).and_then(|carried| {
-            let unread = [carried.unread.as_slice()];
-            let restored = carried
-                .fd
-                .as_ref()
-                .map_or(Ok(()), |fd| repair::restore(fd.as_fd(), &carried.spec(&unread)));
-            restored.map(|()| carried.key).map_err(|e| format!("{:?}: {e}", carried.key))?;
-            Ok(carried)
-        });
-        match done {
-            Ok(carried) => self.mender.sockets.push(carried),
-            Err(error) => self.mender.errors.push(error),
-        }
-        self.mender.spent += begun.elapsed();
-    }
+/// A socket of the listener's family, for a connection without descriptor.
+fn fresh_socket(r: &Restore<'_>, replica: &Server) -> io::Result<OwnedFd> {
+    let ipv6 = listener_of(replica, &r.record.key).is_some_and(|l| is_ipv6(&l));
+    let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
+    Ok(Socket::new(domain, Type::STREAM.cloexec(), Some(Protocol::TCP))?.into())
+}
 
-    fn discard(&mut self, conn: ConnId, accept: Option<u32>, why: Why, tell: Option<Probe>) {
-        if !matches!(why, Why::Finished | Why::ClientReset) {
-            self.mender.errors.push(format!("connection {conn:?} (accept {accept:?}): {why:?}"));
-        }
-        self.mender.farewells.extend(tell.as_ref().and_then(super::probe_packet));
-    }
-
-    fn reset(&mut self, _: ConnId, _: u32) {
-        // The replica's socket was never connected: it answers with an error and
-        // hangs up, which is what a reset looks like to the server.
-    }
-
-    fn diverged(&mut self, reason: &Diverged) {
-        self.mender.diverged = Some(reason.to_string());
-    }
+fn probe_packet(probe: &Probe) -> Option<Vec<u8>> {
+    probe_segment(probe).build().ok()
 }
 
 #[cfg(test)]

@@ -1,0 +1,312 @@
+//! What the backup's machine asks of this host.
+
+use super::{BackupDaemon, PIDFD, TAP, segment, sockets};
+use crate::channel::Listener;
+use crate::daemon::edge_link::LinkEvent;
+use crate::daemon::member::mapped;
+use crate::daemon::primary::states;
+use crate::daemon::said::Said;
+use crate::daemon::survivor::Survivor;
+use crate::poll::Interest;
+use holdfast_cluster::Nanos;
+use holdfast_linux::diag::DiagSocket;
+use holdfast_linux::{listener, process, way};
+use holdfast_member::backup::{BackupHost, Replica, Report};
+use holdfast_member::host::{ConnState, Member, MemberHost, News};
+use holdfast_replica::TapSegment;
+use holdfast_replica::promotion::{ManifestConn, Restore, Why};
+use holdfast_wire::log::Header;
+use holdfast_wire::message::{ConnId, ConnKey, Message};
+use holdfast_wire::packet::{TcpSegment, complete_checksum};
+use holdfast_wire::seq::SeqNo;
+use holdfast_wire::shm::{conn_state, mode};
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::time::Instant;
+
+/// Real-time priority of the replica during a takeover, below the daemon's own.
+const REPLICA_PRIORITY: i32 = 5;
+
+impl MemberHost for BackupDaemon<'_, '_> {
+    fn now(&self) -> Nanos {
+        Nanos(self.node.nanos())
+    }
+
+    fn member(&mut self) -> &mut Member {
+        &mut self.node.member
+    }
+
+    fn turn_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
+        self.node.edge_due(self.tokens) && self.node.turn_edge(each)
+    }
+
+    fn is_edge_open(&self) -> bool {
+        self.node.edge.is_open()
+    }
+
+    fn tell_edge(&mut self, message: &Message<'_>) {
+        self.node.tell_edge(message);
+    }
+
+    fn has_server_ended(&mut self) -> bool {
+        if self.tokens.has(PIDFD) {
+            self.ended = true;
+            let _ = self.node.poll.remove(&self.replica.pidfd());
+        }
+        self.ended
+    }
+
+    fn kill_server(&mut self) {
+        self.replica.kill();
+    }
+
+    fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
+        states(&mut DiagSocket::open().ok()?, keys)
+    }
+
+    fn send_segment(&mut self, segment: &TcpSegment<'_>) {
+        if let Ok(packet) = segment.build() {
+            let _ = self.voice.raw.send(&packet);
+        }
+    }
+
+    fn stand_by(&mut self) {
+        let (mut survivor, mut listener) = self.survivor.take().unwrap_or_else(|| {
+            // Only to tell a member that comes back how things are.
+            let listener = Listener::bind(self.node.me.address, self.node.pair_identity()).ok();
+            (Survivor::new(), listener)
+        });
+        Survivor::let_loose(self.node, &mut self.replica);
+        survivor.turn(self.node, listener.as_mut());
+        self.survivor = Some((survivor, listener));
+    }
+
+    fn show(&mut self, news: News<'_>) {
+        self.tell(&news);
+    }
+}
+
+impl BackupHost for BackupDaemon<'_, '_> {
+    fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TapSegment<'_>)) -> bool {
+        let Some(mut tap) = self.tap.take() else { return false };
+        let mut sign = None;
+        let taken = tap.drain(most, |l3, checksum| match segment(l3, checksum) {
+            Some(segment) => each(self, &segment),
+            None => match way::number_of(l3) {
+                Some(seen) => sign = Some(seen),
+                None => self.malformed += 1,
+            },
+        });
+        self.tap = Some(tap);
+        if let Some(sign) = sign.filter(|_| self.node.signs_by_tap) {
+            self.node.tell_sign(sign);
+        }
+        taken.is_ok_and(|count| count > 0)
+    }
+
+    fn watch_tap(&mut self, yes: bool) {
+        let interest = if yes { Interest::Read } else { Interest::Nothing };
+        if let Some(tap) = &self.tap {
+            let _ = self.node.poll.modify(&tap.fd(), TAP, interest);
+        }
+    }
+
+    fn close_tap(&mut self) {
+        self.node.signs_by_tap = false;
+        if let Some(tap) = &self.tap {
+            let _ = self.node.poll.remove(&tap.fd());
+        }
+    }
+
+    fn replica(&self) -> Replica {
+        let memory = &self.replica.memory;
+        match memory.mode() {
+            mode::DIVERGED => Replica::Diverged(memory.reason()),
+            _ if self.ended || self.tokens.has(PIDFD) => Replica::Ended,
+            mode::PARKED => Replica::Parked,
+            _ => Replica::Replays,
+        }
+    }
+
+    fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
+        self.replica.memory.append(header, payload)
+    }
+
+    fn acked(&mut self, accept: u32, bytes: u64) {
+        let entry = self.replica.memory.entry(accept);
+        if entry.conn.load(Relaxed) == accept {
+            entry.acked_bytes.fetch_max(bytes, Release);
+        }
+    }
+
+    fn gone(&mut self, accept: u32) {
+        let entry = self.replica.memory.entry(accept);
+        if entry.conn.load(Relaxed) == accept {
+            entry.acked_bytes.store(u64::MAX, Release);
+            let (closed, done) = (conn_state::CLOSED, conn_state::DONE);
+            let _ = entry.state.compare_exchange(closed, done, Release, Relaxed);
+        }
+    }
+
+    fn progress(&self) -> (u64, u64) {
+        (self.replica.memory.tail(), self.replica.memory.head())
+    }
+
+    fn has_room(&self) -> bool {
+        let memory = &self.replica.memory;
+        memory.unconsumed() < memory.ring_bytes() / 2
+    }
+
+    fn wake_replica(&mut self) {
+        self.replica.memory.wake_shim();
+    }
+
+    fn end_log(&mut self) {
+        self.replica.memory.end_log();
+    }
+
+    fn is_peer_ready(&self) -> bool {
+        self.is_peer_ready
+    }
+
+    fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool {
+        let Some(mut link) = self.link.take() else { return false };
+        let early = std::mem::take(&mut self.early);
+        let mut take = |message: Message<'_>| {
+            self.says = Said::of(&message).or(self.says.take());
+            each(self, &message);
+        };
+        for bytes in early {
+            Message::decode(&bytes).into_iter().for_each(&mut take);
+        }
+        let event = link.recv(Instant::now(), take);
+        self.link = Some(link);
+        let LinkEvent::Lost(error) = event else { return false };
+        self.node.events.add("channel", format!("to the primary: {error}"));
+        true
+    }
+
+    fn send(&mut self, message: &Message<'_>) {
+        if let Some(link) = &mut self.link {
+            link.send(message);
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.flush(Instant::now(), &self.node.poll);
+        }
+    }
+
+    fn close_peer(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.close(Instant::now());
+        }
+    }
+
+    fn begin_takeover(&mut self) {
+        self.place.release();
+        // The clients wait for what the replica has still to run. Without the
+        // privilege it just takes its turn.
+        let _ = process::set_process_realtime(self.replica.pid(), Some(REPLICA_PRIORITY));
+    }
+
+    fn manifest(&mut self) -> Vec<ManifestConn> {
+        sockets::manifest(&self.replica.memory)
+    }
+
+    fn restore(&mut self, restore: &Restore<'_>) {
+        self.mender.restore(restore, &self.replica);
+    }
+
+    fn lost(&mut self, conn: ConnId, accept: Option<u32>, why: Why) {
+        let what = format!("connection {conn:?} (accept {accept:?}): {why:?}");
+        self.mender.errors.push(what);
+    }
+
+    fn revive_listeners(&mut self) {
+        let (services, server) = (&self.node.config.group.services, &self.node.config.server);
+        for l in self.replica.memory.listeners() {
+            let address = &l.addr[..(l.addr_len as usize).min(l.addr.len())];
+            let revived = sockets::may_listen(address, services, server.user.is_none())
+                .and_then(|()| self.replica.take_fd(l.fd))
+                .and_then(|fd| listener::revive(fd.as_fd(), address, l.backlog));
+            if let Err(error) = revived {
+                let what = format!("descriptor {}: {error}", l.fd);
+                self.node.events.add("listener lost", what);
+            }
+        }
+    }
+
+    fn take_address(&mut self) -> Result<(), String> {
+        let index = self.voice.interface.index;
+        for ip in self.node.config.service_ips() {
+            let taken = self.voice.addresses.add(index, &mapped(ip));
+            taken.map_err(|error| format!("the service address {ip}: {error}"))?;
+        }
+        for ip in self.node.config.service_ips() {
+            // Without its route the server still gets what clients send.
+            if let Err(error) = self.voice.addresses.wait_local(&mapped(ip)) {
+                self.node.events.add("address", format!("{ip}: {error}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn show_clocks(&mut self) {
+        self.mender.show_clocks(&self.voice.raw);
+    }
+
+    fn hear_clients(&mut self) -> Result<(), String> {
+        let live = self.drop.set_live(true);
+        live.map_err(|error| format!("letting clients' packets in: {error}"))?;
+        for ip in self.node.config.service_ips() {
+            let _ = self.voice.announcer.announce(&self.voice.interface, &mapped(ip));
+        }
+        Ok(())
+    }
+
+    fn send_retained(&mut self) {
+        self.mender.send_retained(&self.replica);
+    }
+
+    fn set_live(&mut self) {
+        self.replica.memory.set_mode(mode::LIVE);
+    }
+
+    fn kick(&mut self) {
+        self.mender.kick(&self.voice.raw);
+    }
+
+    fn inject(&mut self, mut raw: Vec<u8>) {
+        if complete_checksum(&mut raw).is_ok() {
+            let _ = self.voice.raw.send(&raw);
+        }
+    }
+
+    fn end_takeover(&mut self) {
+        let _ = process::set_process_realtime(self.replica.pid(), None);
+        let _ = self.node.poll.remove(&self.replica.wake());
+        self.node.signs_by_tap = false;
+    }
+
+    fn has_nudges(&self) -> bool {
+        self.mender.has_nudges()
+    }
+
+    fn nudge(&mut self, key: &ConnKey, ack: SeqNo) {
+        self.mender.nudge(&self.voice.raw, key, ack);
+    }
+
+    fn repeat_syn_ack(&mut self, key: &ConnKey) {
+        self.mender.repeat_syn_ack(&self.voice.raw, key);
+    }
+
+    fn nudge_again(&mut self) {
+        self.mender.nudge_again(&self.voice.raw, Instant::now());
+    }
+
+    fn report(&mut self, report: &Report<'_>) {
+        self.tell_status(report);
+    }
+}

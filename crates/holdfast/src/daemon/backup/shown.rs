@@ -1,0 +1,157 @@
+//! What the backup says of itself.
+
+use super::BackupDaemon;
+use crate::daemon::advice;
+use crate::daemon::member::{RESTART_BOTH, count};
+use crate::leavings::Own;
+use crate::status::{Lag, Phases, Role, State, Takeover, rfc3339};
+use holdfast_member::backup::{Cause, Phases as Times, Report};
+use holdfast_member::host::{Fault, News};
+use std::time::{Instant, SystemTime};
+
+/// Whatever it was that told of it.
+const STOPPED: &str = "the primary was stopped";
+
+fn why(cause: Cause, stopped: bool) -> &'static str {
+    if stopped { STOPPED } else { cause.text() }
+}
+
+fn state(fault: Fault) -> State {
+    match fault {
+        Fault::Diverged => State::Diverged,
+        Fault::Hung => State::Hung,
+        Fault::Fenced => State::Fenced,
+        Fault::Ended => State::Ended,
+    }
+}
+
+fn in_us(times: &Times) -> Phases {
+    Phases {
+        detect: times.detect.0 / 1000,
+        fence: (times.fence.0 / 1000).max(1),
+        drain: times.drain.0 / 1000,
+        repair: times.repair.0 / 1000,
+        probe: times.probe.0 / 1000,
+        address: times.address.0 / 1000,
+        kick: times.kick.0 / 1000,
+    }
+}
+
+impl BackupDaemon<'_, '_> {
+    pub(super) fn tell(&mut self, news: &News<'_>) {
+        self.node.status.epoch = self.node.member.epoch;
+        match *news {
+            News::Promotes { cause, stopped } => {
+                self.node.events.add("promote", why(cause, stopped));
+            }
+            News::TakesOver { cause } => self.tell_takeover(cause),
+            News::Waits { reason } => {
+                let reason = format!("the edge does not let this member take over yet: {reason}");
+                let remedy = "look at the edge's status";
+                self.node.set_state(Role::Backup, State::Waiting, &reason, remedy);
+            }
+            News::TookOver { cause, stopped, phases } => {
+                self.tell_taken_over(why(cause, stopped), phases);
+            }
+            News::GaveUp { fault, reason } => {
+                let (node, state) = (&mut *self.node, state(fault));
+                node.other_says = None;
+                let remedy = advice::after_giving_up(state, reason);
+                node.set_state(Role::Backup, state, reason, &remedy);
+            }
+            News::Replaced { newer } => self.node.set_replaced(newer),
+            News::EndedAlone => {
+                self.node.set_ended(Role::Primary, advice::ENDED, advice::AFTER_END);
+            }
+            // A primary's.
+            News::HandsOver
+            | News::Stopped
+            | News::HandedOver { .. }
+            | News::ServerEnded { .. }
+            | News::Asks { .. }
+            | News::Alone { .. } => {}
+        }
+    }
+
+    /// Until it is over, a takeover protects nobody, and without the edge it cannot
+    /// come about.
+    fn tell_takeover(&mut self, cause: Cause) {
+        let (reason, remedy) = if self.node.edge.is_open() {
+            (format!("takes over: {}", cause.text()), "")
+        } else {
+            let remedy =
+                "start the edge's daemon, or look at the way to it: nobody else may decide";
+            let reason = format!("wants to take over: {}; the edge does not answer", cause.text());
+            (reason, remedy)
+        };
+        self.node.set_state(Role::Backup, State::Waiting, &reason, remedy);
+    }
+
+    fn tell_taken_over(&mut self, why: &str, times: &Times) {
+        let node = &mut *self.node;
+        node.other_says = None;
+        node.status.last_takeover = Some(Takeover {
+            cause: why.into(),
+            phases_us: in_us(times),
+            total_us: times.total.0 / 1000,
+            connections: self.mender.sockets.len() as u64,
+            at: rfc3339(SystemTime::now()),
+        });
+        for error in &self.mender.errors {
+            node.events.add("connection lost", error.clone());
+        }
+        let reason = format!("took over from {}: {why}; there is no backup", node.other.name);
+        node.set_state(Role::Primary, State::Unprotected, &reason, RESTART_BOTH);
+    }
+
+    /// What this member is by itself, told to the primary too.
+    fn judge(&mut self, promoting: Option<Cause>) {
+        self.node.other_says.clone_from(&self.says);
+        if let Some(cause) = promoting {
+            self.tell_takeover(cause);
+        } else if !self.node.is_whole(Role::Backup, Own::TapDrop) {
+            // It has said so.
+        } else if self.replica.memory.is_attached() {
+            self.node.set_state(Role::Backup, State::Protected, "", "");
+        } else {
+            let (reason, remedy) = ("the replica has not started yet", "look at the server's log");
+            self.node.set_state(Role::Backup, State::Waiting, reason, remedy);
+        }
+        if self.repetition.is_due(self.node.own(), Instant::now())
+            && let Some(link) = &mut self.link
+        {
+            self.node.own().tell(|message| {
+                link.send(message);
+            });
+        }
+    }
+
+    pub(super) fn tell_status(&mut self, report: &Report<'_>) {
+        self.judge(report.promoting);
+        self.node.report_lateness();
+        let (c, (frames, bytes)) = (report.counters, report.unresolved);
+        let status = &mut self.node.status;
+        status.lag = Lag {
+            frames: frames as u64,
+            bytes: bytes as u64,
+            executed: self.replica.memory.unconsumed(),
+        };
+        let of = [
+            ("segments", c.segments),
+            ("unknown", c.segments_unknown),
+            ("refused", c.segments_refused),
+            ("refused_full", c.refused_full),
+            ("needs", c.needs),
+            ("conflicts", c.conflicts),
+            ("contradicted", c.contradicted),
+            ("unread_asked", c.unread_asked),
+            ("unread_filled", c.unread_filled),
+            ("malformed", self.malformed),
+        ];
+        count(&mut status.counters, "tap", &of);
+        count(&mut status.counters, "tapdrop", &self.drop.counters());
+        if let Some(socket) = self.link.as_ref().and_then(|link| link.socket()) {
+            self.place.turn(socket);
+        }
+    }
+}

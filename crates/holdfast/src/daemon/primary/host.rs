@@ -1,0 +1,283 @@
+//! What the primary's machine asks of this host.
+
+use super::{CONTROL, PEER, PIDFD, PrimaryDaemon, unread};
+use crate::daemon::said::Said;
+use crate::daemon::survivor::Survivor;
+use crate::poll::Interest;
+use holdfast_cluster::Nanos;
+use holdfast_linux::bpf::Gate;
+use holdfast_linux::diag::{DiagSocket, TcpState};
+use holdfast_linux::process;
+use holdfast_linux::spawn::Server;
+use holdfast_member::host::{ConnState, Member, MemberHost, News};
+use holdfast_member::primary::{Held, PrimaryHost, Report};
+use holdfast_replica::primary::{Peeked, Wanted};
+use holdfast_wire::gate::SlotView;
+use holdfast_wire::message::{ConnId, ConnKey, Message};
+use holdfast_wire::packet::TcpSegment;
+use holdfast_wire::seq::SeqNo;
+use holdfast_wire::shm::mode;
+use std::ops::Deref;
+use std::rc::Rc;
+
+/// A part of the log, in the memory that the server shares.
+pub struct LogBytes {
+    server: Rc<Server>,
+    at: u64,
+    len: usize,
+}
+
+impl Deref for LogBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.server.memory.bytes(self.at, self.len)
+    }
+}
+
+/// As the machines want to know it.
+pub fn states(diag: &mut DiagSocket, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
+    let state = |state| match state {
+        None | Some(TcpState::TimeWait) => ConnState::Over,
+        Some(TcpState::SynReceived) => ConnState::SynReceived,
+        Some(_) => ConnState::Living,
+    };
+    Some(diag.states(keys).ok()?.into_iter().map(state).collect())
+}
+
+impl MemberHost for PrimaryDaemon<'_, '_> {
+    fn now(&self) -> Nanos {
+        Nanos(self.node.nanos())
+    }
+
+    fn member(&mut self) -> &mut Member {
+        &mut self.node.member
+    }
+
+    fn turn_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
+        self.node.edge_due(self.tokens) && self.node.turn_edge(each)
+    }
+
+    fn is_edge_open(&self) -> bool {
+        self.node.edge.is_open()
+    }
+
+    fn tell_edge(&mut self, message: &Message<'_>) {
+        self.node.tell_edge(message);
+    }
+
+    fn has_server_ended(&mut self) -> bool {
+        let is_over = self.tokens.has(PIDFD);
+        let says = self.tokens.has(CONTROL);
+        // A server that speaks alone may close what it likes.
+        let hangs_up = says && self.survivor.is_none() && self.server.has_hung_up();
+        self.ended |= is_over || hangs_up;
+        if self.ended || says && self.apart {
+            // Nothing that is said there matters now.
+            let _ = self.node.poll.remove(&self.server.control());
+        }
+        if is_over {
+            let _ = self.node.poll.remove(&self.server.pidfd());
+        }
+        self.ended
+    }
+
+    fn kill_server(&mut self) {
+        self.with_server(Server::kill);
+    }
+
+    fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
+        states(&mut self.diag, keys)
+    }
+
+    fn send_segment(&mut self, segment: &TcpSegment<'_>) {
+        if let Ok(packet) = segment.build() {
+            let _ = self.raw.send(&packet);
+        }
+    }
+
+    fn stand_by(&mut self) {
+        let Some(mut survivor) = self.survivor.take() else {
+            // Strangers who were at the door have a time limit there as well.
+            return self.turn_away_for_good();
+        };
+        if let Some(server) = Rc::get_mut(&mut self.server) {
+            Survivor::let_loose(self.node, server);
+        }
+        survivor.turn(self.node, Some(&mut self.listener));
+        self.survivor = Some(survivor);
+    }
+
+    fn show(&mut self, news: News<'_>) {
+        self.tell(&news);
+    }
+}
+
+impl PrimaryHost for PrimaryDaemon<'_, '_> {
+    type Bytes = LogBytes;
+
+    fn held(&mut self) -> Vec<Held> {
+        let Self { gate, held, .. } = self;
+        let mut fresh = Vec::new();
+        gate.drain_events(|event| {
+            held.insert(event.conn, event.packet.to_vec());
+            let (conn, socket, record) = (event.conn, event.socket, event.record);
+            fresh.push(Held { conn, socket, record });
+        });
+        fresh
+    }
+
+    fn conn_of(&self, key: &ConnKey) -> Option<ConnId> {
+        self.gate.conn(key)
+    }
+
+    fn slot(&self, conn: ConnId) -> Option<SlotView> {
+        self.gate.slot(conn)
+    }
+
+    fn open(&mut self, conn: ConnId) {
+        self.gate.open(conn);
+        if let Some(packet) = self.held.remove(&conn) {
+            let _ = self.raw.send(&packet);
+        }
+    }
+
+    fn free(&mut self, conn: ConnId) {
+        self.held.remove(&conn);
+        let _ = self.gate.free(conn);
+    }
+
+    fn set_stable(&mut self, conn: ConnId, stable: SeqNo) {
+        self.gate.set_stable(conn, stable);
+    }
+
+    fn allow_fin(&mut self, conn: ConnId) {
+        self.gate.allow_fin(conn);
+    }
+
+    fn set_server_dead(&mut self) {
+        let _ = self.gate.set_server_dead(true);
+    }
+
+    fn is_attached(&self) -> bool {
+        self.server.memory.is_attached()
+    }
+
+    fn tail(&self) -> u64 {
+        self.server.memory.tail()
+    }
+
+    fn take_tail(&mut self, from: u64) -> Option<u64> {
+        self.server.memory.take_tail(from)
+    }
+
+    fn bytes(&self, at: u64, len: usize) -> LogBytes {
+        LogBytes { server: Rc::clone(&self.server), at, len }
+    }
+
+    fn may_sleep(&mut self, read_to: u64) -> bool {
+        let memory = &self.server.memory;
+        let tail = memory.tail();
+        tail == read_to && memory.may_sleep(tail)
+    }
+
+    fn set_log_stable(&mut self, pos: u64) {
+        self.server.memory.set_stable(pos);
+    }
+
+    fn log_fault(&self) -> Option<String> {
+        let memory = &self.server.memory;
+        (memory.mode() == mode::BROKEN).then(|| memory.reason())
+    }
+
+    fn peek(&mut self, wanted: &Wanted, into: &mut Vec<u8>) -> Peeked {
+        unread::peek(&self.gate, &self.server, wanted, into)
+    }
+
+    fn pause_server(&mut self) {
+        // One that has ended already is handed over all the same.
+        let _ended = process::signal(self.server.pidfd(), libc::SIGSTOP);
+    }
+
+    fn strike_server(&mut self) {
+        let _ended = process::signal(self.server.pidfd(), libc::SIGKILL);
+    }
+
+    fn go_alone(&mut self) -> Result<(), String> {
+        Gate::detach_stale(&self.node.me.interface, &self.node.pin_dir())
+            .map_err(|error| error.to_string())?;
+        self.place.release(&self.server);
+        self.server.memory.set_mode(mode::OFF);
+        for packet in std::mem::take(&mut self.held).into_values() {
+            let _ = self.raw.send(&packet);
+        }
+        self.survivor = Some(Survivor::new());
+        Ok(())
+    }
+
+    fn backlog(&mut self) -> Option<usize> {
+        let Self { service_keys, diag, .. } = self;
+        let backlogs = service_keys.iter().filter_map(|key| diag.backlog(key).ok().flatten());
+        backlogs.min().map(|backlog| backlog as usize)
+    }
+
+    fn destroy(&mut self, keys: &[ConnKey]) -> bool {
+        self.diag.destroy(keys).is_ok()
+    }
+
+    fn stop_watching(&mut self) {
+        // What nobody reads any more must not wake a real-time loop for ever.
+        self.apart = true;
+        let poll = &self.node.poll;
+        let _ = poll.remove(&self.server.wake());
+        let _ = poll.remove(&self.gate.events_fd());
+        let _ = poll.remove(&self.listener);
+    }
+
+    fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool {
+        if !self.is_peer_ready || self.is_peer_gone {
+            return false;
+        }
+        let Some(mut peer) = self.peer.take() else { return false };
+        let received = peer.recv(|message| {
+            self.says = Said::of(&message).or(self.says.take());
+            each(self, &message);
+        });
+        self.peer = Some(peer);
+        let Err(error) = received else { return false };
+        self.node.events.add("channel", format!("to the backup: {error}"));
+        true
+    }
+
+    fn send(&mut self, message: &Message<'_>) {
+        // A channel that cannot take it has failed; its next turn says so.
+        if let Some(peer) = self.peer.as_mut().filter(|_| !self.is_peer_gone) {
+            let _ = peer.send(message);
+        }
+    }
+
+    fn flush(&mut self) -> bool {
+        let Some(peer) = self.peer.as_mut().filter(|_| !self.is_peer_gone) else { return true };
+        let flushed = peer.flush().is_ok();
+        let wants_write = peer.wants_write();
+        if wants_write != self.watching_write {
+            self.watching_write = wants_write;
+            let interest = if wants_write { Interest::Both } else { Interest::Read };
+            let _ = self.node.poll.modify(peer, PEER, interest);
+        }
+        flushed
+    }
+
+    fn drop_peer(&mut self) {
+        // What is still to be sent goes; a reset would take it away.
+        self.is_peer_gone = true;
+        self.node.other_says = None;
+        if let Some(peer) = &self.peer {
+            let _ = self.node.poll.remove(peer);
+        }
+    }
+
+    fn report(&mut self, report: &Report<'_>) {
+        self.tell_status(report);
+    }
+}

@@ -1,0 +1,156 @@
+//! What the primary says of itself, and to whom comes too late.
+
+use super::PrimaryDaemon;
+use crate::daemon::advice;
+use crate::daemon::member::{RESTART_BOTH, count};
+use crate::daemon::pairing::{no_rejoin, turn_away};
+use crate::daemon::survivor::Survivor;
+use crate::leavings::Own;
+use crate::status::{Lag, Role, State};
+use holdfast_linux::spawn::Server;
+use holdfast_member::host::News;
+use holdfast_member::primary::Report;
+use holdfast_member::standing::Heard;
+use std::time::Instant;
+
+/// What a third member is told.
+const PAIR_STANDS: &str = "the pair stands already";
+
+impl PrimaryDaemon<'_, '_> {
+    /// Strangers that say nothing have their time, and no more.
+    pub(super) fn turn_away(&mut self) {
+        turn_away(self.node, &mut self.listener, PAIR_STANDS);
+    }
+
+    /// There is nothing to join, and will not be.
+    pub(super) fn turn_away_for_good(&mut self) {
+        let reason = no_rejoin(self.node);
+        turn_away(self.node, &mut self.listener, &reason);
+    }
+
+    pub(super) fn tell(&mut self, news: &News<'_>) {
+        self.node.status.epoch = self.node.member.epoch;
+        let events = &mut self.node.events;
+        match *news {
+            News::HandsOver => {
+                let what = format!("to {}, for this member is stopped", self.node.other.name);
+                events.add("handing over", what);
+            }
+            News::Stopped => {
+                let reason = "this member is stopped; the backup takes over";
+                let remedy = "start this member again";
+                self.node.set_state(Role::Primary, State::Ended, reason, remedy);
+            }
+            News::HandedOver { newer, took } => {
+                let what = format!("{} is current in epoch {}", newer.current, newer.epoch);
+                events.add("handed over", format!("{what} after {} µs", took.0 / 1000));
+            }
+            News::ServerEnded { gone, newer } => self.tell_end(gone, newer),
+            News::EndedAlone => {
+                let role = self.node.status.role;
+                self.say_ended(role, "", advice::AFTER_END);
+            }
+            News::Replaced { newer } => {
+                self.node.set_replaced(newer);
+                self.survivor.get_or_insert_with(Survivor::new);
+            }
+            News::Asks { reason } => {
+                self.node.other_says = None;
+                self.node.wait_for_edge(reason);
+            }
+            News::Alone { reason } => {
+                let remedy = advice::after_giving_up(State::Unprotected, reason);
+                let reason = format!("{reason}; running alone");
+                self.node.set_state(Role::Primary, State::Unprotected, &reason, &remedy);
+            }
+            // A backup's.
+            News::Promotes { .. }
+            | News::TakesOver { .. }
+            | News::Waits { .. }
+            | News::TookOver { .. }
+            | News::GaveUp { .. } => {}
+        }
+    }
+
+    /// The server has ended: who goes on?
+    fn tell_end(&mut self, gone: Option<&str>, newer: Option<&Heard>) {
+        let (role, then, remedy) = match (gone, newer) {
+            (Some(gone), _) => (Role::Primary, format!(", and {gone}"), advice::AFTER_END),
+            (None, Some(Heard { epoch, current })) => {
+                (Role::None, format!("; {current} is current in epoch {epoch}"), RESTART_BOTH)
+            }
+            (None, None) => {
+                let remedy = "wait for the backup; it needs the edge's daemon to take over";
+                (Role::Primary, "; the backup takes over".to_owned(), remedy)
+            }
+        };
+        self.say_ended(role, &then, remedy);
+    }
+
+    /// The server has ended, and `then`.
+    fn say_ended(&mut self, role: Role, then: &str, remedy: &str) {
+        if self.with_server(Server::is_in_background) == Some(true) {
+            let reason =
+                format!("the server has gone into the background: its process has ended{then}");
+            let remedy = "end what runs on and keeps the port; then start it in the foreground: nginx with `daemon off;`, redis without \
+                 `daemonize yes`, others with -f, -F, -D or -n";
+            return self.node.set_ended(role, &reason, remedy);
+        }
+        self.node.set_ended(role, &format!("{}{then}", advice::ENDED), remedy);
+    }
+
+    /// What this member is by itself.
+    fn judge(&mut self, is_attached: bool) {
+        if !self.node.is_whole(Role::Primary, Own::Gate) {
+            return;
+        }
+        let (services, pid) = (&self.node.config.group.services, self.server.pid());
+        let missing = match is_attached {
+            false => Some("the server has not started yet"),
+            true => self.services.missing(services, pid, Instant::now()),
+        };
+        match missing {
+            None => self.node.judge_pair(),
+            Some(reason) => {
+                let remedy = "look at the server's log, and whether its addresses and ports are \
+                              those of `services`";
+                self.node.set_state(Role::Primary, State::Waiting, reason, remedy);
+            }
+        }
+    }
+
+    /// Tells the backup what this member is by itself.
+    fn say(&mut self) {
+        if self.repetition.is_due(self.node.own(), Instant::now())
+            && let Some(peer) = &mut self.peer
+        {
+            self.node.own().tell(|message| drop(peer.send(message)));
+        }
+    }
+
+    pub(super) fn tell_status(&mut self, report: &Report<'_>) {
+        self.node.other_says.clone_from(&self.says);
+        self.judge(report.is_attached);
+        self.node.report_lateness();
+        self.say();
+        let status = &mut self.node.status;
+        status.connections = report.connections as u64;
+        status.lag = Lag {
+            frames: report.frames_unconfirmed as u64,
+            bytes: report.log_at.saturating_sub(self.server.memory.head()),
+            executed: report.unexecuted,
+        };
+        count(&mut status.counters, "gate", &self.gate.counters());
+        let c = report.counters;
+        let of = [
+            ("repairs", c.repairs),
+            ("peeked_bytes", c.peeked),
+            ("refused_full", c.refused_full),
+            ("accepts_unknown", c.accepts_unknown),
+            ("handshakes_ended", report.handshakes_ended),
+        ];
+        count(&mut status.counters, "log", &of);
+        self.place.turn(&self.server, Instant::now());
+        self.turn_away();
+    }
+}
