@@ -13,7 +13,7 @@ on the backup. *Passed*: made on both members, with results that are equal by
 construction or by the condition given. *Refused*: fails with `ENOSYS` on both
 members and is reported in the server's log.
 
-Made from `crates/shim/src/calls.rs` by `UPDATE=1 cargo test -p holdfast-linux
+Made from `crates/shim/src/base/table.rs` by `UPDATE=1 cargo test -p holdfast-linux
 --test support_table`; do not edit.
 ";
 
@@ -134,7 +134,7 @@ fn page(source: &str) -> String {
 
 #[test]
 fn the_support_page_is_the_shims_table() {
-    let source = std::fs::read_to_string(repository().join("crates/shim/src/calls.rs"));
+    let source = std::fs::read_to_string(repository().join("crates/shim/src/base/table.rs"));
     let page = page(&source.expect("the shim's table"));
     let path = repository().join("docs/SUPPORT.md");
     if std::env::var_os("UPDATE").is_some() {
