@@ -2,8 +2,10 @@
 //! functions, the log, and what is known of descriptors and connections. Nothing
 //! here knows a call.
 
+pub mod actions;
 pub mod alarm;
 pub mod alloc;
+pub mod cells;
 pub mod conns;
 pub mod copy;
 pub mod defer;

@@ -3,7 +3,7 @@
 
 use crate::base::log::{self, Entry};
 use crate::base::state::{
-    self, CONTROL_FD, DIRTY, EXCLUDED, HAS_EXCLUDED, MEMORY_FD, Mode, Shared, WAKE_FD, header, mode,
+    self, CONTROL_FD, DIRTY, EXCLUDED, HAS_EXCLUDED, MEMORY_FD, Mode, WAKE_FD, header, mode,
 };
 use crate::base::sys::{self, die, sys};
 use crate::base::table::Call;
@@ -95,14 +95,8 @@ fn map(memory: i32) {
     if base < 0 && base > -4096 || first != base || second != base + total {
         fail("it cannot be mapped");
     }
-    let at = base as usize as *mut u8;
-    state::set_shared(Shared {
-        header: at.cast(),
-        // SAFETY: all three lie inside the mapping just made.
-        table: unsafe { at.add(shm::HEADER_BYTES).cast() },
-        ring: unsafe { at.add(RING_OFFSET) },
-        ring_bytes: ring_bytes as u64,
-    });
+    // SAFETY: just mapped so, and large enough for all three.
+    unsafe { state::set_shared(base as usize as *mut u8, ring_bytes as u64) };
     let h = header();
     if h.magic != MAGIC || h.version != shm::VERSION || h.ring_bytes != ring_bytes as u64 {
         fail("it has another layout");

@@ -14,7 +14,8 @@
 //! by address took 14 ns (44 and 58, best of nine rounds). A trapped and repeated
 //! call takes 0.7 us with either.
 
-use crate::base::state::{self, Mode, Own, mode};
+use crate::base::actions::ActionCell;
+use crate::base::state::{self, Mode, mode};
 use crate::base::sys::{self, decimal, sys};
 use crate::base::{leash, objects, real, report};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
@@ -65,7 +66,7 @@ static RUNG: AtomicBool = AtomicBool::new(false);
 static TRAP_TSC: AtomicBool = AtomicBool::new(false);
 
 /// What the server wants done on SIGSYS and SIGSEGV while the handlers are ours.
-static WANTED: [Own<Option<libc::sigaction>>; 2] = [const { Own::new(None) }; 2];
+static WANTED: [ActionCell; 2] = [const { ActionCell::new() }; 2];
 
 fn set(range: &Range, lo: usize, hi: usize) {
     range.0.store(lo, Relaxed);
@@ -212,7 +213,7 @@ fn install(signal: i32, handler: Handler) -> bool {
     real::sigaction(signal, &raw const action, core::ptr::null_mut()) == 0
 }
 
-fn slot(signal: i32) -> Option<&'static Own<Option<libc::sigaction>>> {
+fn slot(signal: i32) -> Option<&'static ActionCell> {
     match signal {
         libc::SIGSYS if ARMED.load(Relaxed) => Some(&WANTED[0]),
         libc::SIGSEGV if TRAP_TSC.load(Relaxed) => Some(&WANTED[1]),
@@ -224,15 +225,14 @@ fn slot(signal: i32) -> Option<&'static Own<Option<libc::sigaction>>> {
 /// installed. False if the signal is none of these.
 pub fn keep_action(signal: i32, new: *const libc::sigaction, old: *mut libc::sigaction) -> bool {
     let Some(slot) = slot(signal) else { return false };
-    // SAFETY: the server orders its own sigaction calls; pointers are the caller's.
-    unsafe {
-        let before = *slot.get();
-        if !new.is_null() {
-            *slot.get() = Some(*new);
-        }
-        if !old.is_null() {
-            *old = before.unwrap_or(core::mem::zeroed());
-        }
+    let before = slot.get();
+    // SAFETY: null, or the caller's.
+    if let Some(new) = unsafe { new.as_ref() } {
+        slot.set(Some(new));
+    }
+    if !old.is_null() {
+        // SAFETY: the caller's buffer; all-zero is SIG_DFL.
+        unsafe { *old = before.unwrap_or(core::mem::zeroed()) };
     }
     true
 }
@@ -249,8 +249,7 @@ pub fn unblockable(mask: &mut u64) {
 
 /// A signal that the alarm did not cause goes where the server wants it.
 fn forward(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
-    // SAFETY: see keep_action.
-    let wanted = slot(signal).and_then(|s| unsafe { *s.get() });
+    let wanted = slot(signal).and_then(ActionCell::get);
     match wanted.map(|a| (a, a.sa_sigaction)) {
         Some((_, libc::SIG_IGN)) if signal == libc::SIGSYS => {}
         Some((action, at)) if at != libc::SIG_DFL && at != libc::SIG_IGN => {
@@ -260,8 +259,7 @@ fn forward(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext
             if action.sa_flags & libc::SA_RESETHAND != 0
                 && let Some(slot) = slot(signal)
             {
-                // SAFETY: see keep_action.
-                unsafe { *slot.get() = None };
+                slot.set(None);
             }
             handler(signal, info, context);
         }
@@ -281,9 +279,20 @@ fn quiet(at: usize) -> bool {
     QUIET.iter().any(|q| within(q, at)) || state::excluded(at)
 }
 
-fn register(context: *mut libc::ucontext_t, which: i32) -> &'static mut i64 {
-    // SAFETY: the kernel's frame of the running handler, for the handler's time.
-    unsafe { &mut (*context).uc_mcontext.gregs[which as usize] }
+/// The registers that a running handler goes back to.
+#[derive(Clone, Copy)]
+struct Registers(*mut libc::ucontext_t);
+
+impl Registers {
+    fn get(self, which: i32) -> i64 {
+        // SAFETY: the kernel's frame of the running handler, which made this.
+        unsafe { (*self.0).uc_mcontext.gregs[which as usize] }
+    }
+
+    fn set(self, which: i32, value: i64) {
+        // SAFETY: as above.
+        unsafe { (*self.0).uc_mcontext.gregs[which as usize] = value };
+    }
 }
 
 extern "C" fn on_sigsys(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
@@ -295,7 +304,8 @@ extern "C" fn on_sigsys(signal: i32, info: *mut libc::siginfo_t, context: *mut l
     if code != SYS_USER_DISPATCH {
         return forward(signal, info, context);
     }
-    let get = |which| *register(context, which);
+    let registers = Registers(context);
+    let get = |which| registers.get(which);
     let (number, at) = (get(libc::REG_RAX), get(libc::REG_RIP) as usize);
     let watching = matches!(mode(), Mode::Record | Mode::Replay) && !RUNG.load(SeqCst);
     if watching && (quiet(at) || HARMLESS.contains(&number)) {
@@ -311,7 +321,7 @@ extern "C" fn on_sigsys(signal: i32, info: *mut libc::siginfo_t, context: *mut l
         // SAFETY: the interrupted code's own call.
         let r =
             unsafe { sys::syscall6(number, args[0], args[1], args[2], args[3], args[4], args[5]) };
-        *register(context, libc::REG_RAX) = r as i64;
+        registers.set(libc::REG_RAX, r as i64);
         return;
     }
     if watching {
@@ -320,11 +330,12 @@ extern "C" fn on_sigsys(signal: i32, info: *mut libc::siginfo_t, context: *mut l
     }
     // Protection is over: the instruction runs again, unwatched.
     disarm_thread();
-    *register(context, libc::REG_RIP) -= 2;
+    registers.set(libc::REG_RIP, get(libc::REG_RIP) - 2);
 }
 
 extern "C" fn on_sigsegv(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
-    let at = *register(context, libc::REG_RIP) as usize;
+    let registers = Registers(context);
+    let at = registers.get(libc::REG_RIP) as usize;
     // SAFETY: the kernel's siginfo; a fault without an address came from an
     // instruction that the processor has just read at `at`.
     let read_counter = unsafe {
@@ -337,7 +348,7 @@ extern "C" fn on_sigsegv(signal: i32, info: *mut libc::siginfo_t, context: *mut 
     }
     let watching = matches!(mode(), Mode::Record | Mode::Replay) && !RUNG.load(SeqCst);
     if watching && (quiet(at) || within(&LIBC, at)) {
-        return read_counter_for(context, at);
+        return read_counter_for(registers, at);
     }
     if watching {
         ring(&["reading the time stamp counter"], at);
@@ -346,18 +357,19 @@ extern "C" fn on_sigsegv(signal: i32, info: *mut libc::siginfo_t, context: *mut 
 }
 
 /// Gives libc and the loader the counter; they keep it to themselves.
-fn read_counter_for(context: *mut libc::ucontext_t, at: usize) {
+fn read_counter_for(registers: Registers, at: usize) {
     let mut aux = 0;
     // SAFETY: instructions without effects on memory; `at` as in on_sigsegv.
     let (ticks, short) = with_tsc(|| unsafe {
         (core::arch::x86_64::__rdtscp(&raw mut aux), (at as *const [u8; 2]).read() == RDTSC)
     });
-    *register(context, libc::REG_RAX) = (ticks & 0xffff_ffff) as i64;
-    *register(context, libc::REG_RDX) = (ticks >> 32) as i64;
+    registers.set(libc::REG_RAX, (ticks & 0xffff_ffff) as i64);
+    registers.set(libc::REG_RDX, (ticks >> 32) as i64);
     if !short {
-        *register(context, libc::REG_RCX) = i64::from(aux);
+        registers.set(libc::REG_RCX, i64::from(aux));
     }
-    *register(context, libc::REG_RIP) += if short { 2 } else { 3 };
+    let len = if short { RDTSC.len() } else { RDTSCP.len() };
+    registers.set(libc::REG_RIP, (at + len) as i64);
 }
 
 /// A line of text in place: a signal handler cannot allocate.

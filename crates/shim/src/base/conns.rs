@@ -1,9 +1,8 @@
 //! Protected connections: the table shared with the daemon, and the replica's
 //! retained output, which promotion may have to send again (decision 9).
 
-use crate::base::state::shared;
 use crate::base::sys::{self, sys};
-use crate::base::{copy, fds};
+use crate::base::{copy, fds, state};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::log::NO_CONN;
 use holdfast_wire::shm::{CONNS_MAX, ConnEntry, KEEP_BYTES_MAX, conn_state};
@@ -44,7 +43,7 @@ pub fn any() -> bool {
 /// Table entry of accept number `conn` (not [`holdfast_wire::log::NO_CONN`]).
 pub fn entry(conn: u32) -> &'static ConnEntry {
     // SAFETY: the table has CONNS_MAX entries, all atomics, mapped for good.
-    unsafe { &*shared().table.add(conn as usize % CONNS_MAX) }
+    unsafe { &*state::table().add(conn as usize % CONNS_MAX) }
 }
 
 /// The connection that `fd` refers to.

@@ -8,15 +8,16 @@
 
 use crate::base::state::{Mode, mode, tid};
 use crate::base::sys::sys;
-use crate::base::{fds, log, waiting};
+use crate::base::waiting::{self, Queue};
+use crate::base::{fds, log};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Bytes that one connection may have waiting: far below the smallest send buffer.
 const FD_BYTES_MAX: usize = 8 << 10;
 const SIOCOUTQ: u64 = 0x5411;
 
-fn own() -> Option<&'static waiting::Queue> {
-    waiting::QUEUE.get(usize::from(tid()))
+fn own() -> Option<&'static Queue> {
+    waiting::queue(usize::from(tid()))
 }
 
 /// Keeps a write for later if its success is certain.
@@ -31,37 +32,18 @@ pub fn try_keep(fd: i32, parts: &[libc::iovec], len: usize) -> bool {
         m if m == mark => true,
         _ => return false,
     };
-    let _held = queue.hold();
-    if mode() != Mode::Record {
-        // Protection has ended meanwhile: nobody would flush it.
+    let mut held = queue.hold();
+    // When protection has ended meanwhile nobody would flush it.
+    if mode() != Mode::Record || !held.has_room(len) {
         return false;
     }
-    let count = queue.count.load(Relaxed);
-    // SAFETY: the queue is held.
-    let q = unsafe { queue.inner.get() };
-    if count == waiting::ENTRIES_MAX || q.used + len > waiting::ARENA_BYTES {
-        return false;
+    let is_certain =
+        if has_waiting { held.bytes_of(fd) + len <= FD_BYTES_MAX } else { buffer_is_empty(fd) };
+    if is_certain {
+        held.add(fd, parts, len);
+        f.deferred.store(mark, Relaxed);
     }
-    if has_waiting {
-        let already: usize = q.entries[..count].iter().filter(|e| e.fd == fd).map(|e| e.len).sum();
-        if already + len > FD_BYTES_MAX {
-            return false;
-        }
-    } else if !buffer_is_empty(fd) {
-        return false;
-    }
-    q.entries[count] = waiting::Waiting { fd, at: q.used, len };
-    for part in parts {
-        // SAFETY: the caller's buffers; the arena has room for `len` bytes.
-        unsafe {
-            let to = q.arena.as_mut_ptr().add(q.used);
-            core::ptr::copy_nonoverlapping(part.iov_base.cast(), to, part.iov_len);
-        }
-        q.used += part.iov_len;
-    }
-    queue.count.store(count + 1, Relaxed);
-    f.deferred.store(mark, Relaxed);
-    true
+    is_certain
 }
 
 fn buffer_is_empty(fd: i32) -> bool {
@@ -71,13 +53,13 @@ fn buffer_is_empty(fd: i32) -> bool {
 
 /// Whether the calling thread has writes that wait.
 pub fn is_waiting() -> bool {
-    own().is_some_and(|q| q.count.load(Relaxed) != 0)
+    own().is_some_and(|queue| !queue.is_empty())
 }
 
 /// Makes the calling thread's writes that wait, after one commit for all.
 pub fn flush() {
     if let Some(queue) = own()
-        && queue.count.load(Relaxed) != 0
+        && !queue.is_empty()
     {
         flush_all(queue);
     }
@@ -87,7 +69,7 @@ pub fn flush() {
 /// whichever thread made it.
 pub fn flush_fd(fd: i32) {
     let mark = fds::get(fd).map_or(0, |f| f.deferred.load(Relaxed)) as usize;
-    if let Some(queue) = mark.checked_sub(1).and_then(|n| waiting::QUEUE.get(n)) {
+    if let Some(queue) = mark.checked_sub(1).and_then(waiting::queue) {
         flush_all(queue);
     }
 }
@@ -99,8 +81,7 @@ pub fn flush_before_blocking(fd: i32) {
     }
 }
 
-fn flush_all(queue: &waiting::Queue) {
+fn flush_all(queue: &Queue) {
     log::commit();
-    let _held = queue.hold();
-    queue.drain();
+    queue.hold().drain();
 }

@@ -2,24 +2,17 @@
 //! before. The log runs them at its records; who marks and delivers is in
 //! `calls::signals`.
 
+use crate::base::actions::ActionCell;
 use crate::base::real;
-use crate::base::state::Own;
 
 /// Numbers of signals; the first is 1.
 pub const SIGNALS: usize = 65;
 
-#[derive(Clone, Copy)]
-struct Wanted {
-    action: libc::sigaction,
-    set: bool,
-}
+static WANTED: [ActionCell; SIGNALS] = [const { ActionCell::new() }; SIGNALS];
 
-static WANTED: Own<[Option<Wanted>; SIGNALS]> = Own::new([None; SIGNALS]);
 /// What the server wants done on `signal`, if it has ever said so.
 pub fn wanted(signal: i32) -> Option<libc::sigaction> {
-    // SAFETY: written only by sigaction calls, which the server orders itself.
-    let table = unsafe { WANTED.get() };
-    table.get(signal as usize).copied().flatten().filter(|w| w.set).map(|w| w.action)
+    WANTED.get(signal as usize)?.get()
 }
 
 /// Whether an action is a function of the server's.
@@ -28,9 +21,8 @@ pub fn has_handler(action: &libc::sigaction) -> bool {
 }
 
 /// Remembers the server's `action` for `signal`, which is below [`SIGNALS`].
-pub fn want(signal: i32, action: libc::sigaction) {
-    // SAFETY: see `wanted`.
-    unsafe { WANTED.get()[signal as usize] = Some(Wanted { action, set: true }) };
+pub fn want(signal: i32, action: &libc::sigaction) {
+    WANTED[signal as usize].set(Some(action));
 }
 
 /// Gives a forked child the server's own handlers: nobody delivers there.

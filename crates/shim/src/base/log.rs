@@ -4,7 +4,7 @@
 //! head record only if it is its own; the record stays at the head until its
 //! effect (a lock taken, a descriptor made) is in place.
 
-use crate::base::state::{self, DIRTY, Mode, header, shared, threaded};
+use crate::base::state::{self, DIRTY, Mode, header, threaded};
 use crate::base::table::Call;
 use crate::base::{copy, handlers, report, ring, sys, waiting};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
@@ -104,7 +104,7 @@ pub fn extend(_: &Held, word: u64) -> bool {
     let end = tail & !OPEN;
     let start = h.open_at.0.load(Relaxed);
     let used = end + WORD - h.head.0.load(Acquire);
-    if tail & OPEN == 0 || end - start >= OPEN_BYTES_MAX || used > shared().ring_bytes {
+    if tail & OPEN == 0 || end - start >= OPEN_BYTES_MAX || used > state::ring_bytes() {
         return false;
     }
     // SAFETY: the open record begins at `start`, and behind `end` there is space.
@@ -174,10 +174,10 @@ fn end_open() -> u64 {
 /// then it is the only copy of what the server has read (decision 4).
 fn wait_for_space(until: u64) {
     let h = header();
-    while until - h.head.0.load(Acquire) > shared().ring_bytes {
+    while until - h.head.0.load(Acquire) > state::ring_bytes() {
         let seen = h.stable_futex.0.load(Acquire);
         ring::kick();
-        if until - h.head.0.load(Acquire) <= shared().ring_bytes || !is_recording() {
+        if until - h.head.0.load(Acquire) <= state::ring_bytes() || !is_recording() {
             return;
         }
         ring::sleep_shared(&h.stable_futex.0, seen);
@@ -238,7 +238,7 @@ fn is_recording() -> bool {
 /// A record that the calling thread has taken from the head of the log.
 pub struct Taken {
     pub header: Header,
-    pub payload: &'static [u8],
+    payload: *const u8,
 }
 
 impl Taken {
@@ -257,6 +257,13 @@ impl Taken {
                 wake(tid);
             }
         }
+    }
+
+    /// The record's payload. It stays only until the record is [`Self::done`].
+    pub fn payload(&self) -> &[u8] {
+        let len = self.header.payload_len as usize;
+        // SAFETY: so many bytes lie behind the header, and stay until then.
+        unsafe { core::slice::from_raw_parts(self.payload, len) }
     }
 
     pub fn ret(&self) -> isize {
@@ -355,11 +362,7 @@ fn read_at(head: u64) -> Taken {
     // double mapping makes each contiguous. They stay until `done`.
     unsafe {
         let header = ring::at(head).cast::<Header>().read();
-        let payload = core::slice::from_raw_parts(
-            ring::at(head).add(HEADER_LEN),
-            header.payload_len as usize,
-        );
-        Taken { header, payload }
+        Taken { header, payload: ring::at(head).add(HEADER_LEN) }
     }
 }
 

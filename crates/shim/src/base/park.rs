@@ -1,7 +1,8 @@
 //! The end of the log: threads drain it, and stop here until the sockets are
 //! real. What the first of them does meanwhile is the promotion's.
 
-use crate::base::state::{MAIN_AWAY, Mode, Own, THREADS, header, mode, tid};
+use crate::base::cells::SetOnce;
+use crate::base::state::{MAIN_AWAY, Mode, THREADS, header, mode, tid};
 use crate::base::{defer, leash, log, ring, sys};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use holdfast_wire::shm::mode as shared_mode;
@@ -17,12 +18,11 @@ static LIVE: AtomicU32 = AtomicU32::new(0);
 static LED: AtomicBool = AtomicBool::new(false);
 /// What that thread runs. The promotion stands above the calls, which park here:
 /// it is told to this module at start-up.
-static LEAD: Own<fn()> = Own::new(|| {});
+static LEAD: SetOnce<fn()> = SetOnce::new();
 
 /// Says what the thread that promotes runs; once, at start-up.
 pub fn set_lead(lead: fn()) {
-    // SAFETY: start-up is single-threaded.
-    unsafe { *LEAD.get() = lead };
+    LEAD.set(lead);
 }
 
 /// Whether all threads of the server need nothing of the log any more.
@@ -58,8 +58,9 @@ pub fn park() {
     while LIVE.load(Acquire) == 0 {
         let may_lead = tid() == 0 || MAIN_AWAY.load(SeqCst);
         if may_lead && !LED.swap(true, SeqCst) {
-            // SAFETY: written once at start-up.
-            (unsafe { *LEAD.read() })();
+            if let Some(lead) = LEAD.get() {
+                lead();
+            }
         } else {
             sys::futex_wait(&LIVE, 0, false, LEADER_WAIT_NS);
         }

@@ -2,13 +2,13 @@
 //! log: how the members differ, that protection has ended, what is refused.
 
 use crate::base::ring;
-use crate::base::state::{self, Mode, header, mode, tid};
+use crate::base::state::{self, Mode, header, header_ptr, mode, tid};
 use crate::base::sys::{self, decimal, sys};
 use crate::base::table::{self, Call};
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::*;
 use holdfast_wire::log::{Header, Op};
-use holdfast_wire::shm::{self, mode as shared_mode};
+use holdfast_wire::shm::mode as shared_mode;
 
 /// The replica differs from the primary: it says why and stands still for ever.
 pub fn diverged(reason: &str) -> ! {
@@ -174,25 +174,31 @@ pub fn diverged_open(path: *const u8, here: isize, there: isize) -> ! {
 
 fn report(parts: &[&str]) -> ! {
     sys::say(parts);
-    let h = state::shared().header;
-    let mut n = 0;
-    for byte in parts.iter().flat_map(|p| p.bytes()) {
-        // SAFETY: the reason is ours until its length is published.
-        unsafe {
-            if n < (*h).reason.len() {
-                (*h).reason[n] = byte;
-                n += 1;
-            }
-        }
-    }
     let h = header();
-    h.reason_len.store(n as u32, Release);
+    h.reason_len.store(write_reason(parts), Release);
     h.mode.0.store(shared_mode::DIVERGED, SeqCst);
     h.daemon_waiting.0.store(1, SeqCst);
     ring::kick();
     loop {
         sys!(SYS_pause);
     }
+}
+
+/// Writes what the daemon shall read as the reason, and says how long it is. The
+/// reason is the caller's until its length is published.
+fn write_reason(parts: &[&str]) -> u32 {
+    // SAFETY: the header is mapped. No reference is made to what is written.
+    let (reason, room) = unsafe {
+        let field = &raw mut (*header_ptr()).reason;
+        (field.cast::<u8>(), (*field).len())
+    };
+    let mut len = 0;
+    for byte in parts.iter().flat_map(|part| part.bytes()).take(room) {
+        // SAFETY: there is room for so many.
+        unsafe { reason.add(len).write(byte) };
+        len += 1;
+    }
+    len as u32
 }
 
 /// What the server does is not all in the log any more: the daemon hears why,
@@ -207,18 +213,12 @@ pub fn end_protection(why: &str) {
 /// As [`end_protection`], by the server or a child of it: several may come at once.
 pub fn end_protection_by(why: &[&str]) {
     sys::say(why);
-    let h: &shm::Header = header();
+    let h = header();
     if h.reason_len.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
         return;
     }
-    // SAFETY: whoever has taken the length away from 0 writes alone.
-    let reason = unsafe { &mut (*state::shared().header).reason };
-    let mut len = 0;
-    for (to, from) in reason.iter_mut().zip(why.iter().flat_map(|part| part.bytes())) {
-        *to = from;
-        len += 1;
-    }
-    h.reason_len.store(len, Release);
+    // Whoever has taken the length away from 0 writes alone.
+    h.reason_len.store(write_reason(why), Release);
     let (from, to) = (shared_mode::RECORD, shared_mode::BROKEN);
     if h.mode.0.compare_exchange(from, to, SeqCst, SeqCst).is_ok() {
         h.daemon_waiting.0.store(1, SeqCst);

@@ -1,7 +1,7 @@
 //! The ring in shared memory that holds the log: where a position lies, how far
 //! the log goes, and how the two processes wake each other.
 
-use crate::base::state::{WAKE_FD, header, shared};
+use crate::base::state::{self, WAKE_FD, header};
 use crate::base::sys::{self, sys};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 use holdfast_wire::shm::OPEN;
@@ -16,9 +16,8 @@ static KICKED_AT: AtomicU64 = AtomicU64::new(0);
 /// # Safety
 /// The shared memory is mapped.
 pub unsafe fn at(position: u64) -> *mut u8 {
-    let ring = shared();
     // SAFETY: the offset is below the ring's size.
-    unsafe { ring.ring.add((position & (ring.ring_bytes - 1)) as usize) }
+    unsafe { state::ring().add((position & (state::ring_bytes() - 1)) as usize) }
 }
 
 /// How far the log goes.

@@ -1,8 +1,8 @@
 //! What the shim knows: its mode, the shared memory, and who it is.
 
-use core::cell::{Cell, UnsafeCell};
+use core::cell::Cell;
 use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*,
 };
 use holdfast_wire::shm;
 
@@ -18,50 +18,13 @@ pub enum Mode {
     Live = 3,
 }
 
-/// Memory shared with the daemon; null in mode [`Mode::Pass`].
-pub struct Shared {
-    pub header: *mut shm::Header,
-    pub table: *mut shm::ConnEntry,
-    pub ring: *mut u8,
-    pub ring_bytes: u64,
-}
-
-/// A cell whose users order themselves (start-up, the log lock, or one thread).
-pub struct Own<T>(UnsafeCell<T>);
-
-// SAFETY: see the type's contract; each user states how it is ordered.
-unsafe impl<T> Sync for Own<T> {}
-
-impl<T> Own<T> {
-    pub const fn new(value: T) -> Self {
-        Self(UnsafeCell::new(value))
-    }
-
-    /// # Safety
-    /// No other reference may be in use: the caller states what orders access.
-    #[allow(clippy::mut_from_ref)]
-    pub unsafe fn get(&self) -> &mut T {
-        // SAFETY: by the caller's promise.
-        unsafe { &mut *self.0.get() }
-    }
-
-    /// As [`Self::get`], for what several threads only read.
-    ///
-    /// # Safety
-    /// Nobody writes meanwhile.
-    pub unsafe fn read(&self) -> &T {
-        // SAFETY: by the caller's promise.
-        unsafe { &*self.0.get() }
-    }
-}
-
 static MODE: AtomicU32 = AtomicU32::new(0);
-static SHARED: Own<Shared> = Own::new(Shared {
-    header: core::ptr::null_mut(),
-    table: core::ptr::null_mut(),
-    ring: core::ptr::null_mut(),
-    ring_bytes: 0,
-});
+/// The memory shared with the daemon, in three parts; null until it is mapped.
+static HEADER: AtomicPtr<shm::Header> = AtomicPtr::new(core::ptr::null_mut());
+static TABLE: AtomicPtr<shm::ConnEntry> = AtomicPtr::new(core::ptr::null_mut());
+static RING: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+/// Size of the ring, a power of two. It is mapped a second time behind itself.
+static RING_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// Threads of the server that run now.
 pub static THREADS: AtomicU32 = AtomicU32::new(1);
@@ -102,7 +65,7 @@ pub fn mode() -> Mode {
 }
 
 pub fn set_mode(mode: Mode) {
-    MODE.store(mode as u32, core::sync::atomic::Ordering::SeqCst);
+    MODE.store(mode as u32, SeqCst);
 }
 
 /// The calling thread's number in order of creation.
@@ -141,22 +104,53 @@ pub fn excluded(caller: usize) -> bool {
         && EXCLUDED.iter().any(|(lo, hi)| (lo.load(Relaxed)..hi.load(Relaxed)).contains(&caller))
 }
 
-/// Sets the shared memory; called once, before the mode leaves [`Mode::Pass`].
-pub fn set_shared(shared: Shared) {
-    // SAFETY: start-up is single-threaded.
-    unsafe { *SHARED.get() = shared }
+/// Sets where the shared memory lies; once, before the mode leaves [`Mode::Pass`].
+///
+/// # Safety
+/// `base` has header, table, the ring and the ring again, as `shm` lays them out,
+/// and is never unmapped.
+pub unsafe fn set_shared(base: *mut u8, ring_bytes: u64) {
+    // SAFETY: by the caller's promise these lie inside.
+    let (table, ring) = unsafe { (base.add(shm::HEADER_BYTES), base.add(shm::RING_OFFSET)) };
+    TABLE.store(table.cast(), Relaxed);
+    RING.store(ring, Relaxed);
+    RING_BYTES.store(ring_bytes, Relaxed);
+    HEADER.store(base.cast(), Release);
 }
 
-#[inline]
-pub fn shared() -> &'static Shared {
-    // SAFETY: written once at start-up, read-only afterwards.
-    unsafe { SHARED.read() }
+/// Whether the memory is mapped.
+pub fn is_attached() -> bool {
+    !HEADER.load(Acquire).is_null()
 }
 
 /// The header page.
 #[inline]
 pub fn header() -> &'static shm::Header {
     // SAFETY: mapped for the life of the process once the mode is not Pass;
-    // fields that change are atomics.
-    unsafe { &*shared().header }
+    // fields that change are atomics, or read by nobody before one says so.
+    unsafe { &*header_ptr() }
+}
+
+/// The header page, for those fields that are written whole before an atomic
+/// beside them says so.
+#[inline]
+pub fn header_ptr() -> *mut shm::Header {
+    HEADER.load(Relaxed)
+}
+
+/// The table of connections.
+#[inline]
+pub fn table() -> *mut shm::ConnEntry {
+    TABLE.load(Relaxed)
+}
+
+/// The ring that holds the log, and its size.
+#[inline]
+pub fn ring() -> *mut u8 {
+    RING.load(Relaxed)
+}
+
+#[inline]
+pub fn ring_bytes() -> u64 {
+    RING_BYTES.load(Relaxed)
 }

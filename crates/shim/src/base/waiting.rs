@@ -2,46 +2,46 @@
 //! which writes wait, and when they are made, is in `defer`; the log makes them
 //! all when protection ends.
 
+use crate::base::cells::{Guard, Locked};
 use crate::base::fds;
-use crate::base::state::{Mode, Own, set_mode, threaded};
-use crate::base::sys::{self, sys};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use crate::base::state::{Mode, set_mode};
+use crate::base::sys::sys;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Threads that defer: event loops are made first.
-pub const QUEUES: usize = 16;
+const QUEUES: usize = 16;
 /// Writes and bytes that may wait altogether.
-pub const ENTRIES_MAX: usize = 256;
-pub const ARENA_BYTES: usize = 256 << 10;
+const ENTRIES_MAX: usize = 256;
+const ARENA_BYTES: usize = 256 << 10;
 /// A full send buffer, which the rules of `defer` exclude, is waited for this long
 /// at a time, in milliseconds.
 const FULL_WAIT_MS: i32 = 1000;
 
 #[derive(Clone, Copy)]
-pub struct Waiting {
-    pub fd: i32,
-    pub at: usize,
-    pub len: usize,
+struct Waiting {
+    fd: i32,
+    at: usize,
+    len: usize,
 }
 
-pub struct Entries {
-    pub entries: [Waiting; ENTRIES_MAX],
-    pub arena: [u8; ARENA_BYTES],
-    pub used: usize,
+struct Writes {
+    entries: [Waiting; ENTRIES_MAX],
+    arena: [u8; ARENA_BYTES],
+    used: usize,
 }
 
 /// One thread's writes. Another one empties it before it uses a descriptor that
 /// has a write waiting here.
 pub struct Queue {
-    lock: AtomicU32,
-    pub count: AtomicUsize,
-    pub inner: Own<Entries>,
+    /// Entries in use; changed only by who holds the writes.
+    count: AtomicUsize,
+    writes: Locked<Writes>,
 }
 
-pub static QUEUE: [Queue; QUEUES] = [const {
+static QUEUE: [Queue; QUEUES] = [const {
     Queue {
-        lock: AtomicU32::new(0),
         count: AtomicUsize::new(0),
-        inner: Own::new(Entries {
+        writes: Locked::new(Writes {
             entries: [Waiting { fd: 0, at: 0, len: 0 }; ENTRIES_MAX],
             arena: [0; ARENA_BYTES],
             used: 0,
@@ -49,45 +49,78 @@ pub static QUEUE: [Queue; QUEUES] = [const {
     }
 }; QUEUES];
 
-/// Holds a queue, if there is anybody to hold it against.
-pub struct Held<'a>(Option<&'a AtomicU32>);
+/// The queue of the thread with this number, if it is among the first.
+pub fn queue(number: usize) -> Option<&'static Queue> {
+    QUEUE.get(number)
+}
 
 impl Queue {
-    pub fn hold(&self) -> Held<'_> {
-        let lock = threaded().then_some(&self.lock);
-        if let Some(lock) = lock {
-            sys::lock(lock);
-        }
-        Held(lock)
+    /// Whether nothing waits here: what the queue's own thread sees is certain.
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Relaxed) == 0
     }
 
-    /// Makes the writes; the caller holds the queue.
-    pub fn drain(&self) {
-        // SAFETY: the queue is held.
-        let q = unsafe { self.inner.get() };
-        for entry in &q.entries[..self.count.load(Relaxed)] {
-            send(entry.fd, &q.arena[entry.at..entry.at + entry.len]);
+    /// Waits for the queue.
+    pub fn hold(&self) -> Held<'_> {
+        Held { count: &self.count, writes: self.writes.hold() }
+    }
+}
+
+/// A queue that is held.
+pub struct Held<'a> {
+    count: &'a AtomicUsize,
+    writes: Guard<'a, Writes>,
+}
+
+impl Held<'_> {
+    /// Whether the queue takes one more write of `len` bytes.
+    pub fn has_room(&self, len: usize) -> bool {
+        self.count.load(Relaxed) < ENTRIES_MAX && self.writes.used + len <= ARENA_BYTES
+    }
+
+    /// Bytes that wait for `fd`.
+    pub fn bytes_of(&self, fd: i32) -> usize {
+        let entries = &self.writes.entries[..self.count.load(Relaxed)];
+        entries.iter().filter(|e| e.fd == fd).map(|e| e.len).sum()
+    }
+
+    /// Adds a write of `len` bytes, for which there is room.
+    pub fn add(&mut self, fd: i32, parts: &[libc::iovec], len: usize) {
+        let count = self.count.load(Relaxed);
+        let writes = &mut *self.writes;
+        let at = writes.used;
+        writes.entries[count] = Waiting { fd, at, len };
+        let mut room = &mut writes.arena[at..at + len];
+        for part in parts {
+            let n = part.iov_len.min(room.len());
+            // SAFETY: the caller's buffer, and `n` bytes of the arena.
+            unsafe {
+                core::ptr::copy_nonoverlapping(part.iov_base.cast(), room.as_mut_ptr(), n);
+            }
+            room = &mut room[n..];
+        }
+        writes.used += len;
+        self.count.store(count + 1, Relaxed);
+    }
+
+    /// Makes the writes.
+    pub fn drain(&mut self) {
+        let writes = &mut *self.writes;
+        for entry in &writes.entries[..self.count.load(Relaxed)] {
+            send(entry.fd, &writes.arena[entry.at..entry.at + entry.len]);
             if let Some(f) = fds::get(entry.fd) {
                 f.deferred.store(0, Relaxed);
             }
         }
-        q.used = 0;
+        writes.used = 0;
         self.count.store(0, Relaxed);
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        if let Some(lock) = self.0 {
-            sys::unlock(lock);
-        }
     }
 }
 
 /// Protection has ended: all that waits goes out before any thread writes live.
 pub fn end() {
-    let _held = QUEUE.each_ref().map(Queue::hold);
-    QUEUE.iter().for_each(Queue::drain);
+    let mut held = QUEUE.each_ref().map(Queue::hold);
+    held.iter_mut().for_each(Held::drain);
     set_mode(Mode::Live);
 }
 

@@ -1,9 +1,9 @@
 //! The addresses that the server's sockets were bound to: listeners are made
 //! again at promotion.
 
-use crate::base::state::{Mode, Own, mode};
-use crate::base::{fds, sys};
-use core::sync::atomic::AtomicU32;
+use crate::base::cells::Locked;
+use crate::base::fds;
+use crate::base::state::{Mode, mode};
 use holdfast_wire::shm::Listener;
 
 /// Sockets whose address is remembered; listeners among them are few.
@@ -17,22 +17,11 @@ struct Bind {
     addr: [u8; 32],
 }
 
-static BINDS: Own<[Bind; BINDS_MAX]> =
-    Own::new([Bind { fd: -1, len: 0, backlog: -1, addr: [0; 32] }; BINDS_MAX]);
-static BINDS_LOCK: AtomicU32 = AtomicU32::new(0);
-
-/// Runs `f` on the remembered addresses, one thread at a time. It must not come
-/// here again.
-fn with_binds<T>(f: impl FnOnce(&mut [Bind; BINDS_MAX]) -> T) -> T {
-    sys::lock(&BINDS_LOCK);
-    // SAFETY: the lock is held, and `f` hands out nothing of it.
-    let result = f(unsafe { BINDS.get() });
-    sys::unlock(&BINDS_LOCK);
-    result
-}
+static BINDS: Locked<[Bind; BINDS_MAX]> =
+    Locked::new([Bind { fd: -1, len: 0, backlog: -1, addr: [0; 32] }; BINDS_MAX]);
 
 fn bind_of(fd: i32) -> Option<Bind> {
-    with_binds(|binds| binds.iter().find(|b| b.fd == fd).copied())
+    BINDS.hold().iter().find(|b| b.fd == fd).copied()
 }
 
 pub fn remember_bind(fd: i32, addr: *const u8, len: u32) {
@@ -42,12 +31,11 @@ pub fn remember_bind(fd: i32, addr: *const u8, len: u32) {
     let mut bind = Bind { fd, len, backlog: -1, addr: [0; 32] };
     // SAFETY: the caller's address of `len` <= 32 bytes.
     unsafe { core::ptr::copy_nonoverlapping(addr, bind.addr.as_mut_ptr(), len as usize) };
-    with_binds(|binds| {
-        let known = binds.iter().position(|b| b.fd == fd);
-        if let Some(at) = known.or_else(|| binds.iter().position(|b| !is_bound(b))) {
-            binds[at] = bind;
-        }
-    });
+    let mut binds = BINDS.hold();
+    let known = binds.iter().position(|b| b.fd == fd);
+    if let Some(at) = known.or_else(|| binds.iter().position(|b| !is_bound(b))) {
+        binds[at] = bind;
+    }
 }
 
 fn is_bound(b: &Bind) -> bool {
@@ -55,11 +43,9 @@ fn is_bound(b: &Bind) -> bool {
 }
 
 pub fn remember_listen(fd: i32, backlog: i32) {
-    with_binds(|binds| {
-        if let Some(b) = binds.iter_mut().find(|b| b.fd == fd) {
-            b.backlog = backlog;
-        }
-    });
+    if let Some(b) = BINDS.hold().iter_mut().find(|b| b.fd == fd) {
+        b.backlog = backlog;
+    }
 }
 
 /// Port that `fd` was bound to, in host order; 0 if none.
@@ -92,9 +78,7 @@ pub fn endpoint(addr: &[u8]) -> ([u8; 16], u16) {
 
 /// Every listener, as the daemon is to bring it up.
 pub fn for_each_listener(mut f: impl FnMut(Listener)) {
-    with_binds(|binds| {
-        for b in binds.iter().filter(|b| is_bound(b) && b.backlog >= 0) {
-            f(Listener { fd: b.fd, backlog: b.backlog, addr_len: b.len, addr: b.addr });
-        }
-    });
+    for b in BINDS.hold().iter().filter(|b| is_bound(b) && b.backlog >= 0) {
+        f(Listener { fd: b.fd, backlog: b.backlog, addr_len: b.len, addr: b.addr });
+    }
 }

@@ -227,9 +227,9 @@ fn pair(call: Call, fds_out: *mut i32, cloexec: bool, make: impl Fn() -> isize) 
                 return note(make());
             };
             let r = taken.ret();
-            if r == 0 && make() == 0 && taken.payload.len() >= 8 {
+            if r == 0 && make() == 0 && taken.payload().len() >= 8 {
                 let want = [0, 4].map(|at| {
-                    i32::from_le_bytes(taken.payload[at..at + 4].try_into().unwrap_or_default())
+                    i32::from_le_bytes(taken.payload()[at..at + 4].try_into().unwrap_or_default())
                 });
                 fds::renumber_pair(numbers(), want, cloexec);
                 // SAFETY: as above.

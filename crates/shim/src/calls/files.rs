@@ -101,7 +101,7 @@ pub fn open_own(path: *const u8, flags: i32, raw: impl Fn() -> isize) -> isize {
                 if (here < 0) != (there < 0) {
                     report::diverged_open(path, here, there);
                 }
-                content::compare("file", path, &look(here), taken.payload);
+                content::compare("file", path, &look(here), taken.payload());
                 fds::renumber(here, there, flags & libc::O_CLOEXEC != 0);
                 taken.done();
                 there

@@ -2,17 +2,19 @@
 //! its accept queue, and its connections to others, which are dead.
 
 use crate::base::fds::{self, Kind};
-use crate::base::state::{Mode, Own, mode};
+use crate::base::state::{Mode, mode};
 use crate::base::sys::sys;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 
 /// Connections taken over out of the accept queue.
 const QUEUE_MAX: usize = 4096;
 /// Marks a socket whose peer the dead primary was talking to.
 const DEAD: i32 = -2;
 
-/// (listener, connection) pairs that `accept` hands out first.
-static QUEUE: Own<[(i32, i32); QUEUE_MAX]> = Own::new([(-1, -1); QUEUE_MAX]);
+/// (listener, connection) pairs that `accept` hands out first: written before the
+/// mode becomes [`Mode::Live`], and never again.
+static QUEUE: [(AtomicI32, AtomicI32); QUEUE_MAX] =
+    [const { (AtomicI32::new(-1), AtomicI32::new(-1)) }; QUEUE_MAX];
 static QUEUE_HEAD: AtomicUsize = AtomicUsize::new(0);
 static QUEUE_TAIL: AtomicUsize = AtomicUsize::new(0);
 
@@ -24,9 +26,11 @@ pub fn has_room() -> bool {
 /// Adds a connection that waited for `listener`. Only at promotion, by the one
 /// thread that promotes.
 pub fn add(listener: i32, fd: i32) {
-    // SAFETY: the other threads wait.
-    let queue = unsafe { QUEUE.get() };
-    queue[QUEUE_TAIL.fetch_add(1, Relaxed)] = (listener, fd);
+    let tail = QUEUE_TAIL.load(Relaxed);
+    let Some(place) = QUEUE.get(tail) else { return };
+    place.0.store(listener, Relaxed);
+    place.1.store(fd, Relaxed);
+    QUEUE_TAIL.store(tail + 1, Relaxed);
 }
 
 /// A listener with connections that wait to be accepted.
@@ -35,8 +39,7 @@ pub fn queued_listener() -> Option<i32> {
     if mode() != Mode::Live || head == QUEUE_TAIL.load(Relaxed) {
         return None;
     }
-    // SAFETY: written before the mode became Live, and never again.
-    Some(unsafe { QUEUE.read() }[head].0)
+    Some(QUEUE[head].0.load(Relaxed))
 }
 
 /// The next connection of the queue, if it is `listener`'s: each goes to one thread.
@@ -46,13 +49,12 @@ fn take_queued(listener: i32) -> Option<i32> {
         if head == QUEUE_TAIL.load(Relaxed) {
             return None;
         }
-        // SAFETY: as in queued_listener.
-        let (of, fd) = unsafe { QUEUE.read() }[head];
-        if of != listener {
+        let (of, fd) = &QUEUE[head];
+        if of.load(Relaxed) != listener {
             return None;
         }
         if QUEUE_HEAD.compare_exchange(head, head + 1, Relaxed, Relaxed).is_ok() {
-            return Some(fd);
+            return Some(fd.load(Relaxed));
         }
     }
     None

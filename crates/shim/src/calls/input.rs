@@ -97,7 +97,7 @@ fn fill(pieces: &mut [(*const u8, usize); PARTS_MAX], parts: &[Iov], r: isize) -
 
 fn replay(fd: i32, parts: &[Iov], taken: log::Taken) -> isize {
     let r = taken.ret();
-    scatter(parts, &taken.payload[..(r.max(0) as usize).min(taken.payload.len())]);
+    scatter(parts, &taken.payload()[..(r.max(0) as usize).min(taken.payload().len())]);
     let (conn, peeked) = (taken.header.conn, taken.header.flags & PEEKED != 0);
     if conn != NO_CONN && r >= 0 && !peeked {
         conns::read(conn, r as u64);
@@ -468,11 +468,11 @@ fn copy_out(from: *const u8, len: usize, to: &mut [u8]) {
 fn replay_message(message: &mut libc::msghdr, parts: &[Iov], taken: &log::Taken) -> isize {
     let r = taken.ret();
     let head_len = size_of::<MessageHead>();
-    if taken.payload.len() < head_len {
+    if taken.payload().len() < head_len {
         report::diverged("a message record is too short");
     }
     // SAFETY: a plain-old-data struct read from at least its size of bytes.
-    let head = unsafe { taken.payload.as_ptr().cast::<MessageHead>().read_unaligned() };
+    let head = unsafe { taken.payload().as_ptr().cast::<MessageHead>().read_unaligned() };
     if r >= 0 {
         let name_room = message.msg_namelen;
         message.msg_flags = head.flags;
@@ -492,7 +492,7 @@ fn replay_message(message: &mut libc::msghdr, parts: &[Iov], taken: &log::Taken)
                 );
             }
         }
-        scatter(parts, &taken.payload[head_len..]);
+        scatter(parts, &taken.payload()[head_len..]);
     }
     r
 }

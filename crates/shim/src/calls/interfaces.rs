@@ -72,7 +72,7 @@ pub unsafe extern "C" fn getifaddrs(out: *mut *mut Item) -> i32 {
                     // SAFETY: the list that was just made.
                     unsafe { freeifaddrs(*out) };
                 }
-                let items: &[Logged] = items(taken.payload);
+                let items: &[Logged] = items(taken.payload());
                 let r = if taken.ret() == 0 { give(items, out) } else { taken.ret() };
                 taken.done();
                 libc_result(r) as i32

@@ -79,7 +79,7 @@ fn announce(path: *const u8, caller: usize) {
         }
         Mode::Replay => {
             let Some(taken) = log::take(Op::Data, Call::dlopen, -1) else { return };
-            content::compare("module", path, &look(path).1, taken.payload);
+            content::compare("module", path, &look(path).1, taken.payload());
             taken.done();
         }
         _ => {}

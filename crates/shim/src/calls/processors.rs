@@ -2,7 +2,8 @@
 //! on itself. That is between those two: other threads, children, and answers
 //! about processors are as if nobody did.
 
-use crate::base::state::{self, Mode, Own, header, mode};
+use crate::base::cells::SetOnce;
+use crate::base::state::{self, Mode, header, mode};
 use crate::base::sys::sys;
 use core::sync::atomic::Ordering::Acquire;
 
@@ -10,13 +11,13 @@ use core::sync::atomic::Ordering::Acquire;
 const SET_BYTES: usize = 128;
 
 /// Where the server may run, by whoever started it.
-static OURS: Own<[u8; SET_BYTES]> = Own::new([0; SET_BYTES]);
+static OURS: SetOnce<[u8; SET_BYTES]> = SetOnce::new();
 
 /// Remembers where the server may run; once, before its first call.
 pub fn note() {
-    // SAFETY: start-up is single-threaded.
-    let set = unsafe { OURS.get() };
+    let mut set = [0; SET_BYTES];
     sys!(SYS_sched_getaffinity, 0, SET_BYTES, set.as_mut_ptr());
+    OURS.set(set);
 }
 
 fn is_kept() -> bool {
@@ -24,9 +25,9 @@ fn is_kept() -> bool {
 }
 
 fn restore() {
-    // SAFETY: written once at start-up.
-    let set = unsafe { OURS.get() };
-    sys!(SYS_sched_setaffinity, 0, SET_BYTES, set.as_ptr());
+    if let Some(set) = OURS.get() {
+        sys!(SYS_sched_setaffinity, 0, SET_BYTES, set.as_ptr());
+    }
 }
 
 /// A thread that the main one has made is not kept with it.
@@ -53,11 +54,9 @@ pub fn freed<T>(f: impl FnOnce() -> T) -> T {
 pub fn affinity(pid: i32, len: usize, out: *mut u8) -> isize {
     let r = sys!(SYS_sched_getaffinity, pid, len, out);
     let main = pid == 0 && state::tid() == 0 || pid as isize == sys!(SYS_getpid);
-    if r > 0 && main && is_kept() {
-        // SAFETY: the kernel has just filled `r` bytes there; OURS has as many.
-        unsafe {
-            core::ptr::copy_nonoverlapping(OURS.get().as_ptr(), out, (r as usize).min(SET_BYTES))
-        };
+    if let Some(ours) = OURS.get().filter(|_| r > 0 && main && is_kept()) {
+        // SAFETY: the kernel has just filled `r` bytes there.
+        unsafe { core::ptr::copy_nonoverlapping(ours.as_ptr(), out, (r as usize).min(SET_BYTES)) };
     }
     r
 }

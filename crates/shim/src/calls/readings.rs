@@ -48,7 +48,7 @@ pub fn take(call: Call, clock: i32) -> Option<i64> {
     if let Some(last) = last(clock) {
         last.store(there.ret, Relaxed);
     }
-    if at < record.payload.len() / size_of::<u64>() {
+    if at < record.payload().len() / size_of::<u64>() {
         TAKEN.store(at + 1, Relaxed);
     } else {
         TAKEN.store(0, Relaxed);
@@ -59,7 +59,7 @@ pub fn take(call: Call, clock: i32) -> Option<i64> {
 
 /// Reading `at` of a record as if it had one of its own.
 fn reading(record: &log::Taken, at: usize) -> Header {
-    let word = at.checked_sub(1).and_then(|n| record.payload.as_chunks().0.get(n));
+    let word = at.checked_sub(1).and_then(|n| record.payload().as_chunks().0.get(n));
     let Some(word) = word else { return record.header };
     let Reading { call, clock, delta_ns } = Reading::unpack(u64::from_le_bytes(*word));
     let before = last(clock.into()).map_or(0, |last| last.load(Relaxed));

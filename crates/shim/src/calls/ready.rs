@@ -202,7 +202,7 @@ fn log_events(set: i32, events: *mut Event, r: isize) {
 
 fn replay_events(set: i32, events: *mut Event, max: i32, taken: log::Taken) -> isize {
     let r = taken.ret();
-    for (i, pair) in taken.payload.chunks_exact(8).take(max.max(0) as usize).enumerate() {
+    for (i, pair) in taken.payload().chunks_exact(8).take(max.max(0) as usize).enumerate() {
         let word =
             |at: usize| u32::from_le_bytes([pair[at], pair[at + 1], pair[at + 2], pair[at + 3]]);
         // SAFETY: the caller's array has room for `max` events.
@@ -330,7 +330,7 @@ pub unsafe extern "C" fn ppoll(
         }
         Mode::Replay => match log::take(Op::Data, Call::poll, count as i32) {
             Some(taken) => {
-                for (p, two) in entries.iter_mut().zip(taken.payload.chunks_exact(2)) {
+                for (p, two) in entries.iter_mut().zip(taken.payload().chunks_exact(2)) {
                     p.revents = i16::from_le_bytes([two[0], two[1]]);
                 }
                 let r = taken.ret();
@@ -437,7 +437,7 @@ pub unsafe extern "C" fn pselect(
         }
         Mode::Replay => match log::take(Op::Data, Call::select, n) {
             Some(taken) => {
-                let mut from = taken.payload;
+                let mut from = taken.payload();
                 for set in sets.iter().filter(|s| !s.is_null()) {
                     let len = bytes.min(from.len());
                     // SAFETY: the caller's set covers `n` descriptors.

@@ -3,9 +3,10 @@
 //! goes on, since the log lies in shared memory and the shim is loaded again. A
 //! server that replaces itself while it serves ends protection, and says so.
 
+use crate::base::cells::SetOnce;
 use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real};
-use crate::base::state::{self, CONTROL_FD, MEMORY_FD, Mode, Own, WAKE_FD, header, mode};
+use crate::base::state::{self, CONTROL_FD, MEMORY_FD, Mode, WAKE_FD, header, mode};
 use crate::base::sys::{self, decimal, sys};
 use crate::base::table::Call;
 use crate::base::{conns, defer, fds, handed, park, report};
@@ -31,7 +32,7 @@ unsafe extern "C" {
 
 /// Where the shim is, as the daemon's `LD_PRELOAD` says: programs may clean or
 /// overwrite their environment.
-static SHIM: Own<([u8; PRELOAD_MAX], usize)> = Own::new(([0; PRELOAD_MAX], 0));
+static SHIM: SetOnce<([u8; PRELOAD_MAX], usize)> = SetOnce::new();
 
 /// A null-terminated array of words, such as `argv`.
 fn words(mut at: *const usize) -> impl Iterator<Item = usize> {
@@ -57,10 +58,9 @@ fn text(at: usize) -> &'static [u8] {
 pub fn note_preload(environment: *mut *mut u8) {
     let found = words(environment.cast()).find_map(|it| text(it).strip_prefix(PRELOAD));
     let Some(value) = found.filter(|it| it.len() < PRELOAD_MAX) else { return };
-    // SAFETY: start-up is single-threaded.
-    let kept = unsafe { SHIM.get() };
-    kept.0[..value.len()].copy_from_slice(value);
-    kept.1 = value.len();
+    let mut path = [0; PRELOAD_MAX];
+    path[..value.len()].copy_from_slice(value);
+    SHIM.set((path, value.len()));
 }
 
 /// The environment of the next program: the caller's, with what brings the shim
@@ -72,9 +72,7 @@ struct Environment {
 
 impl Environment {
     fn of(theirs: *const usize) -> Option<Self> {
-        // SAFETY: written once at start-up.
-        let (path, path_len) = unsafe { SHIM.get() };
-        let shim = &path[..*path_len];
+        let shim = SHIM.get().map_or(&[][..], |(path, len)| &path[..*len]);
         let own = words(theirs).find_map(|it| text(it).strip_prefix(PRELOAD)).unwrap_or(b"");
         let slots = words(theirs).count() + 3;
         let len =
@@ -160,7 +158,7 @@ fn serves() -> bool {
 
 /// The server, not a child of it.
 fn is_server() -> bool {
-    !state::shared().header.is_null() && header().pid.load(Relaxed) as isize == sys!(SYS_getpid)
+    state::is_attached() && header().pid.load(Relaxed) as isize == sys!(SYS_getpid)
 }
 
 /// Replaces the server, or a child of it. Returns only if that fails.

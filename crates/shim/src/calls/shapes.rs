@@ -57,7 +57,7 @@ pub fn with_data(call: Call, fd: i32, outs: &[(*mut u8, usize)], raw: impl Fn() 
         }
         Mode::Replay => match log::take(Op::Data, call, fd) {
             Some(taken) => {
-                copy_in(outs, taken.payload);
+                copy_in(outs, taken.payload());
                 let r = taken.ret();
                 taken.done();
                 r

@@ -109,7 +109,7 @@ pub unsafe extern "C" fn sigaction(
         if real::sigaction(signal, &ours, core::ptr::null_mut()) != 0 {
             return -1;
         }
-        handlers::want(signal, action);
+        handlers::want(signal, &action);
     }
     if !old.is_null() {
         match before {

@@ -176,7 +176,7 @@ fn accept_replay(fd: i32, flags: i32, peer: &mut Peer) -> isize {
         return inherited::accept(fd, flags, &mut peer.addr, &mut peer.len);
     };
     let r = taken.ret();
-    if let Ok((info, _)) = AcceptInfo::read_from_prefix(taken.payload) {
+    if let Ok((info, _)) = AcceptInfo::read_from_prefix(taken.payload()) {
         peer.addr[..32].copy_from_slice(&info.addr);
         peer.len = info.addr_len;
     }

@@ -3,11 +3,11 @@
 
 use crate::base::log::{self, Entry};
 use crate::base::real::{self, Real, real};
-use crate::base::state::{self, MAIN_AWAY, Mode, Own, THREADED, THREADS, mode};
+use crate::base::state::{self, MAIN_AWAY, Mode, THREADED, THREADS, mode};
 use crate::base::table::Call;
 use crate::base::{alarm, defer, park, report};
 use crate::calls::{clocks, identity, locks, processors};
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
 use holdfast_wire::log::Op;
 
 /// Numbers of threads: what a record has room for. The main thread has 0.
@@ -23,7 +23,9 @@ struct Start {
     arg: usize,
 }
 
-static STARTS: Own<[Start; NUMBERS]> = Own::new([Start { function: 0, arg: 0 }; NUMBERS]);
+/// What each thread is to run: function and argument, written before it is made.
+static STARTS: [(AtomicUsize, AtomicUsize); NUMBERS] =
+    [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; NUMBERS];
 /// Which numbers belong to running threads.
 static TAKEN: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
 static LAST_DRAWN: AtomicU32 = AtomicU32::new(0);
@@ -89,8 +91,8 @@ extern "C" fn begin(number: usize) -> Start {
     tell_of_end(number);
     alarm::arm_thread();
     processors::free_thread();
-    // SAFETY: written before the thread was created.
-    unsafe { STARTS.get()[number] }
+    let (function, arg) = &STARTS[number];
+    Start { function: function.load(Relaxed), arg: arg.load(Relaxed) }
 }
 
 /// Makes a thread. The log is held meanwhile, so that the new thread's first
@@ -141,8 +143,8 @@ fn create_numbered(start: Start, make: impl Fn(usize, usize) -> i32) -> isize {
 }
 
 fn create_as(number: usize, start: Start, make: impl Fn(usize, usize) -> i32) -> i32 {
-    // SAFETY: the number is the new thread's alone, which is yet to be made.
-    unsafe { STARTS.get()[number] = start };
+    STARTS[number].0.store(start.function, Relaxed);
+    STARTS[number].1.store(start.arg, Relaxed);
     LAST_DRAWN.store(number as u32, Relaxed);
     TAKEN[number].store(1, Release);
     THREADS.fetch_add(1, SeqCst);
