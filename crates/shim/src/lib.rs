@@ -9,8 +9,12 @@
 //! process needs no privilege: everything privileged is the daemon's work.
 #![allow(clippy::missing_safety_doc)] // the exports are libc's own, with libc's contracts
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
+// Unit tests have no exports, by which all of it is reached and `_Exit` may be so named.
+#![cfg_attr(test, allow(dead_code, non_snake_case))]
 
 mod base;
 mod calls;
 mod promotion;
 mod start;
+#[cfg(test)]
+mod testing;

@@ -18,10 +18,10 @@ use holdfast_wire::shm::{self, MAGIC, RING_OFFSET};
 const EXIT_SETUP: i32 = 78;
 
 #[used]
-#[unsafe(link_section = ".init_array")]
+#[cfg_attr(not(test), unsafe(link_section = ".init_array"))]
 static START: extern "C" fn(i32, *mut *mut u8, *mut *mut u8) = start;
 #[used]
-#[unsafe(link_section = ".fini_array")]
+#[cfg_attr(not(test), unsafe(link_section = ".fini_array"))]
 static STOP: extern "C" fn() = stop;
 
 extern "C" fn start(_: i32, _: *mut *mut u8, environment: *mut *mut u8) {
@@ -63,7 +63,7 @@ extern "C" fn stop() {
 }
 
 /// Maps header, table and ring, and the ring once more behind itself.
-fn map(memory: i32) {
+pub fn map(memory: i32) {
     let fail = |why: &str| -> ! {
         sys::say(&[
             "cannot use the daemon's memory: ",

@@ -98,3 +98,6 @@ impl Place {
         self.handler.store(action.sa_sigaction, Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -103,3 +103,6 @@ impl<T> Drop for Guard<'_, T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

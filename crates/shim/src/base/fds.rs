@@ -212,3 +212,6 @@ pub fn is_unix(fd: i32) -> bool {
     sys!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_DOMAIN, at, len) == 0
         && domain == libc::AF_UNIX
 }
+
+#[cfg(test)]
+mod tests;

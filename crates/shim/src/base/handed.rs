@@ -38,3 +38,6 @@ fn parse(value: &[u8]) -> Option<[i32; 3]> {
     }
     Some(numbers)
 }
+
+#[cfg(test)]
+mod tests;

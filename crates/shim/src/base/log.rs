@@ -384,3 +384,6 @@ pub fn wake_turns() {
         sys::futex_wake(word, false);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -138,3 +138,6 @@ calls! {
     atomics Passed "memory that threads share without these locks (by atomics, or by locks made of futexes, as in Rust's library) is not ordered: where it shows, the replica diverges and is reported";
     syscall Replayed "the calls above by number; others pass";
 }
+
+#[cfg(test)]
+mod tests;

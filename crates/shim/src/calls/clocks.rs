@@ -176,13 +176,13 @@ pub unsafe extern "C" fn clock_gettime_from(
 
 /// `clock_gettime`: passes on the return address, by which calls from
 /// allocator libraries are told from the server's.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn clock_gettime(clock: i32, t: *mut libc::timespec) -> i32 {
     core::arch::naked_asm!("mov rdx, [rsp]", "jmp {f}", f = sym clock_gettime_from)
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn gettimeofday(t: *mut libc::timeval, zone: *mut u8) -> i32 {
     core::arch::naked_asm!("mov rdx, [rsp]", "jmp {f}", f = sym gettimeofday_from)
@@ -212,7 +212,7 @@ unsafe extern "C" fn gettimeofday_from(
     0
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn time(out: *mut i64) -> i64 {
     let seconds = now(Call::time, libc::CLOCK_REALTIME_COARSE).div_euclid(SECOND_NS);
     if !out.is_null() {
@@ -222,18 +222,18 @@ pub unsafe extern "C" fn time(out: *mut i64) -> i64 {
     seconds
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn clock() -> i64 {
     now(Call::clock, libc::CLOCK_PROCESS_CPUTIME_ID) / 1000
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn times(out: *mut u8) -> i64 {
     let room = size_of::<libc::tms>();
     with_data(Call::times, -1, &[(out, room)], || sys!(SYS_times, out)) as i64
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getrusage(who: i32, out: *mut u8) -> i32 {
     let room = size_of::<libc::rusage>();
     libc_result(with_data(Call::getrusage, who, &[(out, room)], || sys!(SYS_getrusage, who, out)))
@@ -279,7 +279,7 @@ fn sleep_for(
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn nanosleep(time: *const libc::timespec, left: *mut libc::timespec) -> i32 {
     core::arch::naked_asm!("mov rdx, [rsp]", "jmp {f}", f = sym nanosleep_from)
@@ -296,7 +296,7 @@ unsafe extern "C" fn nanosleep_from(
     libc_result(sleep_for(libc::CLOCK_REALTIME, 0, time, left)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn clock_nanosleep(
     clock: i32,
     flags: i32,
@@ -307,7 +307,7 @@ pub unsafe extern "C" fn clock_nanosleep(
     -sleep_for(clock, flags, time, left) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn usleep(us: u32) -> i32 {
     let time = libc::timespec {
         tv_sec: i64::from(us / 1_000_000),
@@ -316,7 +316,7 @@ pub unsafe extern "C" fn usleep(us: u32) -> i32 {
     libc_result(sleep_for(libc::CLOCK_REALTIME, 0, &raw const time, core::ptr::null_mut())) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sleep(seconds: u32) -> u32 {
     let time = libc::timespec { tv_sec: i64::from(seconds), tv_nsec: 0 };
     let mut left = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -326,7 +326,7 @@ pub unsafe extern "C" fn sleep(seconds: u32) -> u32 {
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn thrd_sleep(time: *const libc::timespec, left: *mut libc::timespec) -> i32 {
     match sleep_for(libc::CLOCK_REALTIME, 0, time, left) {
         0 => 0,

@@ -69,7 +69,7 @@ struct Interfaces {
     at: *mut u8,
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ioctl(fd: i32, request: u64, arg: *mut u8) -> i32 {
     let raw = || sys!(SYS_ioctl, fd, request, arg);
     if !fds::is_virtual(fd) || !matches!(mode(), Mode::Record | Mode::Replay) {

@@ -97,12 +97,12 @@ fn close_conn(fd: i32, conn: u32, forget: impl FnOnce(), raw: impl Fn() -> isize
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn close(fd: i32) -> i32 {
     libc_result(close_raw(fd)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: i32) -> i32 {
     if mode() == Mode::Pass || flags != 0 {
         return libc_result(sys!(SYS_close_range, first, last, flags)) as i32;
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: i32) -> i32 {
     0
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn closefrom(first: i32) {
     // SAFETY: no pointers.
     unsafe { close_range(first.max(0) as u32, u32::MAX, 0) };
@@ -144,12 +144,12 @@ fn duplicate(fd: i32, cloexec: bool, make: impl Fn() -> isize) -> isize {
     r
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dup(fd: i32) -> i32 {
     libc_result(duplicate(fd, false, || sys!(SYS_dup, fd))) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dup2(from: i32, to: i32) -> i32 {
     if from == to {
         return libc_result(sys!(SYS_dup2, from, to)) as i32;
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn dup2(from: i32, to: i32) -> i32 {
     unsafe { dup3(from, to, 0) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dup3(from: i32, to: i32, flags: i32) -> i32 {
     if fds::is_shim(to) {
         set_errno(libc::EBADF);
@@ -186,12 +186,12 @@ fn fcntl_raw(fd: i32, command: i32, arg: usize) -> isize {
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fcntl(fd: i32, command: i32, arg: usize) -> i32 {
     libc_result(fcntl_raw(fd, command, arg)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fcntl64(fd: i32, command: i32, arg: usize) -> i32 {
     libc_result(fcntl_raw(fd, command, arg)) as i32
 }
@@ -245,39 +245,39 @@ fn pair(call: Call, fds_out: *mut i32, cloexec: bool, make: impl Fn() -> isize) 
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pipe2(out: *mut i32, flags: i32) -> i32 {
     libc_result(pair(Call::pipe, out, flags & libc::O_CLOEXEC != 0, || sys!(SYS_pipe2, out, flags)))
         as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pipe(out: *mut i32) -> i32 {
     // SAFETY: the same call without flags.
     unsafe { pipe2(out, 0) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn socketpair(domain: i32, kind: i32, protocol: i32, out: *mut i32) -> i32 {
     let make = || sys!(SYS_socketpair, domain, kind, protocol, out);
     libc_result(pair(Call::socketpair, out, kind & libc::SOCK_CLOEXEC != 0, make)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn eventfd(count: u32, flags: i32) -> i32 {
     let make = || sys!(SYS_eventfd2, count, flags);
     libc_result(new_fd(Call::eventfd, -1, Kind::Local, flags & libc::EFD_CLOEXEC != 0, make, make))
         as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn timerfd_create(clock: i32, flags: i32) -> i32 {
     let make = || sys!(SYS_timerfd_create, clock, flags);
     libc_result(new_fd(Call::timerfd, -1, Kind::Local, flags & libc::O_CLOEXEC != 0, make, make))
         as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn timerfd_settime(fd: i32, flags: i32, new: *const u8, old: *mut u8) -> i32 {
     let raw = || {
         let (spec, is_moment) = (new.cast(), flags & libc::TFD_TIMER_ABSTIME != 0);
@@ -291,14 +291,14 @@ pub unsafe extern "C" fn timerfd_settime(fd: i32, flags: i32, new: *const u8, ol
     libc_result(simple(Call::timerfd, fd, true, raw)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn inotify_init1(flags: i32) -> i32 {
     let make = || sys!(SYS_inotify_init1, flags);
     libc_result(new_fd(Call::inotify, -1, Kind::Device, flags & libc::O_CLOEXEC != 0, make, make))
         as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn inotify_init() -> i32 {
     // SAFETY: no pointers.
     unsafe { inotify_init1(0) }

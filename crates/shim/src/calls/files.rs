@@ -113,32 +113,32 @@ pub fn open_own(path: *const u8, flags: i32, raw: impl Fn() -> isize) -> isize {
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn open(path: *const u8, flags: i32, mode_bits: u32) -> i32 {
     libc_result(open_raw(libc::AT_FDCWD, path, flags, mode_bits)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn open64(path: *const u8, flags: i32, mode_bits: u32) -> i32 {
     libc_result(open_raw(libc::AT_FDCWD, path, flags, mode_bits)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __open_2(path: *const u8, flags: i32) -> i32 {
     libc_result(open_raw(libc::AT_FDCWD, path, flags, 0)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __open64_2(path: *const u8, flags: i32) -> i32 {
     libc_result(open_raw(libc::AT_FDCWD, path, flags, 0)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn openat(dir: i32, path: *const u8, flags: i32, mode_bits: u32) -> i32 {
     libc_result(open_raw(dir, path, flags, mode_bits)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn openat64(dir: i32, path: *const u8, flags: i32, mode_bits: u32) -> i32 {
     libc_result(open_raw(dir, path, flags, mode_bits)) as i32
 }
@@ -154,7 +154,7 @@ fn stat_call(fd: i32, out: *mut u8, bytes: usize, raw: impl Fn() -> isize) -> i3
 
 macro_rules! stats {
     ($($name:ident ($($arg:ident: $type:ty),*), $fd:expr, $out:ident, $raw:expr;)+) => { $(
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> i32 {
             stat_call($fd, $out, STAT_BYTES, || $raw)
         }
@@ -178,7 +178,7 @@ stats! {
     __fxstat64(_v: i32, fd: i32, out: *mut u8), fd, out, sys!(SYS_fstat, fd, out);
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn statx(
     dir: i32,
     path: *const u8,
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn statx(
     stat_call(-1, out, size_of::<libc::statx>(), || sys!(SYS_statx, dir, path, flags, mask, out))
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fstatfs(fd: i32, out: *mut u8) -> i32 {
     let raw = || sys!(SYS_fstatfs, fd, out);
     if !fds::is_virtual(fd) {
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn fstatfs(fd: i32, out: *mut u8) -> i32 {
     libc_result(with_data(Call::fstatfs, fd, &[(out, size_of::<libc::statfs>())], raw)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fstatfs64(fd: i32, out: *mut u8) -> i32 {
     // SAFETY: the same call on a 64-bit system.
     unsafe { fstatfs(fd, out) }
@@ -209,19 +209,19 @@ fn lseek_raw(fd: i32, offset: i64, whence: i32) -> isize {
     if !fds::is_virtual(fd) { raw() } else { simple(Call::lseek, fd, false, raw) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn lseek(fd: i32, offset: i64, whence: i32) -> i64 {
     libc_result(lseek_raw(fd, offset, whence)) as i64
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn lseek64(fd: i32, offset: i64, whence: i32) -> i64 {
     libc_result(lseek_raw(fd, offset, whence)) as i64
 }
 
 /// Standard streams are each member's own, but whether they are terminals
 /// changes what a server prints and buffers: it comes from the log.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn isatty(fd: i32) -> i32 {
     let mut termios = [0u8; 64];
     let at = termios.as_mut_ptr();

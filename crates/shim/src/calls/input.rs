@@ -193,17 +193,17 @@ pub fn read_raw(fd: i32, buffer: *mut u8, len: usize) -> isize {
     input(fd, &one(buffer, len), false, || sys!(SYS_read, fd, buffer, len))
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn read(fd: i32, buffer: *mut u8, len: usize) -> isize {
     libc_result(read_raw(fd, buffer, len))
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __read_chk(fd: i32, buffer: *mut u8, len: usize, _: usize) -> isize {
     libc_result(read_raw(fd, buffer, len))
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn readv(fd: i32, parts: *const Iov, count: i32) -> isize {
     if !fds::is_virtual(fd) || mode() == Mode::Pass || count <= 0 {
         children::touch(fd);
@@ -229,7 +229,7 @@ fn clip(parts: *const Iov, count: usize) -> ([Iov; PARTS_MAX], usize) {
     (clipped, n)
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn recvfrom(
     fd: i32,
     buffer: *mut u8,
@@ -304,13 +304,13 @@ fn receive_from(fd: i32, parts: &[Iov; 1], flags: i32, from: *mut u8, from_len: 
     r
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn recv(fd: i32, buffer: *mut u8, len: usize, flags: i32) -> isize {
     // SAFETY: the same call without an address.
     unsafe { recvfrom(fd, buffer, len, flags, core::ptr::null_mut(), core::ptr::null_mut()) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __recv_chk(
     fd: i32,
     buffer: *mut u8,
@@ -322,7 +322,7 @@ pub unsafe extern "C" fn __recv_chk(
     unsafe { recv(fd, buffer, len, flags) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __recvfrom_chk(
     fd: i32,
     buffer: *mut u8,
@@ -336,7 +336,7 @@ pub unsafe extern "C" fn __recvfrom_chk(
     unsafe { recvfrom(fd, buffer, len, flags, from, from_len) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> isize {
     if !fds::is_virtual(fd) || mode() == Mode::Pass {
         children::touch(fd);

@@ -51,7 +51,7 @@ struct Head {
 
 const HAS_COUNTERS: u32 = 1 << 3;
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getifaddrs(out: *mut *mut Item) -> i32 {
     let ask = || libc_result(ask(out)) as i32;
     if inside() {
@@ -256,7 +256,7 @@ unsafe fn linked(place: *mut Place, next: *mut Place, logged: &Logged) -> Item {
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn freeifaddrs(list: *mut Item) {
     if list.is_null() {
         return;

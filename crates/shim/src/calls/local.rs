@@ -26,13 +26,13 @@ fn quietly(bad: i32, f: impl Fn() -> i32) -> isize {
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn if_nametoindex(name: usize) -> u32 {
     let raw = || quietly(0, || real(Real::Nametoindex)(name, 0, 0, 0));
     libc_result(simple(Call::interfaces, -1, false, raw)).max(0) as u32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn if_indextoname(index: u32, name: *mut u8) -> *mut u8 {
     let raw = || {
         let f = || real6(Real::Indextoname, [index as usize, name as usize, 0, 0, 0, 0]);
@@ -44,19 +44,19 @@ pub unsafe extern "C" fn if_indextoname(index: u32, name: *mut u8) -> *mut u8 {
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getloadavg(out: *mut u8, count: i32) -> i32 {
     let raw = || quietly(-1, || real(Real::Getloadavg)(out as usize, count as usize, 0, 0));
     libc_result(with_data(Call::sysinfo, -3, &[(out, count.clamp(0, 3) as usize * 8)], raw)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getcpu(cpu: *mut u8, node: *mut u8) -> i32 {
     let raw = || sys!(SYS_getcpu, cpu, node, 0);
     libc_result(with_data(Call::getcpu, -1, &[(cpu, 4), (node, 4)], raw)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sched_getcpu() -> i32 {
     let mut cpu = 0u32;
     // SAFETY: room for the number.
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn sched_getcpu() -> i32 {
     cpu as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn clock_getres(clock: i32, out: *mut u8) -> i32 {
     let raw = || sys!(SYS_clock_getres, clock, out);
     if inside() {
@@ -77,13 +77,13 @@ pub unsafe extern "C" fn clock_getres(clock: i32, out: *mut u8) -> i32 {
 }
 
 /// libc would ask the kernel for a process that has another number here.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn clock_getcpuclockid(pid: i32, out: *mut i32) -> i32 {
     let raw = || real(Real::ClockGetcpuclockid)(pid as usize, out as usize, 0, 0) as isize;
     with_data(Call::clock_getres, pid, &[(out.cast(), 4)], raw) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn timespec_get(out: *mut libc::timespec, base: i32) -> i32 {
     const TIME_UTC: i32 = 1;
     if base != TIME_UTC {
@@ -94,14 +94,14 @@ pub unsafe extern "C" fn timespec_get(out: *mut libc::timespec, base: i32) -> i3
     base
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn statfs(path: *const u8, out: *mut u8) -> i32 {
     let room = size_of::<libc::statfs>();
     let raw = || sys!(SYS_statfs, path, out);
     libc_result(with_data(Call::fstatfs, -1, &[(out, room)], raw)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn statfs64(path: *const u8, out: *mut u8) -> i32 {
     // SAFETY: the same call on a 64-bit system.
     unsafe { statfs(path, out) }
@@ -112,33 +112,33 @@ fn statvfs_call(which: Real, what: usize, out: *mut u8) -> i32 {
     libc_result(with_data(Call::fstatfs, -2, &[(out, STATVFS_BYTES)], raw)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn statvfs(path: usize, out: *mut u8) -> i32 {
     statvfs_call(Real::Statvfs, path, out)
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn statvfs64(path: usize, out: *mut u8) -> i32 {
     statvfs_call(Real::Statvfs, path, out)
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fstatvfs(fd: i32, out: *mut u8) -> i32 {
     statvfs_call(Real::Fstatvfs, fd as usize, out)
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fstatvfs64(fd: i32, out: *mut u8) -> i32 {
     statvfs_call(Real::Fstatvfs, fd as usize, out)
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn readlink(path: *const u8, out: *mut u8, len: usize) -> isize {
     // SAFETY: the same call, relative to the working directory.
     unsafe { readlinkat(libc::AT_FDCWD, path, out, len) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn readlinkat(dir: i32, path: *const u8, out: *mut u8, len: usize) -> isize {
     let raw = || sys!(SYS_readlinkat, dir, path, out, len);
     if path.is_null() || inside() || !is_device(path) {
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn readlinkat(dir: i32, path: *const u8, out: *mut u8, len
 
 /// jemalloc's statistics: what is resident depends on the machine. Where there is
 /// no jemalloc, no such value exists.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mallctl(
     name: *const u8,
     old: *mut u8,
@@ -210,7 +210,7 @@ fn temporary(template: *mut u8, suffix: i32, flags: i32) -> i32 {
 
 macro_rules! temporaries {
     ($($name:ident ($($arg:ident),*), $suffix:expr, $flags:expr;)+) => { $(
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name(template: *mut u8 $(, $arg: i32)*) -> i32 {
             temporary(template, $suffix, $flags)
         }
@@ -228,7 +228,7 @@ temporaries! {
     mkostemps64(suffix, flags), suffix, flags;
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mkdtemp(template: *mut u8) -> *mut u8 {
     match libc_result(with_name(template, 0, || sys!(SYS_mkdir, template, 0o700))) {
         0 => template,
@@ -236,18 +236,18 @@ pub unsafe extern "C" fn mkdtemp(template: *mut u8) -> *mut u8 {
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn eventfd_read(fd: i32, value: *mut u8) -> i32 {
     if libc_result(input::read_raw(fd, value, 8)) == 8 { 0 } else { -1 }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn eventfd_write(fd: i32, value: u64) -> i32 {
     let at = (&raw const value).cast();
     if libc_result(output::write_raw(fd, at, 8)) == 8 { 0 } else { -1 }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn timerfd_gettime(fd: i32, out: *mut u8) -> i32 {
     let raw = || sys!(SYS_timerfd_gettime, fd, out);
     if !fds::is_virtual(fd) {
@@ -256,19 +256,19 @@ pub unsafe extern "C" fn timerfd_gettime(fd: i32, out: *mut u8) -> i32 {
     libc_result(with_data(Call::timerfd, fd, &[(out, INTERVALS_BYTES)], raw)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn inotify_add_watch(fd: i32, path: *const u8, mask: u32) -> i32 {
     let raw = || sys!(SYS_inotify_add_watch, fd, path, mask);
     libc_result(simple(Call::inotify, fd, true, raw)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn inotify_rm_watch(fd: i32, watch: i32) -> i32 {
     let raw = || sys!(SYS_inotify_rm_watch, fd, watch);
     libc_result(simple(Call::inotify, fd, true, raw)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn signalfd(fd: i32, mask: *const u64, flags: i32) -> i32 {
     if mode() == Mode::Pass {
         return libc_result(sys!(SYS_signalfd4, fd, mask, 8, flags)) as i32;
@@ -278,13 +278,13 @@ pub unsafe extern "C" fn signalfd(fd: i32, mask: *const u64, flags: i32) -> i32 
     -1
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getitimer(which: i32, out: *mut u8) -> i32 {
     let raw = || sys!(SYS_getitimer, which, out);
     libc_result(with_data(Call::alarm, which, &[(out, INTERVALS_BYTES)], raw)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn timer_settime(timer: usize, flags: i32, new: usize, old: *mut u8) -> i32 {
     let raw = || {
         let is_moment = flags & libc::TIMER_ABSTIME != 0;
@@ -295,13 +295,13 @@ pub unsafe extern "C" fn timer_settime(timer: usize, flags: i32, new: usize, old
     libc_result(with_data(Call::alarm, -1, &[(old, INTERVALS_BYTES)], raw)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn timer_gettime(timer: usize, out: *mut u8) -> i32 {
     let raw = || quietly(-1, || real(Real::TimerGettime)(timer, out as usize, 0, 0));
     libc_result(with_data(Call::alarm, -1, &[(out, INTERVALS_BYTES)], raw)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn prlimit(pid: i32, resource: i32, new: *const u8, old: *mut u8) -> i32 {
     // Limits are set on both members; what they were comes from the log.
     if !new.is_null() && mode() == Mode::Replay {
@@ -312,7 +312,7 @@ pub unsafe extern "C" fn prlimit(pid: i32, resource: i32, new: *const u8, old: *
     libc_result(with_data(Call::sysinfo, resource, &[(old, room)], raw)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn prlimit64(pid: i32, resource: i32, new: *const u8, old: *mut u8) -> i32 {
     // SAFETY: the same call on a 64-bit system.
     unsafe { prlimit(pid, resource, new, old) }

@@ -97,7 +97,7 @@ macro_rules! locks {
      until { $($untils:ident $u_from:ident $u_call:ident $u_real:ident $u_wait:ident;)+ }
      until_clock { $($clocks:ident $c_from:ident $c_call:ident $c_real:ident $c_wait:ident;)+ }) => {
         $(
-            #[unsafe(no_mangle)]
+            #[cfg_attr(not(test), unsafe(no_mangle))]
             #[unsafe(naked)]
             pub unsafe extern "C" fn $waits(object: usize) -> i32 {
                 core::arch::naked_asm!("mov rsi, [rsp]", "jmp {f}", f = sym $w_from)
@@ -112,7 +112,7 @@ macro_rules! locks {
             }
         )+
         $(
-            #[unsafe(no_mangle)]
+            #[cfg_attr(not(test), unsafe(no_mangle))]
             #[unsafe(naked)]
             pub unsafe extern "C" fn $tries(object: usize) -> i32 {
                 core::arch::naked_asm!("mov rsi, [rsp]", "jmp {f}", f = sym $t_from)
@@ -127,7 +127,7 @@ macro_rules! locks {
             }
         )+
         $(
-            #[unsafe(no_mangle)]
+            #[cfg_attr(not(test), unsafe(no_mangle))]
             #[unsafe(naked)]
             pub unsafe extern "C" fn $untils(object: usize, time: usize) -> i32 {
                 core::arch::naked_asm!("mov rdx, [rsp]", "jmp {f}", f = sym $u_from)
@@ -146,7 +146,7 @@ macro_rules! locks {
             }
         )+
         $(
-            #[unsafe(no_mangle)]
+            #[cfg_attr(not(test), unsafe(no_mangle))]
             #[unsafe(naked)]
             pub unsafe extern "C" fn $clocks(object: usize, clock: usize, time: usize) -> i32 {
                 core::arch::naked_asm!("mov rcx, [rsp]", "jmp {f}", f = sym $c_from)
@@ -199,7 +199,7 @@ locks! {
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn mtx_lock(mutex: usize) -> i32 {
     core::arch::naked_asm!("mov rsi, [rsp]", "jmp {f}", f = sym c11_lock)
@@ -252,7 +252,7 @@ unsafe extern "C" fn sem_waits_by(object: usize, clock: usize, time: usize, call
 /// Exports that pass on the address they were called from, as one more argument.
 macro_rules! with_caller {
     ($($name:ident ($($arg:ident),*) $to:ident $set_caller:literal;)+) => { $(
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name($($arg: usize),*) -> i32 {
             core::arch::naked_asm!($set_caller, "jmp {f}", f = sym $to)
@@ -356,7 +356,7 @@ struct Barrier {
     arrived: AtomicU32,
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pthread_barrier_init(
     barrier: *mut u8,
     attributes: usize,
@@ -372,7 +372,7 @@ pub unsafe extern "C" fn pthread_barrier_init(
     r
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn pthread_barrier_wait(barrier: *mut u8) -> i32 {
     core::arch::naked_asm!("mov rsi, [rsp]", "jmp {f}", f = sym barrier_wait)
@@ -435,13 +435,13 @@ struct Routine {
     taken: Option<log::Taken>,
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn pthread_once(control: usize, function: extern "C" fn()) -> i32 {
     core::arch::naked_asm!("mov rdx, [rsp]", "jmp {f}", f = sym once)
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn call_once(control: usize, function: extern "C" fn()) {
     core::arch::naked_asm!("mov rdx, [rsp]", "jmp {f}", f = sym once)

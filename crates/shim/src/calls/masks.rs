@@ -29,12 +29,12 @@ fn change_mask(how: i32, set: *const u64, old: *mut u64) -> isize {
     sys!(SYS_rt_sigprocmask, how, &raw const wanted, old, SET_BYTES)
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sigprocmask(how: i32, set: *const u64, old: *mut u64) -> i32 {
     libc_result(change_mask(how, set, old)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pthread_sigmask(how: i32, set: *const u64, old: *mut u64) -> i32 {
     // This one returns the error instead of setting errno.
     -change_mask(how, set, old) as i32
@@ -88,7 +88,7 @@ fn wait_for_handler(raw: impl Fn() -> isize) -> isize {
     })
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sigsuspend(mask: *const u64) -> i32 {
     // SAFETY: the caller's set.
     let mut mask = unsafe { *mask };
@@ -96,12 +96,12 @@ pub unsafe extern "C" fn sigsuspend(mask: *const u64) -> i32 {
     libc_result(wait_for_handler(|| sys!(SYS_rt_sigsuspend, &raw const mask, SET_BYTES))) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pause() -> i32 {
     libc_result(wait_for_handler(|| sys!(SYS_pause))) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sigwait(set: *const u64, signal: *mut i32) -> i32 {
     let raw = || loop {
         let none = core::ptr::null::<u8>();
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn sigwait(set: *const u64, signal: *mut i32) -> i32 {
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sigtimedwait(
     set: *const u64,
     info: *mut u8,
@@ -136,19 +136,19 @@ pub unsafe extern "C" fn sigtimedwait(
     libc_result(with_data(Call::sigwait, -1, &[(info, SIGINFO_BYTES)], raw)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sigwaitinfo(set: *const u64, info: *mut u8) -> i32 {
     // SAFETY: the same call without a limit.
     unsafe { sigtimedwait(set, info, core::ptr::null()) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sigpending(set: *mut u8) -> i32 {
     let raw = || sys!(SYS_rt_sigpending, set, SET_BYTES);
     libc_result(with_data(Call::sigwait, -1, &[(set, SET_BYTES)], raw)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn kill(pid: i32, signal: i32) -> i32 {
     let from_log = mode() == Mode::Replay;
     let r = with_handlers(Call::kill, signal, || children::kill(pid, signal));
@@ -158,18 +158,18 @@ pub unsafe extern "C" fn kill(pid: i32, signal: i32) -> i32 {
     libc_result(r) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn killpg(group: i32, signal: i32) -> i32 {
     // SAFETY: no pointers.
     unsafe { kill(if group == 0 { 0 } else { -group }, signal) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn raise(signal: i32) -> i32 {
     libc_result(with_handlers(Call::kill, signal, || sys::signal_self(signal))) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pthread_kill(thread: usize, signal: i32) -> i32 {
     let raw = || -(real(Real::PthreadKill)(thread, signal as usize, 0, 0) as isize);
     -with_handlers(Call::kill, signal, raw) as i32

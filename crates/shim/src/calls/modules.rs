@@ -15,7 +15,7 @@ use holdfast_wire::log::Op;
 /// `dlopen`: libc's function learns from its return address whose search path
 /// and namespace to use. So it is jumped to, with the caller's registers and
 /// stack as they were; three pushes also align the stack for the call.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlopen(path: *const u8, flags: i32) -> *mut u8 {
     core::arch::naked_asm!(
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn dlopen(path: *const u8, flags: i32) -> *mut u8 {
 }
 
 /// As `dlopen`, with the path in the second register.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlmopen(namespace: i64, path: *const u8, flags: i32) -> *mut u8 {
     core::arch::naked_asm!(

@@ -10,7 +10,7 @@ use crate::calls::{
 };
 
 /// Calls by number: those of the table go to their functions.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn syscall(
     number: i64,
@@ -126,7 +126,7 @@ fn no_such_call(name: &str, remedy: &str) -> isize {
 
 macro_rules! refuse {
     ($($name:ident, $remedy:literal;)+) => { $(
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
             if mode() == Mode::Pass || !any_virtual(a as i32, c as i32) {
                 return libc_result(real_syscall(stringify!($name), [a, b, c, d, e, f]));

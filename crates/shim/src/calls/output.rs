@@ -195,7 +195,7 @@ fn one(buffer: *const u8, len: usize) -> [Iov; 1] {
     [Iov { iov_base: buffer as *mut _, iov_len: len }]
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn write(fd: i32, buffer: *const u8, len: usize) -> isize {
     libc_result(write_raw(fd, buffer, len))
 }
@@ -205,7 +205,7 @@ pub fn write_raw(fd: i32, buffer: *const u8, len: usize) -> isize {
     if !fds::is_virtual(fd) { raw() } else { output(fd, &one(buffer, len), true, raw) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn writev(fd: i32, parts: *const Iov, count: i32) -> isize {
     let raw = || sys!(SYS_writev, fd, parts, count);
     if !fds::is_virtual(fd) || count < 0 || count as usize > IOV_MAX {
@@ -224,7 +224,7 @@ unsafe fn vector<'a>(parts: *const Iov, count: usize) -> &'a [Iov] {
     unsafe { core::slice::from_raw_parts(parts, count) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendto(
     fd: i32,
     buffer: *const u8,
@@ -243,13 +243,13 @@ pub unsafe extern "C" fn sendto(
     })
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn send(fd: i32, buffer: *const u8, len: usize, flags: i32) -> isize {
     // SAFETY: same contract with no address.
     unsafe { sendto(fd, buffer, len, flags, core::ptr::null(), 0) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> isize {
     let raw = || sys!(SYS_sendmsg, fd, message, flags);
     if !fds::is_virtual(fd) {
@@ -332,7 +332,7 @@ fn advance(file: i32, offset: *mut i64, n: isize) {
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendfile(out: i32, file: i32, offset: *mut i64, count: usize) -> isize {
     let raw = |n: usize| sys!(SYS_sendfile, out, file, offset, n);
     if !fds::is_virtual(out) || matches!(mode(), Mode::Pass) {
@@ -400,7 +400,7 @@ fn sendfile_replay(
     r
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendfile64(out: i32, file: i32, offset: *mut i64, count: usize) -> isize {
     // SAFETY: the same call on a 64-bit system.
     unsafe { sendfile(out, file, offset, count) }

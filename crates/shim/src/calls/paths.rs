@@ -6,7 +6,7 @@ use crate::calls::children;
 
 macro_rules! paths {
     ($($name:ident ($($arg:ident: $type:ty),*) = $raw:expr;)+) => { $(
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> i32 {
             children::settle();
             libc_result($raw) as i32

@@ -12,7 +12,7 @@ use crate::calls::children;
 use crate::calls::shapes::with_data;
 use holdfast_wire::log::Op;
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fork() -> i32 {
     match mode() {
         Mode::Pass => real(Real::Fork)(0, 0, 0, 0),
@@ -53,13 +53,13 @@ fn fork_live() -> i32 {
 }
 
 /// A wrapper cannot return twice on one stack: vfork is fork here.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn vfork() -> i32 {
     // SAFETY: no arguments.
     unsafe { fork() }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn wait4(pid: i32, status: *mut u8, options: i32, usage: *mut u8) -> i32 {
     if inside() {
         return libc_result(sys!(SYS_wait4, pid, status, options, usage)) as i32;
@@ -83,19 +83,19 @@ pub unsafe extern "C" fn wait4(pid: i32, status: *mut u8, options: i32, usage: *
     libc_result(r) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn waitpid(pid: i32, status: *mut u8, options: i32) -> i32 {
     // SAFETY: the same call without usage.
     unsafe { wait4(pid, status, options, core::ptr::null_mut()) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn wait3(status: *mut u8, options: i32, usage: *mut u8) -> i32 {
     // SAFETY: the same call for any child.
     unsafe { wait4(-1, status, options, usage) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn waitid(kind: i32, id: u32, info: *mut u8, options: i32) -> i32 {
     let raw = || children::waitid(kind, id, info, options);
     if mode() == Mode::Record {
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn waitid(kind: i32, id: u32, info: *mut u8, options: i32)
     libc_result(r) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn wait(status: *mut u8) -> i32 {
     // SAFETY: the same call for any child.
     unsafe { wait4(-1, status, 0, core::ptr::null_mut()) }

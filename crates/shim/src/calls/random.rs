@@ -12,24 +12,24 @@ pub fn getrandom_raw(buffer: *mut u8, len: usize, flags: u32) -> isize {
     with_data(Call::getrandom, -1, &[(buffer, len)], || sys!(SYS_getrandom, buffer, len, flags))
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getrandom(buffer: *mut u8, len: usize, flags: u32) -> isize {
     libc_result(getrandom_raw(buffer, len, flags))
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getentropy(buffer: *mut u8, len: usize) -> i32 {
     if getrandom_raw(buffer, len, 0) == len as isize { 0 } else { -1 }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn arc4random() -> u32 {
     let mut word = 0u32;
     getrandom_raw((&raw mut word).cast(), 4, 0);
     word
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn arc4random_buf(buffer: *mut u8, len: usize) {
     let mut done = 0;
     while done < len {
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn arc4random_buf(buffer: *mut u8, len: usize) {
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn arc4random_uniform(bound: u32) -> u32 {
     // SAFETY: no pointers.
     let word = unsafe { arc4random() };

@@ -22,7 +22,7 @@ const POLL_MAX: usize = 4096;
 /// `fd_set` in bytes.
 const SET_BYTES: usize = 128;
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn epoll_create1(flags: i32) -> i32 {
     let make = || sys!(SYS_epoll_create1, flags);
     libc_result(new_fd(
@@ -35,13 +35,13 @@ pub unsafe extern "C" fn epoll_create1(flags: i32) -> i32 {
     )) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn epoll_create(_: i32) -> i32 {
     // SAFETY: no pointers.
     unsafe { epoll_create1(0) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn epoll_ctl(set: i32, op: i32, fd: i32, event: *mut Event) -> i32 {
     if fds::kind(set) != Kind::Epoll || mode() == Mode::Pass {
         if op == libc::EPOLL_CTL_ADD {
@@ -125,7 +125,7 @@ fn own_data(set: i32, fd: u64) -> u64 {
     fds::place(fd as i32, set).map_or(0, |p| p.data.load(Relaxed))
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn epoll_wait(
     set: i32,
     events: *mut Event,
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn epoll_wait(
     unsafe { epoll_pwait(set, events, max, timeout_ms, core::ptr::null()) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn epoll_pwait(
     set: i32,
     events: *mut Event,
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn epoll_pwait(
     libc_result(r) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn epoll_pwait2(
     set: i32,
     events: *mut Event,
@@ -255,7 +255,7 @@ fn live_events(
     if n > 0 { n } else { r }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn poll(list: *mut libc::pollfd, count: u64, timeout_ms: i32) -> i32 {
     let time = libc::timespec {
         tv_sec: i64::from(timeout_ms / 1000),
@@ -272,7 +272,7 @@ pub unsafe extern "C" fn poll(list: *mut libc::pollfd, count: u64, timeout_ms: i
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __poll_chk(
     list: *mut libc::pollfd,
     count: u64,
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn __poll_chk(
     unsafe { poll(list, count, timeout_ms) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __ppoll_chk(
     list: *mut libc::pollfd,
     count: u64,
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn __ppoll_chk(
     unsafe { ppoll(list, count, time, mask) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ppoll(
     list: *mut libc::pollfd,
     count: u64,
@@ -377,7 +377,7 @@ fn live_poll(entries: &mut [libc::pollfd], raw: impl Fn() -> isize) -> isize {
     r
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn select(
     n: i32,
     r: *mut u8,
@@ -404,7 +404,7 @@ pub unsafe extern "C" fn select(
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pselect(
     n: i32,
     r: *mut u8,

@@ -217,27 +217,27 @@ fn inherited() -> usize {
     unsafe { environ as usize }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execve(program: usize, arguments: usize, environment: usize) -> i32 {
     replace(Real::Execve, program, arguments, environment)
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execv(program: usize, arguments: usize) -> i32 {
     replace(Real::Execve, program, arguments, inherited())
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execvp(program: usize, arguments: usize) -> i32 {
     replace(Real::Execvpe, program, arguments, inherited())
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execvpe(program: usize, arguments: usize, environment: usize) -> i32 {
     replace(Real::Execvpe, program, arguments, environment)
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fexecve(fd: i32, arguments: usize, environment: usize) -> i32 {
     let (mut path, mut digits) = ([0; NUMBERS_MAX], [0; 24]);
     put(&mut path, &[b"/proc/self/fd/", decimal(i64::from(fd), &mut digits).as_bytes()]);
@@ -295,7 +295,7 @@ macro_rules! listed {
 
         /// Passes on where the arguments are: six words of registers, then, over
         /// eight bytes of padding and the return address, the stack's.
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() -> i32 {
             core::arch::naked_asm!(

@@ -78,7 +78,7 @@ pub fn deliver_and_restart() -> bool {
     restart && pending != 0 || pending == 0 && leash::take_asked()
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sigaction(
     signal: i32,
     new: *const libc::sigaction,
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn sigaction(
     0
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn signal(number: i32, handler: usize) -> usize {
     // SAFETY: all-zero is a valid action.
     unsafe {

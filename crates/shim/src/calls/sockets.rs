@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Room for a socket address.
 const ADDR_MAX: usize = 128;
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
     children::leave();
     let stream =
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
 /// UNIX socket's name is the member's own, and servers change its owner and mode
 /// at once. The replica's other sockets stay unbound: their addresses belong to
 /// the primary.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn bind(fd: i32, addr: *const u8, len: u32) -> i32 {
     children::touch(fd);
     let raw = || sys!(SYS_bind, fd, addr, len);
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn bind(fd: i32, addr: *const u8, len: u32) -> i32 {
     libc_result(simple(Call::bind, fd, unix, raw)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn listen(fd: i32, backlog: i32) -> i32 {
     children::touch(fd);
     let raw = || sys!(SYS_listen, fd, backlog);
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn listen(fd: i32, backlog: i32) -> i32 {
     libc_result(r) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn connect(fd: i32, addr: *const u8, len: u32) -> i32 {
     children::touch(fd);
     let raw = || sys!(SYS_connect, fd, addr, len);
@@ -83,13 +83,13 @@ pub unsafe extern "C" fn connect(fd: i32, addr: *const u8, len: u32) -> i32 {
     libc_result(simple(Call::connect, fd, false, raw)) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn accept(fd: i32, addr: *mut u8, len: *mut u32) -> i32 {
     // SAFETY: the same call without flags.
     unsafe { accept4(fd, addr, len, 0) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn accept4(fd: i32, addr: *mut u8, len: *mut u32, flags: i32) -> i32 {
     if !fds::is_virtual(fd) || mode() == Mode::Pass {
         children::touch(fd);
@@ -193,7 +193,7 @@ fn accept_replay(fd: i32, flags: i32, peer: &mut Peer) -> isize {
     r
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn shutdown(fd: i32, how: i32) -> i32 {
     let raw = || sys!(SYS_shutdown, fd, how);
     if !fds::is_virtual(fd) || mode() == Mode::Pass {
@@ -249,13 +249,13 @@ fn replay_end_of_stream(fd: i32, how: i32, conn: u32, raw: impl Fn() -> isize) -
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getsockname(fd: i32, addr: *mut u8, len: *mut u32) -> i32 {
     libc_result(name(Call::getsockname, fd, addr, len, || sys!(SYS_getsockname, fd, addr, len)))
         as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getpeername(fd: i32, addr: *mut u8, len: *mut u32) -> i32 {
     libc_result(name(Call::getpeername, fd, addr, len, || sys!(SYS_getpeername, fd, addr, len)))
         as i32
@@ -270,7 +270,7 @@ fn name(call: Call, fd: i32, addr: *mut u8, len: *mut u32, raw: impl Fn() -> isi
     with_data(call, fd, &[(len.cast(), 4), (addr, room)], raw)
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getsockopt(
     fd: i32,
     level: i32,
@@ -298,7 +298,7 @@ pub unsafe extern "C" fn getsockopt(
     libc_result(r) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn setsockopt(
     fd: i32,
     level: i32,

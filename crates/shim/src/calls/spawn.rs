@@ -23,7 +23,7 @@ pub fn elsewhere<T>(f: impl FnOnce() -> T) -> T {
     alarm::with_tsc(|| processors::freed(f))
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn system(command: *const u8) -> i32 {
     before_effect();
     simple(Call::spawn, -1, false, || {
@@ -41,7 +41,7 @@ fn spawn(which: Real, pid: *mut i32, rest: [usize; 5]) -> i32 {
     with_data(Call::spawn, -1, &[(pid.cast(), 4)], raw) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn posix_spawn(
     pid: *mut i32,
     path: usize,
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn posix_spawn(
     spawn(Real::PosixSpawn, pid, [path, actions, attributes, arguments, environment])
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn posix_spawnp(
     pid: *mut i32,
     path: usize,
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn posix_spawnp(
 }
 
 /// libc would read the pipe behind our back.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn popen(command: usize, how: usize) -> usize {
     children::leave();
     if mode() == Mode::Pass {
@@ -85,13 +85,13 @@ fn before_leaving() {
 }
 
 /// Ends the process without the handlers that `exit` runs.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn _exit(code: i32) -> ! {
     before_leaving();
     sys::die(code)
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn _Exit(code: i32) -> ! {
     // SAFETY: another name of the same call.
     unsafe { _exit(code) }
@@ -109,7 +109,7 @@ extern "C" fn clone_target() -> usize {
 }
 
 /// Passes on as many arguments as there are, on the stack too.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn clone(function: usize, stack: usize, flags: i32, arg: usize) -> i32 {
     core::arch::naked_asm!(

@@ -112,7 +112,7 @@ fn open_plain_stream(path: *const u8, how: *const u8, flags: i32) -> *mut u8 {
     unsafe { fdopen(fd as i32, how) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fclose(stream: *mut u8) -> i32 {
     let close = || real(Real::Fclose)(stream as usize, 0, 0, 0);
     // SAFETY: the caller's stream; -1 if it has no descriptor.
@@ -125,7 +125,7 @@ fn close_in_order(fd: i32, close: impl Fn() -> i32) -> i32 {
     close_plain(fd, || fds::closed(fd), &|| close() as isize) as i32
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn opendir(path: *const u8) -> *mut u8 {
     children::settle();
     if !compete() || path.is_null() {
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn opendir(path: *const u8) -> *mut u8 {
     unsafe { fdopendir(fd as i32) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn closedir(directory: *mut u8) -> i32 {
     let close = || real(Real::Closedir)(directory as usize, 0, 0, 0);
     if !compete() {
@@ -150,12 +150,12 @@ pub unsafe extern "C" fn closedir(directory: *mut u8) -> i32 {
     close_in_order(unsafe { dirfd(directory) }, close)
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fopen(path: *const u8, how: *const u8) -> *mut u8 {
     open_stream(path, how, real::fopen)
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fopen64(path: *const u8, how: *const u8) -> *mut u8 {
     open_stream(path, how, real::fopen)
 }

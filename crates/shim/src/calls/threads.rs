@@ -191,7 +191,7 @@ unsafe extern "C" fn create_posix(
     })
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn pthread_create(
     thread: usize,
@@ -214,19 +214,19 @@ unsafe extern "C" fn create_c11(thread: usize, function: usize, arg: usize, call
     if r == 0 { 0 } else { THRD_ERROR }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn thrd_create(thread: usize, function: usize, arg: usize) -> i32 {
     core::arch::naked_asm!("mov rcx, [rsp]", "jmp {f}", f = sym create_c11)
 }
 
 /// Waits for a thread that will end on both members.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pthread_join(thread: usize, result: usize) -> i32 {
     park::outside(|| real(Real::PthreadJoin)(thread, result, 0, 0))
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn thrd_join(thread: usize, result: usize) -> i32 {
     park::outside(|| real(Real::ThrdJoin)(thread, result, 0, 0))
 }
@@ -237,7 +237,7 @@ fn join_until(thread: usize, result: usize, attempt: impl Fn() -> i32) -> i32 {
     locks::acquire(Call::pthread_join, 0, attempt, wait)
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pthread_timedjoin_np(thread: usize, result: usize, time: usize) -> i32 {
     join_until(thread, result, || {
         let end = clocks::until(Some(libc::CLOCK_REALTIME), time);
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn pthread_timedjoin_np(thread: usize, result: usize, time
     })
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pthread_clockjoin_np(
     thread: usize,
     result: usize,
@@ -258,14 +258,14 @@ pub unsafe extern "C" fn pthread_clockjoin_np(
     })
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pthread_tryjoin_np(thread: usize, result: usize) -> i32 {
     join_until(thread, result, || real(Real::PthreadTryjoin)(thread, result, 0, 0))
 }
 
 /// A thread that waits in a call of ours cannot be ended there: on the replica it
 /// does not even wait in that call.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pthread_cancel(thread: usize) -> i32 {
     if mode() == Mode::Pass {
         return real(Real::PthreadCancel)(thread, 0, 0, 0);

@@ -13,8 +13,9 @@ use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use zerocopy::FromBytes;
 
 /// The line that a server answers to `question`, on a connection of its own.
@@ -28,19 +29,37 @@ pub fn ask_at(port: u16, question: &str) -> String {
 
 const KEY: [u64; 8] = [11, 22, 33, 44, 55, 66, 77, 88];
 
-/// The shim that cargo built beside this test.
+/// The shim that cargo built beside this test. No test links it, so a test program
+/// may be newer: then it is built first.
 fn shim() -> PathBuf {
-    let exe = std::env::current_exe().expect("own path");
-    let profile = exe.ancestors().nth(2).expect("target directory");
-    let path = profile.join("libholdfast_shim.so");
-    if !path.is_file() {
-        let name = profile.file_name().filter(|name| *name != "debug");
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "-p", "holdfast-shim", "--profile"]);
-        build.arg(name.unwrap_or("dev".as_ref()));
-        assert!(build.status().expect("cargo").success());
-    }
-    path
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let exe = std::env::current_exe().expect("own path");
+        let profile = exe.ancestors().nth(2).expect("target directory");
+        let path = profile.join("libholdfast_shim.so");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        if changed(&path).is_none_or(|built| built < newest(&source)) {
+            let name = profile.file_name().filter(|name| *name != "debug");
+            let mut build = Command::new(env!("CARGO"));
+            build.args(["build", "--locked", "-p", "holdfast-shim", "--profile"]);
+            build.arg(name.unwrap_or("dev".as_ref()));
+            assert!(build.status().expect("cargo").success());
+        }
+        path
+    })
+    .clone()
+}
+
+fn changed(path: &Path) -> Option<SystemTime> {
+    path.metadata().and_then(|it| it.modified()).ok()
+}
+
+/// When the newest file below `folder` was changed.
+fn newest(folder: &Path) -> SystemTime {
+    let entries = std::fs::read_dir(folder).expect("sources").map(|it| it.expect("entry").path());
+    let times = entries
+        .map(|path| if path.is_dir() { newest(&path) } else { changed(&path).expect("a time") });
+    times.max().unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 pub fn start(argv: &[&str], port: u16, options: u32, as_mode: u32, dir: &Path) -> Server {

@@ -13,7 +13,7 @@ on the backup. *Passed*: made on both members, with results that are equal by
 construction or by the condition given. *Refused*: fails with `ENOSYS` on both
 members and is reported in the server's log.
 
-Made from `crates/shim/src/base/table.rs` by `UPDATE=1 cargo test -p holdfast-linux
+Made from `crates/shim/src/base/table.rs` by `UPDATE=1 cargo test -p holdfast-shim
 --test support_table`; do not edit.
 ";
 
