@@ -9,44 +9,12 @@
 //! process needs no privilege: everything privileged is the daemon's work.
 #![allow(clippy::missing_safety_doc)] // the exports are libc's own, with libc's contracts
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
+// Unit tests have no exports, by which all of it is reached and `_Exit` may be so named.
+#![cfg_attr(test, allow(dead_code, non_snake_case))]
 
-mod alarm;
-mod alloc;
+mod base;
 mod calls;
-mod children;
-mod clocks;
-mod conns;
-mod content;
-mod controls;
-mod copy;
-mod defer;
-mod descriptors;
-mod family;
-mod fds;
-mod files;
-mod identity;
-mod init;
-mod input;
-mod interfaces;
-mod leash;
-mod live;
-mod local;
-mod locks;
-mod log;
-mod masks;
-mod modules;
-mod output;
-mod paths;
-mod processes;
-mod processors;
-mod random;
-mod readings;
-mod ready;
-mod replace;
-mod signals;
-mod sockets;
-mod spawn;
-mod state;
-mod streams;
-mod sys;
-mod threads;
+mod promotion;
+mod start;
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,25 @@
+//! What every call stands on: system calls, the shim's state, libc's own
+//! functions, the log, and what is known of descriptors and connections. Nothing
+//! here knows a call.
+
+pub mod actions;
+pub mod alarm;
+pub mod alloc;
+pub mod cells;
+pub mod conns;
+pub mod copy;
+pub mod defer;
+pub mod fds;
+pub mod handed;
+pub mod handlers;
+pub mod leash;
+pub mod log;
+pub mod objects;
+pub mod park;
+pub mod real;
+pub mod report;
+pub mod ring;
+pub mod state;
+pub mod sys;
+pub mod table;
+pub mod waiting;

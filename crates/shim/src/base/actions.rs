@@ -1,0 +1,103 @@
+//! What the server wants done on one signal, readable anywhere: in a handler that
+//! has interrupted the very call that changes it, and beside other threads. No lock
+//! can do that; two places do, of which one is always whole.
+
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, fence,
+};
+
+/// `sigset_t` in words.
+const MASK_WORDS: usize = size_of::<libc::sigset_t>() / size_of::<u64>();
+type Mask = [u64; MASK_WORDS];
+
+struct Place {
+    is_set: AtomicBool,
+    flags: AtomicI32,
+    handler: AtomicUsize,
+    restorer: AtomicUsize,
+    mask: [AtomicU64; MASK_WORDS],
+}
+
+/// A `sigaction`, or none.
+pub struct ActionCell {
+    /// Counts changes: the place of the newest one has the number's last bit.
+    changes: AtomicU32,
+    places: [Place; 2],
+}
+
+impl ActionCell {
+    pub const fn new() -> Self {
+        Self {
+            changes: AtomicU32::new(0),
+            places: [const {
+                Place {
+                    is_set: AtomicBool::new(false),
+                    flags: AtomicI32::new(0),
+                    handler: AtomicUsize::new(0),
+                    restorer: AtomicUsize::new(0),
+                    mask: [const { AtomicU64::new(0) }; MASK_WORDS],
+                }
+            }; 2],
+        }
+    }
+
+    /// The action of the last change that is complete.
+    pub fn get(&self) -> Option<libc::sigaction> {
+        loop {
+            let seen = self.changes.load(Acquire);
+            let action = self.places[seen as usize % 2].load();
+            // Whoever has read of a later change sees its number.
+            fence(Acquire);
+            // The place is written again by the change after the next one.
+            if self.changes.load(Relaxed) == seen {
+                return action;
+            }
+        }
+    }
+
+    /// Changes it. The server orders its own calls for a signal; if it does not,
+    /// the kernel would keep one of two and this may mix them.
+    pub fn set(&self, action: Option<&libc::sigaction>) {
+        let next = self.changes.load(Relaxed).wrapping_add(1);
+        // What is written from here on is newer than the change before.
+        fence(Release);
+        self.places[next as usize % 2].store(action);
+        self.changes.store(next, Release);
+    }
+}
+
+impl Place {
+    fn load(&self) -> Option<libc::sigaction> {
+        if !self.is_set.load(Relaxed) {
+            return None;
+        }
+        let mask: Mask = core::array::from_fn(|i| self.mask[i].load(Relaxed));
+        let restorer = self.restorer.load(Relaxed);
+        Some(libc::sigaction {
+            sa_sigaction: self.handler.load(Relaxed),
+            // SAFETY: a set is an array of words.
+            sa_mask: unsafe { core::mem::transmute::<Mask, libc::sigset_t>(mask) },
+            sa_flags: self.flags.load(Relaxed),
+            // SAFETY: a function's address, as it was put there, or null for none.
+            sa_restorer: unsafe {
+                core::mem::transmute::<usize, Option<extern "C" fn()>>(restorer)
+            },
+        })
+    }
+
+    fn store(&self, action: Option<&libc::sigaction>) {
+        self.is_set.store(action.is_some(), Relaxed);
+        let Some(action) = action else { return };
+        // SAFETY: a set is an array of words.
+        let mask = unsafe { core::mem::transmute::<libc::sigset_t, Mask>(action.sa_mask) };
+        for (to, from) in self.mask.iter().zip(mask) {
+            to.store(from, Relaxed);
+        }
+        self.flags.store(action.sa_flags, Relaxed);
+        self.restorer.store(action.sa_restorer.map_or(0, |f| f as usize), Relaxed);
+        self.handler.store(action.sa_sigaction, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! Output that waits for the backup without keeping the server waiting.
+//!
+//! A small write to a connection whose send buffer is empty is certain to be
+//! taken whole, so its result is known before it is made. Such writes are kept
+//! here and made at the server's next blocking call, all behind one wait: an
+//! event loop pays one round trip to the backup for a batch of replies instead
+//! of one for each. The first threads of a server defer, each for itself.
+
+use crate::base::state::{Mode, mode, tid};
+use crate::base::sys::sys;
+use crate::base::waiting::{self, Queue};
+use crate::base::{fds, log};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Bytes that one connection may have waiting: far below the smallest send buffer.
+const FD_BYTES_MAX: usize = 8 << 10;
+const SIOCOUTQ: u64 = 0x5411;
+
+fn own() -> Option<&'static Queue> {
+    waiting::queue(usize::from(tid()))
+}
+
+/// Keeps a write for later if its success is certain.
+pub fn try_keep(fd: i32, parts: &[libc::iovec], len: usize) -> bool {
+    if len == 0 || len > FD_BYTES_MAX || log::is_committed() {
+        return false;
+    }
+    let (Some(queue), Some(f)) = (own(), fds::get(fd)) else { return false };
+    let mark = u32::from(tid()) + 1;
+    let has_waiting = match f.deferred.load(Relaxed) {
+        0 => false,
+        m if m == mark => true,
+        _ => return false,
+    };
+    let mut held = queue.hold();
+    // When protection has ended meanwhile nobody would flush it.
+    if mode() != Mode::Record || !held.has_room(len) {
+        return false;
+    }
+    let is_certain =
+        if has_waiting { held.bytes_of(fd) + len <= FD_BYTES_MAX } else { buffer_is_empty(fd) };
+    if is_certain {
+        held.add(fd, parts, len);
+        f.deferred.store(mark, Relaxed);
+    }
+    is_certain
+}
+
+fn buffer_is_empty(fd: i32) -> bool {
+    let mut queued = 1i32;
+    sys!(SYS_ioctl, fd, SIOCOUTQ, &raw mut queued) == 0 && queued == 0
+}
+
+/// Whether the calling thread has writes that wait.
+pub fn is_waiting() -> bool {
+    own().is_some_and(|queue| !queue.is_empty())
+}
+
+/// Makes the calling thread's writes that wait, after one commit for all.
+pub fn flush() {
+    if let Some(queue) = own()
+        && !queue.is_empty()
+    {
+        flush_all(queue);
+    }
+}
+
+/// As [`flush`], before a call to which an earlier write on `fd` matters,
+/// whichever thread made it.
+pub fn flush_fd(fd: i32) {
+    let mark = fds::get(fd).map_or(0, |f| f.deferred.load(Relaxed)) as usize;
+    if let Some(queue) = mark.checked_sub(1).and_then(waiting::queue) {
+        flush_all(queue);
+    }
+}
+
+/// As [`flush`], unless `fd` is non-blocking and so cannot keep the server.
+pub fn flush_before_blocking(fd: i32) {
+    if is_waiting() && sys!(SYS_fcntl, fd, libc::F_GETFL) & libc::O_NONBLOCK as isize == 0 {
+        flush();
+    }
+}
+
+fn flush_all(queue: &Queue) {
+    log::commit();
+    queue.hold().drain();
+}

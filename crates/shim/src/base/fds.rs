@@ -1,0 +1,217 @@
+//! Descriptors: what kind each is, and where epoll sets hold it.
+
+use crate::base::report;
+use crate::base::state::{self, Mode};
+use crate::base::sys::sys;
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Descriptors beyond this number are refused: `EMFILE`.
+pub const FD_MAX: usize = holdfast_wire::shm::FDS_MAX;
+/// Epoll sets that may hold one descriptor.
+pub const SETS_MAX: usize = 4;
+
+/// What a descriptor refers to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// A regular file, or something opened before the shim: the member's own.
+    Own = 0,
+    /// A stream socket that is neither listening nor connected yet.
+    Socket,
+    /// A listener of a protected port.
+    Listener,
+    /// Any other listener: its connections are logged with their payload.
+    PlainListener,
+    /// A client's connection on a protected port.
+    Conn,
+    /// A socket to somewhere else: outbound, UNIX, UDP.
+    Outside,
+    /// Pipe, eventfd, timerfd, socketpair: real on both members.
+    Local,
+    Epoll,
+    /// `/dev/urandom`, `/proc`: content from the log.
+    Device,
+}
+
+/// One place in an epoll set.
+pub struct Place {
+    pub set: AtomicI32,
+    pub events: AtomicU32,
+    pub data: AtomicU64,
+}
+
+pub struct Fd {
+    kind: AtomicU8,
+    /// 1 = the daemon must listen on it at promotion.
+    pub backlog: AtomicI32,
+    pub conn: AtomicU32,
+    /// The thread that has writes waiting for it, counted from 1; 0 is none.
+    pub deferred: AtomicU32,
+    /// Held over a write, so that the log has a stream's writes in their order.
+    pub writing: AtomicU32,
+    pub places: [Place; SETS_MAX],
+}
+
+static FDS: [Fd; FD_MAX] = [const {
+    Fd {
+        kind: AtomicU8::new(0),
+        backlog: AtomicI32::new(-1),
+        conn: AtomicU32::new(0),
+        deferred: AtomicU32::new(0),
+        writing: AtomicU32::new(0),
+        places: [const {
+            Place { set: AtomicI32::new(-1), events: AtomicU32::new(0), data: AtomicU64::new(0) }
+        }; SETS_MAX],
+    }
+}; FD_MAX];
+
+static HIGHEST: AtomicI32 = AtomicI32::new(-1);
+
+#[inline]
+pub fn get(fd: i32) -> Option<&'static Fd> {
+    FDS.get(usize::try_from(fd).ok()?)
+}
+
+#[inline]
+pub fn kind(fd: i32) -> Kind {
+    get(fd).map_or(Kind::Own, Fd::kind)
+}
+
+/// Whether calls on `fd` concern the log in the current mode.
+#[inline]
+pub fn is_virtual(fd: i32) -> bool {
+    kind(fd) != Kind::Own
+}
+
+impl Fd {
+    #[inline]
+    pub fn kind(&self) -> Kind {
+        match self.kind.load(Relaxed) {
+            1 => Kind::Socket,
+            2 => Kind::Listener,
+            3 => Kind::PlainListener,
+            4 => Kind::Conn,
+            5 => Kind::Outside,
+            6 => Kind::Local,
+            7 => Kind::Epoll,
+            8 => Kind::Device,
+            _ => Kind::Own,
+        }
+    }
+
+    pub fn set_kind(&self, kind: Kind) {
+        self.kind.store(kind as u8, Relaxed);
+    }
+}
+
+/// Remembers that `fd` is now open as `kind`.
+pub fn opened(fd: i32, kind: Kind) {
+    if let Some(f) = get(fd) {
+        f.set_kind(kind);
+        f.backlog.store(-1, Relaxed);
+        f.conn.store(0, Relaxed);
+        HIGHEST.fetch_max(fd, Relaxed);
+    }
+}
+
+/// Forgets `fd`; its places in epoll sets go with it.
+pub fn closed(fd: i32) {
+    if let Some(f) = get(fd) {
+        if f.kind() == Kind::Epoll {
+            for_each_place(|_, place| {
+                if place.set.load(Relaxed) == fd {
+                    place.set.store(-1, Relaxed);
+                }
+            });
+        }
+        f.set_kind(Kind::Own);
+        f.conn.store(0, Relaxed);
+        for place in &f.places {
+            place.set.store(-1, Relaxed);
+        }
+    }
+}
+
+/// Every descriptor that has been in use, with its places.
+pub fn for_each_place(mut f: impl FnMut(i32, &Place)) {
+    for_each(|fd, entry| {
+        for place in &entry.places {
+            if place.set.load(Relaxed) >= 0 {
+                f(fd, place);
+            }
+        }
+    });
+}
+
+pub fn for_each(mut f: impl FnMut(i32, &'static Fd)) {
+    for fd in 0..=HIGHEST.load(Relaxed) {
+        if let Some(entry) = get(fd) {
+            f(fd, entry);
+        }
+    }
+}
+
+/// The place of `fd` in `set`, if it has one.
+pub fn place(fd: i32, set: i32) -> Option<&'static Place> {
+    get(fd)?.places.iter().find(|p| p.set.load(Relaxed) == set)
+}
+
+/// A free place of `fd`.
+pub fn free_place(fd: i32) -> Option<&'static Place> {
+    get(fd)?.places.iter().find(|p| p.set.load(Relaxed) < 0)
+}
+
+/// Gives a descriptor of the replica the number that it has on the primary.
+/// The kernel's choice is nearly always right already.
+pub fn renumber(fd: isize, want: isize, cloexec: bool) {
+    if fd < 0 || want < 0 || fd == want {
+        return;
+    }
+    if sys!(SYS_fcntl, want, libc::F_GETFD) >= 0 {
+        report::diverged_fd(want as i32);
+    }
+    sys!(SYS_dup3, fd, want, if cloexec { libc::O_CLOEXEC } else { 0 });
+    sys!(SYS_close, fd);
+}
+
+/// As [`renumber`], for two at once, of which each may have the other's number.
+pub fn renumber_pair(fds: [i32; 2], want: [i32; 2], cloexec: bool) {
+    if fds == want {
+        return;
+    }
+    let away = fds.map(|fd| {
+        let moved = sys!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, fds[1].max(want[1]) + 1);
+        sys!(SYS_close, fd);
+        moved
+    });
+    renumber(away[0], want[0] as isize, cloexec);
+    renumber(away[1], want[1] as isize, cloexec);
+}
+
+/// Whether `fd` is one of the shim's own, which the server must not touch.
+#[inline]
+pub fn is_shim(fd: i32) -> bool {
+    state::mode() != Mode::Pass
+        && [&state::CONTROL_FD, &state::MEMORY_FD, &state::WAKE_FD]
+            .iter()
+            .any(|ours| fd == ours.load(Relaxed))
+}
+
+/// An option of a socket that is a number; -1 if `fd` is no socket.
+pub fn socket_option(fd: i32, option: i32) -> i32 {
+    let (mut value, mut len) = (-1i32, size_of::<i32>() as u32);
+    let at = (&raw mut value, &raw mut len);
+    let r = sys!(SYS_getsockopt, fd, libc::SOL_SOCKET, option, at.0, at.1);
+    if r == 0 { value } else { -1 }
+}
+
+/// Whether `fd` is a UNIX socket.
+pub fn is_unix(fd: i32) -> bool {
+    let (mut domain, mut len) = (0i32, 4u32);
+    let (at, len) = (&raw mut domain, &raw mut len);
+    sys!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_DOMAIN, at, len) == 0
+        && domain == libc::AF_UNIX
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+use super::{Kind, closed, free_place, get, is_virtual, kind, opened, place};
+use core::sync::atomic::Ordering::Relaxed;
+
+// The table is the process's: each test has numbers of its own.
+
+#[test]
+fn a_descriptor_is_what_it_was_opened_as_until_it_is_closed() {
+    let kinds = [
+        Kind::Socket,
+        Kind::Listener,
+        Kind::PlainListener,
+        Kind::Conn,
+        Kind::Outside,
+        Kind::Local,
+        Kind::Epoll,
+        Kind::Device,
+    ];
+    for one in kinds {
+        opened(100, one);
+        assert_eq!(kind(100), one);
+        assert!(is_virtual(100));
+    }
+    get(100).expect("an entry").conn.store(9, Relaxed);
+    closed(100);
+    assert!(!is_virtual(100));
+    assert_eq!(get(100).expect("an entry").conn.load(Relaxed), 0);
+}
+
+#[test]
+fn numbers_outside_the_table_are_the_members_own() {
+    for fd in [-1, i32::MIN, super::FD_MAX as i32, i32::MAX] {
+        opened(fd, Kind::Conn);
+        assert_eq!(kind(fd), Kind::Own);
+        assert!(get(fd).is_none() && place(fd, 3).is_none() && free_place(fd).is_none());
+    }
+}
+
+/// Puts `fd` into an epoll set.
+fn join(fd: i32, set: i32) -> bool {
+    let free = free_place(fd);
+    free.iter().for_each(|place| place.set.store(set, Relaxed));
+    free.is_some()
+}
+
+#[test]
+fn places_in_sets_end_with_the_descriptor_or_the_set() {
+    let (fd, set) = (110, 111);
+    opened(fd, Kind::Conn);
+    opened(set, Kind::Epoll);
+    assert!(join(fd, set) && join(fd, 112));
+    closed(set);
+    assert!(place(fd, set).is_none() && place(fd, 112).is_some());
+    closed(fd);
+    assert!(place(fd, 112).is_none());
+}
+
+#[test]
+fn a_descriptor_is_in_a_few_sets_only() {
+    opened(120, Kind::Conn);
+    for set in 0..super::SETS_MAX as i32 {
+        assert!(join(120, set));
+    }
+    assert!(free_place(120).is_none());
+    closed(120);
+    assert!(free_place(120).is_some());
+}

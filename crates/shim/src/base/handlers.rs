@@ -1,0 +1,56 @@
+//! What the server wants done on signals: its own handlers, which ours stand
+//! before. The log runs them at its records; who marks and delivers is in
+//! `calls::signals`.
+
+use crate::base::actions::ActionCell;
+use crate::base::real;
+
+/// Numbers of signals; the first is 1.
+pub const SIGNALS: usize = 65;
+
+static WANTED: [ActionCell; SIGNALS] = [const { ActionCell::new() }; SIGNALS];
+
+/// What the server wants done on `signal`, if it has ever said so.
+pub fn wanted(signal: i32) -> Option<libc::sigaction> {
+    WANTED.get(signal as usize)?.get()
+}
+
+/// Whether an action is a function of the server's.
+pub fn has_handler(action: &libc::sigaction) -> bool {
+    action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN
+}
+
+/// Remembers the server's `action` for `signal`, which is below [`SIGNALS`].
+pub fn want(signal: i32, action: &libc::sigaction) {
+    WANTED[signal as usize].set(Some(action));
+}
+
+/// Gives a forked child the server's own handlers: nobody delivers there.
+pub fn restore() {
+    for signal in 1..SIGNALS as i32 {
+        if let Some(action) = wanted(signal) {
+            real::sigaction(signal, &raw const action, core::ptr::null_mut());
+        }
+    }
+}
+
+/// Runs the server's own handler of `signal`.
+pub fn run(signal: i32) {
+    let Some(action) = wanted(signal).filter(has_handler) else { return };
+    if action.sa_flags & libc::SA_SIGINFO != 0 {
+        // SAFETY: the server's handler; a zeroed siginfo but for the number.
+        unsafe {
+            let mut info: libc::siginfo_t = core::mem::zeroed();
+            info.si_signo = signal;
+            let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut u8) =
+                core::mem::transmute(action.sa_sigaction);
+            handler(signal, &raw mut info, core::ptr::null_mut());
+        }
+    } else {
+        // SAFETY: the server's handler.
+        unsafe {
+            let handler: extern "C" fn(i32) = core::mem::transmute(action.sa_sigaction);
+            handler(signal);
+        }
+    }
+}

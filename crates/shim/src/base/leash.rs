@@ -1,0 +1,38 @@
+//! The server dies with its daemon as long as a backup could take over: nobody
+//! would confirm what it does. Once it speaks alone, no death of ours touches it.
+//! The kernel kills at the order of the server's first thread only, which only
+//! that thread can take back: the daemon asks it by a signal, wherever it sleeps.
+
+use crate::base::state::{header, tid};
+use crate::base::sys::sys;
+use core::sync::atomic::{AtomicBool, Ordering::*};
+use holdfast_wire::shm::{leash, mode};
+
+/// The daemon's signal has interrupted a call.
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// The handler of that signal is in place.
+pub fn hold() {
+    header().leash.store(leash::HELD, SeqCst);
+}
+
+/// If the server speaks alone, its daemon's death is no longer its own. Returns
+/// whether it does.
+pub fn slip() -> bool {
+    let h = header();
+    if !matches!(h.mode.0.load(SeqCst), mode::OFF | mode::LIVE) {
+        return false;
+    }
+    if tid() == 0 && h.leash.load(SeqCst) == leash::HELD {
+        sys!(SYS_prctl, libc::PR_SET_PDEATHSIG, 0, 0, 0, 0);
+        h.leash.store(leash::LOOSE, SeqCst);
+        ASKED.store(true, SeqCst);
+    }
+    true
+}
+
+/// Whether it was the daemon's signal that interrupted a call of this thread;
+/// asking forgets it.
+pub fn take_asked() -> bool {
+    tid() == 0 && ASKED.swap(false, SeqCst)
+}

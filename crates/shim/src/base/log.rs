@@ -1,0 +1,389 @@
+//! The log in shared memory: appending on the primary, consuming on the backup.
+//!
+//! All threads share one totally ordered log. A replaying thread may take the
+//! head record only if it is its own; the record stays at the head until its
+//! effect (a lock taken, a descriptor made) is in place.
+
+use crate::base::state::{self, DIRTY, Mode, header, threaded};
+use crate::base::table::Call;
+use crate::base::{copy, handlers, report, ring, sys, waiting};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use holdfast_wire::log::{HEADER_LEN, Header, LAZY, Op, record_len};
+use holdfast_wire::shm::{OPEN, mode, option};
+
+/// Threads beyond this share futex words: they wake each other needlessly.
+const TURN_WORDS: usize = 64;
+/// A thread that nobody could wake looks for itself this often: the one that
+/// consumed last may be blocked where the log knows nothing of it.
+const TURN_WAIT_NS: u64 = 10_000_000;
+/// Bytes of a record that grows: one that is half a kilobyte is sent as it is.
+const OPEN_BYTES_MAX: u64 = 512;
+/// Turns of the loop that waits for the backup before it sleeps.
+const SPIN: u32 = 200;
+
+static LOCK: AtomicU32 = AtomicU32::new(0);
+/// Futex word of each thread that waits for its turn.
+static TURNS: [AtomicU32; TURN_WORDS] = [const { AtomicU32::new(0) }; TURN_WORDS];
+/// The thread that consumed last; it is the one that waits for more log. Or
+/// [`NOBODY`], when that one went where the log does not reach.
+static LAST: AtomicU32 = AtomicU32::new(0);
+const NOBODY: u32 = u32::MAX;
+/// Which words of [`TURNS`] have sleepers.
+static SLEEPERS: AtomicU64 = AtomicU64::new(0);
+
+/// Holds the log, so that a call and its record are one step for other threads.
+pub struct Held(bool);
+
+/// Takes the log lock if there is more than one thread.
+pub fn hold() -> Held {
+    if !threaded() {
+        return Held(false);
+    }
+    sys::lock(&LOCK);
+    Held(true)
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.0 {
+            sys::unlock(&LOCK);
+        }
+    }
+}
+
+/// What a record says besides its payload.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    pub op: Op,
+    pub flags: u8,
+    pub fd: i32,
+    pub conn: u32,
+    pub ret: i64,
+    pub hash: u64,
+}
+
+impl Entry {
+    pub fn new(op: Op, call: Call, fd: i32, ret: isize) -> Self {
+        Self { op, flags: 0, fd, conn: 0, ret: ret as i64, hash: call as u64 }
+    }
+
+    pub fn lazy_if(mut self, lazy: bool) -> Self {
+        if lazy {
+            self.flags |= LAZY;
+        }
+        self
+    }
+}
+
+/// Appends a record; `parts` are (address, bytes) of its payload.
+pub fn append(entry: Entry, parts: &[(*const u8, usize)]) {
+    let held = hold();
+    append_held(&held, entry, parts);
+}
+
+/// As [`append`], by a caller that holds the log already.
+pub fn append_held(_: &Held, entry: Entry, parts: &[(*const u8, usize)]) {
+    let tail = put(entry, parts);
+    header().tail.0.store(tail, Release);
+}
+
+/// Appends a record that [`extend`] may add to.
+pub fn append_open(_: &Held, entry: Entry) {
+    let h = header();
+    let tail = put(entry, &[]);
+    h.open_at.0.store(tail - HEADER_LEN as u64, Relaxed);
+    h.tail.0.store(tail | OPEN, Release);
+}
+
+/// Adds to the payload of the last record, if that is the calling thread's and
+/// the daemon has not taken it.
+pub fn extend(_: &Held, word: u64) -> bool {
+    const WORD: u64 = size_of::<u64>() as u64;
+    let h = header();
+    let tail = h.tail.0.load(Relaxed);
+    let end = tail & !OPEN;
+    let start = h.open_at.0.load(Relaxed);
+    let used = end + WORD - h.head.0.load(Acquire);
+    if tail & OPEN == 0 || end - start >= OPEN_BYTES_MAX || used > state::ring_bytes() {
+        return false;
+    }
+    // SAFETY: the open record begins at `start`, and behind `end` there is space.
+    unsafe {
+        if ring::at(start).cast::<Header>().read().tid != state::tid() {
+            return false;
+        }
+        ring::at(end).cast::<u64>().write(word.to_le());
+    }
+    // It fails if the daemon has ended the record meanwhile.
+    let added = h.tail.0.compare_exchange(tail, tail + WORD, Release, Relaxed).is_ok();
+    if added {
+        DIRTY.store(end + WORD, Relaxed);
+    }
+    added
+}
+
+/// Writes a record behind the last one; the tail that makes it part of the log.
+fn put(entry: Entry, parts: &[(*const u8, usize)]) -> u64 {
+    let payload_len: usize = parts.iter().map(|p| p.1).sum();
+    let len = record_len(payload_len) as u64;
+    let tail = end_open();
+    wait_for_space(tail + len);
+    // SAFETY: the ring is mapped twice, so `len` bytes from any position are
+    // contiguous; wait_for_space made sure that the daemon has done with them.
+    unsafe {
+        ring::at(tail).cast::<Header>().write(Header {
+            payload_len: payload_len as u32,
+            op: entry.op as u8,
+            flags: entry.flags,
+            tid: state::tid(),
+            fd: entry.fd,
+            conn: entry.conn,
+            ret: entry.ret,
+            hash: entry.hash,
+        });
+        let mut to = ring::at(tail).add(HEADER_LEN);
+        for &(from, n) in parts {
+            copy::for_keeping(from, to, n);
+            to = to.add(n);
+        }
+    }
+    if entry.flags & LAZY == 0 {
+        DIRTY.store(tail + len, Relaxed);
+    }
+    tail + len
+}
+
+/// Ends a record that may still grow; the log's tail. The daemon may do the same
+/// at the same time: both write what both know.
+fn end_open() -> u64 {
+    let h = header();
+    let tail = h.tail.0.load(Relaxed);
+    let end = tail & !OPEN;
+    if tail & OPEN != 0 {
+        let start = h.open_at.0.load(Relaxed);
+        let payload_len = (end - start) as u32 - HEADER_LEN as u32;
+        // SAFETY: the record at `start` is ours until the tail says otherwise.
+        unsafe { (&raw mut (*ring::at(start).cast::<Header>()).payload_len).write(payload_len) };
+        // Before `open_at` changes: the daemon reads the two together.
+        h.tail.0.store(end, Release);
+    }
+    end
+}
+
+/// The daemon frees the ring's space when the backup has confirmed it: until
+/// then it is the only copy of what the server has read (decision 4).
+fn wait_for_space(until: u64) {
+    let h = header();
+    while until - h.head.0.load(Acquire) > state::ring_bytes() {
+        let seen = h.stable_futex.0.load(Acquire);
+        ring::kick();
+        if until - h.head.0.load(Acquire) <= state::ring_bytes() || !is_recording() {
+            return;
+        }
+        ring::sleep_shared(&h.stable_futex.0, seen);
+    }
+}
+
+/// Output commit (decision 7): waits until the backup holds every event that
+/// the output could depend on.
+pub fn commit() {
+    commit_to(DIRTY.load(Relaxed));
+}
+
+/// Whether output could leave now without waiting.
+pub fn is_committed() -> bool {
+    header().stable.0.load(Acquire) >= DIRTY.load(Relaxed)
+        || state::OPTIONS.load(Relaxed) & option::NO_COMMIT != 0
+}
+
+/// As [`commit`], for everything logged so far: the end of a connection must be
+/// known to the gate before the kernel speaks of it (decision 11).
+pub fn commit_all() {
+    commit_to(ring::tail());
+}
+
+fn commit_to(need: u64) {
+    let h = header();
+    if h.stable.0.load(Acquire) >= need || state::OPTIONS.load(Relaxed) & option::NO_COMMIT != 0 {
+        return;
+    }
+    ring::kick();
+    for _ in 0..SPIN {
+        if h.stable.0.load(Acquire) >= need {
+            return;
+        }
+        core::hint::spin_loop();
+    }
+    loop {
+        let seen = h.stable_futex.0.load(Acquire);
+        if h.stable.0.load(Acquire) >= need || !is_recording() {
+            return;
+        }
+        ring::kick();
+        ring::sleep_shared(&h.stable_futex.0, seen);
+    }
+}
+
+/// Whether there is still a daemon's answer to wait for: it may have ended
+/// protection, and from then on the kernel answers. (Not as if we were not
+/// there: epoll's data stays ours.) To be asked after the futex's word was
+/// read, or the wake-up that tells of it is missed.
+fn is_recording() -> bool {
+    if header().mode.0.load(SeqCst) == mode::OFF && state::mode() == Mode::Record {
+        waiting::end();
+    }
+    state::mode() == Mode::Record
+}
+
+/// A record that the calling thread has taken from the head of the log.
+pub struct Taken {
+    pub header: Header,
+    payload: *const u8,
+}
+
+impl Taken {
+    /// Lets the log go on behind this record.
+    pub fn done(self) {
+        let h = header();
+        let next = h.head.0.load(Relaxed) + record_len(self.header.payload_len as usize) as u64;
+        let threads = threaded();
+        if threads {
+            LAST.store(u32::from(state::tid()), Relaxed);
+        }
+        h.head.0.store(next, SeqCst);
+        if threads && next < h.tail.0.load(Acquire) {
+            let tid = read_at(next).header.tid;
+            if tid != state::tid() {
+                wake(tid);
+            }
+        }
+    }
+
+    /// The record's payload. It stays only until the record is [`Self::done`].
+    pub fn payload(&self) -> &[u8] {
+        let len = self.header.payload_len as usize;
+        // SAFETY: so many bytes lie behind the header, and stay until then.
+        unsafe { core::slice::from_raw_parts(self.payload, len) }
+    }
+
+    pub fn ret(&self) -> isize {
+        self.header.ret as isize
+    }
+}
+
+/// Waits for the calling thread's next record without checking what it is.
+/// `None`: the log has ended; the caller runs on alone or parks.
+pub fn take_any() -> Option<Taken> {
+    let h = header();
+    loop {
+        let head = h.head.0.load(Acquire);
+        if head < h.tail.0.load(Acquire) {
+            let taken = read_at(head);
+            if taken.header.tid != state::tid() {
+                wake(taken.header.tid);
+                wait_for_turn(head, false);
+                continue;
+            }
+            match Op::from_u8(taken.header.op) {
+                Some(Op::Pad) => taken.done(),
+                Some(Op::Signal) => {
+                    let signal = taken.header.ret as i32;
+                    taken.done();
+                    handlers::run(signal);
+                }
+                _ => return Some(taken),
+            }
+            continue;
+        }
+        let shared_mode = h.mode.0.load(Acquire);
+        if shared_mode == mode::LIVE || state::mode() == Mode::Live {
+            return None;
+        }
+        if matches!(shared_mode, mode::DRAIN | mode::PARKED) && head >= h.end.0.load(Acquire) {
+            return None;
+        }
+        if !waits_for_more() {
+            wait_for_turn(head, true);
+            continue;
+        }
+        let seen = h.tail_futex.0.load(Acquire);
+        h.shim_waiting.0.fetch_add(1, SeqCst);
+        if head >= h.tail.0.load(SeqCst) && h.mode.0.load(SeqCst) == shared_mode {
+            sys::futex_wait(&h.tail_futex.0, seen, true, 0);
+        }
+        h.shim_waiting.0.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Whether it is the calling thread that waits for more log.
+fn waits_for_more() -> bool {
+    let me = u32::from(state::tid());
+    LAST.load(Relaxed) == me || LAST.compare_exchange(NOBODY, me, SeqCst, Relaxed).is_ok()
+}
+
+/// The replica's calling thread goes where the log does not reach, perhaps for
+/// ever: another one must wait for more.
+pub fn leave() {
+    let me = u32::from(state::tid());
+    if LAST.compare_exchange(me, NOBODY, SeqCst, Relaxed).is_err() {
+        return;
+    }
+    let sleepers = SLEEPERS.load(SeqCst);
+    if sleepers != 0 {
+        wake(sleepers.trailing_zeros() as u16);
+    }
+}
+
+fn turn_word(tid: u16) -> &'static AtomicU32 {
+    &TURNS[tid as usize % TURN_WORDS]
+}
+
+pub fn wake(tid: u16) {
+    turn_word(tid).fetch_add(1, SeqCst);
+    sys::futex_wake(turn_word(tid), false);
+}
+
+/// Sleeps until somebody finds this thread's record at the head.
+fn wait_for_turn(head: u64, empty: bool) {
+    let h = header();
+    let word = turn_word(state::tid());
+    let seen = word.load(SeqCst);
+    let unchanged = h.head.0.load(SeqCst) == head && (h.tail.0.load(SeqCst) <= head) == empty;
+    if unchanged && h.mode.0.load(SeqCst) != mode::LIVE {
+        let bit = 1 << (state::tid() as usize % TURN_WORDS);
+        SLEEPERS.fetch_or(bit, SeqCst);
+        sys::futex_wait(word, seen, false, TURN_WAIT_NS);
+        SLEEPERS.fetch_and(!bit, SeqCst);
+    }
+}
+
+fn read_at(head: u64) -> Taken {
+    // SAFETY: [head, tail) holds whole records written by our daemon; the
+    // double mapping makes each contiguous. They stay until `done`.
+    unsafe {
+        let header = ring::at(head).cast::<Header>().read();
+        Taken { header, payload: ring::at(head).add(HEADER_LEN) }
+    }
+}
+
+/// The calling thread's next record, which must be `op` on `fd` by `call`
+/// (0 = the record's hash means something else). `None`: the log has ended.
+pub fn take(op: Op, call: Call, fd: i32) -> Option<Taken> {
+    let taken = take_any()?;
+    let other_call = call != Call::none && taken.header.hash != call as u64;
+    if taken.header.op != op as u8 || taken.header.fd != fd || other_call {
+        report::diverged_at(&taken.header, op, call, fd);
+    }
+    Some(taken)
+}
+
+/// Makes every waiting thread look again: the mode has changed.
+pub fn wake_turns() {
+    for word in &TURNS {
+        word.fetch_add(1, SeqCst);
+        sys::futex_wake(word, false);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,53 @@
+//! The ring in shared memory that holds the log: where a position lies, how far
+//! the log goes, and how the two processes wake each other.
+
+use crate::base::state::{self, WAKE_FD, header};
+use crate::base::sys::{self, sys};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+use holdfast_wire::shm::OPEN;
+
+/// The daemon is woken early once this much waits in the ring.
+const KICK_BYTES: u64 = 256 << 10;
+
+static KICKED_AT: AtomicU64 = AtomicU64::new(0);
+
+/// Where a position lies in the ring.
+///
+/// # Safety
+/// The shared memory is mapped.
+pub unsafe fn at(position: u64) -> *mut u8 {
+    // SAFETY: the offset is below the ring's size.
+    unsafe { state::ring().add((position & (state::ring_bytes() - 1)) as usize) }
+}
+
+/// How far the log goes.
+pub fn tail() -> u64 {
+    header().tail.0.load(Acquire) & !OPEN
+}
+
+/// Wakes the daemon if it sleeps: there is something in the ring for it.
+pub fn kick() {
+    let h = header();
+    KICKED_AT.store(tail(), Relaxed);
+    fence(SeqCst);
+    if h.daemon_waiting.0.load(Relaxed) != 0 && h.daemon_waiting.0.swap(0, AcqRel) != 0 {
+        let one = 1u64;
+        sys!(SYS_write, WAKE_FD.load(Relaxed), &raw const one, 8);
+    }
+}
+
+/// Before a call that may block: nothing has to be confirmed, but the backup
+/// should not fall far behind.
+pub fn before_block() {
+    if tail().saturating_sub(KICKED_AT.load(Relaxed)) > KICK_BYTES {
+        kick();
+    }
+}
+
+/// Sleeps until the daemon changes `word`, which was `seen` before.
+pub fn sleep_shared(word: &AtomicU32, seen: u32) {
+    let h = header();
+    h.shim_waiting.0.fetch_add(1, SeqCst);
+    sys::futex_wait(word, seen, true, 0);
+    h.shim_waiting.0.fetch_sub(1, SeqCst);
+}

@@ -1,0 +1,156 @@
+//! What the shim knows: its mode, the shared memory, and who it is.
+
+use core::cell::Cell;
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*,
+};
+use holdfast_wire::shm;
+
+/// How calls are treated. A cached copy of the shared mode, read on every call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Mode {
+    /// Not ours, or protection has ended: straight to the kernel.
+    Pass = 0,
+    Record = 1,
+    Replay = 2,
+    /// Promoted: the kernel answers, with the primary's clocks and names.
+    Live = 3,
+}
+
+static MODE: AtomicU32 = AtomicU32::new(0);
+/// The memory shared with the daemon, in three parts; null until it is mapped.
+static HEADER: AtomicPtr<shm::Header> = AtomicPtr::new(core::ptr::null_mut());
+static TABLE: AtomicPtr<shm::ConnEntry> = AtomicPtr::new(core::ptr::null_mut());
+static RING: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+/// Size of the ring, a power of two. It is mapped a second time behind itself.
+static RING_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Threads of the server that run now.
+pub static THREADS: AtomicU32 = AtomicU32::new(1);
+/// Whether the server has ever made a thread. It never goes back: members would
+/// not agree on when.
+pub static THREADED: AtomicBool = AtomicBool::new(false);
+/// Whether the main thread is where it neither delivers signals nor promotes:
+/// it waits for another thread to end, or has ended itself.
+pub static MAIN_AWAY: AtomicBool = AtomicBool::new(false);
+/// Descriptor of the socket to the daemon, of the memory shared with it, and of
+/// its wake-up eventfd.
+pub static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
+pub static MEMORY_FD: AtomicI32 = AtomicI32::new(-1);
+pub static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
+/// Position after the last record that output must wait for.
+pub static DIRTY: AtomicU64 = AtomicU64::new(0);
+/// `Header::options`, cached.
+pub static OPTIONS: AtomicU32 = AtomicU32::new(0);
+/// Address ranges of allocator libraries, which stay outside (`lo`, `hi`).
+pub static EXCLUDED: [(AtomicUsize, AtomicUsize); 8] =
+    [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; 8];
+pub static HAS_EXCLUDED: AtomicBool = AtomicBool::new(false);
+
+std::thread_local! {
+    static TID: Cell<u16> = const { Cell::new(0) };
+    /// Set while the shim itself calls into libc.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+#[inline]
+pub fn mode() -> Mode {
+    match MODE.load(Relaxed) {
+        1 => Mode::Record,
+        2 => Mode::Replay,
+        3 => Mode::Live,
+        _ => Mode::Pass,
+    }
+}
+
+pub fn set_mode(mode: Mode) {
+    MODE.store(mode as u32, SeqCst);
+}
+
+/// The calling thread's number in order of creation.
+#[inline]
+pub fn tid() -> u16 {
+    TID.get()
+}
+
+pub fn set_tid(tid: u16) {
+    TID.set(tid);
+}
+
+/// Whether the server has, or has had, more than one thread.
+#[inline]
+pub fn threaded() -> bool {
+    THREADED.load(Relaxed)
+}
+
+pub fn inside() -> bool {
+    INSIDE.get()
+}
+
+/// Runs `f` with interception off for this thread.
+pub fn uninterrupted<T>(f: impl FnOnce() -> T) -> T {
+    let before = INSIDE.replace(true);
+    let result = f();
+    INSIDE.set(before);
+    result
+}
+
+/// Whether calls from this return address stay outside the replicated domain:
+/// an allocator's locks and clocks depend on real contention.
+#[inline]
+pub fn excluded(caller: usize) -> bool {
+    HAS_EXCLUDED.load(Relaxed)
+        && EXCLUDED.iter().any(|(lo, hi)| (lo.load(Relaxed)..hi.load(Relaxed)).contains(&caller))
+}
+
+/// Sets where the shared memory lies; once, before the mode leaves [`Mode::Pass`].
+///
+/// # Safety
+/// `base` has header, table, the ring and the ring again, as `shm` lays them out,
+/// and is never unmapped.
+pub unsafe fn set_shared(base: *mut u8, ring_bytes: u64) {
+    // SAFETY: by the caller's promise these lie inside.
+    let (table, ring) = unsafe { (base.add(shm::HEADER_BYTES), base.add(shm::RING_OFFSET)) };
+    TABLE.store(table.cast(), Relaxed);
+    RING.store(ring, Relaxed);
+    RING_BYTES.store(ring_bytes, Relaxed);
+    HEADER.store(base.cast(), Release);
+}
+
+/// Whether the memory is mapped.
+pub fn is_attached() -> bool {
+    !HEADER.load(Acquire).is_null()
+}
+
+/// The header page.
+#[inline]
+pub fn header() -> &'static shm::Header {
+    // SAFETY: mapped for the life of the process once the mode is not Pass;
+    // fields that change are atomics, or read by nobody before one says so.
+    unsafe { &*header_ptr() }
+}
+
+/// The header page, for those fields that are written whole before an atomic
+/// beside them says so.
+#[inline]
+pub fn header_ptr() -> *mut shm::Header {
+    HEADER.load(Relaxed)
+}
+
+/// The table of connections.
+#[inline]
+pub fn table() -> *mut shm::ConnEntry {
+    TABLE.load(Relaxed)
+}
+
+/// The ring that holds the log, and its size.
+#[inline]
+pub fn ring() -> *mut u8 {
+    RING.load(Relaxed)
+}
+
+#[inline]
+pub fn ring_bytes() -> u64 {
+    RING_BYTES.load(Relaxed)
+}

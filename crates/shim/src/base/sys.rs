@@ -1,0 +1,195 @@
+//! System calls without libc: the raw instruction, futexes and memory.
+
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+
+/// Where our `syscall` instruction lies: at first in [`own_gate`], later in libc,
+/// whose text is the one range that the alarm does not watch.
+static GATE: AtomicPtr<()> = AtomicPtr::new(own_gate as *const () as *mut ());
+
+/// Machine code of `syscall; ret`.
+pub const GATE_CODE: [u8; 3] = [0x0f, 0x05, 0xc3];
+
+#[unsafe(naked)]
+unsafe extern "C" fn own_gate() {
+    core::arch::naked_asm!("syscall", "ret")
+}
+
+/// From now on system calls are made at `gate`.
+///
+/// # Safety
+/// `gate` points to executable [`GATE_CODE`] that is never unmapped.
+pub unsafe fn set_gate(gate: *const u8) {
+    GATE.store(gate.cast_mut().cast(), Relaxed);
+}
+
+/// Issues system call `n`. The result is the kernel's: `-errno` on failure.
+///
+/// # Safety
+/// As the system call's own contract with its arguments.
+#[inline]
+pub unsafe fn syscall6(
+    n: i64,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> isize {
+    let result: isize;
+    // SAFETY: the kernel preserves everything except rax, rcx and r11, and the
+    // gate is `syscall; ret`.
+    unsafe {
+        core::arch::asm!(
+            "call {gate}",
+            gate = in(reg) GATE.load(Relaxed),
+            inlateout("rax") n as isize => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+        );
+    }
+    result
+}
+
+/// `sys!(SYS_read, fd, buf, n)`: arguments are cast to words. The caller
+/// upholds the system call's contract, as the program that called us did.
+macro_rules! sys {
+    ($n:ident) => { sys!(@ $n, 0usize, 0usize, 0usize, 0usize, 0usize, 0usize) };
+    ($n:ident, $a:expr) => { sys!(@ $n, $a, 0usize, 0usize, 0usize, 0usize, 0usize) };
+    ($n:ident, $a:expr, $b:expr) => { sys!(@ $n, $a, $b, 0usize, 0usize, 0usize, 0usize) };
+    ($n:ident, $a:expr, $b:expr, $c:expr) => { sys!(@ $n, $a, $b, $c, 0usize, 0usize, 0usize) };
+    ($n:ident, $a:expr, $b:expr, $c:expr, $d:expr) => { sys!(@ $n, $a, $b, $c, $d, 0usize, 0usize) };
+    ($n:ident, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr) => { sys!(@ $n, $a, $b, $c, $d, $e, 0usize) };
+    ($n:ident, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr) => { sys!(@ $n, $a, $b, $c, $d, $e, $f) };
+    (@ $n:ident, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr) => {
+        // SAFETY: arguments come from a caller that made this very call.
+        unsafe { $crate::base::sys::syscall6(libc::$n, $a as usize, $b as usize, $c as usize, $d as usize, $e as usize, $f as usize) }
+    };
+}
+pub(crate) use sys;
+
+unsafe extern "C" {
+    fn __errno_location() -> *mut i32;
+}
+
+/// Turns a kernel result into libc's convention: `-1` and `errno`.
+#[inline]
+pub fn libc_result(r: isize) -> isize {
+    if (-4095..0).contains(&r) {
+        set_errno(-r as i32);
+        return -1;
+    }
+    r
+}
+
+pub fn set_errno(errno: i32) {
+    // SAFETY: libc's per-thread errno is always there.
+    unsafe { *__errno_location() = errno }
+}
+
+pub fn errno() -> i32 {
+    // SAFETY: as above.
+    unsafe { *__errno_location() }
+}
+
+/// Sleeps while `*word == value`, at most `timeout_ns` (0 = for ever).
+/// `shared` words lie in the memory that the daemon maps too.
+pub fn futex_wait(word: &AtomicU32, value: u32, shared: bool, timeout_ns: u64) {
+    let op = if shared { libc::FUTEX_WAIT } else { libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG };
+    let time = libc::timespec {
+        tv_sec: (timeout_ns / 1_000_000_000) as i64,
+        tv_nsec: (timeout_ns % 1_000_000_000) as i64,
+    };
+    let at = if timeout_ns == 0 { core::ptr::null() } else { &raw const time };
+    sys!(SYS_futex, word.as_ptr(), op, value, at);
+}
+
+/// Wakes everybody who sleeps on `word`.
+pub fn futex_wake(word: &AtomicU32, shared: bool) {
+    let op = if shared { libc::FUTEX_WAKE } else { libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG };
+    sys!(SYS_futex, word.as_ptr(), op, i32::MAX);
+}
+
+/// Takes a lock of the shim's own.
+#[inline]
+pub fn lock(word: &AtomicU32) {
+    if word.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
+        return;
+    }
+    // 2 says that there may be sleepers, as there may be behind this one.
+    while word.swap(2, Acquire) != 0 {
+        futex_wait(word, 2, false, 0);
+    }
+}
+
+#[inline]
+pub fn unlock(word: &AtomicU32) {
+    if word.swap(0, Release) == 2 {
+        let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+        sys!(SYS_futex, word.as_ptr(), op, 1);
+    }
+}
+
+/// Fresh zeroed memory, or null.
+pub fn map_anonymous(bytes: usize) -> *mut u8 {
+    let p = sys!(
+        SYS_mmap,
+        0usize,
+        bytes,
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        -1isize,
+        0usize
+    );
+    if (-4095..0).contains(&p) { core::ptr::null_mut() } else { p as *mut u8 }
+}
+
+pub fn unmap(at: *mut u8, bytes: usize) {
+    sys!(SYS_munmap, at, bytes);
+}
+
+/// Writes a line to standard error, without libc.
+pub fn say(parts: &[&str]) {
+    let mut line = [0u8; 512];
+    let mut n = 0;
+    for byte in core::iter::once(&"holdfast-shim: ").chain(parts).flat_map(|p| p.bytes()) {
+        if n < line.len() - 1 {
+            line[n] = byte;
+            n += 1;
+        }
+    }
+    line[n] = b'\n';
+    sys!(SYS_write, 2, line.as_ptr(), n + 1);
+}
+
+/// Sends `signal` to the calling thread.
+pub fn signal_self(signal: i32) -> isize {
+    let (process, thread) = (sys!(SYS_getpid), sys!(SYS_gettid));
+    sys!(SYS_tgkill, process, thread, signal)
+}
+
+/// Ends the process at once.
+pub fn die(code: i32) -> ! {
+    loop {
+        sys!(SYS_exit_group, code);
+    }
+}
+
+/// Formats a number into `buffer`.
+pub fn decimal(value: i64, buffer: &mut [u8; 24]) -> &str {
+    let mut n = value.unsigned_abs();
+    let mut at = buffer.len();
+    loop {
+        at -= 1;
+        buffer[at] = b'0' + (n % 10) as u8;
+        n /= 10;
+        if n == 0 {
+            break;
+        }
+    }
+    if value < 0 {
+        at -= 1;
+        buffer[at] = b'-';
+    }
+    core::str::from_utf8(&buffer[at..]).unwrap_or("?")
+}

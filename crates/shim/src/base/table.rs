@@ -1,0 +1,143 @@
+//! The table of calls: what the shim does with each. `docs/SUPPORT.md` is made
+//! from this text; the number of a call is what records carry.
+
+/// How far a call is supported.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// Executed on the primary, answered from the log on the backup.
+    Replayed,
+    /// Executed on both members; results are equal by construction.
+    Passed,
+    /// Fails on both members with ENOSYS and is reported.
+    Refused,
+}
+
+macro_rules! calls {
+    ($($name:ident $level:ident $note:literal;)+) => {
+        /// A call of the table.
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u16)]
+        pub enum Call { none, $($name),+ }
+        /// Name, level, note and number of each call, in order of number.
+        pub const TABLE: &[(&str, Level, &str, Call)] = &[
+            ("none", Level::Passed, "", Call::none),
+            $((stringify!($name), Level::$level, $note, Call::$name)),+
+        ];
+    };
+}
+
+calls! {
+    // Sockets
+    socket Replayed "TCP, UNIX and UDP; the replica's TCP sockets are real and unconnected";
+    socketpair Replayed "real on both members";
+    bind Replayed "on TCP listeners repeated at promotion; UNIX sockets are bound on both members";
+    listen Replayed "repeated at promotion, after the connections";
+    accept Replayed "accept and accept4";
+    connect Replayed "outbound connections end with ECONNRESET at promotion";
+    shutdown Replayed "waits until the backup knows";
+    getsockopt Replayed "";
+    setsockopt Replayed "applied to the replica's socket at once; SO_ZEROCOPY is refused with EOPNOTSUPP";
+    getsockname Replayed "";
+    getpeername Replayed "";
+    // Reading and writing
+    read Replayed "read, readv, recv, recvfrom, recvmsg, eventfd_read and their checked forms; all flags, MSG_TRUNC too";
+    write Replayed "write, writev, send, sendto, sendmsg, eventfd_write; hash of the whole buffer; MSG_OOB to a client is refused with EOPNOTSUPP";
+    sendfile Replayed "content hashed; at most 512 KiB a call";
+    pread Passed "pread, preadv: regular files are the member's own";
+    pwrite Passed "pwrite, pwritev: regular files are the member's own";
+    splice Refused "splice and tee on sockets and pipes; use sendfile or read and write";
+    sendmmsg Refused "use sendmsg";
+    recvmmsg Refused "use recvmsg";
+    stdio Passed "on regular files; threads open and close streams in the log's order; a stream made with fdopen from a socket or a pipe is not seen: use read and write";
+    io_uring Refused "start the server without io_uring";
+    // Descriptors
+    close Replayed "of a connection: waits until the backup knows";
+    dup Replayed "dup, dup2, dup3, F_DUPFD";
+    fcntl Replayed "flags are set on both members";
+    ioctl Replayed "FIONBIO on both members; FIONREAD, SIOCOUTQ, SIOCGIFCONF, requests about interfaces, addresses and terminals from the log; SIOCETHTOOL and what else hides pointers fails with EOPNOTSUPP";
+    pipe Replayed "real on both members; reads answered from the log";
+    eventfd Replayed "real on both members; reads answered from the log";
+    timerfd Replayed "real on both members; expirations from the log; one set to a moment before promotion keeps the primary's clock";
+    signalfd Refused "use sigaction";
+    inotify Replayed "watches are set on both members, events come from the log";
+    // Readiness
+    epoll_create Replayed "";
+    epoll_ctl Replayed "registrations are remembered and armed at promotion";
+    epoll_wait Replayed "epoll_wait, epoll_pwait, epoll_pwait2; events carry descriptors, so ASLR may differ";
+    poll Replayed "poll and ppoll";
+    select Replayed "select and pselect";
+    // Time and randomness
+    clock_gettime Replayed "also timespec_get; continues from the primary's last value after promotion";
+    clock_getres Replayed "also clock_getcpuclockid; clocks of threads are told apart by kind, not by number";
+    gettimeofday Replayed "";
+    time Replayed "";
+    times Replayed "";
+    clock Replayed "";
+    getrusage Replayed "";
+    sleep Replayed "sleep, usleep, nanosleep, clock_nanosleep: the replica does not sleep";
+    localtime Passed "time zone files must be alike on both members";
+    vdso Refused "hidden from programs that look for it themselves, which then make system calls and are reported";
+    rdtsc Passed "not seen unless the shim is told to trap it; then reported";
+    rdrand Passed "cannot be seen: a server that uses it diverges, and the backup reports it";
+    getrandom Replayed "getrandom, getentropy, arc4random*";
+    // Files
+    open Passed "both members; outcomes are compared, and until the first client comes the content of what is opened for reading, also by fopen";
+    open_device Replayed "/dev/urandom, /dev/random, /proc, /sys: content from the log; /proc/self/fd, /dev/fd, /dev/stdin: what that descriptor is";
+    readlink Replayed "of links in /proc and /sys; others are the member's own";
+    mkstemp Replayed "mkstemp, mkostemp, mkstemps, mkostemps, mkdtemp: the name's letters are drawn on the primary";
+    tmpnam Passed "tmpnam, tempnam, mktemp make names that differ: use mkstemp";
+    stat Replayed "stat, lstat, fstat, fstatat, statx";
+    fstatfs Replayed "statfs, fstatfs, statvfs, fstatvfs";
+    readdir Passed "the order of entries must not matter, or be alike on both members; opendir, closedir: as open and close";
+    lseek Passed "both members";
+    dlopen Passed "dlopen, dlmopen: both members load; a module named by a path is compared, one that the loader searches for, and libraries that a module needs, are not";
+    mmap Passed "shared mappings of files that other programs change are not covered";
+    isatty Replayed "";
+    syslog Passed "both members log; the log socket must exist on both or on none";
+    // Names and limits
+    getpid Replayed "the replica keeps the primary's process numbers";
+    getppid Replayed "";
+    gettid Replayed "";
+    getpgrp Replayed "getpgrp, getpgid, getsid, setsid";
+    getpwnam Passed "users and groups must be alike on both members";
+    uname Replayed "uname and gethostname";
+    sysinfo Replayed "sysinfo, getrlimit, prlimit, sched_getaffinity, sysconf, getloadavg";
+    getcpu Replayed "getcpu and sched_getcpu";
+    mallctl Replayed "jemalloc's statistics";
+    interfaces Replayed "if_nametoindex, if_indextoname";
+    getifaddrs Replayed "the whole list";
+    getaddrinfo Passed "getaddrinfo, gethostbyname: names must resolve alike on both members";
+    // Signals
+    kill Replayed "kill, raise, killpg, pthread_kill; handlers of signals to oneself run before it returns";
+    sigaction Replayed "handlers run at call boundaries; siginfo is zero but for the number; SIGSYS stays the shim's";
+    sigprocmask Passed "sigprocmask and pthread_sigmask: the mask is real on both members; SIGSYS stays open";
+    sigsuspend Replayed "sigsuspend and pause";
+    sigwait Replayed "sigwait, sigwaitinfo, sigtimedwait, sigpending";
+    alarm Replayed "alarm, setitimer, getitimer, timer_settime fire on the primary; not rearmed at promotion";
+    // Processes and threads
+    fork Replayed "children run unprotected, and one that touches a client's socket ends protection. The replica forks too: its child works on files and pipes under the same number, and ends where it would touch a socket, another program or another process";
+    clone Refused "use fork or pthread_create; by number, a plain fork is one";
+    exec Replayed "execve, execv, execvp, execvpe, execl, execlp, execle: the server's own new program is protected if no socket is open yet; a child's runs outside protection";
+    spawn Replayed "system, posix_spawn, posix_spawnp: the program runs beside the primary only";
+    popen Refused "use pipe, fork and read";
+    daemon Passed "start the server in the foreground: what it does in the background is not protected";
+    wait Replayed "wait, waitpid, wait3, wait4, waitid; before the server next opens or renames a file, the replica waits up to 0.9 s for its own child";
+    exit Replayed "";
+    pthread_create Replayed "also thrd_create; 65535 threads at a time";
+    pthread_join Replayed "also thrd_join; outcome of the try and timed forms";
+    pthread_cancel Refused "let threads end themselves";
+    pthread_mutex Replayed "order of lock, and of its try and timed forms";
+    pthread_rwlock Replayed "order of rdlock, wrlock, and of their try and timed forms";
+    pthread_cond Replayed "order of wake-ups";
+    pthread_spin Replayed "order of lock and trylock";
+    pthread_barrier Replayed "order of arrival";
+    pthread_once Replayed "also call_once: the same thread runs the routine";
+    mtx Replayed "order of C11's mtx_lock, mtx_trylock, mtx_timedlock, cnd_wait, cnd_timedwait";
+    sem Replayed "order of sem_wait, sem_trywait, sem_timedwait";
+    atomics Passed "memory that threads share without these locks (by atomics, or by locks made of futexes, as in Rust's library) is not ordered: where it shows, the replica diverges and is reported";
+    syscall Replayed "the calls above by number; others pass";
+}
+
+#[cfg(test)]
+mod tests;

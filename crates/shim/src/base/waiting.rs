@@ -1,0 +1,143 @@
+//! Writes that wait for the backup, in a queue for each thread. What decides
+//! which writes wait, and when they are made, is in `defer`; the log makes them
+//! all when protection ends.
+
+use crate::base::cells::{Guard, Locked};
+use crate::base::fds;
+use crate::base::state::{Mode, set_mode};
+use crate::base::sys::sys;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Threads that defer: event loops are made first.
+const QUEUES: usize = 16;
+/// Writes and bytes that may wait altogether.
+const ENTRIES_MAX: usize = 256;
+const ARENA_BYTES: usize = 256 << 10;
+/// A full send buffer, which the rules of `defer` exclude, is waited for this long
+/// at a time, in milliseconds.
+const FULL_WAIT_MS: i32 = 1000;
+
+#[derive(Clone, Copy)]
+struct Waiting {
+    fd: i32,
+    at: usize,
+    len: usize,
+}
+
+struct Writes {
+    entries: [Waiting; ENTRIES_MAX],
+    arena: [u8; ARENA_BYTES],
+    used: usize,
+}
+
+/// One thread's writes. Another one empties it before it uses a descriptor that
+/// has a write waiting here.
+pub struct Queue {
+    /// Entries in use; changed only by who holds the writes.
+    count: AtomicUsize,
+    writes: Locked<Writes>,
+}
+
+static QUEUE: [Queue; QUEUES] = [const {
+    Queue {
+        count: AtomicUsize::new(0),
+        writes: Locked::new(Writes {
+            entries: [Waiting { fd: 0, at: 0, len: 0 }; ENTRIES_MAX],
+            arena: [0; ARENA_BYTES],
+            used: 0,
+        }),
+    }
+}; QUEUES];
+
+/// The queue of the thread with this number, if it is among the first.
+pub fn queue(number: usize) -> Option<&'static Queue> {
+    QUEUE.get(number)
+}
+
+impl Queue {
+    /// Whether nothing waits here: what the queue's own thread sees is certain.
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Relaxed) == 0
+    }
+
+    /// Waits for the queue.
+    pub fn hold(&self) -> Held<'_> {
+        Held { count: &self.count, writes: self.writes.hold() }
+    }
+}
+
+/// A queue that is held.
+pub struct Held<'a> {
+    count: &'a AtomicUsize,
+    writes: Guard<'a, Writes>,
+}
+
+impl Held<'_> {
+    /// Whether the queue takes one more write of `len` bytes.
+    pub fn has_room(&self, len: usize) -> bool {
+        self.count.load(Relaxed) < ENTRIES_MAX && self.writes.used + len <= ARENA_BYTES
+    }
+
+    /// Bytes that wait for `fd`.
+    pub fn bytes_of(&self, fd: i32) -> usize {
+        let entries = &self.writes.entries[..self.count.load(Relaxed)];
+        entries.iter().filter(|e| e.fd == fd).map(|e| e.len).sum()
+    }
+
+    /// Adds a write of `len` bytes, for which there is room.
+    pub fn add(&mut self, fd: i32, parts: &[libc::iovec], len: usize) {
+        let count = self.count.load(Relaxed);
+        let writes = &mut *self.writes;
+        let at = writes.used;
+        writes.entries[count] = Waiting { fd, at, len };
+        let mut room = &mut writes.arena[at..at + len];
+        for part in parts {
+            let n = part.iov_len.min(room.len());
+            // SAFETY: the caller's buffer, and `n` bytes of the arena.
+            unsafe {
+                core::ptr::copy_nonoverlapping(part.iov_base.cast(), room.as_mut_ptr(), n);
+            }
+            room = &mut room[n..];
+        }
+        writes.used += len;
+        self.count.store(count + 1, Relaxed);
+    }
+
+    /// Makes the writes.
+    pub fn drain(&mut self) {
+        let writes = &mut *self.writes;
+        for entry in &writes.entries[..self.count.load(Relaxed)] {
+            send(entry.fd, &writes.arena[entry.at..entry.at + entry.len]);
+            if let Some(f) = fds::get(entry.fd) {
+                f.deferred.store(0, Relaxed);
+            }
+        }
+        writes.used = 0;
+        self.count.store(0, Relaxed);
+    }
+}
+
+/// Protection has ended: all that waits goes out before any thread writes live.
+pub fn end() {
+    let mut held = QUEUE.each_ref().map(Queue::hold);
+    held.iter_mut().for_each(Held::drain);
+    set_mode(Mode::Live);
+}
+
+/// An error is the connection's end; the server learns of it by its next call.
+fn send(fd: i32, bytes: &[u8]) {
+    let mut done = 0;
+    while done < bytes.len() {
+        let rest = &bytes[done..];
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        match sys!(SYS_sendto, fd, rest.as_ptr(), rest.len(), flags, 0usize, 0usize) {
+            r if r >= 0 => done += r as usize,
+            r if r == -(libc::EAGAIN as isize) => {
+                let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+                sys!(SYS_poll, &raw mut poll, 1, FULL_WAIT_MS);
+            }
+            r if r == -(libc::EINTR as isize) => {}
+            _ => return,
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Children on the replica. A child that only works on files (redis' BGSAVE, a
+//! rewritten log) must leave its files on both members, so the replica forks too.
+//! Its child is a shadow: it runs as the primary's does, with that one's number,
+//! until it would touch anything but files and pipes; there it ends, because the
+//! primary's child does that, and nobody may do it twice. What became of a child
+//! the server learns from the log; before it looks at files it waits for the
+//! shadow's end. After promotion shadows are the server's children like any.
+
+use crate::base::real::{Real, real};
+use crate::base::state::{self, CONTROL_FD, MEMORY_FD, Mode, WAKE_FD, header, mode, uninterrupted};
+use crate::base::sys::{self, sys};
+use crate::base::{alarm, handlers};
+use crate::calls::processors;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
+use holdfast_wire::shm::mode as shared_mode;
+
+/// Children at a time; of more the replica makes none.
+const CHILDREN_MAX: usize = 256;
+/// How long the server waits for a child that has ended on the primary before it
+/// looks at files: less than the second after which a replica counts as hung.
+const END_WAIT_MS: u32 = 900;
+/// How often it looks meanwhile.
+const LOOK_NS: i64 = 500_000;
+const LOOKS_PER_MS: u32 = 2;
+/// Where a child's number and status lie in `siginfo_t`.
+const SI_PID: usize = 16;
+const SI_CODE: usize = 8;
+
+/// A child of the server: its number on the primary, by which the server knows it,
+/// and here.
+struct Child {
+    there: AtomicI32,
+    own: AtomicI32,
+    /// See [`told`].
+    told: AtomicU32,
+}
+
+/// Whether the server knows that a child has ended.
+mod told {
+    pub const NO: u32 = 0;
+    /// It does, and has not looked at files since.
+    pub const OWED: u32 = 1;
+    /// It has waited long enough.
+    pub const GIVEN_UP: u32 = 2;
+}
+
+static CHILDREN: [Child; CHILDREN_MAX] = [const {
+    Child { there: AtomicI32::new(0), own: AtomicI32::new(0), told: AtomicU32::new(told::NO) }
+}; CHILDREN_MAX];
+static LOCK: AtomicU32 = AtomicU32::new(0);
+/// Children in the state [`told::OWED`].
+static OWED: AtomicU32 = AtomicU32::new(0);
+/// Of a shadow: its twin's number on the primary.
+static SHADOW: AtomicI32 = AtomicI32::new(0);
+
+fn locked<T>(f: impl FnOnce() -> T) -> T {
+    sys::lock(&LOCK);
+    let result = f();
+    sys::unlock(&LOCK);
+    result
+}
+
+/// The primary made the child `there`: so does the replica. True in the child.
+pub fn make(there: i32) -> bool {
+    sweep();
+    let Some(child) = CHILDREN.iter().find(|c| c.own.load(Relaxed) == 0) else { return false };
+    match uninterrupted(|| real(Real::Fork)(0, 0, 0, 0)) {
+        0 => {
+            become_shadow(there);
+            true
+        }
+        own => {
+            if own > 0 {
+                child.there.store(there, Relaxed);
+                child.told.store(told::NO, Relaxed);
+                child.own.store(own, Release);
+            }
+            false
+        }
+    }
+}
+
+fn become_shadow(there: i32) {
+    SHADOW.store(there, Relaxed);
+    if state::tid() == 0 {
+        // It is of no use without the replica.
+        sys!(SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+    }
+    processors::free_thread();
+    state::set_mode(Mode::Pass);
+    handlers::restore();
+    alarm::allow_tsc();
+    for place in [&CONTROL_FD, &MEMORY_FD, &WAKE_FD] {
+        sys!(SYS_close, place.load(Relaxed));
+    }
+}
+
+/// In a child that the promoted server has made: those are its parent's.
+pub fn none() {
+    CHILDREN.iter().for_each(|child| child.own.store(0, Relaxed));
+    OWED.store(0, Relaxed);
+}
+
+/// The number that a shadow has for itself; 0 for everybody else.
+pub fn shadow() -> i32 {
+    SHADOW.load(Relaxed)
+}
+
+/// A call that the world would notice: a shadow ends here. Not any more when its
+/// server has been promoted.
+#[inline]
+pub fn leave() {
+    if shadow() != 0 && header().mode.0.load(SeqCst) != shared_mode::LIVE {
+        sys::die(0);
+    }
+}
+
+/// As [`leave`], for a call on a descriptor, unless both its ends are in the family.
+#[inline]
+pub fn touch(fd: i32) {
+    if shadow() != 0 && is_outside(fd) {
+        leave();
+    }
+}
+
+/// A socket, but none of a pair: the replica's others are connected to nobody.
+fn is_outside(fd: i32) -> bool {
+    let (mut name, mut len) = ([0u8; 128], 128u32);
+    match sys!(SYS_getpeername, fd, name.as_mut_ptr(), &raw mut len) {
+        0 => i32::from(u16::from_ne_bytes([name[0], name[1]])) != libc::AF_UNIX,
+        r => r == -(libc::ENOTCONN as isize),
+    }
+}
+
+fn find(there: i32) -> Option<&'static Child> {
+    let known = |c: &&Child| c.own.load(Acquire) != 0 && c.there.load(Relaxed) == there;
+    if there > 0 { CHILDREN.iter().find(known) } else { None }
+}
+
+/// The number here of a child that the server knows by the primary's.
+fn own_number(there: i32) -> i32 {
+    find(there).map_or(there, |c| c.own.load(Relaxed))
+}
+
+/// The log says that a child has ended, and whether by a signal.
+pub fn ended(there: i32, killed: bool) {
+    let Some(child) = find(there) else { return sweep() };
+    if child.told.compare_exchange(told::NO, told::OWED, SeqCst, Relaxed).is_ok() {
+        OWED.fetch_add(1, SeqCst);
+    }
+    sweep();
+    // It still runs, or its number would be free by now.
+    if killed && child.there.load(Relaxed) == there && child.told.load(SeqCst) == told::OWED {
+        sys!(SYS_kill, child.own.load(Relaxed), libc::SIGKILL);
+    }
+}
+
+/// Frees what has ended here of the children that have ended there.
+fn sweep() {
+    locked(|| {
+        for child in CHILDREN.iter().filter(|c| c.told.load(Relaxed) != told::NO) {
+            let own = child.own.load(Relaxed);
+            let r = if own == 0 { 0 } else { sys!(SYS_wait4, own, 0, libc::WNOHANG, 0) };
+            if r != 0 {
+                forget(child);
+            }
+        }
+    });
+}
+
+fn forget(child: &Child) {
+    if child.told.swap(told::NO, SeqCst) == told::OWED {
+        OWED.fetch_sub(1, SeqCst);
+    }
+    child.own.store(0, Release);
+}
+
+/// Before the server looks at files: what children that have ended have written
+/// must be there.
+#[inline]
+pub fn settle() {
+    if OWED.load(Relaxed) != 0 {
+        wait_for_owed();
+    }
+}
+
+fn wait_for_owed() {
+    let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK_NS };
+    for _ in 0..END_WAIT_MS * LOOKS_PER_MS {
+        sweep();
+        if OWED.load(SeqCst) == 0 {
+            return;
+        }
+        sys!(SYS_nanosleep, &raw const pause, 0usize);
+    }
+    for child in &CHILDREN {
+        let late = child.told.compare_exchange(told::OWED, told::GIVEN_UP, SeqCst, Relaxed);
+        if late.is_ok() {
+            OWED.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+/// `wait4` of the kernel, in the numbers that the server knows.
+pub fn wait4(pid: i32, status: *mut i32, options: i32, usage: *mut u8) -> isize {
+    if mode() != Mode::Live {
+        return sys!(SYS_wait4, pid, status, options, usage);
+    }
+    loop {
+        let r = sys!(SYS_wait4, own_number(pid), status, options, usage);
+        // SAFETY: the kernel has filled it.
+        let stands = r > 0 && !has_ended(unsafe { *status });
+        match given(r as i32, stands) {
+            Some(there) => return there as isize,
+            None => continue,
+        }
+    }
+}
+
+/// `waitid` of the kernel, in the numbers that the server knows.
+pub fn waitid(kind: i32, id: u32, info: *mut u8, options: i32) -> isize {
+    let raw = |id: u32| sys!(SYS_waitid, kind, id, info, options, 0);
+    if mode() != Mode::Live {
+        return raw(id);
+    }
+    let own = if kind == libc::P_PID as i32 { own_number(id as i32) as u32 } else { id };
+    loop {
+        let r = raw(own);
+        let Some((pid, code)) = child_of(info).filter(|it| r == 0 && it.0 > 0) else { return r };
+        let stays = options & libc::WNOWAIT != 0 || !ends(code);
+        if let Some(there) = given(pid, stays) {
+            // SAFETY: the caller's siginfo.
+            unsafe { info.add(SI_PID).cast::<i32>().write_unaligned(there) };
+            return r;
+        }
+    }
+}
+
+/// The number by which the server knows its child `own`, which is none any more
+/// unless it `stays`. `None`: it has been told of its end already.
+fn given(own: i32, stays: bool) -> Option<i32> {
+    let known = |c: &&Child| own > 0 && c.own.load(Acquire) == own;
+    let Some(child) = CHILDREN.iter().find(known) else { return Some(own) };
+    let (there, new) = (child.there.load(Relaxed), child.told.load(SeqCst) == told::NO);
+    if !stays {
+        locked(|| forget(child));
+    }
+    new.then_some(there)
+}
+
+/// Whether a status of `wait` says that the child is no more.
+pub fn has_ended(status: i32) -> bool {
+    libc::WIFEXITED(status) || libc::WIFSIGNALED(status)
+}
+
+fn ends(code: i32) -> bool {
+    matches!(code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED)
+}
+
+/// Number of the child that a siginfo speaks of, and what became of it.
+fn child_of(info: *const u8) -> Option<(i32, i32)> {
+    if info.is_null() {
+        return None;
+    }
+    // SAFETY: a siginfo_t of SIGCHLD.
+    let at = |place: usize| unsafe { info.add(place).cast::<i32>().read_unaligned() };
+    Some((at(SI_PID), at(SI_CODE)))
+}
+
+/// The log has answered `waitid` with this.
+pub fn ended_by(info: *const u8) {
+    if let Some((pid, code)) = child_of(info).filter(|it| ends(it.1)) {
+        ended(pid, code != libc::CLD_EXITED);
+    }
+}
+
+/// `kill` of the kernel, in the numbers that the server knows. A shadow signals
+/// nobody but itself.
+pub fn kill(pid: i32, signal: i32) -> isize {
+    match shadow() {
+        0 if mode() == Mode::Live => sys!(SYS_kill, own_number(pid), signal),
+        0 => sys!(SYS_kill, pid, signal),
+        own if pid == own => sys::signal_self(signal),
+        _ => 0,
+    }
+}
+
+/// The primary's server has sent its child a signal: the shadow gets it too.
+pub fn signalled(pid: i32, signal: i32) {
+    if let Some(child) = find(pid) {
+        sys!(SYS_kill, child.own.load(Relaxed), signal);
+    }
+}

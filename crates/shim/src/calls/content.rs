@@ -1,0 +1,118 @@
+//! The content of files that decide what the server computes: its config with
+//! all that it includes, scripts, data, modules. Each member has its own copy,
+//! and the copies must be alike (decision 25): the primary logs a keyed hash,
+//! the replica compares it with its own.
+
+use crate::base::state::{Mode, header, mode};
+use crate::base::sys::{self, sys};
+use crate::base::{conns, report};
+use core::ffi::CStr;
+use holdfast_wire::hash::{Secrets, StreamHash};
+
+/// Of a longer file only this many bytes count, and its length.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// What belongs to the machine by nature, not to the server.
+const OF_THE_MACHINE: [&[u8]; 9] = [
+    b"/etc/hostname",
+    b"/etc/hosts",
+    b"/etc/localtime",
+    b"/etc/machine-id",
+    b"/etc/resolv.conf",
+    b"/etc/timezone",
+    b"/run/utmp",
+    b"/var/lib/dbus/machine-id",
+    b"/var/run/utmp",
+];
+const FOLDERS_OF_THE_MACHINE: [&[u8]; 3] = [b"/dev/", b"/run/systemd/", b"/var/run/systemd/"];
+/// What a server writes for others, and may look at when it starts; and Python's
+/// compiled modules, which hold the time at which each member's source was made.
+const WRITTEN: [&[u8]; 3] = [b".log", b".pid", b".pyc"];
+
+/// A file's hash as a record carries it; `None` if the file is not compared.
+pub type Content = Option<[u8; 8]>;
+
+/// A [`Content`] as the payload of a record.
+pub fn payload(content: &Content) -> &[u8] {
+    content.as_ref().map_or(&[], |hash| hash)
+}
+
+/// Whether the members compare a file that is opened now and so: the server
+/// starts, and reads what is its own. What it reads when it has had a client
+/// may be large and many: documents, and data that it has written itself.
+pub fn is_compared(path: *const u8, flags: i32) -> bool {
+    const NOT_READ: i32 = libc::O_ACCMODE | libc::O_CREAT | libc::O_DIRECTORY | libc::O_PATH;
+    matches!(mode(), Mode::Record | Mode::Replay)
+        && !conns::any()
+        && flags & NOT_READ == 0
+        && !is_of_the_machine(path)
+}
+
+fn is_of_the_machine(path: *const u8) -> bool {
+    // SAFETY: the server's path string.
+    let path = unsafe { CStr::from_ptr(path.cast()) }.to_bytes();
+    OF_THE_MACHINE.contains(&path)
+        || FOLDERS_OF_THE_MACHINE.iter().any(|folder| path.starts_with(folder))
+        || WRITTEN.iter().any(|end| path.ends_with(end))
+}
+
+/// Hash of what an open file holds; `None` if it is no regular file. The
+/// position in the file stays. A read that fails is part of the hash.
+pub fn of(fd: i32) -> Content {
+    // SAFETY: all-zero is a valid stat.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    let known = sys!(SYS_fstat, fd, &raw mut stat) == 0;
+    if !known || stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return None;
+    }
+    let secrets = Secrets::new(&header().hash_key);
+    let mut hash = StreamHash::new(&secrets);
+    let end = feed(fd, FILE_BYTES_MAX.min(stat.st_size as u64), |bytes| hash.update(bytes));
+    hash.update(&stat.st_size.to_le_bytes());
+    hash.update(&(end as i64).to_le_bytes());
+    Some(hash.finish().to_le_bytes())
+}
+
+/// Gives the first `len` bytes of a file to `take`. The result is 0, or what
+/// read said otherwise.
+fn feed(fd: i32, len: u64, mut take: impl FnMut(&[u8])) -> isize {
+    let chunk = sys::map_anonymous(CHUNK_BYTES);
+    if chunk.is_null() {
+        return -(libc::ENOMEM as isize);
+    }
+    let mut at = 0;
+    let end = loop {
+        if at == len {
+            break 0;
+        }
+        let r = sys!(SYS_pread64, fd, chunk, CHUNK_BYTES, at);
+        if r == -(libc::EINTR as isize) {
+            continue;
+        }
+        if r <= 0 {
+            break r;
+        }
+        let n = (r as u64).min(len - at);
+        // SAFETY: pread has filled at least `n` bytes of the mapping.
+        take(unsafe { core::slice::from_raw_parts(chunk, n as usize) });
+        at += n;
+    };
+    sys::unmap(chunk, CHUNK_BYTES);
+    end
+}
+
+/// On the replica: the file must be what the primary's record says. `what` is
+/// the kind of thing that the file is.
+pub fn compare(what: &str, path: *const u8, here: &Content, there: &[u8]) {
+    if payload(here) == there {
+        return;
+    }
+    let how = match (here, there.len()) {
+        (Some(_), 0) => "is a regular file on the backup only: make it equal",
+        (None, 8) => "is a regular file on the primary only: make it equal",
+        (Some(_), 8) => "differs between the members: make it equal",
+        _ => "was logged by another release: run the same one on both members",
+    };
+    report::diverged_file(what, path, how)
+}

@@ -1,0 +1,305 @@
+//! Descriptors as such: closing, duplicating, flags, and the kinds that are
+//! real on both members (pipes, eventfds, timers).
+
+use crate::base::fds::{self, Kind};
+use crate::base::log::{self, Entry};
+use crate::base::state::{Mode, inside, mode, threaded};
+use crate::base::sys::{libc_result, set_errno, sys};
+use crate::base::table::Call;
+use crate::base::{conns, defer, park};
+use crate::calls::shapes::{new_fd, simple};
+use crate::calls::{clocks, inherited, signals};
+use core::sync::atomic::Ordering::Relaxed;
+use holdfast_wire::log::{NO_CONN, Op};
+
+pub fn close_raw(fd: i32) -> isize {
+    let raw = || sys!(SYS_close, fd);
+    if fds::is_shim(fd) {
+        return -(libc::EBADF as isize);
+    }
+    let kind = fds::kind(fd);
+    if kind == Kind::Own && !threaded() || mode() == Mode::Pass || inside() {
+        return raw();
+    }
+    let conn = if kind == Kind::Own { NO_CONN } else { conns::of_fd(fd) };
+    if conn != NO_CONN && mode() == Mode::Record {
+        defer::flush_fd(fd);
+    }
+    // Nothing is known of the number any more when it is free for another thread.
+    let forget = || {
+        if conn != NO_CONN {
+            conns::drop_ref(conn, fd);
+        }
+        fds::closed(fd);
+    };
+    if conn != NO_CONN && conns::is_last_ref(conn) {
+        return close_conn(fd, conn, forget, raw);
+    }
+    if mode() == Mode::Live {
+        forget();
+        return raw();
+    }
+    close_plain(fd, forget, &raw)
+}
+
+/// Several threads give numbers back in one order on both members.
+pub fn close_plain(fd: i32, forget: impl FnOnce(), raw: &impl Fn() -> isize) -> isize {
+    signals::deliver();
+    match mode() {
+        Mode::Record => {
+            let held = log::hold();
+            log::append_held(&held, Entry::new(Op::Result, Call::close, fd, 0).lazy_if(true), &[]);
+            forget();
+            raw()
+        }
+        _ => {
+            let taken = log::take(Op::Result, Call::close, fd);
+            forget();
+            let r = raw();
+            if let Some(taken) = taken {
+                taken.done();
+            }
+            r
+        }
+    }
+}
+
+/// The end of a connection: the gate must know of it before the kernel's FIN
+/// comes by (decision 11), and the replica's output outlives its descriptor.
+fn close_conn(fd: i32, conn: u32, forget: impl FnOnce(), raw: impl Fn() -> isize) -> isize {
+    match mode() {
+        Mode::Record => {
+            signals::deliver();
+            log::append(Entry { op: Op::Close, flags: 0, fd, conn, ret: 0, hash: 0 }, &[]);
+            log::commit_all();
+            forget();
+            raw()
+        }
+        Mode::Replay => match log::take(Op::Close, Call::none, fd) {
+            Some(taken) => {
+                forget();
+                raw();
+                taken.done();
+                0
+            }
+            None => {
+                if !park::draining() {
+                    park::park();
+                }
+                forget();
+                raw()
+            }
+        },
+        _ => {
+            forget();
+            raw()
+        }
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn close(fd: i32) -> i32 {
+    libc_result(close_raw(fd)) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: i32) -> i32 {
+    if mode() == Mode::Pass || flags != 0 {
+        return libc_result(sys!(SYS_close_range, first, last, flags)) as i32;
+    }
+    for fd in first..=last.min(fds::FD_MAX as u32 - 1) {
+        if !fds::is_shim(fd as i32) && sys!(SYS_fcntl, fd, libc::F_GETFD) >= 0 {
+            close_raw(fd as i32);
+        }
+    }
+    0
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn closefrom(first: i32) {
+    // SAFETY: no pointers.
+    unsafe { close_range(first.max(0) as u32, u32::MAX, 0) };
+}
+
+/// Both members duplicate: the number is the same because the lowest free one
+/// is, or by the log where threads compete for it.
+fn duplicate(fd: i32, cloexec: bool, make: impl Fn() -> isize) -> isize {
+    if mode() == Mode::Pass || inside() {
+        return make();
+    }
+    let r = if threaded() {
+        new_fd(Call::dup, fd, fds::kind(fd), cloexec, &make, &make)
+    } else {
+        make()
+    };
+    if r >= 0 && fds::kind(fd) != Kind::Own {
+        let conn = conns::of_fd(fd);
+        fds::opened(r as i32, fds::kind(fd));
+        inherited::duplicated(fd, r as i32);
+        if let (Some(new), true) = (fds::get(r as i32), conn != NO_CONN) {
+            new.conn.store(conn, Relaxed);
+            conns::add_ref(conn);
+        }
+    }
+    r
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dup(fd: i32) -> i32 {
+    libc_result(duplicate(fd, false, || sys!(SYS_dup, fd))) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dup2(from: i32, to: i32) -> i32 {
+    if from == to {
+        return libc_result(sys!(SYS_dup2, from, to)) as i32;
+    }
+    // SAFETY: no pointers.
+    unsafe { dup3(from, to, 0) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dup3(from: i32, to: i32, flags: i32) -> i32 {
+    if fds::is_shim(to) {
+        set_errno(libc::EBADF);
+        return -1;
+    }
+    if fds::is_virtual(to) && from != to {
+        close_raw(to);
+    }
+    let cloexec = flags & libc::O_CLOEXEC != 0;
+    libc_result(duplicate(from, cloexec, || sys!(SYS_dup3, from, to, flags))) as i32
+}
+
+fn fcntl_raw(fd: i32, command: i32, arg: usize) -> isize {
+    let raw = || sys!(SYS_fcntl, fd, command, arg);
+    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        return duplicate(fd, command == libc::F_DUPFD_CLOEXEC, raw);
+    }
+    if !fds::is_virtual(fd) || mode() == Mode::Pass {
+        return raw();
+    }
+    match command {
+        // Flags live in the descriptors, which are real on both members.
+        libc::F_GETFD | libc::F_SETFD | libc::F_GETFL | libc::F_SETFL => raw(),
+        _ => simple(Call::fcntl, fd, false, raw),
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn fcntl(fd: i32, command: i32, arg: usize) -> i32 {
+    libc_result(fcntl_raw(fd, command, arg)) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn fcntl64(fd: i32, command: i32, arg: usize) -> i32 {
+    libc_result(fcntl_raw(fd, command, arg)) as i32
+}
+
+/// A pair of descriptors that is real on both members.
+fn pair(call: Call, fds_out: *mut i32, cloexec: bool, make: impl Fn() -> isize) -> isize {
+    // SAFETY: the caller's array of two.
+    let numbers = move || unsafe { [fds_out.read(), fds_out.add(1).read()] };
+    let note = |r: isize| {
+        if r == 0 {
+            numbers().into_iter().for_each(|fd| fds::opened(fd, Kind::Local));
+        }
+        r
+    };
+    match mode() {
+        Mode::Pass => make(),
+        Mode::Live => note(make()),
+        Mode::Record => {
+            signals::deliver();
+            let held = log::hold();
+            let r = note(make());
+            let n = if r == 0 { 8 } else { 0 };
+            log::append_held(
+                &held,
+                Entry::new(Op::NewPair, call, -1, r).lazy_if(r == 0),
+                &[(fds_out.cast_const().cast(), n)],
+            );
+            r
+        }
+        Mode::Replay => {
+            let Some(taken) = log::take(Op::NewPair, call, -1) else {
+                park::park();
+                return note(make());
+            };
+            let r = taken.ret();
+            if r == 0 && make() == 0 && taken.payload().len() >= 8 {
+                let want = [0, 4].map(|at| {
+                    i32::from_le_bytes(taken.payload()[at..at + 4].try_into().unwrap_or_default())
+                });
+                fds::renumber_pair(numbers(), want, cloexec);
+                // SAFETY: as above.
+                unsafe {
+                    fds_out.write(want[0]);
+                    fds_out.add(1).write(want[1]);
+                }
+            }
+            note(r);
+            taken.done();
+            r
+        }
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pipe2(out: *mut i32, flags: i32) -> i32 {
+    libc_result(pair(Call::pipe, out, flags & libc::O_CLOEXEC != 0, || sys!(SYS_pipe2, out, flags)))
+        as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pipe(out: *mut i32) -> i32 {
+    // SAFETY: the same call without flags.
+    unsafe { pipe2(out, 0) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn socketpair(domain: i32, kind: i32, protocol: i32, out: *mut i32) -> i32 {
+    let make = || sys!(SYS_socketpair, domain, kind, protocol, out);
+    libc_result(pair(Call::socketpair, out, kind & libc::SOCK_CLOEXEC != 0, make)) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn eventfd(count: u32, flags: i32) -> i32 {
+    let make = || sys!(SYS_eventfd2, count, flags);
+    libc_result(new_fd(Call::eventfd, -1, Kind::Local, flags & libc::EFD_CLOEXEC != 0, make, make))
+        as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn timerfd_create(clock: i32, flags: i32) -> i32 {
+    let make = || sys!(SYS_timerfd_create, clock, flags);
+    libc_result(new_fd(Call::timerfd, -1, Kind::Local, flags & libc::O_CLOEXEC != 0, make, make))
+        as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn timerfd_settime(fd: i32, flags: i32, new: *const u8, old: *mut u8) -> i32 {
+    let raw = || {
+        let (spec, is_moment) = (new.cast(), flags & libc::TFD_TIMER_ABSTIME != 0);
+        let own = clocks::timer(spec, is_moment);
+        let at = own.as_ref().map_or(new, |own| core::ptr::from_ref(own).cast());
+        sys!(SYS_timerfd_settime, fd, flags, at, old)
+    };
+    if !fds::is_virtual(fd) {
+        return libc_result(raw()) as i32;
+    }
+    libc_result(simple(Call::timerfd, fd, true, raw)) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn inotify_init1(flags: i32) -> i32 {
+    let make = || sys!(SYS_inotify_init1, flags);
+    libc_result(new_fd(Call::inotify, -1, Kind::Device, flags & libc::O_CLOEXEC != 0, make, make))
+        as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn inotify_init() -> i32 {
+    // SAFETY: no pointers.
+    unsafe { inotify_init1(0) }
+}

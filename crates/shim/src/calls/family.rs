@@ -1,0 +1,186 @@
+//! The server's children. They run beside the server, outside protection: one
+//! that writes files, or becomes another program, concerns nobody. One that
+//! serves clients does, since the replica has no such child: what clients get from
+//! it is in no log, and could not be continued. Protection ends as soon as a child
+//! touches a client's socket, and says by which call of which program.
+
+use crate::base::state::{self, Mode, header, mode};
+use crate::base::sys::sys;
+use crate::base::{alarm, fds, handlers, report};
+use crate::calls::processors;
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, Ordering::*};
+use holdfast_wire::shm::mode as shared_mode;
+
+/// Descriptors of one `poll` or `select` that are looked at.
+const LOOKS_MAX: usize = 256;
+/// Room for the name of a program.
+const NAME_BYTES: usize = 128;
+
+/// This process is a child of a server under protection.
+static CHILD: AtomicBool = AtomicBool::new(false);
+
+type Handler = extern "C" fn();
+
+unsafe extern "C" {
+    fn __register_atfork(
+        prepare: Option<Handler>,
+        parent: Option<Handler>,
+        child: Option<Handler>,
+        dso: *mut u8,
+    ) -> i32;
+}
+
+/// Start-up: every way to fork passes here, `daemon` too.
+pub fn note() {
+    // SAFETY: libc keeps the address of a function that is never unloaded.
+    unsafe { __register_atfork(Some(before), None, Some(born), core::ptr::null_mut()) };
+}
+
+/// In the parent, which may be gone before its child runs at all.
+extern "C" fn before() {
+    if mode() == Mode::Record {
+        header().forks.fetch_add(1, Relaxed);
+    }
+}
+
+/// In the child: nothing of it is logged, and nothing of it is asked of the log.
+extern "C" fn born() {
+    if mode() != Mode::Record {
+        return;
+    }
+    processors::free_thread();
+    state::set_mode(Mode::Pass);
+    CHILD.store(true, Relaxed);
+    handlers::restore();
+    alarm::allow_tsc();
+}
+
+/// Whether what this process does could end protection.
+#[inline]
+fn is_watched() -> bool {
+    CHILD.load(Relaxed) && header().mode.0.load(Relaxed) == shared_mode::RECORD
+}
+
+/// A child makes a call on a descriptor.
+#[inline]
+pub fn touch(fd: i32, call: &str) {
+    if is_watched() {
+        look(fd, call);
+    }
+}
+
+/// As [`touch`], for the descriptors of one call.
+#[inline]
+pub fn touch_with<I: Iterator<Item = i32>>(descriptors: impl FnOnce() -> I, call: &str) {
+    if is_watched() {
+        descriptors().take(LOOKS_MAX).for_each(|fd| look(fd, call));
+    }
+}
+
+/// As [`touch`], for the sets of `select`: `n` descriptors, one bit each.
+pub fn touch_sets(n: i32, sets: [*const u8; 3], call: &str) {
+    let has = |fd: i32| {
+        let bit = |set: &*const u8| {
+            // SAFETY: the caller's set has room for `n` bits.
+            !set.is_null() && unsafe { set.add(fd as usize / 8).read() } & 1 << (fd % 8) != 0
+        };
+        sets.iter().any(bit)
+    };
+    touch_with(|| (0..n).filter(|fd| has(*fd)), call);
+}
+
+#[cold]
+fn look(fd: i32, call: &str) {
+    if is_protected(fd) {
+        serves(call, "");
+    }
+}
+
+/// A child becomes another program, which nobody watches. It is a client's if it
+/// gets a client's socket.
+pub fn before_exec(program: usize) {
+    if !is_watched() {
+        return;
+    }
+    let mut kept = false;
+    fds::for_each(|fd, _| {
+        let stays = || sys!(SYS_fcntl, fd, libc::F_GETFD) & libc::FD_CLOEXEC as isize == 0;
+        kept |= is_client(fd) && stays();
+    });
+    // As inetd does: the socket is its standard input.
+    if kept || (0..=2).any(is_protected) {
+        // SAFETY: the caller's path.
+        let program = unsafe { CStr::from_ptr(program as *const _) };
+        serves("exec of ", program.to_str().unwrap_or("?"));
+    }
+}
+
+/// A child ends protection.
+fn serves(call: &str, what: &str) {
+    let mut buffer = [0; NAME_BYTES];
+    let name = own_name(&mut buffer);
+    report::end_protection_by(&[
+        "a child process of the server (",
+        name,
+        ") serves clients, by ",
+        call,
+        what,
+        ": only one process can be protected; start the server with one and in the foreground",
+        directive(name),
+    ]);
+}
+
+/// The directives that make known programs one process.
+const DIRECTIVES: [(&str, &str); 12] = [
+    ("nginx", " (nginx: `daemon off; master_process off;`)"),
+    ("apache2", " (apache: `-X`, or another server)"),
+    ("httpd", " (apache: `-X`, or another server)"),
+    ("haproxy", " (haproxy: `-db`, without `-W`)"),
+    ("dnsmasq", " (dnsmasq: `-d`)"),
+    ("lighttpd", " (lighttpd: `-D`, without server.max-worker)"),
+    ("postgres", " (PostgreSQL is not supported)"),
+    ("gunicorn", " (gunicorn is not supported; uvicorn without --workers is)"),
+    ("uvicorn", " (uvicorn: without `--workers`)"),
+    ("sshd", " (sshd is not supported)"),
+    ("dropbear", " (dropbear is not supported)"),
+    ("vsftpd", " (vsftpd is not supported)"),
+];
+
+fn directive(name: &str) -> &'static str {
+    DIRECTIVES.iter().find(|(known, _)| name.ends_with(known)).map_or("", |(_, text)| text)
+}
+
+/// The path of the program that this process runs.
+fn own_name(buffer: &mut [u8; NAME_BYTES]) -> &str {
+    let path = c"/proc/self/exe".as_ptr();
+    let n = sys!(SYS_readlinkat, libc::AT_FDCWD, path, buffer.as_mut_ptr(), buffer.len());
+    core::str::from_utf8(&buffer[..n.max(0) as usize]).unwrap_or("?")
+}
+
+/// Whether a descriptor is a socket of a protected port: asked of the kernel,
+/// because the child has opened and closed what it liked.
+fn is_protected(fd: i32) -> bool {
+    let mut address = [0u8; 32];
+    let mut len = address.len() as u32;
+    if sys!(SYS_getsockname, fd, address.as_mut_ptr(), &raw mut len) != 0 {
+        return false;
+    }
+    let family = i32::from(u16::from_ne_bytes([address[0], address[1]]));
+    let port = u16::from_be_bytes([address[2], address[3]]);
+    let (mut kind, mut kind_len) = (0i32, 4u32);
+    let (at, room) = (&raw mut kind, &raw mut kind_len);
+    matches!(family, libc::AF_INET | libc::AF_INET6)
+        && header().ports.iter().take_while(|p| **p != 0).any(|p| *p == port)
+        && sys!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_TYPE, at, room) == 0
+        && kind == libc::SOCK_STREAM
+}
+
+/// Whether a descriptor is a client's connection.
+fn is_client(fd: i32) -> bool {
+    let (mut accepts, mut len) = (0i32, 4u32);
+    let (at, room) = (&raw mut accepts, &raw mut len);
+    is_protected(fd)
+        && sys!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, at, room) == 0
+        && accepts == 0
+}

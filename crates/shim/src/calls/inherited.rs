@@ -1,0 +1,122 @@
+//! What a promoted server has from the dead primary: connections that waited in
+//! its accept queue, and its connections to others, which are dead.
+
+use crate::base::fds::{self, Kind};
+use crate::base::state::{Mode, mode};
+use crate::base::sys::sys;
+use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
+
+/// Connections taken over out of the accept queue.
+const QUEUE_MAX: usize = 4096;
+/// Marks a socket whose peer the dead primary was talking to.
+const DEAD: i32 = -2;
+
+/// (listener, connection) pairs that `accept` hands out first: written before the
+/// mode becomes [`Mode::Live`], and never again.
+static QUEUE: [(AtomicI32, AtomicI32); QUEUE_MAX] =
+    [const { (AtomicI32::new(-1), AtomicI32::new(-1)) }; QUEUE_MAX];
+static QUEUE_HEAD: AtomicUsize = AtomicUsize::new(0);
+static QUEUE_TAIL: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the queue takes another connection.
+pub fn has_room() -> bool {
+    QUEUE_TAIL.load(Relaxed) < QUEUE_MAX
+}
+
+/// Adds a connection that waited for `listener`. Only at promotion, by the one
+/// thread that promotes.
+pub fn add(listener: i32, fd: i32) {
+    let tail = QUEUE_TAIL.load(Relaxed);
+    let Some(place) = QUEUE.get(tail) else { return };
+    place.0.store(listener, Relaxed);
+    place.1.store(fd, Relaxed);
+    QUEUE_TAIL.store(tail + 1, Relaxed);
+}
+
+/// A listener with connections that wait to be accepted.
+pub fn queued_listener() -> Option<i32> {
+    let head = QUEUE_HEAD.load(Relaxed);
+    if mode() != Mode::Live || head == QUEUE_TAIL.load(Relaxed) {
+        return None;
+    }
+    Some(QUEUE[head].0.load(Relaxed))
+}
+
+/// The next connection of the queue, if it is `listener`'s: each goes to one thread.
+fn take_queued(listener: i32) -> Option<i32> {
+    while mode() == Mode::Live {
+        let head = QUEUE_HEAD.load(Relaxed);
+        if head == QUEUE_TAIL.load(Relaxed) {
+            return None;
+        }
+        let (of, fd) = &QUEUE[head];
+        if of.load(Relaxed) != listener {
+            return None;
+        }
+        if QUEUE_HEAD.compare_exchange(head, head + 1, Relaxed, Relaxed).is_ok() {
+            return Some(fd.load(Relaxed));
+        }
+    }
+    None
+}
+
+/// `accept` after promotion.
+pub fn accept(fd: i32, flags: i32, addr: &mut [u8; 128], len: &mut u32) -> isize {
+    *len = addr.len() as u32;
+    let kind = if fds::kind(fd) == Kind::Listener { Kind::Conn } else { Kind::Outside };
+    if let Some(high) = take_queued(fd) {
+        let command =
+            if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+        let r = sys!(SYS_fcntl, high, command, 0);
+        sys!(SYS_close, high);
+        if r >= 0 {
+            sys!(SYS_fcntl, r, libc::F_SETFL, flags & libc::SOCK_NONBLOCK);
+            sys!(SYS_getpeername, r, addr.as_mut_ptr(), core::ptr::from_mut(len));
+            fds::opened(r as i32, kind);
+        }
+        return r;
+    }
+    let r = sys!(SYS_accept4, fd, addr.as_mut_ptr(), core::ptr::from_mut(len), flags);
+    if r >= 0 {
+        fds::opened(r as i32, kind);
+    }
+    r
+}
+
+/// Ends a connection that the dead primary had to somebody: whatever the server
+/// waits by must tell it, or it waits for ever. The replica's socket was never
+/// connected; ended in both directions, the kernel calls it readable and hung up.
+/// Sockets of messages have no end, and nothing arrives at them.
+pub fn bury(fd: i32, f: &fds::Fd) {
+    f.backlog.store(DEAD, Relaxed);
+    if fds::socket_option(fd, libc::SO_TYPE) == libc::SOCK_STREAM {
+        sys!(SYS_shutdown, fd, libc::SHUT_RDWR);
+    }
+}
+
+/// Whether the dead primary was talking to somebody by `fd`.
+pub fn is_dead(fd: i32) -> bool {
+    fds::get(fd).is_some_and(|f| f.kind() == Kind::Outside && f.backlog.load(Relaxed) == DEAD)
+}
+
+/// A duplicate of a dead connection is dead.
+pub fn duplicated(from: i32, to: i32) {
+    if let (true, Some(f)) = (is_dead(from), fds::get(to)) {
+        f.backlog.store(DEAD, Relaxed);
+    }
+}
+
+/// The server uses a socket of a dead connection for another one.
+pub fn connect_again(fd: i32) {
+    if let (true, Some(f)) = (is_dead(fd), fds::get(fd)) {
+        // It forgets that it was ended.
+        let nobody = [0u8; 16];
+        sys!(SYS_connect, fd, nobody.as_ptr(), nobody.len());
+        f.backlog.store(-1, Relaxed);
+    }
+}
+
+/// Connections that the dead primary had to others are reset (decision 5).
+pub fn outside_reset(fd: i32) -> Option<isize> {
+    is_dead(fd).then_some(-(libc::ECONNRESET as isize))
+}

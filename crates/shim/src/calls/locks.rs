@@ -1,0 +1,492 @@
+//! The order in which threads take locks: one global order serves all objects.
+//! A lock's record says from where in the program it was taken, so that a replica
+//! that takes another one is noticed at once.
+
+use crate::base::log::{self, Entry};
+use crate::base::real::{Real, real};
+use crate::base::state::{self, Mode, mode, threaded};
+use crate::base::table::Call;
+use crate::base::{defer, park, report, ring, sys};
+use crate::calls::clocks;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU32, Ordering::*};
+use holdfast_wire::log::Op;
+
+/// A place in the program is known by its offset in a page: libraries lie at
+/// other addresses on the other member.
+const PLACE_MASK: usize = 0xfff;
+
+fn place(caller: usize) -> i32 {
+    (caller & PLACE_MASK) as i32
+}
+
+/// Locks are ordered as soon as the server has several threads.
+fn ordered(caller: usize) -> bool {
+    threaded()
+        && matches!(mode(), Mode::Record | Mode::Replay)
+        && !state::excluded(caller)
+        && !state::inside()
+}
+
+fn log_lock(call: Call, caller: usize, r: i32) {
+    log::append(Entry::new(Op::Lock, call, place(caller), r as isize), &[]);
+}
+
+/// Whether a call that answers `r` has taken its lock: a robust mutex also when
+/// its last owner has died.
+fn is_taken(r: i32) -> bool {
+    r == 0 || r == libc::EOWNERDEAD
+}
+
+/// A lock that may be refused. On the replica it is taken in the log's order by
+/// `wait`, if the primary got it, and the log stands still until it is.
+pub fn acquire(
+    call: Call,
+    caller: usize,
+    attempt: impl Fn() -> i32,
+    wait: impl Fn() -> i32,
+) -> i32 {
+    if !ordered(caller) {
+        return attempt();
+    }
+    if mode() == Mode::Record {
+        let r = attempt();
+        log_lock(call, caller, r);
+        return r;
+    }
+    let Some(taken) = log::take(Op::Lock, call, place(caller)) else {
+        park::park();
+        return attempt();
+    };
+    let r = taken.ret() as i32;
+    if is_taken(r) {
+        wait();
+    }
+    taken.done();
+    r
+}
+
+/// A lock that waits. What the server has written does not wait with it.
+fn acquire_waiting(
+    call: Call,
+    caller: usize,
+    attempt: impl Fn() -> i32,
+    wait: impl Fn() -> i32,
+) -> i32 {
+    let patient = || {
+        if !defer::is_waiting() {
+            return wait();
+        }
+        match attempt() {
+            libc::EBUSY => {
+                defer::flush();
+                wait()
+            }
+            r => r,
+        }
+    };
+    acquire(call, caller, patient, &wait)
+}
+
+/// Locks that wait, that do not, that give up at a moment of the real-time clock,
+/// and at one of a clock that is named. Each row: the export, its inner function,
+/// the call, libc's function, and the one that tries (or, of the others, waits).
+macro_rules! locks {
+    (wait { $($waits:ident $w_from:ident $w_call:ident $w_real:ident $w_try:ident;)+ }
+     try { $($tries:ident $t_from:ident $t_call:ident $t_real:ident $t_wait:ident;)+ }
+     until { $($untils:ident $u_from:ident $u_call:ident $u_real:ident $u_wait:ident;)+ }
+     until_clock { $($clocks:ident $c_from:ident $c_call:ident $c_real:ident $c_wait:ident;)+ }) => {
+        $(
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $waits(object: usize) -> i32 {
+                core::arch::naked_asm!("mov rsi, [rsp]", "jmp {f}", f = sym $w_from)
+            }
+            unsafe extern "C" fn $w_from(object: usize, caller: usize) -> i32 {
+                acquire_waiting(
+                    Call::$w_call,
+                    caller,
+                    || real(Real::$w_try)(object, 0, 0, 0),
+                    || real(Real::$w_real)(object, 0, 0, 0),
+                )
+            }
+        )+
+        $(
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $tries(object: usize) -> i32 {
+                core::arch::naked_asm!("mov rsi, [rsp]", "jmp {f}", f = sym $t_from)
+            }
+            unsafe extern "C" fn $t_from(object: usize, caller: usize) -> i32 {
+                acquire(
+                    Call::$t_call,
+                    caller,
+                    || real(Real::$t_real)(object, 0, 0, 0),
+                    || real(Real::$t_wait)(object, 0, 0, 0),
+                )
+            }
+        )+
+        $(
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $untils(object: usize, time: usize) -> i32 {
+                core::arch::naked_asm!("mov rdx, [rsp]", "jmp {f}", f = sym $u_from)
+            }
+            unsafe extern "C" fn $u_from(object: usize, time: usize, caller: usize) -> i32 {
+                defer::flush();
+                acquire(
+                    Call::$u_call,
+                    caller,
+                    || {
+                        let end = clocks::until(Some(libc::CLOCK_REALTIME), time);
+                        real(Real::$u_real)(object, clocks::address(&end), 0, 0)
+                    },
+                    || real(Real::$u_wait)(object, 0, 0, 0),
+                )
+            }
+        )+
+        $(
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $clocks(object: usize, clock: usize, time: usize) -> i32 {
+                core::arch::naked_asm!("mov rcx, [rsp]", "jmp {f}", f = sym $c_from)
+            }
+            unsafe extern "C" fn $c_from(
+                object: usize,
+                clock: usize,
+                time: usize,
+                caller: usize,
+            ) -> i32 {
+                defer::flush();
+                acquire(
+                    Call::$c_call,
+                    caller,
+                    || {
+                        let end = clocks::until(Some(clock as i32), time);
+                        real(Real::$c_real)(object, clock, clocks::address(&end), 0)
+                    },
+                    || real(Real::$c_wait)(object, 0, 0, 0),
+                )
+            }
+        )+
+    };
+}
+
+locks! {
+    wait {
+        pthread_mutex_lock mutex_lock pthread_mutex MutexLock MutexTrylock;
+        pthread_rwlock_rdlock rwlock_rdlock pthread_rwlock RwlockRdlock RwlockTryrdlock;
+        pthread_rwlock_wrlock rwlock_wrlock pthread_rwlock RwlockWrlock RwlockTrywrlock;
+        pthread_spin_lock spin_lock pthread_spin SpinLock SpinTrylock;
+    }
+    try {
+        pthread_mutex_trylock mutex_trylock pthread_mutex MutexTrylock MutexLock;
+        pthread_rwlock_tryrdlock rwlock_tryrdlock pthread_rwlock RwlockTryrdlock RwlockRdlock;
+        pthread_rwlock_trywrlock rwlock_trywrlock pthread_rwlock RwlockTrywrlock RwlockWrlock;
+        pthread_spin_trylock spin_trylock pthread_spin SpinTrylock SpinLock;
+        mtx_trylock c11_trylock mtx MtxTrylock MtxLock;
+    }
+    until {
+        pthread_mutex_timedlock mutex_timedlock pthread_mutex MutexTimedlock MutexLock;
+        pthread_rwlock_timedrdlock rwlock_timedrdlock pthread_rwlock RwlockTimedrdlock RwlockRdlock;
+        pthread_rwlock_timedwrlock rwlock_timedwrlock pthread_rwlock RwlockTimedwrlock RwlockWrlock;
+        mtx_timedlock c11_timedlock mtx MtxTimedlock MtxLock;
+    }
+    until_clock {
+        pthread_mutex_clocklock mutex_clocklock pthread_mutex MutexClocklock MutexLock;
+        pthread_rwlock_clockrdlock rwlock_clockrdlock pthread_rwlock RwlockClockrdlock RwlockRdlock;
+        pthread_rwlock_clockwrlock rwlock_clockwrlock pthread_rwlock RwlockClockwrlock RwlockWrlock;
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C" fn mtx_lock(mutex: usize) -> i32 {
+    core::arch::naked_asm!("mov rsi, [rsp]", "jmp {f}", f = sym c11_lock)
+}
+
+unsafe extern "C" fn c11_lock(mutex: usize, caller: usize) -> i32 {
+    // glibc's mtx_t is a pthread_mutex_t, whose attempt says EBUSY.
+    let attempt = || real(Real::MutexTrylock)(mutex, 0, 0, 0);
+    acquire_waiting(Call::mtx, caller, attempt, || real(Real::MtxLock)(mutex, 0, 0, 0))
+}
+
+/// `sem_wait` and its kin report by errno; the log carries it as the result.
+fn sem(caller: usize, attempt: impl Fn() -> i32, wait: impl Fn() -> i32) -> i32 {
+    let coded = |r: i32| if r == 0 { 0 } else { sys::errno() };
+    let r = acquire(Call::sem, caller, || coded(attempt()), || coded(wait()));
+    if r == 0 {
+        return 0;
+    }
+    sys::set_errno(r);
+    -1
+}
+
+fn sem_until(object: usize, caller: usize, attempt: impl Fn() -> i32) -> i32 {
+    defer::flush();
+    sem(caller, attempt, || real(Real::SemWait)(object, 0, 0, 0))
+}
+
+unsafe extern "C" fn sem_waits(object: usize, caller: usize) -> i32 {
+    sem_until(object, caller, || real(Real::SemWait)(object, 0, 0, 0))
+}
+
+unsafe extern "C" fn sem_tries(object: usize, caller: usize) -> i32 {
+    sem_until(object, caller, || real(Real::SemTrywait)(object, 0, 0, 0))
+}
+
+unsafe extern "C" fn sem_waits_until(object: usize, time: usize, caller: usize) -> i32 {
+    sem_until(object, caller, || {
+        let end = clocks::until(Some(libc::CLOCK_REALTIME), time);
+        real(Real::SemTimedwait)(object, clocks::address(&end), 0, 0)
+    })
+}
+
+unsafe extern "C" fn sem_waits_by(object: usize, clock: usize, time: usize, caller: usize) -> i32 {
+    sem_until(object, caller, || {
+        let end = clocks::until(Some(clock as i32), time);
+        real(Real::SemClockwait)(object, clock, clocks::address(&end), 0)
+    })
+}
+
+/// Exports that pass on the address they were called from, as one more argument.
+macro_rules! with_caller {
+    ($($name:ident ($($arg:ident),*) $to:ident $set_caller:literal;)+) => { $(
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name($($arg: usize),*) -> i32 {
+            core::arch::naked_asm!($set_caller, "jmp {f}", f = sym $to)
+        }
+    )+ };
+}
+
+with_caller! {
+    sem_wait(object) sem_waits "mov rsi, [rsp]";
+    sem_trywait(object) sem_tries "mov rsi, [rsp]";
+    sem_timedwait(object, time) sem_waits_until "mov rdx, [rsp]";
+    sem_clockwait(object, clock, time) sem_waits_by "mov rcx, [rsp]";
+    pthread_cond_wait(condition, mutex) cond_wait "mov rdx, [rsp]";
+    pthread_cond_timedwait(condition, mutex, time) cond_timedwait "mov rcx, [rsp]";
+    pthread_cond_clockwait(condition, mutex, clock, time) cond_clockwait "mov r8, [rsp]";
+    cnd_wait(condition, mutex) c11_cond_wait "mov rdx, [rsp]";
+    cnd_timedwait(condition, mutex, time) c11_cond_timedwait "mov rcx, [rsp]";
+}
+
+/// The replica does not wait on the condition: it lets the mutex go, waits for
+/// its turn in the log, and takes the mutex back there.
+fn wait_on_condition(call: Call, mutex: usize, caller: usize, raw: impl Fn() -> i32) -> i32 {
+    if !ordered(caller) {
+        return raw();
+    }
+    if mode() == Mode::Record {
+        defer::flush();
+        ring::before_block();
+        let r = raw();
+        log_lock(call, caller, r);
+        return r;
+    }
+    real(Real::MutexUnlock)(mutex, 0, 0, 0);
+    let taken = log::take(Op::Lock, call, place(caller));
+    // Waking for no reason is a legal answer once the log has ended.
+    let r = taken.as_ref().map_or(0, |taken| taken.ret() as i32);
+    if taken.is_none() {
+        park::park();
+    }
+    real(Real::MutexLock)(mutex, 0, 0, 0);
+    if let Some(taken) = taken {
+        taken.done();
+    }
+    r
+}
+
+unsafe extern "C" fn cond_wait(condition: usize, mutex: usize, caller: usize) -> i32 {
+    wait_on_condition(Call::pthread_cond, mutex, caller, || {
+        real(Real::CondWait)(condition, mutex, 0, 0)
+    })
+}
+
+/// Which clock it is was said when the condition was made.
+unsafe extern "C" fn cond_timedwait(
+    condition: usize,
+    mutex: usize,
+    time: usize,
+    caller: usize,
+) -> i32 {
+    wait_on_condition(Call::pthread_cond, mutex, caller, || {
+        let end = clocks::until(None, time);
+        real(Real::CondTimedwait)(condition, mutex, clocks::address(&end), 0)
+    })
+}
+
+unsafe extern "C" fn cond_clockwait(
+    condition: usize,
+    mutex: usize,
+    clock: usize,
+    time: usize,
+    caller: usize,
+) -> i32 {
+    wait_on_condition(Call::pthread_cond, mutex, caller, || {
+        let end = clocks::until(Some(clock as i32), time);
+        real(Real::CondClockwait)(condition, mutex, clock, clocks::address(&end))
+    })
+}
+
+unsafe extern "C" fn c11_cond_wait(condition: usize, mutex: usize, caller: usize) -> i32 {
+    wait_on_condition(Call::mtx, mutex, caller, || real(Real::CndWait)(condition, mutex, 0, 0))
+}
+
+unsafe extern "C" fn c11_cond_timedwait(
+    condition: usize,
+    mutex: usize,
+    time: usize,
+    caller: usize,
+) -> i32 {
+    wait_on_condition(Call::mtx, mutex, caller, || {
+        let end = clocks::until(Some(libc::CLOCK_REALTIME), time);
+        real(Real::CndTimedwait)(condition, mutex, clocks::address(&end), 0)
+    })
+}
+
+/// What the shim keeps in a barrier, behind the five words that glibc uses of
+/// the 32 bytes of a `pthread_barrier_t`.
+#[repr(C)]
+struct Barrier {
+    glibc: [u32; 6],
+    threads: u32,
+    arrived: AtomicU32,
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pthread_barrier_init(
+    barrier: *mut u8,
+    attributes: usize,
+    threads: u32,
+) -> i32 {
+    let r = real(Real::BarrierInit)(barrier as usize, attributes, threads as usize, 0);
+    if r == 0 && mode() != Mode::Pass {
+        // SAFETY: the caller's barrier, of at least this size and alignment.
+        let barrier = unsafe { &mut *barrier.cast::<Barrier>() };
+        barrier.threads = threads;
+        barrier.arrived = AtomicU32::new(0);
+    }
+    r
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C" fn pthread_barrier_wait(barrier: *mut u8) -> i32 {
+    core::arch::naked_asm!("mov rsi, [rsp]", "jmp {f}", f = sym barrier_wait)
+}
+
+/// The last to arrive in the log's order is the one thread that is told so,
+/// whichever the kernel saw last.
+unsafe extern "C" fn barrier_wait(barrier: *mut u8, caller: usize) -> i32 {
+    let raw = || real(Real::BarrierWait)(barrier as usize, 0, 0, 0);
+    if mode() == Mode::Pass || !threaded() {
+        return raw();
+    }
+    // SAFETY: a barrier that was initialised above.
+    let shared = unsafe { &*barrier.cast::<Barrier>() };
+    let number = arrive(shared, caller);
+    let r = park::outside(raw);
+    match r {
+        0 | libc::PTHREAD_BARRIER_SERIAL_THREAD if number.is_multiple_of(shared.threads) => {
+            libc::PTHREAD_BARRIER_SERIAL_THREAD
+        }
+        libc::PTHREAD_BARRIER_SERIAL_THREAD => 0,
+        r => r,
+    }
+}
+
+/// Counts a thread at a barrier, from 1.
+fn arrive(barrier: &Barrier, caller: usize) -> u32 {
+    let count = || barrier.arrived.fetch_add(1, SeqCst) + 1;
+    match mode() {
+        Mode::Record => {
+            let held = log::hold();
+            let entry = Entry::new(Op::Lock, Call::pthread_barrier, place(caller), 0);
+            log::append_held(&held, entry, &[]);
+            count()
+        }
+        Mode::Replay => match log::take(Op::Lock, Call::pthread_barrier, place(caller)) {
+            Some(taken) => {
+                let number = count();
+                taken.done();
+                number
+            }
+            None => {
+                park::park();
+                count()
+            }
+        },
+        _ => count(),
+    }
+}
+
+std::thread_local! {
+    /// What the calling thread runs if it is the one that `pthread_once` chooses.
+    static ROUTINE: Cell<Option<Routine>> = const { Cell::new(None) };
+}
+
+struct Routine {
+    function: extern "C" fn(),
+    caller: usize,
+    /// The replica's record, held until the choice has been made.
+    taken: Option<log::Taken>,
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C" fn pthread_once(control: usize, function: extern "C" fn()) -> i32 {
+    core::arch::naked_asm!("mov rdx, [rsp]", "jmp {f}", f = sym once)
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C" fn call_once(control: usize, function: extern "C" fn()) {
+    core::arch::naked_asm!("mov rdx, [rsp]", "jmp {f}", f = sym once)
+}
+
+/// On the replica the same thread runs the routine as on the primary.
+unsafe extern "C" fn once(control: usize, function: extern "C" fn(), caller: usize) -> i32 {
+    let raw = |function: extern "C" fn()| real(Real::Once)(control, function as usize, 0, 0);
+    if !ordered(caller) {
+        return raw(function);
+    }
+    if mode() == Mode::Record {
+        ROUTINE.set(Some(Routine { function, caller, taken: None }));
+        let r = raw(chosen);
+        if ROUTINE.take().is_some() {
+            log_lock(Call::pthread_once, caller, 0);
+        }
+        return r;
+    }
+    match log::take(Op::Lock, Call::pthread_once, place(caller)) {
+        Some(taken) if taken.ret() == 1 => {
+            ROUTINE.set(Some(Routine { function, caller, taken: Some(taken) }));
+            let r = raw(chosen);
+            if ROUTINE.take().is_some() {
+                report::diverged("a routine that runs once had already run");
+            }
+            r
+        }
+        Some(taken) => {
+            let r = raw(function);
+            taken.done();
+            r
+        }
+        None => {
+            park::park();
+            raw(function)
+        }
+    }
+}
+
+extern "C" fn chosen() {
+    let Some(routine) = ROUTINE.take() else { return };
+    match routine.taken {
+        Some(taken) => taken.done(),
+        None => log_lock(Call::pthread_once, routine.caller, 1),
+    }
+    (routine.function)();
+}

@@ -1,0 +1,176 @@
+//! Signal masks, waiting for signals, and sending them. The mask itself is real
+//! on both members; what came of a wait is in the log.
+
+use crate::base::log::{self, Entry};
+use crate::base::real::{Real, real};
+use crate::base::state::{Mode, mode};
+use crate::base::sys::{self, libc_result, sys};
+use crate::base::table::Call;
+use crate::base::{alarm, defer, park, ring};
+use crate::calls::shapes::{simple, with_data};
+use crate::calls::{children, signals};
+use holdfast_wire::log::Op;
+
+/// The kernel's signal set.
+const SET_BYTES: usize = 8;
+/// Signals 32 and 33 belong to libc.
+const LIBC_SIGNALS: u64 = 3 << 31;
+const SIGINFO_BYTES: usize = 128;
+
+fn change_mask(how: i32, set: *const u64, old: *mut u64) -> isize {
+    if set.is_null() {
+        return sys!(SYS_rt_sigprocmask, how, set, old, SET_BYTES);
+    }
+    // SAFETY: the caller's set; the kernel knows its first word only.
+    let mut wanted = unsafe { *set } & !LIBC_SIGNALS;
+    if how != libc::SIG_UNBLOCK {
+        alarm::unblockable(&mut wanted);
+    }
+    sys!(SYS_rt_sigprocmask, how, &raw const wanted, old, SET_BYTES)
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sigprocmask(how: i32, set: *const u64, old: *mut u64) -> i32 {
+    libc_result(change_mask(how, set, old)) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pthread_sigmask(how: i32, set: *const u64, old: *mut u64) -> i32 {
+    // This one returns the error instead of setting errno.
+    -change_mask(how, set, old) as i32
+}
+
+/// What the server has written goes out before it stands still.
+fn about_to_wait() {
+    defer::flush();
+    ring::kick();
+}
+
+/// A call during which signals come: their handlers run before its own record,
+/// so that they run before it returns on both members.
+fn with_handlers(call: Call, fd: i32, raw: impl Fn() -> isize) -> isize {
+    match mode() {
+        Mode::Pass => raw(),
+        Mode::Live => {
+            signals::deliver();
+            let r = raw();
+            signals::deliver();
+            r
+        }
+        Mode::Record => {
+            about_to_wait();
+            signals::deliver();
+            let r = raw();
+            signals::deliver();
+            log::append(Entry::new(Op::Result, call, fd, r), &[]);
+            r
+        }
+        Mode::Replay => match log::take(Op::Result, call, fd) {
+            Some(taken) => {
+                let r = taken.ret();
+                taken.done();
+                r
+            }
+            None => {
+                park::park();
+                raw()
+            }
+        },
+    }
+}
+
+/// Waits for a handler to run. One whose signal came earlier runs only now, and
+/// the server, which has not seen its effect yet, must not sleep over it.
+fn wait_for_handler(raw: impl Fn() -> isize) -> isize {
+    signals::take_delivered();
+    with_handlers(Call::sigsuspend, -1, || {
+        if signals::take_delivered() { -(libc::EINTR as isize) } else { raw() }
+    })
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sigsuspend(mask: *const u64) -> i32 {
+    // SAFETY: the caller's set.
+    let mut mask = unsafe { *mask };
+    alarm::unblockable(&mut mask);
+    libc_result(wait_for_handler(|| sys!(SYS_rt_sigsuspend, &raw const mask, SET_BYTES))) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pause() -> i32 {
+    libc_result(wait_for_handler(|| sys!(SYS_pause))) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sigwait(set: *const u64, signal: *mut i32) -> i32 {
+    let raw = || loop {
+        let none = core::ptr::null::<u8>();
+        let r = sys!(SYS_rt_sigtimedwait, set, none, none, SET_BYTES);
+        if r != -(libc::EINTR as isize) {
+            return r;
+        }
+    };
+    if mode() == Mode::Record {
+        about_to_wait();
+    }
+    match simple(Call::sigwait, -1, false, raw) {
+        r if r > 0 => {
+            // SAFETY: the caller's out-parameter.
+            unsafe { *signal = r as i32 };
+            0
+        }
+        r => -r as i32,
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sigtimedwait(
+    set: *const u64,
+    info: *mut u8,
+    time: *const libc::timespec,
+) -> i32 {
+    if mode() == Mode::Record {
+        about_to_wait();
+    }
+    let raw = || sys!(SYS_rt_sigtimedwait, set, info, time, SET_BYTES);
+    libc_result(with_data(Call::sigwait, -1, &[(info, SIGINFO_BYTES)], raw)) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sigwaitinfo(set: *const u64, info: *mut u8) -> i32 {
+    // SAFETY: the same call without a limit.
+    unsafe { sigtimedwait(set, info, core::ptr::null()) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sigpending(set: *mut u8) -> i32 {
+    let raw = || sys!(SYS_rt_sigpending, set, SET_BYTES);
+    libc_result(with_data(Call::sigwait, -1, &[(set, SET_BYTES)], raw)) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn kill(pid: i32, signal: i32) -> i32 {
+    let from_log = mode() == Mode::Replay;
+    let r = with_handlers(Call::kill, signal, || children::kill(pid, signal));
+    if from_log && mode() == Mode::Replay && r == 0 {
+        children::signalled(pid, signal);
+    }
+    libc_result(r) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn killpg(group: i32, signal: i32) -> i32 {
+    // SAFETY: no pointers.
+    unsafe { kill(if group == 0 { 0 } else { -group }, signal) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn raise(signal: i32) -> i32 {
+    libc_result(with_handlers(Call::kill, signal, || sys::signal_self(signal))) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pthread_kill(thread: usize, signal: i32) -> i32 {
+    let raw = || -(real(Real::PthreadKill)(thread, signal as usize, 0, 0) as isize);
+    -with_handlers(Call::kill, signal, raw) as i32
+}

@@ -1,0 +1,116 @@
+//! Processes: forking, waiting, ending. Children run outside protection (see
+//! `family`). What became of them the replica learns from the log; its own are
+//! shadows of them (see `children`).
+
+use crate::base::log::{self, Entry};
+use crate::base::real::{Real, real};
+use crate::base::state::{Mode, inside, mode};
+use crate::base::sys::{libc_result, sys};
+use crate::base::table::Call;
+use crate::base::{defer, park};
+use crate::calls::children;
+use crate::calls::shapes::with_data;
+use holdfast_wire::log::Op;
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn fork() -> i32 {
+    match mode() {
+        Mode::Pass => real(Real::Fork)(0, 0, 0, 0),
+        Mode::Live => fork_live(),
+        Mode::Record => {
+            defer::flush();
+            let pid = real(Real::Fork)(0, 0, 0, 0);
+            // The child is another process by now, in which this mode has ended.
+            if pid != 0 {
+                log::append(Entry::new(Op::Fork, Call::fork, -1, pid as isize), &[]);
+            }
+            pid
+        }
+        Mode::Replay => match log::take(Op::Fork, Call::fork, -1) {
+            Some(taken) => {
+                let pid = taken.ret() as i32;
+                if pid > 0 && children::make(pid) {
+                    return 0;
+                }
+                taken.done();
+                pid
+            }
+            None => {
+                park::park();
+                fork_live()
+            }
+        },
+    }
+}
+
+/// The promoted server's own child.
+fn fork_live() -> i32 {
+    let pid = real(Real::Fork)(0, 0, 0, 0);
+    if pid == 0 {
+        children::none();
+    }
+    pid
+}
+
+/// A wrapper cannot return twice on one stack: vfork is fork here.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn vfork() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { fork() }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn wait4(pid: i32, status: *mut u8, options: i32, usage: *mut u8) -> i32 {
+    if inside() {
+        return libc_result(sys!(SYS_wait4, pid, status, options, usage)) as i32;
+    }
+    let mut word = 0i32;
+    let at = &raw mut word;
+    let raw = || children::wait4(pid, at, options, usage);
+    if mode() == Mode::Record {
+        defer::flush();
+    }
+    let from_log = mode() == Mode::Replay;
+    let outs = [(at.cast(), size_of::<i32>()), (usage, size_of::<libc::rusage>())];
+    let r = with_data(Call::wait, -1, &outs, raw);
+    if from_log && mode() == Mode::Replay && r > 0 && children::has_ended(word) {
+        children::ended(r as i32, libc::WIFSIGNALED(word));
+    }
+    if r > 0 && !status.is_null() {
+        // SAFETY: the caller's status.
+        unsafe { status.cast::<i32>().write_unaligned(word) };
+    }
+    libc_result(r) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn waitpid(pid: i32, status: *mut u8, options: i32) -> i32 {
+    // SAFETY: the same call without usage.
+    unsafe { wait4(pid, status, options, core::ptr::null_mut()) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn wait3(status: *mut u8, options: i32, usage: *mut u8) -> i32 {
+    // SAFETY: the same call for any child.
+    unsafe { wait4(-1, status, options, usage) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn waitid(kind: i32, id: u32, info: *mut u8, options: i32) -> i32 {
+    let raw = || children::waitid(kind, id, info, options);
+    if mode() == Mode::Record {
+        defer::flush();
+    }
+    let from_log = mode() == Mode::Replay;
+    let r = with_data(Call::wait, kind, &[(info, size_of::<libc::siginfo_t>())], raw);
+    if from_log && mode() == Mode::Replay && r == 0 && options & libc::WNOWAIT == 0 {
+        children::ended_by(info);
+    }
+    libc_result(r) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn wait(status: *mut u8) -> i32 {
+    // SAFETY: the same call for any child.
+    unsafe { wait4(-1, status, 0, core::ptr::null_mut()) }
+}

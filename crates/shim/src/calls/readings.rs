@@ -1,0 +1,72 @@
+//! Clock readings in the log. A server reads clocks several times for each
+//! request; readings with nothing in between share one record.
+
+use crate::base::log::{self, Entry};
+use crate::base::report;
+use crate::base::table::Call;
+use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
+use holdfast_wire::log::{Header, Op, Reading};
+
+/// Clock ids that can share a record: all but those of processes and devices.
+const CLOCKS: usize = 12;
+
+/// Last reading of each clock in the log: both members have the same here.
+static LOGGED: [AtomicI64; CLOCKS] = [const { AtomicI64::new(i64::MIN) }; CLOCKS];
+/// Readings that the replica has taken of the record at the head of its log.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+fn last(clock: i32) -> Option<&'static AtomicI64> {
+    LOGGED.get(usize::try_from(clock).ok()?)
+}
+
+/// Logs a reading (primary).
+pub fn note(call: Call, clock: i32, value_ns: i64) {
+    let held = log::hold();
+    if !pack(call, clock, value_ns).is_some_and(|word| log::extend(&held, word)) {
+        let entry = Entry { fd: clock, ..Entry::new(Op::Clock, call, clock, value_ns as isize) };
+        log::append_open(&held, entry);
+    }
+    if let Some(last) = last(clock) {
+        last.store(value_ns, Relaxed);
+    }
+}
+
+fn pack(call: Call, clock: i32, value_ns: i64) -> Option<u64> {
+    let before = last(clock)?.load(Relaxed);
+    let delta_ns = value_ns.checked_sub(before)?;
+    Reading { call: call as u16, clock: clock as u8, delta_ns }.pack()
+}
+
+/// The replica's next reading, in nanoseconds. `None`: the log has ended.
+pub fn take(call: Call, clock: i32) -> Option<i64> {
+    let record = log::take_any()?;
+    let at = TAKEN.load(Relaxed);
+    let there = reading(&record, at);
+    if record.header.op != Op::Clock as u8 || there.fd != clock || there.hash != call as u64 {
+        report::diverged_at(&there, Op::Clock, call, clock);
+    }
+    if let Some(last) = last(clock) {
+        last.store(there.ret, Relaxed);
+    }
+    if at < record.payload().len() / size_of::<u64>() {
+        TAKEN.store(at + 1, Relaxed);
+    } else {
+        TAKEN.store(0, Relaxed);
+        record.done();
+    }
+    Some(there.ret)
+}
+
+/// Reading `at` of a record as if it had one of its own.
+fn reading(record: &log::Taken, at: usize) -> Header {
+    let word = at.checked_sub(1).and_then(|n| record.payload().as_chunks().0.get(n));
+    let Some(word) = word else { return record.header };
+    let Reading { call, clock, delta_ns } = Reading::unpack(u64::from_le_bytes(*word));
+    let before = last(clock.into()).map_or(0, |last| last.load(Relaxed));
+    Header {
+        fd: clock.into(),
+        hash: call.into(),
+        ret: before.wrapping_add(delta_ns),
+        ..record.header
+    }
+}

@@ -1,0 +1,490 @@
+//! Readiness: epoll, poll and select. The kernel's epoll data is the descriptor
+//! and the server's own data stays in a table, so that the log carries
+//! descriptors and never addresses.
+
+use crate::base::fds::{self, Kind};
+use crate::base::log::{self, Entry};
+use crate::base::state::{self, Mode, mode};
+use crate::base::sys::{libc_result, sys};
+use crate::base::table::Call;
+use crate::base::{defer, park};
+use crate::calls::input::interruptible;
+use crate::calls::shapes::new_fd;
+use crate::calls::{family, inherited, signals};
+use core::sync::atomic::Ordering::Relaxed;
+use holdfast_wire::log::Op;
+
+type Event = libc::epoll_event;
+/// Events that one record carries.
+const EVENTS_MAX: usize = 1024;
+/// Descriptors that one poll may name.
+const POLL_MAX: usize = 4096;
+/// `fd_set` in bytes.
+const SET_BYTES: usize = 128;
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn epoll_create1(flags: i32) -> i32 {
+    let make = || sys!(SYS_epoll_create1, flags);
+    libc_result(new_fd(
+        Call::epoll_create,
+        -1,
+        Kind::Epoll,
+        flags & libc::EPOLL_CLOEXEC != 0,
+        make,
+        make,
+    )) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn epoll_create(_: i32) -> i32 {
+    // SAFETY: no pointers.
+    unsafe { epoll_create1(0) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn epoll_ctl(set: i32, op: i32, fd: i32, event: *mut Event) -> i32 {
+    if fds::kind(set) != Kind::Epoll || mode() == Mode::Pass {
+        if op == libc::EPOLL_CTL_ADD {
+            family::touch(fd, "epoll_ctl");
+        }
+        return libc_result(sys!(SYS_epoll_ctl, set, op, fd, event)) as i32;
+    }
+    // SAFETY: the caller's event, absent for DEL on some callers.
+    let wanted = if event.is_null() { Event { events: 0, u64: 0 } } else { unsafe { *event } };
+    let ours = Event { events: wanted.events, u64: fd as u64 };
+    let raw = || sys!(SYS_epoll_ctl, set, op, fd, &raw const ours);
+    let known = |r: isize| {
+        if r == 0 {
+            remember(set, op, fd, &wanted);
+        }
+        r
+    };
+    let r = match mode() {
+        Mode::Record => {
+            signals::deliver();
+            // Another thread may wait on the set: it sees the event, and looks up
+            // whose it is, only behind this record.
+            let held = log::hold();
+            let r = known(raw());
+            let entry = Entry::new(Op::Result, Call::epoll_ctl, fd, r);
+            log::append_held(&held, entry.lazy_if(true), &[]);
+            r
+        }
+        Mode::Replay => match log::take(Op::Result, Call::epoll_ctl, fd) {
+            Some(taken) => {
+                let r = known(taken.ret());
+                taken.done();
+                r
+            }
+            // Registrations are armed when the sockets are real; until then
+            // remembering them is all there is to do.
+            None if park::draining() => known(0),
+            None => known(raw()),
+        },
+        _ => known(raw()),
+    };
+    libc_result(r) as i32
+}
+
+/// A wait with a signal mask: the server has looked at what its handlers leave
+/// behind before it came here. One that runs only now must end the wait.
+fn wait_with_mask(mask: *const u8, raw: impl Fn() -> isize) -> isize {
+    signals::take_delivered();
+    interruptible(|| {
+        if !mask.is_null() && signals::take_delivered() {
+            return -(libc::EINTR as isize);
+        }
+        raw()
+    })
+}
+
+fn remember(set: i32, op: i32, fd: i32, event: &Event) {
+    let place = fds::place(fd, set);
+    if op == libc::EPOLL_CTL_DEL {
+        if let Some(p) = place {
+            p.set.store(-1, Relaxed);
+        }
+        return;
+    }
+    if let Some(p) = place.or_else(|| fds::free_place(fd)) {
+        p.events.store(event.events, Relaxed);
+        p.data.store(event.u64, Relaxed);
+        p.set.store(set, Relaxed);
+        note_use(fd);
+    }
+}
+
+/// Descriptors of no special kind (stdin) can be in epoll sets too.
+fn note_use(fd: i32) {
+    if fds::kind(fd) == Kind::Own {
+        fds::opened(fd, Kind::Own);
+    }
+}
+
+fn own_data(set: i32, fd: u64) -> u64 {
+    fds::place(fd as i32, set).map_or(0, |p| p.data.load(Relaxed))
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn epoll_wait(
+    set: i32,
+    events: *mut Event,
+    max: i32,
+    timeout_ms: i32,
+) -> i32 {
+    // SAFETY: the same call without a mask.
+    unsafe { epoll_pwait(set, events, max, timeout_ms, core::ptr::null()) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn epoll_pwait(
+    set: i32,
+    events: *mut Event,
+    max: i32,
+    timeout_ms: i32,
+    mask: *const u8,
+) -> i32 {
+    let raw =
+        |max: i32, timeout_ms: i32| sys!(SYS_epoll_pwait, set, events, max, timeout_ms, mask, 8);
+    if fds::kind(set) != Kind::Epoll || mode() == Mode::Pass {
+        return libc_result(raw(max, timeout_ms)) as i32;
+    }
+    let max = max.min(EVENTS_MAX as i32);
+    let r = match mode() {
+        Mode::Record => {
+            defer::flush();
+            let r = wait_with_mask(mask, || raw(max, timeout_ms));
+            log_events(set, events, r);
+            r
+        }
+        Mode::Replay => match log::take(Op::Data, Call::epoll_wait, set) {
+            Some(taken) => replay_events(set, events, max, taken),
+            None => {
+                park::park();
+                live_events(set, events, max, timeout_ms, raw)
+            }
+        },
+        _ => live_events(set, events, max, timeout_ms, raw),
+    };
+    libc_result(r) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn epoll_pwait2(
+    set: i32,
+    events: *mut Event,
+    max: i32,
+    time: *const libc::timespec,
+    mask: *const u8,
+) -> i32 {
+    // SAFETY: a non-null timeout is the caller's.
+    let timeout_ms = unsafe { time.as_ref() }.map_or(-1, |t| {
+        t.tv_sec.saturating_mul(1000).saturating_add((t.tv_nsec + 999_999) / 1_000_000)
+    });
+    // SAFETY: the same call; a timeout is rounded up, as the kernel may sleep longer.
+    unsafe { epoll_pwait(set, events, max, timeout_ms.min(i64::from(i32::MAX)) as i32, mask) }
+}
+
+/// Logs (events, descriptor) pairs and gives the server its own data back.
+fn log_events(set: i32, events: *mut Event, r: isize) {
+    let held = log::hold();
+    let mut packed = [[0u32; 2]; EVENTS_MAX];
+    let n = r.max(0) as usize;
+    // SAFETY: the kernel filled `n` events of the caller's array.
+    let events = unsafe { core::slice::from_raw_parts_mut(events, n) };
+    for (to, event) in packed.iter_mut().zip(events.iter_mut()) {
+        *to = [event.events, event.u64 as u32];
+        event.u64 = own_data(set, event.u64);
+    }
+    let entry = Entry::new(Op::Data, Call::epoll_wait, set, r);
+    log::append_held(&held, entry, &[(packed.as_ptr().cast(), n * 8)]);
+}
+
+fn replay_events(set: i32, events: *mut Event, max: i32, taken: log::Taken) -> isize {
+    let r = taken.ret();
+    for (i, pair) in taken.payload().chunks_exact(8).take(max.max(0) as usize).enumerate() {
+        let word =
+            |at: usize| u32::from_le_bytes([pair[at], pair[at + 1], pair[at + 2], pair[at + 3]]);
+        // SAFETY: the caller's array has room for `max` events.
+        unsafe {
+            *events.add(i) = Event { events: word(0), u64: own_data(set, u64::from(word(4))) }
+        };
+    }
+    taken.done();
+    r
+}
+
+/// Connections that were waiting in the dead primary's accept queue make their
+/// listener readable until the server has taken them (decision 14).
+fn live_events(
+    set: i32,
+    events: *mut Event,
+    max: i32,
+    timeout_ms: i32,
+    raw: impl Fn(i32, i32) -> isize,
+) -> isize {
+    let queued = inherited::queued_listener().filter(|l| fds::place(*l, set).is_some());
+    let r = loop {
+        let room = if queued.is_some() { (max - 1).max(1) } else { max };
+        let r = raw(room, if queued.is_some() { 0 } else { timeout_ms });
+        if r != -(libc::EINTR as isize) || !signals::deliver_and_restart() {
+            break r;
+        }
+    };
+    let mut n = r.max(0);
+    let mut has_listener = false;
+    for i in 0..n as usize {
+        // SAFETY: the kernel filled `n` events.
+        let event = unsafe { &mut *events.add(i) };
+        has_listener |= queued == Some(event.u64 as i32);
+        if event.events & libc::EPOLLHUP as u32 != 0 && inherited::is_dead(event.u64 as i32) {
+            event.events |= libc::EPOLLERR as u32;
+        }
+        event.u64 = own_data(set, event.u64);
+    }
+    if let (Some(listener), false) = (queued, has_listener)
+        && n < max as isize
+    {
+        // SAFETY: n < max.
+        unsafe {
+            *events.add(n as usize) =
+                Event { events: libc::EPOLLIN as u32, u64: own_data(set, listener as u64) }
+        };
+        n += 1;
+    }
+    if n > 0 { n } else { r }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn poll(list: *mut libc::pollfd, count: u64, timeout_ms: i32) -> i32 {
+    let time = libc::timespec {
+        tv_sec: i64::from(timeout_ms / 1000),
+        tv_nsec: i64::from(timeout_ms % 1000) * 1_000_000,
+    };
+    // SAFETY: the same call with another form of the timeout.
+    unsafe {
+        ppoll(
+            list,
+            count,
+            if timeout_ms < 0 { core::ptr::null() } else { &raw const time },
+            core::ptr::null(),
+        )
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn __poll_chk(
+    list: *mut libc::pollfd,
+    count: u64,
+    timeout_ms: i32,
+    _: usize,
+) -> i32 {
+    // SAFETY: the checked form.
+    unsafe { poll(list, count, timeout_ms) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn __ppoll_chk(
+    list: *mut libc::pollfd,
+    count: u64,
+    time: *const libc::timespec,
+    mask: *const u8,
+    _: usize,
+) -> i32 {
+    // SAFETY: the checked form.
+    unsafe { ppoll(list, count, time, mask) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn ppoll(
+    list: *mut libc::pollfd,
+    count: u64,
+    time: *const libc::timespec,
+    mask: *const u8,
+) -> i32 {
+    // SAFETY: a non-null timeout is the caller's; the kernel writes to our copy.
+    let mut copy =
+        if time.is_null() { libc::timespec { tv_sec: 0, tv_nsec: 0 } } else { unsafe { *time } };
+    let at: *mut libc::timespec =
+        if time.is_null() { core::ptr::null_mut() } else { &raw mut copy };
+    let raw = || sys!(SYS_ppoll, list, count, at, mask, 8);
+    if mode() == Mode::Pass || state::inside() || count as usize > POLL_MAX {
+        // SAFETY: the caller's array, which the kernel checks; a child's only.
+        let all = || unsafe { slice_mut(list, count as usize) }.iter().map(|p| p.fd);
+        family::touch_with(all, "poll");
+        return libc_result(raw()) as i32;
+    }
+    // SAFETY: the caller's array of `count` entries.
+    let entries = unsafe { slice_mut(list, count as usize) };
+    let r = match mode() {
+        Mode::Record => {
+            defer::flush();
+            let r = wait_with_mask(mask, raw);
+            let mut ready = [0i16; POLL_MAX];
+            ready.iter_mut().zip(entries.iter()).for_each(|(to, p)| *to = p.revents);
+            log::append(
+                Entry::new(Op::Data, Call::poll, count as i32, r),
+                &[(ready.as_ptr().cast(), entries.len() * 2)],
+            );
+            r
+        }
+        Mode::Replay => match log::take(Op::Data, Call::poll, count as i32) {
+            Some(taken) => {
+                for (p, two) in entries.iter_mut().zip(taken.payload().chunks_exact(2)) {
+                    p.revents = i16::from_le_bytes([two[0], two[1]]);
+                }
+                let r = taken.ret();
+                taken.done();
+                r
+            }
+            None => {
+                park::park();
+                live_poll(entries, raw)
+            }
+        },
+        _ => live_poll(entries, raw),
+    };
+    libc_result(r) as i32
+}
+
+unsafe fn slice_mut<'a, T>(at: *mut T, n: usize) -> &'a mut [T] {
+    if n == 0 {
+        return &mut [];
+    }
+    // SAFETY: by the caller's promise.
+    unsafe { core::slice::from_raw_parts_mut(at, n) }
+}
+
+fn live_poll(entries: &mut [libc::pollfd], raw: impl Fn() -> isize) -> isize {
+    if let Some(listener) = inherited::queued_listener()
+        && let Some(p) = entries.iter_mut().find(|p| p.fd == listener)
+    {
+        p.revents = libc::POLLIN;
+        return 1;
+    }
+    let r = loop {
+        let r = raw();
+        if r != -(libc::EINTR as isize) || !signals::deliver_and_restart() {
+            break r;
+        }
+    };
+    // As the kernel says of a connection that was reset.
+    for p in entries.iter_mut().filter(|p| p.revents & libc::POLLHUP != 0) {
+        if inherited::is_dead(p.fd) {
+            p.revents |= libc::POLLERR;
+        }
+    }
+    r
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn select(
+    n: i32,
+    r: *mut u8,
+    w: *mut u8,
+    e: *mut u8,
+    time: *mut libc::timeval,
+) -> i32 {
+    let mut spec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    if !time.is_null() {
+        // SAFETY: the caller's timeout.
+        let t = unsafe { *time };
+        spec = libc::timespec { tv_sec: t.tv_sec, tv_nsec: t.tv_usec * 1000 };
+    }
+    // SAFETY: the same call with another form of the timeout.
+    unsafe {
+        pselect(
+            n,
+            r,
+            w,
+            e,
+            if time.is_null() { core::ptr::null() } else { &raw const spec },
+            core::ptr::null(),
+        )
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pselect(
+    n: i32,
+    r: *mut u8,
+    w: *mut u8,
+    e: *mut u8,
+    time: *const libc::timespec,
+    mask: *const u8,
+) -> i32 {
+    // SAFETY: as in ppoll.
+    let mut copy =
+        if time.is_null() { libc::timespec { tv_sec: 0, tv_nsec: 0 } } else { unsafe { *time } };
+    let at: *mut libc::timespec =
+        if time.is_null() { core::ptr::null_mut() } else { &raw mut copy };
+    let with_size = [mask as usize, 8];
+    let sets = [r, w, e];
+    let bytes = (n.max(0) as usize).div_ceil(64) * 8;
+    let raw = || sys!(SYS_pselect6, n, r, w, e, at, with_size.as_ptr());
+    if mode() == Mode::Pass || bytes > SET_BYTES {
+        family::touch_sets(n, [r, w, e].map(<*mut u8>::cast_const), "select");
+        return libc_result(raw()) as i32;
+    }
+    let result = match mode() {
+        Mode::Record => {
+            defer::flush();
+            let result = wait_with_mask(mask, raw);
+            let parts =
+                sets.map(|s| (s.cast_const(), if s.is_null() || result < 0 { 0 } else { bytes }));
+            log::append(Entry::new(Op::Data, Call::select, n, result), &parts);
+            result
+        }
+        Mode::Replay => match log::take(Op::Data, Call::select, n) {
+            Some(taken) => {
+                let mut from = taken.payload();
+                for set in sets.iter().filter(|s| !s.is_null()) {
+                    let len = bytes.min(from.len());
+                    // SAFETY: the caller's set covers `n` descriptors.
+                    unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), *set, len) };
+                    from = &from[len..];
+                }
+                let result = taken.ret();
+                taken.done();
+                result
+            }
+            None => {
+                park::park();
+                live_select(n, &sets, bytes, raw)
+            }
+        },
+        _ => live_select(n, &sets, bytes, raw),
+    };
+    libc_result(result) as i32
+}
+
+fn live_select(n: i32, sets: &[*mut u8; 3], bytes: usize, raw: impl Fn() -> isize) -> isize {
+    if let Some(listener) = inherited::queued_listener().filter(|l| *l < n && !sets[0].is_null()) {
+        let (byte, bit) = (listener as usize / 8, 1u8 << (listener % 8));
+        // SAFETY: the caller's sets cover `n` descriptors.
+        unsafe {
+            if *sets[0].add(byte) & bit != 0 {
+                sets.iter()
+                    .filter(|s| !s.is_null())
+                    .for_each(|s| core::ptr::write_bytes(*s, 0, bytes));
+                *sets[0].add(byte) = bit;
+                return 1;
+            }
+        }
+    }
+    loop {
+        let r = raw();
+        if r != -(libc::EINTR as isize) || !signals::deliver_and_restart() {
+            return r;
+        }
+    }
+}
+
+/// Registers every remembered place anew: a fresh `EPOLL_CTL_ADD` reports
+/// readiness that is already there, for level and edge triggering alike.
+pub fn rearm() {
+    fds::for_each_place(|fd, place| {
+        let mut event = Event { events: place.events.load(Relaxed), u64: fd as u64 };
+        sys!(SYS_epoll_ctl, place.set.load(Relaxed), libc::EPOLL_CTL_ADD, fd, &raw mut event);
+    });
+}

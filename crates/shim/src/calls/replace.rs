@@ -1,0 +1,324 @@
+//! The server becomes another program. Launchers do (`env`, `nice`, a shell
+//! script that ends with `exec`), before they have opened any socket: protection
+//! goes on, since the log lies in shared memory and the shim is loaded again. A
+//! server that replaces itself while it serves ends protection, and says so.
+
+use crate::base::cells::SetOnce;
+use crate::base::log::{self, Entry};
+use crate::base::real::{Real, real};
+use crate::base::state::{self, CONTROL_FD, MEMORY_FD, Mode, WAKE_FD, header, mode};
+use crate::base::sys::{self, decimal, sys};
+use crate::base::table::Call;
+use crate::base::{conns, defer, fds, handed, park, report};
+use crate::calls::spawn::elsewhere;
+use crate::calls::{children, family};
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::Ordering::*;
+use holdfast_wire::hash::hash_pieces;
+use holdfast_wire::log::Op;
+use holdfast_wire::shm::leash as shared_leash;
+
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+/// Longest value of `LD_PRELOAD` that is handed on.
+const PRELOAD_MAX: usize = 4096;
+/// Bytes of the variable with three numbers.
+const NUMBERS_MAX: usize = 64;
+/// Digits of each.
+const NUMBER_CHARS: usize = 10;
+
+unsafe extern "C" {
+    static environ: *const usize;
+}
+
+/// Where the shim is, as the daemon's `LD_PRELOAD` says: programs may clean or
+/// overwrite their environment.
+static SHIM: SetOnce<([u8; PRELOAD_MAX], usize)> = SetOnce::new();
+
+/// A null-terminated array of words, such as `argv`.
+fn words(mut at: *const usize) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        // SAFETY: the caller's array, up to its null; a null array is empty.
+        unsafe {
+            if at.is_null() || *at == 0 {
+                return None;
+            }
+            let word = *at;
+            at = at.add(1);
+            Some(word)
+        }
+    })
+}
+
+fn text(at: usize) -> &'static [u8] {
+    // SAFETY: a string of the caller's, which lives until the program ends.
+    unsafe { CStr::from_ptr(at as *const c_char) }.to_bytes()
+}
+
+/// Remembers what loads the shim; at start-up.
+pub fn note_preload(environment: *mut *mut u8) {
+    let found = words(environment.cast()).find_map(|it| text(it).strip_prefix(PRELOAD));
+    let Some(value) = found.filter(|it| it.len() < PRELOAD_MAX) else { return };
+    let mut path = [0; PRELOAD_MAX];
+    path[..value.len()].copy_from_slice(value);
+    SHIM.set((path, value.len()));
+}
+
+/// The environment of the next program: the caller's, with what brings the shim
+/// to the same memory.
+struct Environment {
+    at: *mut u8,
+    len: usize,
+}
+
+impl Environment {
+    fn of(theirs: *const usize) -> Option<Self> {
+        let shim = SHIM.get().map_or(&[][..], |(path, len)| &path[..*len]);
+        let own = words(theirs).find_map(|it| text(it).strip_prefix(PRELOAD)).unwrap_or(b"");
+        let slots = words(theirs).count() + 3;
+        let len =
+            slots * size_of::<usize>() + PRELOAD.len() + shim.len() + own.len() + 2 + NUMBERS_MAX;
+        let at = sys::map_anonymous(len);
+        if at.is_null() {
+            return None;
+        }
+        // SAFETY: fresh zeroed memory of `len` bytes, of which the first are words.
+        let (list, bytes) = unsafe {
+            let list = core::slice::from_raw_parts_mut(at.cast::<usize>(), slots);
+            let rest = slots * size_of::<usize>();
+            (list, core::slice::from_raw_parts_mut(at.add(rest), len - rest))
+        };
+        let (numbers, preload) = bytes.split_at_mut(NUMBERS_MAX);
+        put_numbers(numbers);
+        // Others that the caller preloads come behind the shim, once.
+        let others = if own.windows(shim.len().max(1)).any(|it| it == shim) { b"" } else { own };
+        let between: &[u8] = if others.is_empty() { b"" } else { b":" };
+        put(preload, &[PRELOAD, shim, between, others]);
+        let kept = words(theirs).filter(|it| !text(*it).starts_with(PRELOAD));
+        let ours = [numbers.as_ptr() as usize, preload.as_ptr() as usize];
+        for (slot, word) in list.iter_mut().zip(ours.into_iter().chain(kept)) {
+            *slot = word;
+        }
+        Some(Self { at, len })
+    }
+}
+
+impl Drop for Environment {
+    fn drop(&mut self) {
+        sys::unmap(self.at, self.len);
+    }
+}
+
+fn put(to: &mut [u8], parts: &[&[u8]]) {
+    for (to, from) in to.iter_mut().zip(parts.iter().flat_map(|it| it.iter())) {
+        *to = *from;
+    }
+}
+
+fn put_numbers(to: &mut [u8]) {
+    let [control, memory, wake] =
+        [&CONTROL_FD, &MEMORY_FD, &WAKE_FD].map(|place| padded(place.load(Relaxed)));
+    put(to, &[handed::VARIABLE, &control, b",", &memory, b",", &wake]);
+}
+
+/// A descriptor's number, always as long: what lies on the stack of the next
+/// program decides its addresses.
+fn padded(fd: i32) -> [u8; NUMBER_CHARS] {
+    let mut out = [b'0'; NUMBER_CHARS];
+    let mut rest = fd.unsigned_abs();
+    for digit in out.iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    out
+}
+
+/// Whether the shim's descriptors outlive this program.
+fn hand_over(yes: bool) {
+    let flags = if yes { 0 } else { libc::FD_CLOEXEC };
+    for place in [&CONTROL_FD, &MEMORY_FD, &WAKE_FD] {
+        sys!(SYS_fcntl, place.load(Relaxed), libc::F_SETFD, flags);
+    }
+}
+
+/// What both members must agree on.
+fn fingerprint(program: usize, arguments: usize) -> i64 {
+    let all = [program].into_iter().chain(words(arguments as *const usize));
+    hash_pieces(&header().hash_key, all.flat_map(|it| [text(it), b"\0"])) as i64
+}
+
+/// Something of the log's that the next program would not know.
+fn serves() -> bool {
+    let mut open = conns::any();
+    fds::for_each(|fd, entry| {
+        let stays = || sys!(SYS_fcntl, fd, libc::F_GETFD) & libc::FD_CLOEXEC as isize == 0;
+        open |= entry.kind() != fds::Kind::Own && stays();
+    });
+    open
+}
+
+/// The server, not a child of it.
+fn is_server() -> bool {
+    state::is_attached() && header().pid.load(Relaxed) as isize == sys!(SYS_getpid)
+}
+
+/// Replaces the server, or a child of it. Returns only if that fails.
+fn replace(which: Real, program: usize, arguments: usize, environment: usize) -> i32 {
+    let plain = || elsewhere(|| real(which)(program, arguments, environment, 0));
+    if !is_server() {
+        children::leave();
+        family::before_exec(program);
+        return plain();
+    }
+    let mut protected = matches!(mode(), Mode::Record | Mode::Replay);
+    match mode() {
+        Mode::Record => {
+            defer::flush();
+            if serves() {
+                report::end_protection(
+                    "the server replaced itself by another program (exec) with sockets open: \
+                     protection cannot be kept; let it reload without exec",
+                );
+                protected = false;
+            } else {
+                let ret = fingerprint(program, arguments) as isize;
+                log::append(Entry::new(Op::Result, Call::exec, -1, ret), &[]);
+            }
+        }
+        Mode::Replay => match log::take(Op::Result, Call::exec, -1) {
+            Some(taken) if taken.header.ret != fingerprint(program, arguments) => {
+                report::diverged("the replica executes another program, or with other arguments")
+            }
+            Some(taken) => taken.done(),
+            None => {
+                park::park();
+                protected = false;
+            }
+        },
+        Mode::Pass | Mode::Live => {}
+    }
+    let ours = protected.then(|| Environment::of(environment as *const usize)).flatten();
+    // The daemon takes the end of its socket for the end of the server.
+    hand_over(true);
+    header().pid.store(0, SeqCst);
+    let before = header().leash.swap(shared_leash::FIXED, SeqCst);
+    let result = match &ours {
+        Some(ours) => elsewhere(|| real(which)(program, arguments, ours.at as usize, 0)),
+        None => plain(),
+    };
+    header().leash.store(before, SeqCst);
+    header().pid.store(sys!(SYS_getpid) as i32, SeqCst);
+    hand_over(false);
+    result
+}
+
+/// The environment of a caller that names none.
+fn inherited() -> usize {
+    // SAFETY: libc's variable.
+    unsafe { environ as usize }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn execve(program: usize, arguments: usize, environment: usize) -> i32 {
+    replace(Real::Execve, program, arguments, environment)
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn execv(program: usize, arguments: usize) -> i32 {
+    replace(Real::Execve, program, arguments, inherited())
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn execvp(program: usize, arguments: usize) -> i32 {
+    replace(Real::Execvpe, program, arguments, inherited())
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn execvpe(program: usize, arguments: usize, environment: usize) -> i32 {
+    replace(Real::Execvpe, program, arguments, environment)
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn fexecve(fd: i32, arguments: usize, environment: usize) -> i32 {
+    let (mut path, mut digits) = ([0; NUMBERS_MAX], [0; 24]);
+    put(&mut path, &[b"/proc/self/fd/", decimal(i64::from(fd), &mut digits).as_bytes()]);
+    replace(Real::Execve, path.as_ptr() as usize, arguments, environment)
+}
+
+/// The arguments of a call that lists them: six in registers, the first of which
+/// is the program, the others on the stack, up to a null.
+struct Listed {
+    at: *mut u8,
+    len: usize,
+    /// Behind the null.
+    next: usize,
+}
+
+impl Listed {
+    fn of(registers: *const usize, stack: *const usize) -> Option<Self> {
+        const IN_REGISTERS: usize = 6;
+        let nth = |n: usize| {
+            // SAFETY: the caller's own arguments, up to and with the null, and
+            // for execle one more.
+            unsafe {
+                if n < IN_REGISTERS { *registers.add(n) } else { *stack.add(n - IN_REGISTERS) }
+            }
+        };
+        let end = (1..).find(|n| nth(*n) == 0)?;
+        let len = end * size_of::<usize>();
+        let at = sys::map_anonymous(len);
+        if at.is_null() {
+            sys::set_errno(libc::ENOMEM);
+            return None;
+        }
+        for n in 1..end {
+            // SAFETY: fresh zeroed memory of `end` words; the last stays null.
+            unsafe { at.cast::<usize>().add(n - 1).write(nth(n)) };
+        }
+        Some(Self { at, len, next: nth(end + 1) })
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        sys::unmap(self.at, self.len);
+    }
+}
+
+macro_rules! listed {
+    ($($name:ident $from:ident $real:ident $own_environment:literal;)+) => { $(
+        unsafe extern "C" fn $from(registers: *const usize, stack: *const usize) -> i32 {
+            let Some(listed) = Listed::of(registers, stack) else { return -1 };
+            let environment = if $own_environment { listed.next } else { inherited() };
+            // SAFETY: the first register is always there.
+            replace(Real::$real, unsafe { *registers }, listed.at as usize, environment)
+        }
+
+        /// Passes on where the arguments are: six words of registers, then, over
+        /// eight bytes of padding and the return address, the stack's.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() -> i32 {
+            core::arch::naked_asm!(
+                "sub rsp, 8",
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "push rdi",
+                "mov rdi, rsp",
+                "lea rsi, [rsp + 64]",
+                "call {f}",
+                "add rsp, 56",
+                "ret",
+                f = sym $from
+            )
+        }
+    )+ };
+}
+
+listed! {
+    execl execl_from Execve false;
+    execlp execlp_from Execvpe false;
+    execle execle_from Execve true;
+}

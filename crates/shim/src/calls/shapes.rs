@@ -1,0 +1,136 @@
+//! The shapes that most calls have: one whose outcome is a number, one that fills
+//! in memory of the caller, one that makes a descriptor.
+
+use crate::base::fds::{self, Kind};
+use crate::base::log::{self, Entry};
+use crate::base::state::{Mode, mode};
+use crate::base::sys::sys;
+use crate::base::table::Call;
+use crate::base::{defer, park};
+use crate::calls::signals;
+use holdfast_wire::log::Op;
+
+/// A call whose outcome is just a number. On the replica `repeat` says whether
+/// the kernel is asked too (its answer is not used).
+pub fn simple(call: Call, fd: i32, repeat: bool, raw: impl Fn() -> isize) -> isize {
+    match mode() {
+        Mode::Pass | Mode::Live => raw(),
+        Mode::Record => {
+            signals::deliver();
+            defer::flush_fd(fd);
+            let r = raw();
+            log::append(Entry::new(Op::Result, call, fd, r).lazy_if(r >= 0), &[]);
+            r
+        }
+        Mode::Replay => match log::take(Op::Result, call, fd) {
+            Some(taken) => {
+                if repeat {
+                    raw();
+                }
+                let r = taken.ret();
+                taken.done();
+                r
+            }
+            None => {
+                park::park();
+                raw()
+            }
+        },
+    }
+}
+
+/// A call with an out-parameter: `outs` are (address, bytes) that it fills.
+pub fn with_data(call: Call, fd: i32, outs: &[(*mut u8, usize)], raw: impl Fn() -> isize) -> isize {
+    match mode() {
+        Mode::Pass | Mode::Live => raw(),
+        Mode::Record => {
+            signals::deliver();
+            defer::flush_fd(fd);
+            let r = raw();
+            let mut parts = [(core::ptr::null(), 0); 4];
+            let n = if r < 0 { 0 } else { outs.len().min(4) };
+            for (part, out) in parts.iter_mut().zip(outs) {
+                *part = (out.0.cast_const(), if out.0.is_null() { 0 } else { out.1 });
+            }
+            log::append(Entry::new(Op::Data, call, fd, r), &parts[..n]);
+            r
+        }
+        Mode::Replay => match log::take(Op::Data, call, fd) {
+            Some(taken) => {
+                copy_in(outs, taken.payload());
+                let r = taken.ret();
+                taken.done();
+                r
+            }
+            None => {
+                park::park();
+                raw()
+            }
+        },
+    }
+}
+
+fn copy_in(outs: &[(*mut u8, usize)], payload: &[u8]) {
+    let mut payload = payload;
+    for &(to, len) in outs.iter().filter(|o| !o.0.is_null()) {
+        let n = len.min(payload.len());
+        // SAFETY: the caller's out-parameter of `len` bytes.
+        unsafe { core::ptr::copy_nonoverlapping(payload.as_ptr(), to, n) };
+        payload = &payload[n..];
+    }
+}
+
+/// A call that makes a descriptor. `stand_in` makes the replica's.
+pub fn new_fd(
+    call: Call,
+    arg: i32,
+    kind: Kind,
+    cloexec: bool,
+    raw: impl Fn() -> isize,
+    stand_in: impl Fn() -> isize,
+) -> isize {
+    match mode() {
+        Mode::Pass => raw(),
+        Mode::Live => {
+            let r = raw();
+            if r >= 0 {
+                fds::opened(r as i32, kind);
+            }
+            r
+        }
+        Mode::Record => {
+            signals::deliver();
+            let held = log::hold();
+            let r = refuse_high(raw());
+            log::append_held(&held, Entry::new(Op::NewFd, call, arg, r).lazy_if(r >= 0), &[]);
+            if r >= 0 {
+                fds::opened(r as i32, kind);
+            }
+            r
+        }
+        Mode::Replay => match log::take(Op::NewFd, call, arg) {
+            Some(taken) => {
+                let r = taken.ret();
+                if r >= 0 {
+                    fds::renumber(stand_in(), r, cloexec);
+                    fds::opened(r as i32, kind);
+                }
+                taken.done();
+                r
+            }
+            None => {
+                park::park();
+                new_fd(call, arg, kind, cloexec, raw, stand_in)
+            }
+        },
+    }
+}
+
+/// Numbers that the table or the shim's own descriptors need are not given out.
+pub fn refuse_high(r: isize) -> isize {
+    if r >= fds::FD_MAX as isize || r >= 0 && fds::is_shim(r as i32) {
+        sys!(SYS_close, r);
+        return -(libc::EMFILE as isize);
+    }
+    r
+}

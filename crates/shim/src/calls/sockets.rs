@@ -1,0 +1,319 @@
+//! Sockets: making, naming, accepting, ending. The replica's TCP sockets are
+//! real and unconnected; promotion repairs those very sockets (decision 13).
+
+use crate::base::fds::{self, Kind};
+use crate::base::log::{self, Entry};
+use crate::base::state::{Mode, header, mode};
+use crate::base::sys::{libc_result, sys};
+use crate::base::table::Call;
+use crate::base::{conns, defer, park, report};
+use crate::calls::input::interruptible;
+use crate::calls::shapes::{new_fd, refuse_high, simple, with_data};
+use crate::calls::{binds, children, family, inherited, signals};
+use core::sync::atomic::Ordering::Relaxed;
+use holdfast_wire::log::{AcceptInfo, NO_CONN, Op};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Room for a socket address.
+const ADDR_MAX: usize = 128;
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
+    children::leave();
+    let stream =
+        kind & 0xf == libc::SOCK_STREAM && matches!(domain, libc::AF_INET | libc::AF_INET6);
+    let make = || sys!(SYS_socket, domain, kind, protocol);
+    let ours = if stream { Kind::Socket } else { Kind::Outside };
+    libc_result(new_fd(Call::socket, -1, ours, kind & libc::SOCK_CLOEXEC != 0, make, make)) as i32
+}
+
+/// `bind` of a TCP socket is kept for promotion: a listener is bound there. A
+/// UNIX socket's name is the member's own, and servers change its owner and mode
+/// at once. The replica's other sockets stay unbound: their addresses belong to
+/// the primary.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn bind(fd: i32, addr: *const u8, len: u32) -> i32 {
+    children::touch(fd);
+    let raw = || sys!(SYS_bind, fd, addr, len);
+    if !fds::is_virtual(fd) {
+        return libc_result(raw()) as i32;
+    }
+    let unix = fds::is_unix(fd);
+    if !unix {
+        binds::remember_bind(fd, addr, len);
+    }
+    libc_result(simple(Call::bind, fd, unix, raw)) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn listen(fd: i32, backlog: i32) -> i32 {
+    children::touch(fd);
+    let raw = || sys!(SYS_listen, fd, backlog);
+    if !fds::is_virtual(fd) {
+        return libc_result(raw()) as i32;
+    }
+    let r = simple(Call::listen, fd, false, raw);
+    if r == 0 && mode() != Mode::Pass {
+        let protected =
+            header().ports.iter().take_while(|p| **p != 0).any(|p| *p == binds::bound_port(fd));
+        if let Some(f) = fds::get(fd) {
+            f.set_kind(if protected { Kind::Listener } else { Kind::PlainListener });
+            f.backlog.store(backlog, Relaxed);
+        }
+        binds::remember_listen(fd, backlog);
+    }
+    libc_result(r) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn connect(fd: i32, addr: *const u8, len: u32) -> i32 {
+    children::touch(fd);
+    let raw = || sys!(SYS_connect, fd, addr, len);
+    if !fds::is_virtual(fd) || mode() == Mode::Pass {
+        return libc_result(raw()) as i32;
+    }
+    if let Some(f) = fds::get(fd) {
+        f.set_kind(Kind::Outside);
+    }
+    match mode() {
+        Mode::Record => log::commit(),
+        Mode::Live => inherited::connect_again(fd),
+        _ => {}
+    }
+    libc_result(simple(Call::connect, fd, false, raw)) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn accept(fd: i32, addr: *mut u8, len: *mut u32) -> i32 {
+    // SAFETY: the same call without flags.
+    unsafe { accept4(fd, addr, len, 0) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn accept4(fd: i32, addr: *mut u8, len: *mut u32, flags: i32) -> i32 {
+    if !fds::is_virtual(fd) || mode() == Mode::Pass {
+        children::touch(fd);
+        family::touch(fd, "accept");
+        return libc_result(sys!(SYS_accept4, fd, addr, len, flags)) as i32;
+    }
+    let mut peer = Peer { addr: [0; ADDR_MAX], len: 0 };
+    let r = match mode() {
+        Mode::Record => accept_record(fd, flags, &mut peer),
+        Mode::Replay => accept_replay(fd, flags, &mut peer),
+        _ => inherited::accept(fd, flags, &mut peer.addr, &mut peer.len),
+    };
+    if r >= 0 && !addr.is_null() && !len.is_null() {
+        // SAFETY: the caller's address buffer of `*len` bytes.
+        unsafe {
+            let n = (*len as usize).min(peer.len as usize).min(ADDR_MAX);
+            core::ptr::copy_nonoverlapping(peer.addr.as_ptr(), addr, n);
+            *len = peer.len;
+        }
+    }
+    libc_result(r) as i32
+}
+
+struct Peer {
+    addr: [u8; ADDR_MAX],
+    len: u32,
+}
+
+fn accept_record(fd: i32, flags: i32, peer: &mut Peer) -> isize {
+    peer.len = ADDR_MAX as u32;
+    let (at, len) = (peer.addr.as_mut_ptr(), &raw mut peer.len);
+    defer::flush_before_blocking(fd);
+    let r = interruptible(|| sys!(SYS_accept4, fd, at, len, flags));
+    // Numbers of connections are given out in the log's order.
+    let held = log::hold();
+    let mut r = refuse_high(r);
+    let protected = fds::kind(fd) == Kind::Listener;
+    let number = if r >= 0 && protected { conns::next_number() } else { None };
+    if r >= 0 && protected && number.is_none() {
+        sys!(SYS_close, r);
+        r = -(libc::EMFILE as isize);
+    }
+    let mut info = AcceptInfo { addr_len: peer.len, ..AcceptInfo::default() };
+    info.addr.copy_from_slice(&peer.addr[..32]);
+    let mut entry = Entry { op: Op::Accept, flags: 0, fd, conn: NO_CONN, ret: r as i64, hash: 0 };
+    if r >= 0 {
+        (info.peer, info.peer_port) = binds::endpoint(&peer.addr);
+        if let Some(number) = number {
+            let mut local = [0u8; ADDR_MAX];
+            let mut local_len = ADDR_MAX as u32;
+            sys!(SYS_getsockname, r, local.as_mut_ptr(), &raw mut local_len);
+            (info.local, info.local_port) = binds::endpoint(&local);
+            info.conn_id = cookie(r);
+            entry.conn = number;
+        }
+        accepted(r as i32, entry.conn);
+    }
+    let payload = [(info.as_bytes().as_ptr(), size_of::<AcceptInfo>())];
+    log::append_held(&held, entry.lazy_if(r >= 0), &payload);
+    r
+}
+
+/// The name of the socket in this kernel, by which the gate knows it too.
+fn cookie(fd: isize) -> u64 {
+    let (mut cookie, mut len) = (0u64, size_of::<u64>() as u32);
+    let at = (&raw mut cookie, &raw mut len);
+    sys!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_COOKIE, at.0, at.1);
+    cookie
+}
+
+fn accepted(fd: i32, conn: u32) {
+    fds::opened(fd, if conn == NO_CONN { Kind::Outside } else { Kind::Conn });
+    if conn != NO_CONN {
+        if let Some(f) = fds::get(fd) {
+            f.conn.store(conn, Relaxed);
+        }
+        conns::open(conn, fd);
+    }
+}
+
+fn accept_replay(fd: i32, flags: i32, peer: &mut Peer) -> isize {
+    let Some(taken) = log::take(Op::Accept, Call::none, fd) else {
+        park::park();
+        return inherited::accept(fd, flags, &mut peer.addr, &mut peer.len);
+    };
+    let r = taken.ret();
+    if let Ok((info, _)) = AcceptInfo::read_from_prefix(taken.payload()) {
+        peer.addr[..32].copy_from_slice(&info.addr);
+        peer.len = info.addr_len;
+    }
+    if r >= 0 {
+        if taken.header.conn != NO_CONN && !conns::take_number(taken.header.conn) {
+            report::diverged("connections were accepted in another order");
+        }
+        let family = binds::bound_family(fd);
+        let made = sys!(SYS_socket, family, libc::SOCK_STREAM | flags, 0);
+        fds::renumber(made, r, flags & libc::SOCK_CLOEXEC != 0);
+        accepted(r as i32, taken.header.conn);
+    }
+    taken.done();
+    r
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn shutdown(fd: i32, how: i32) -> i32 {
+    let raw = || sys!(SYS_shutdown, fd, how);
+    if !fds::is_virtual(fd) || mode() == Mode::Pass {
+        family::touch(fd, "shutdown");
+        return libc_result(raw()) as i32;
+    }
+    if fds::kind(fd) != Kind::Conn {
+        return libc_result(simple(Call::shutdown, fd, true, raw)) as i32;
+    }
+    libc_result(end_of_stream(fd, how, raw)) as i32
+}
+
+/// The gate lets a FIN out only after the backup knows of it (decision 11). What
+/// came of it is a record of its own: the client may have been faster.
+fn end_of_stream(fd: i32, how: i32, raw: impl Fn() -> isize) -> isize {
+    let conn = conns::of_fd(fd);
+    match mode() {
+        Mode::Record => {
+            signals::deliver();
+            defer::flush_fd(fd);
+            log::append(
+                Entry { op: Op::Shutdown, flags: 0, fd, conn, ret: i64::from(how), hash: 0 },
+                &[],
+            );
+            log::commit_all();
+            let r = raw();
+            log::append(Entry::new(Op::Result, Call::shutdown, fd, r).lazy_if(r == 0), &[]);
+            r
+        }
+        Mode::Replay => replay_end_of_stream(fd, how, conn, raw),
+        _ => raw(),
+    }
+}
+
+fn replay_end_of_stream(fd: i32, how: i32, conn: u32, raw: impl Fn() -> isize) -> isize {
+    match log::take(Op::Shutdown, Call::none, fd) {
+        Some(taken) => taken.done(),
+        None if park::draining() => {}
+        None => {
+            park::park();
+            return raw();
+        }
+    }
+    let bits = [2, 1, 3].get(how as usize).copied().unwrap_or(0);
+    conns::entry(conn).shut.fetch_or(bits, Relaxed);
+    match log::take(Op::Result, Call::shutdown, fd) {
+        Some(taken) => {
+            let r = taken.ret();
+            taken.done();
+            r
+        }
+        None => 0,
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn getsockname(fd: i32, addr: *mut u8, len: *mut u32) -> i32 {
+    libc_result(name(Call::getsockname, fd, addr, len, || sys!(SYS_getsockname, fd, addr, len)))
+        as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn getpeername(fd: i32, addr: *mut u8, len: *mut u32) -> i32 {
+    libc_result(name(Call::getpeername, fd, addr, len, || sys!(SYS_getpeername, fd, addr, len)))
+        as i32
+}
+
+fn name(call: Call, fd: i32, addr: *mut u8, len: *mut u32, raw: impl Fn() -> isize) -> isize {
+    if !fds::is_virtual(fd) {
+        return raw();
+    }
+    // SAFETY: the caller's address buffer and its length.
+    let room = unsafe { *len } as usize;
+    with_data(call, fd, &[(len.cast(), 4), (addr, room)], raw)
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn getsockopt(
+    fd: i32,
+    level: i32,
+    option: i32,
+    value: *mut u8,
+    len: *mut u32,
+) -> i32 {
+    let raw = || sys!(SYS_getsockopt, fd, level, option, value, len);
+    if !fds::is_virtual(fd) {
+        return libc_result(raw()) as i32;
+    }
+    // SAFETY: the caller's value buffer and its length.
+    let room = unsafe { *len } as usize;
+    let r = with_data(Call::getsockopt, fd, &[(len.cast(), 4), (value, room)], raw);
+    let is_error = (level, option) == (libc::SOL_SOCKET, libc::SO_ERROR);
+    if is_error
+        && r == 0
+        && room >= size_of::<i32>()
+        && mode() == Mode::Live
+        && inherited::is_dead(fd)
+    {
+        // SAFETY: the kernel has just put a number there.
+        unsafe { value.cast::<i32>().write_unaligned(libc::ECONNRESET) };
+    }
+    libc_result(r) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn setsockopt(
+    fd: i32,
+    level: i32,
+    option: i32,
+    value: *const u8,
+    len: u32,
+) -> i32 {
+    let raw = || sys!(SYS_setsockopt, fd, level, option, value, len);
+    if !fds::is_virtual(fd) {
+        return libc_result(raw()) as i32;
+    }
+    let protected = matches!(mode(), Mode::Record | Mode::Replay);
+    if (level, option) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) && protected {
+        // The kernel would tell of what it has sent in a queue that is not logged.
+        return libc_result(-(libc::EOPNOTSUPP as isize)) as i32;
+    }
+    libc_result(simple(Call::setsockopt, fd, true, raw)) as i32
+}

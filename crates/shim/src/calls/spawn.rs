@@ -1,0 +1,138 @@
+//! Programs that the server starts through libc. They run once, beside the
+//! primary; the replica learns their numbers and results.
+
+use crate::base::real::{self, Real, real, real6};
+use crate::base::report::refused;
+use crate::base::state::{Mode, mode};
+use crate::base::table::Call;
+use crate::base::{alarm, defer, log, sys};
+use crate::calls::shapes::{simple, with_data};
+use crate::calls::{children, processors};
+
+/// The world sees what a program does: the backup must know what led to it.
+fn before_effect() {
+    children::leave();
+    if mode() == Mode::Record {
+        defer::flush();
+        log::commit();
+    }
+}
+
+/// Starts a program that is free of what holds for the server.
+pub fn elsewhere<T>(f: impl FnOnce() -> T) -> T {
+    alarm::with_tsc(|| processors::freed(f))
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn system(command: *const u8) -> i32 {
+    before_effect();
+    simple(Call::spawn, -1, false, || {
+        elsewhere(|| real(Real::System)(command as usize, 0, 0, 0) as isize)
+    }) as i32
+}
+
+fn spawn(which: Real, pid: *mut i32, rest: [usize; 5]) -> i32 {
+    before_effect();
+    let [path, actions, attributes, arguments, environment] = rest;
+    let raw = || {
+        let all = [pid as usize, path, actions, attributes, arguments, environment];
+        elsewhere(|| real6(which, all) as i32 as isize)
+    };
+    with_data(Call::spawn, -1, &[(pid.cast(), 4)], raw) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn posix_spawn(
+    pid: *mut i32,
+    path: usize,
+    actions: usize,
+    attributes: usize,
+    arguments: usize,
+    environment: usize,
+) -> i32 {
+    spawn(Real::PosixSpawn, pid, [path, actions, attributes, arguments, environment])
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn posix_spawnp(
+    pid: *mut i32,
+    path: usize,
+    actions: usize,
+    attributes: usize,
+    arguments: usize,
+    environment: usize,
+) -> i32 {
+    spawn(Real::PosixSpawnp, pid, [path, actions, attributes, arguments, environment])
+}
+
+/// libc would read the pipe behind our back.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn popen(command: usize, how: usize) -> usize {
+    children::leave();
+    if mode() == Mode::Pass {
+        return real6(Real::Popen, [command, how, 0, 0, 0, 0]);
+    }
+    refused("popen", "use pipe, fork and read");
+    sys::set_errno(libc::ENOSYS);
+    0
+}
+
+/// Output that still waits would be lost with this program.
+fn before_leaving() {
+    if mode() == Mode::Record {
+        defer::flush();
+    }
+}
+
+/// Ends the process without the handlers that `exit` runs.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn _exit(code: i32) -> ! {
+    before_leaving();
+    sys::die(code)
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn _Exit(code: i32) -> ! {
+    // SAFETY: another name of the same call.
+    unsafe { _exit(code) }
+}
+
+/// Where `clone` goes: libc's, or null if a child would share the shim's memory
+/// and write into the log beside the server.
+extern "C" fn clone_target() -> usize {
+    if mode() == Mode::Pass {
+        return real::address(Real::Clone);
+    }
+    refused("clone", "use fork or pthread_create");
+    sys::set_errno(libc::ENOSYS);
+    0
+}
+
+/// Passes on as many arguments as there are, on the stack too.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C" fn clone(function: usize, stack: usize, flags: i32, arg: usize) -> i32 {
+    core::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        "sub rsp, 8",
+        "call {f}",
+        "add rsp, 8",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jz 2f",
+        "jmp rax",
+        "2: mov eax, -1",
+        "ret",
+        f = sym clone_target
+    )
+}

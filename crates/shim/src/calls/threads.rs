@@ -1,0 +1,275 @@
+//! Threads: their numbers, their beginning and their end. The order in which
+//! they take locks is in `locks.rs`; what races without a lock is not covered.
+
+use crate::base::log::{self, Entry};
+use crate::base::real::{self, Real, real};
+use crate::base::state::{self, MAIN_AWAY, Mode, THREADED, THREADS, mode};
+use crate::base::table::Call;
+use crate::base::{alarm, defer, park, report};
+use crate::calls::{clocks, identity, locks, processors};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
+use holdfast_wire::log::Op;
+
+/// Numbers of threads: what a record has room for. The main thread has 0.
+const NUMBERS: usize = 1 << 16;
+/// How long a Python thread may keep the interpreter, in microseconds.
+const PYTHON_SWITCH_US: u64 = 1_000_000_000;
+
+/// What a thread is to run: two words, returned in registers.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Start {
+    function: usize,
+    arg: usize,
+}
+
+/// What each thread is to run: function and argument, written before it is made.
+static STARTS: [(AtomicUsize, AtomicUsize); NUMBERS] =
+    [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; NUMBERS];
+/// Which numbers belong to running threads.
+static TAKEN: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
+static LAST_DRAWN: AtomicU32 = AtomicU32::new(0);
+static KEY: AtomicU32 = AtomicU32::new(0);
+
+unsafe extern "C" {
+    fn pthread_key_create(key: *mut u32, destructor: extern "C" fn(usize)) -> i32;
+    fn pthread_setspecific(key: u32, value: usize) -> i32;
+}
+
+/// Start-up: libc shall tell of every thread's end, however it comes.
+pub fn note_main() {
+    let mut key = 0;
+    // SAFETY: libc's own functions; the first keys need no memory.
+    unsafe { pthread_key_create(&raw mut key, ended) };
+    KEY.store(key, Relaxed);
+    tell_of_end(0);
+}
+
+/// A value of 0 would not be told.
+fn tell_of_end(number: usize) {
+    // SAFETY: the key was made at start-up.
+    unsafe { pthread_setspecific(KEY.load(Relaxed), number + 1) };
+}
+
+extern "C" fn ended(number_and_one: usize) {
+    let number = number_and_one - 1;
+    if mode() == Mode::Record {
+        defer::flush();
+    }
+    if number == 0 {
+        MAIN_AWAY.store(true, SeqCst);
+    }
+    TAKEN[number].store(0, Release);
+    THREADS.fetch_sub(1, SeqCst);
+    log::leave();
+}
+
+/// The number of a new thread. Numbers are used in turn: one comes back long
+/// after its last thread has ended, when nothing of that one is on its way.
+fn draw() -> Option<usize> {
+    (0..NUMBERS)
+        .map(|_| (LAST_DRAWN.fetch_add(1, Relaxed) + 1) as usize % NUMBERS)
+        .find(|n| *n != 0 && TAKEN[*n].swap(1, AcqRel) == 0)
+}
+
+/// The first function of every thread. It leaves no frame of ours on the stack: a
+/// thread that ends in the middle is unwound by libc, which Rust would not allow.
+#[unsafe(naked)]
+unsafe extern "C" fn run(number: *mut u8) -> *mut u8 {
+    core::arch::naked_asm!(
+        "sub rsp, 8",
+        "call {begin}",
+        "add rsp, 8",
+        "mov rdi, rdx",
+        "jmp rax",
+        begin = sym begin
+    )
+}
+
+extern "C" fn begin(number: usize) -> Start {
+    state::set_tid(number as u16);
+    tell_of_end(number);
+    alarm::arm_thread();
+    processors::free_thread();
+    let (function, arg) = &STARTS[number];
+    Start { function: function.load(Relaxed), arg: arg.load(Relaxed) }
+}
+
+/// Makes a thread. The log is held meanwhile, so that the new thread's first
+/// record stands behind its own creation.
+fn create(start: Start, caller: usize, make: impl Fn(usize, usize) -> i32) -> i32 {
+    if mode() == Mode::Pass || state::excluded(caller) || state::inside() {
+        return make(start.function, start.arg);
+    }
+    before_first();
+    match mode() {
+        Mode::Record => {
+            let held = log::hold();
+            let r = create_numbered(start, make);
+            let entry = Entry::new(Op::Thread, Call::pthread_create, -1, r);
+            log::append_held(&held, entry, &[]);
+            result(r)
+        }
+        Mode::Replay => match log::take(Op::Thread, Call::pthread_create, -1) {
+            Some(taken) => {
+                let r = taken.ret();
+                if r > 0 && create_as(r as usize, start, make) != 0 {
+                    report::diverged("a thread could not be made on the replica");
+                }
+                taken.done();
+                result(r)
+            }
+            None => {
+                park::park();
+                result(create_numbered(start, make))
+            }
+        },
+        _ => result(create_numbered(start, make)),
+    }
+}
+
+/// What `pthread_create` answers for a number or `-errno`.
+fn result(r: isize) -> i32 {
+    -r.min(0) as i32
+}
+
+/// Makes a thread under a fresh number, which it returns, or `-errno`.
+fn create_numbered(start: Start, make: impl Fn(usize, usize) -> i32) -> isize {
+    let Some(number) = draw() else { return -(libc::EAGAIN as isize) };
+    match create_as(number, start, make) {
+        0 => number as isize,
+        errno => -(errno as isize),
+    }
+}
+
+fn create_as(number: usize, start: Start, make: impl Fn(usize, usize) -> i32) -> i32 {
+    STARTS[number].0.store(start.function, Relaxed);
+    STARTS[number].1.store(start.arg, Relaxed);
+    LAST_DRAWN.store(number as u32, Relaxed);
+    TAKEN[number].store(1, Release);
+    THREADS.fetch_add(1, SeqCst);
+    let r = make(run as *const () as usize, number);
+    if r != 0 {
+        TAKEN[number].store(0, Release);
+        THREADS.fetch_sub(1, SeqCst);
+    }
+    r
+}
+
+/// What must be settled while there is but one thread.
+fn before_first() {
+    if state::threaded() {
+        return;
+    }
+    // Two threads that asked for it first at the same time would both log it.
+    // SAFETY: no arguments.
+    unsafe { identity::getpid() };
+    never_interrupt_python();
+    THREADED.store(true, SeqCst);
+}
+
+/// A Python thread that waits for the interpreter makes the running one give it
+/// up after 5 ms, in the middle of anything: no other member can name the place.
+/// So threads switch only where they wait for something.
+fn never_interrupt_python() {
+    let set = real::find(c"_PyEval_SetSwitchInterval");
+    if set != 0 {
+        // SAFETY: CPython's own function, which stores the number.
+        unsafe { core::mem::transmute::<usize, extern "C" fn(u64)>(set)(PYTHON_SWITCH_US) };
+    }
+}
+
+unsafe extern "C" fn create_posix(
+    thread: usize,
+    attributes: usize,
+    function: usize,
+    arg: usize,
+    caller: usize,
+) -> i32 {
+    create(Start { function, arg }, caller, |run, arg| {
+        real(Real::PthreadCreate)(thread, attributes, run, arg)
+    })
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C" fn pthread_create(
+    thread: usize,
+    attributes: usize,
+    function: usize,
+    arg: usize,
+) -> i32 {
+    core::arch::naked_asm!("mov r8, [rsp]", "jmp {f}", f = sym create_posix)
+}
+
+/// C11's functions return an `int`, in the low half of where a pointer would be.
+unsafe extern "C" fn create_c11(thread: usize, function: usize, arg: usize, caller: usize) -> i32 {
+    const THRD_ERROR: i32 = 2;
+    let r = create(Start { function, arg }, caller, |run, arg| {
+        match real(Real::ThrdCreate)(thread, run, arg, 0) {
+            0 => 0,
+            _ => libc::EAGAIN,
+        }
+    });
+    if r == 0 { 0 } else { THRD_ERROR }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C" fn thrd_create(thread: usize, function: usize, arg: usize) -> i32 {
+    core::arch::naked_asm!("mov rcx, [rsp]", "jmp {f}", f = sym create_c11)
+}
+
+/// Waits for a thread that will end on both members.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pthread_join(thread: usize, result: usize) -> i32 {
+    park::outside(|| real(Real::PthreadJoin)(thread, result, 0, 0))
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn thrd_join(thread: usize, result: usize) -> i32 {
+    park::outside(|| real(Real::ThrdJoin)(thread, result, 0, 0))
+}
+
+/// A join that may give up: where the primary's did not, the replica waits.
+fn join_until(thread: usize, result: usize, attempt: impl Fn() -> i32) -> i32 {
+    let wait = || real(Real::PthreadJoin)(thread, result, 0, 0);
+    locks::acquire(Call::pthread_join, 0, attempt, wait)
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pthread_timedjoin_np(thread: usize, result: usize, time: usize) -> i32 {
+    join_until(thread, result, || {
+        let end = clocks::until(Some(libc::CLOCK_REALTIME), time);
+        real(Real::PthreadTimedjoin)(thread, result, clocks::address(&end), 0)
+    })
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pthread_clockjoin_np(
+    thread: usize,
+    result: usize,
+    clock: i32,
+    time: usize,
+) -> i32 {
+    join_until(thread, result, || {
+        let end = clocks::until(Some(clock), time);
+        real(Real::PthreadClockjoin)(thread, result, clock as usize, clocks::address(&end))
+    })
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pthread_tryjoin_np(thread: usize, result: usize) -> i32 {
+    join_until(thread, result, || real(Real::PthreadTryjoin)(thread, result, 0, 0))
+}
+
+/// A thread that waits in a call of ours cannot be ended there: on the replica it
+/// does not even wait in that call.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pthread_cancel(thread: usize) -> i32 {
+    if mode() == Mode::Pass {
+        return real(Real::PthreadCancel)(thread, 0, 0, 0);
+    }
+    report::refused("pthread_cancel", "let threads end themselves");
+    libc::ENOSYS
+}

@@ -1,0 +1,105 @@
+//! Promotion: the replica, whose log has ended, tells the daemon of its listeners,
+//! waits until its sockets are real, and goes live.
+
+use crate::base::fds::{self, Kind};
+use crate::base::state::{self, CONTROL_FD, Mode, header, header_ptr};
+use crate::base::sys::{self, sys};
+use crate::base::{log, park, ring};
+use crate::calls::{binds, clocks, inherited, ready};
+use core::sync::atomic::Ordering::*;
+use holdfast_wire::shm::{Listener, mode as shared_mode};
+
+/// How long the main thread waits for the others to reach the log's end.
+const OTHERS_WAIT_MS: u32 = 3;
+
+/// Makes the replica the server: run by one thread, at the end of the log.
+pub fn lead() {
+    log::wake_turns();
+    wait_for_others();
+    publish();
+    let h = header();
+    if h.mode.0.compare_exchange(shared_mode::DRAIN, shared_mode::PARKED, SeqCst, SeqCst).is_ok() {
+        h.daemon_waiting.0.store(1, SeqCst);
+        ring::kick();
+    }
+    loop {
+        match h.mode.0.load(Acquire) {
+            shared_mode::LIVE => break,
+            other => sys::futex_wait(&h.mode.0, other, true, 0),
+        }
+    }
+    go_live();
+}
+
+fn wait_for_others() {
+    for _ in 0..OTHERS_WAIT_MS * 20 {
+        if park::all_at_end() {
+            return;
+        }
+        let pause = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
+        sys!(SYS_nanosleep, &raw const pause, 0usize);
+    }
+}
+
+/// Tells the daemon which listeners to bring up.
+fn publish() {
+    // SAFETY: the header is mapped. No reference is made to what is written.
+    let (listeners, room) = unsafe {
+        let field = &raw mut (*header_ptr()).listeners;
+        (field.cast::<Listener>(), (*field).len())
+    };
+    let mut n = 0;
+    binds::for_each_listener(|listener| {
+        if n < room {
+            // SAFETY: this field is ours while the mode is not PARKED.
+            unsafe { listeners.add(n).write(listener) };
+            n += 1;
+        }
+    });
+    header().listeners_len.store(n as u32, Release);
+}
+
+fn go_live() {
+    clocks::continue_from_log();
+    fds::for_each(|fd, f| match f.kind() {
+        Kind::Outside => inherited::bury(fd, f),
+        // Bound already; TCP's listeners are the daemon's work.
+        Kind::PlainListener if fds::is_unix(fd) => {
+            sys!(SYS_listen, fd, f.backlog.load(Relaxed));
+        }
+        _ => {}
+    });
+    take_queue();
+    ready::rearm();
+    state::set_mode(Mode::Live);
+    park::release();
+    log::wake_turns();
+}
+
+/// Connections of the dead primary's accept queue come from the daemon, each in
+/// a message with its listener's number.
+fn take_queue() {
+    while inherited::has_room() {
+        let Some((listener, fd)) = receive_fd() else { return };
+        inherited::add(listener, fd);
+    }
+}
+
+fn receive_fd() -> Option<(i32, i32)> {
+    let mut listener = 0i32;
+    let mut control = [0u64; 4];
+    let mut iov = libc::iovec { iov_base: (&raw mut listener).cast(), iov_len: 4 };
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    let r = sys!(SYS_recvmsg, CONTROL_FD.load(Relaxed), &raw mut message, flags);
+    if r != 4 || message.msg_controllen < 20 {
+        return None;
+    }
+    // One SCM_RIGHTS message: cmsghdr of 16 bytes, then the descriptor.
+    Some((listener, control[2] as u32 as i32))
+}

@@ -1,0 +1,135 @@
+//! The process's beginning and end: finding the daemon's memory, hiding the shim's
+//! descriptors, arming the alarm.
+
+use crate::base::log::{self, Entry};
+use crate::base::state::{
+    self, CONTROL_FD, DIRTY, EXCLUDED, HAS_EXCLUDED, MEMORY_FD, Mode, WAKE_FD, header, mode,
+};
+use crate::base::sys::{self, die, sys};
+use crate::base::table::Call;
+use crate::base::{alarm, defer, fds, handed, objects, park, ring};
+use crate::calls::{family, processors, replace, threads};
+use crate::promotion;
+use core::sync::atomic::{AtomicI32, Ordering::*};
+use holdfast_wire::log::Op;
+use holdfast_wire::shm::{self, MAGIC, RING_OFFSET};
+
+/// Exit code when the memory handed over is not what we understand.
+const EXIT_SETUP: i32 = 78;
+
+#[used]
+#[cfg_attr(not(test), unsafe(link_section = ".init_array"))]
+static START: extern "C" fn(i32, *mut *mut u8, *mut *mut u8) = start;
+#[used]
+#[cfg_attr(not(test), unsafe(link_section = ".fini_array"))]
+static STOP: extern "C" fn() = stop;
+
+extern "C" fn start(_: i32, _: *mut *mut u8, environment: *mut *mut u8) {
+    let Some(descriptors) = handed::take(environment) else { return };
+    map(descriptors[1]);
+    hide(descriptors);
+    replace::note_preload(environment);
+    objects::for_each_object(note_allocator);
+    park::set_lead(promotion::lead);
+    state::OPTIONS.store(header().options, Relaxed);
+    processors::note();
+    threads::note_main();
+    family::note();
+    // What another program logged that became this one.
+    DIRTY.store(ring::tail(), Relaxed);
+    header().pid.store(sys!(SYS_getpid) as i32, SeqCst);
+    state::set_mode(match header().mode.0.load(Acquire) {
+        shm::mode::RECORD => Mode::Record,
+        shm::mode::REPLAY | shm::mode::DRAIN => Mode::Replay,
+        _ => Mode::Pass,
+    });
+    alarm::arm(environment);
+}
+
+/// The end of the process by its own will is part of the log.
+extern "C" fn stop() {
+    match mode() {
+        Mode::Record => {
+            defer::flush();
+            log::append(Entry::new(Op::Exit, Call::exit, -1, 0), &[]);
+            log::commit_all();
+        }
+        Mode::Replay => match log::take(Op::Exit, Call::exit, -1) {
+            Some(taken) => taken.done(),
+            None => park::park(),
+        },
+        _ => {}
+    }
+}
+
+/// Maps header, table and ring, and the ring once more behind itself.
+pub fn map(memory: i32) {
+    let fail = |why: &str| -> ! {
+        sys::say(&[
+            "cannot use the daemon's memory: ",
+            why,
+            "; run shim and daemon of the same release",
+        ]);
+        die(EXIT_SETUP)
+    };
+    let total = sys!(SYS_lseek, memory, 0, libc::SEEK_END);
+    if total <= RING_OFFSET as isize {
+        fail("it is too small");
+    }
+    let ring_bytes = total as usize - RING_OFFSET;
+    let both = libc::PROT_READ | libc::PROT_WRITE;
+    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let base =
+        sys!(SYS_mmap, 0, RING_OFFSET + 2 * ring_bytes, libc::PROT_NONE, private, -1isize, 0);
+    let fixed = libc::MAP_SHARED | libc::MAP_FIXED;
+    let first = sys!(SYS_mmap, base, total, both, fixed, memory, 0);
+    let second = sys!(
+        SYS_mmap,
+        base as usize + total as usize,
+        ring_bytes,
+        both,
+        fixed,
+        memory,
+        RING_OFFSET
+    );
+    if base < 0 && base > -4096 || first != base || second != base + total {
+        fail("it cannot be mapped");
+    }
+    // SAFETY: just mapped so, and large enough for all three.
+    unsafe { state::set_shared(base as usize as *mut u8, ring_bytes as u64) };
+    let h = header();
+    if h.magic != MAGIC || h.version != shm::VERSION || h.ring_bytes != ring_bytes as u64 {
+        fail("it has another layout");
+    }
+}
+
+/// Moves our descriptors out of the server's way, if the daemon has not done so.
+fn hide([control, memory, wake]: [i32; 3]) {
+    let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
+    sys!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit);
+    let from = limit.rlim_cur.min(fds::FD_MAX as u64).saturating_sub(shm::SHIM_FDS as u64) as i32;
+    for (fd, place) in [(control, &CONTROL_FD), (memory, &MEMORY_FD), (wake, &WAKE_FD)] {
+        if fd >= from {
+            sys!(SYS_fcntl, fd, libc::F_SETFD, libc::FD_CLOEXEC);
+            place.store(fd, Relaxed);
+            continue;
+        }
+        let high = sys!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from);
+        sys!(SYS_close, fd);
+        AtomicI32::store(place, high as i32, Relaxed);
+    }
+}
+
+/// Allocator libraries stay outside the replicated domain.
+fn note_allocator(info: &libc::dl_phdr_info) {
+    let is = |what: &[u8]| objects::is_named(info, what);
+    if !(is(b"jemalloc") || is(b"tcmalloc") || is(b"mimalloc")) {
+        return;
+    }
+    let (lo, hi) = objects::range(info, 0);
+    if let Some(slot) = EXCLUDED.iter().find(|e| e.1.load(Relaxed) == 0) {
+        slot.0.store(lo, Relaxed);
+        slot.1.store(hi, Relaxed);
+        HAS_EXCLUDED.store(true, Relaxed);
+    }
+}
