@@ -66,11 +66,9 @@ pub mod leash {
 pub mod option {
     /// Writes do not wait for the backup. Only the test that must fail sets it.
     pub const NO_COMMIT: u32 = 1;
-    /// Print every record to standard error.
-    pub const TRACE: u32 = 2;
     /// Read clocks by system call and trap `rdtsc`: a server that reads the time
     /// stamp counter itself is reported instead of diverging later.
-    pub const TRAP_TSC: u32 = 4;
+    pub const TRAP_TSC: u32 = 2;
 }
 
 /// In `Header::tail` (records are 8-aligned): the producer may still add to the

@@ -190,9 +190,9 @@ proptest! {
         };
         let bytes = segment.build().unwrap();
         let packet = TcpPacket::parse(&bytes, Checksum::Verify).unwrap();
-        let parsed_key =
-            if to_client { packet.server_to_client_key() } else { packet.client_to_server_key() };
-        prop_assert_eq!(parsed_key, key);
+        let (source, destination) = ((packet.source, packet.source_port), (packet.destination, packet.destination_port));
+        let (server, client) = if to_client { (source, destination) } else { (destination, source) };
+        prop_assert_eq!((server, client), ((key.server, key.server_port), (key.client, key.client_port)));
         prop_assert_eq!(packet.seq.0, seq);
         prop_assert_eq!(packet.ack.0, ack);
         prop_assert_eq!(packet.flags.0, flags);
