@@ -179,3 +179,14 @@ pub struct ConnEntry {
     /// still be reported by the server's epoll sets.
     pub borrowed: AtomicU32,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_lies_between_the_header_and_the_ring() {
+        assert_eq!((size_of::<Header>(), size_of::<ConnEntry>()), (HEADER_BYTES, 128));
+        assert_eq!((TABLE_BYTES, RING_OFFSET), (2 << 20, (2 << 20) + 4096));
+    }
+}
