@@ -271,6 +271,7 @@ impl EdgeMembership {
             Ok(()) => {
                 let current = Some(name.to_owned());
                 let persist = EdgeState { epoch, current, fenced: self.state.fenced };
+                assert!(self.begins(&persist), "L3: an epoch is granted twice");
                 self.pending = Some(persist.clone());
                 Decision::Grant { persist }
             }
@@ -323,6 +324,12 @@ impl EdgeMembership {
         }
     }
 
+    /// Is this a new epoch? Of one that only the fence was left of nobody knows
+    /// whose it was but the member that speaks in it.
+    fn begins(&self, granted: &EdgeState) -> bool {
+        granted.epoch > self.state.epoch || (self.is_lost() && granted.epoch == self.state.epoch)
+    }
+
     /// The operator closes or opens the edge: what is to be written, also if a
     /// grant is being written, which carries it too.
     pub fn handle_fenced(&mut self, fenced: bool) -> &EdgeState {
@@ -336,7 +343,9 @@ impl EdgeMembership {
     /// The granted state is on disk: the epoch begins, and nobody is in step in
     /// it. `None` if nothing was being written.
     pub fn handle_persisted(&mut self) -> Option<&EdgeState> {
-        self.state = self.pending.take()?;
+        let granted = self.pending.take()?;
+        assert!(self.begins(&granted), "L3: an epoch is granted twice");
+        self.state = granted;
         self.members.iter_mut().for_each(|member| member.in_step = false);
         Some(&self.state)
     }

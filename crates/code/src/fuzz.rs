@@ -1,4 +1,5 @@
 //! The decoder under hostile input: what `fuzz/` feeds, and a property test too.
+//! It is there in those two builds only and no part of what the crate offers.
 
 use crate::{CELL_LEN_MAX, Code, CodeError, Decoder, Dispersal, InsertError, Kernel, ROWS};
 use alloc::vec;

@@ -37,7 +37,7 @@ extern crate alloc;
 mod code;
 mod decoder;
 mod field;
-#[doc(hidden)]
+#[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod inverse;
 mod kernel;
@@ -49,3 +49,8 @@ pub use code::{
 };
 pub use decoder::{Decoder, InsertError, Progress};
 pub use kernel::Kernel;
+
+/// The example of the README is run as a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -220,6 +220,8 @@ pub fn clamp(
     let kept = promised.since(ack).max(0) as u32;
     let allowed = offered.min(cap_bytes.max(1)).max(kept);
     let field = if allowed < offered { allowed.div_ceil(1 << scale) } else { field };
-    let reaches = ack.plus(u64::from(field << scale));
-    (field, Some(promised.max(reaches)))
+    assert!(field << scale >= kept.min(offered), "L4: the right edge moves left");
+    let reaches = promised.max(ack.plus(u64::from(field << scale)));
+    assert!(!promised.after(reaches), "L4: a promise is forgotten");
+    (field, Some(reaches))
 }

@@ -286,6 +286,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         let known = self.flows.get(&key).copied();
         let flow = known.unwrap_or_else(|| self.lists.flows.put(Flow::new(now)));
         self.flows.insert(key, flow);
+        assert!(self.flows() <= self.config.flows_max, "L6: more flows than the limit");
         self.keep_segment(now, flow, passing, packet);
         // Nothing was kept, and nothing is known of it.
         if known.is_none() && self.lists.flows[flow].is_bare() {
@@ -334,6 +335,8 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
             self.drop_segment(flow, goes);
         }
         self.took(passing.bytes);
+        let segments = usize::from(self.lists.flows[flow].segments);
+        assert!(segments <= max, "L6: more segments of a flow than the limit");
     }
 
     /// How many segments a flow may have now: spare ones while half of the memory
@@ -422,7 +425,9 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
     }
 
     fn gone(&mut self, kept: &Kept<S::Packet>) {
-        self.bytes -= u64::from(kept.bytes);
+        let bytes = u64::from(kept.bytes);
+        assert!(bytes <= self.bytes, "L6: more is given back than was taken");
+        self.bytes -= bytes;
         self.shelf.release(kept.packet);
     }
 
@@ -507,6 +512,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
 
     fn took(&mut self, bytes: u32) {
         self.bytes += u64::from(bytes);
+        assert!(self.bytes <= self.config.bytes_max, "L6: more bytes than the limit");
         self.counts.kept += 1;
         self.counts.bytes_peak = self.counts.bytes_peak.max(self.bytes);
     }

@@ -100,6 +100,7 @@ impl Slabs {
         };
         let bytes = vec![0; CHUNK_BYTES / SIZES[class] * SIZES[class]].into_boxed_slice();
         self.bytes += bytes.len();
+        assert!(self.bytes <= self.chunks_max * CHUNK_BYTES, "L6: more memory than the limit");
         self.chunks[number] =
             Some(Chunk { class: class as u8, used: 0, free: NONE, fresh: 0, bytes });
         self.open[class].push(number as u16);

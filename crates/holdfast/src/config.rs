@@ -132,6 +132,9 @@ pub struct Server {
     /// Whether the kernel may choose the server's addresses at random. They would
     /// differ between the members, and whatever the server computes from them.
     pub aslr: bool,
+    /// Whether a server that reads the processor's time stamp counter itself is
+    /// reported, and protection ended. Every clock read is a system call then.
+    pub trap_tsc: bool,
     /// Added to the environment that the daemon passes on.
     pub env: BTreeMap<String, String>,
 }

@@ -206,14 +206,6 @@ impl fmt::Debug for GroupKey {
     }
 }
 
-/// Whether `path` belongs to the user who runs this process.
-///
-/// # Errors
-/// As `stat`.
-pub fn is_owned_by_me(path: &Path) -> io::Result<bool> {
-    Ok(std::fs::metadata(path)?.uid() == std::fs::metadata("/proc/self")?.uid())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -253,16 +253,6 @@ impl AsFd for Signals {
     }
 }
 
-/// Keeps the process's memory in RAM, so that no page fault delays a takeover.
-///
-/// # Errors
-/// As `mlockall`.
-pub fn lock_memory() -> io::Result<()> {
-    // SAFETY: no pointers.
-    checked(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) })?;
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

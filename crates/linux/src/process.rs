@@ -168,6 +168,17 @@ pub fn set_realtime(priority: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// Keeps the memory that the process touches in RAM, the memory it will map later
+/// too: no page that was written out delays a heartbeat or a takeover.
+///
+/// # Errors
+/// `EPERM` or `ENOMEM` without `CAP_IPC_LOCK`.
+pub fn lock_memory() -> io::Result<()> {
+    // SAFETY: no pointers.
+    checked(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) })?;
+    Ok(())
+}
+
 /// Gives every thread of a process the real-time policy `SCHED_RR` with this
 /// priority, or with `None` the ordinary policy again.
 ///
@@ -304,30 +315,6 @@ pub fn fix_addresses() -> io::Result<()> {
     let fixed = now as c_ulong | libc::ADDR_NO_RANDOMIZE as c_ulong;
     // SAFETY: as above.
     checked(unsafe { libc::personality(fixed) })?;
-    Ok(())
-}
-
-/// Makes orphaned descendants children of this process, so that it can wait for them.
-///
-/// # Errors
-/// As prctl(2).
-pub fn adopt_orphans() -> io::Result<()> {
-    // SAFETY: this prctl() takes plain numbers.
-    checked(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) })?;
-    Ok(())
-}
-
-/// Names the calling thread; the kernel keeps the first 15 bytes.
-///
-/// # Errors
-/// As prctl(2).
-pub fn name_thread(name: &str) -> io::Result<()> {
-    let mut bytes = [0u8; 16];
-    for (to, from) in bytes[..15].iter_mut().zip(name.bytes()) {
-        *to = from;
-    }
-    // SAFETY: the kernel reads a C string of at most 16 bytes.
-    checked(unsafe { libc::prctl(libc::PR_SET_NAME, bytes.as_ptr(), 0, 0, 0) })?;
     Ok(())
 }
 

@@ -190,7 +190,7 @@ impl Server {
     }
 
     /// How the server ended, if it has.
-    pub fn exit_status(&mut self) -> Option<std::process::ExitStatus> {
+    fn exit_status(&mut self) -> Option<std::process::ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 }

@@ -334,12 +334,6 @@ impl Backup {
         &self.counters
     }
 
-    /// The last frame that is wholly held and replayed.
-    #[must_use]
-    pub fn resolved_frame(&self) -> u64 {
-        self.log.resolved()
-    }
-
     /// Frames that are here and not confirmed, and their bytes: the first of
     /// them waits for the tap, or for room in the replica's ring.
     #[must_use]

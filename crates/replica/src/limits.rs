@@ -77,7 +77,9 @@ impl Pool {
 
     /// A connection that had `before` bytes has `after` now.
     pub(crate) fn note(&mut self, before: usize, after: usize) {
-        self.used = (self.used + self.above(after)).saturating_sub(self.above(before));
+        let (took, gave) = (self.above(after), self.above(before));
+        assert!(self.used + took >= gave, "L6: a connection gives back what it never took");
+        self.used = self.used + took - gave;
     }
 
     fn above(&self, bytes: usize) -> usize {

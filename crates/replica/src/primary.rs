@@ -117,6 +117,8 @@ pub struct Primary {
     /// Ring positions: framed up to here; produced by the shim up to here.
     framed: u64,
     produced: u64,
+    /// Confirmed by the backup up to here, and released (law L2).
+    confirmed: u64,
     last_frame: u64,
     unconfirmed: VecDeque<Frame>,
     frozen: bool,
@@ -133,6 +135,7 @@ impl Primary {
             accepts: BTreeMap::new(),
             framed: log_start,
             produced: log_start,
+            confirmed: log_start,
             last_frame: 0,
             unconfirmed: VecDeque::new(),
             frozen: false,
@@ -168,6 +171,7 @@ impl Primary {
             accept: None,
         };
         self.conns.insert(id, conn);
+        assert!(self.conns.len() <= CONNS_MAX, "L6: more connections than the limit");
         self.by_key.entry(record.key).or_default().push(id);
         out.send(&Message::Conn { conn: id, record });
     }

@@ -272,6 +272,7 @@ impl Promotion {
             |syn: &OwnedSegment| syn.view().key == segment.key && syn.view().seq == segment.seq;
         if self.syns.len() < LATE_SYNS_MAX && !self.syns.iter().any(same) {
             self.syns.push_back(OwnedSegment::new(segment));
+            assert!(self.syns.len() <= LATE_SYNS_MAX, "L6: more SYNs than the limit");
         }
     }
 
@@ -279,6 +280,7 @@ impl Promotion {
         let matters = !segment.payload.is_empty() || segment.fin || segment.rst;
         if matters && self.late_bytes + segment.raw.len() <= LATE_BYTES_MAX {
             self.late_bytes += segment.raw.len();
+            assert!(self.late_bytes <= LATE_BYTES_MAX, "L6: more late packets than the limit");
             self.late.push_back(segment.raw.to_vec());
         }
     }

@@ -141,6 +141,8 @@ impl Stream {
                 return Filled { any, full: true };
             }
             self.beyond.put(start, &new[(start - from) as usize..(stop - from) as usize]);
+            let pieces_max = self.limits.beyond_pieces_max.max(1);
+            assert!(self.beyond.count() <= pieces_max, "L6: more pieces than the limit");
             any = true;
             at = stop;
         }
@@ -154,6 +156,8 @@ impl Stream {
             piece.drain(..known.min(piece.len()));
             self.bytes.append(&mut piece);
         }
+        let is_behind_a_hole = |first| first > self.end();
+        assert!(self.beyond.first().is_none_or(is_behind_a_hole), "L1: what is held has no hole");
     }
 
     /// The primary's server read `bytes` at `from`: that is what the client

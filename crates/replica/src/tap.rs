@@ -69,6 +69,9 @@ pub(crate) struct Tap {
     pub(crate) rcv_origin: SeqNo,
     pub(crate) snd_origin: SeqNo,
     pub(crate) stream: Stream,
+    /// Behind the last byte, or FIN, that anybody brought: nothing beyond is held
+    /// (law L1).
+    brought: u64,
     fin: Option<u64>,
     /// The client reset the connection, as far as its own word goes.
     pub(crate) reset: bool,
@@ -103,6 +106,7 @@ impl Tap {
             rcv_origin: record.irs.plus(1),
             snd_origin: record.iss.plus(1),
             stream: Stream::new(limits),
+            brought: 0,
             fin: None,
             reset: false,
             contradicted: false,
@@ -165,7 +169,9 @@ impl Tap {
     }
 
     fn held_offset(&self) -> u64 {
-        self.stream.end() + u64::from(self.fin_held())
+        let held = self.stream.end() + u64::from(self.fin_held());
+        assert!(held <= self.brought, "L1: more is held than came");
+        held
     }
 
     /// Does the primary's kernel have more than is held here?
@@ -197,6 +203,7 @@ impl Tap {
         self.overwrite(start, &bytes[(start - from) as usize..(cut - from) as usize]);
         if last && cut == until {
             self.fin = Some(until);
+            self.brought = self.brought.max(until + 1);
         }
         self.prune();
         self.held_offset() > held
@@ -204,8 +211,10 @@ impl Tap {
 
     /// The primary's kernel had these bytes at `from`, whatever the tap said.
     pub(crate) fn overwrite(&mut self, from: u64, bytes: &[u8]) {
+        let until = from + bytes.len() as u64;
         self.contradicted |= !self.stream.overwrite(from, bytes);
-        self.note_read(from + bytes.len() as u64);
+        self.brought = self.brought.max(until);
+        self.note_read(until);
     }
 
     /// Did the primary say otherwise than the tap?
@@ -309,6 +318,8 @@ impl Tap {
     fn accept_payload(&mut self, segment: &TapSegment<'_>, start: i64) -> Verdict {
         let held = self.held_offset();
         let fin_at = start + segment.payload.len() as i64;
+        let end = fin_at + i64::from(segment.fin);
+        self.brought = self.brought.max(end.max(0) as u64);
         let ends = segment.fin && self.fin.is_none() && fin_at >= self.stream.end() as i64;
         if ends {
             self.fin = Some(fin_at as u64);
@@ -321,7 +332,6 @@ impl Tap {
         }
         let inserted =
             if payload.is_empty() { Inserted::Old } else { self.stream.insert(start, payload) };
-        let end = fin_at + i64::from(segment.fin);
         // A repeat says nothing new, and is not kept again.
         if end > self.held_offset() as i64 && (ends || inserted == Inserted::Beyond) {
             self.raws.keep(start, end as u64, segment.raw, self.limits.raws_bytes_max);

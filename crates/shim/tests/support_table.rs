@@ -48,7 +48,7 @@ const TAIL: &str = "
   protection loudly.
 - **The vDSO** is hidden from programs that look for it; they make system calls
   instead, which are reported.
-- **`rdtsc`** is not noticed by default. With the option to trap it, reading the
+- **`rdtsc`** is not noticed by default. With `[server] trap_tsc = true`, reading the
   counter is reported like a system call; every clock read then takes a system
   call (117 instead of 19 ns), and a trapped read takes 3.6 us.
 - **`rdrand`, `cpuid` and races without locks** cannot be seen. A replica that

@@ -233,4 +233,24 @@ mod tests {
             prop_assert_eq!(Reading { delta_ns: -delta_ns - 1, ..reading }.pack(), None);
         }
     }
+
+    #[test]
+    fn a_record_takes_its_header_and_payload_in_whole_words() {
+        assert_eq!(HEADER_LEN, 32);
+        assert_eq!([0, 1, 8, 9].map(record_len), [32, 40, 40, 48]);
+    }
+
+    #[test]
+    fn a_header_is_refused_beyond_the_longest_payload() {
+        let read = |payload_len: usize, op: Op| {
+            let header =
+                Header { payload_len: payload_len as u32, op: op as u8, ..Header::default() };
+            read_header(header.as_bytes())
+        };
+        assert!(read(PAYLOAD_MAX, Op::Read).is_ok_and(|(_, op)| op == Op::Read));
+        assert!(read(0, Op::Exit).is_ok());
+        for beyond in [PAYLOAD_MAX + 1, PAYLOAD_MAX + 2] {
+            assert_eq!(read(beyond, Op::Read), Err(LogError::TooLong(beyond as u32)));
+        }
+    }
 }

@@ -451,4 +451,54 @@ mod tests {
         assert!(Message::decode(&encoded(&text[1..])).is_ok());
         assert_eq!(Message::decode(&encoded(&text)), Err(BadMessage));
     }
+
+    fn is_understood(message: &Message<'_>) -> bool {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        Message::decode(&bytes).is_ok_and(|decoded| decoded == *message)
+    }
+
+    #[test]
+    fn questions_about_flows_are_bounded() {
+        let key = ConnKey { server: [1; 16], client: [2; 16], server_port: 3, client_port: 4 };
+        for (count, good) in [(0, true), (KEYS_MAX, true), (KEYS_MAX + 1, false)] {
+            let keys = vec![key; count];
+            assert_eq!(is_understood(&Message::AreAlive { epoch: 1, keys: keys.clone() }), good);
+            assert_eq!(is_understood(&Message::NotAlive { epoch: 1, keys }), good);
+        }
+    }
+
+    #[test]
+    fn announcements_are_bounded() {
+        let offer = Offer { address: [1; 16], port: 80, udp: true };
+        let announce = |tunnels: usize, services: usize| {
+            is_understood(&Message::Announce {
+                weight: 1,
+                layer2: false,
+                tunnels: vec![[3; 16]; tunnels],
+                services: vec![offer.clone(); services],
+            })
+        };
+        assert!(announce(2, OFFERS_MAX) && announce(0, 0) && announce(1, 3));
+        assert!(!announce(3, 1) && !announce(1, OFFERS_MAX + 1) && !announce(3, OFFERS_MAX + 1));
+    }
+
+    #[test]
+    fn the_story_of_a_takeover_is_bounded() {
+        let (long, longest) = ("x".repeat(SAID_BYTES_MAX + 1), "x".repeat(SAID_BYTES_MAX));
+        let gave_up = |state, reason| is_understood(&Message::GaveUp { state, reason });
+        assert!(gave_up(&longest, &longest) && gave_up("", ""));
+        assert!(!gave_up(&long, "") && !gave_up("", &long));
+        let took_over = |cause, at| {
+            is_understood(&Message::TookOver {
+                cause,
+                phases_us: [1; 7],
+                total_us: 7,
+                connections: 1,
+                at,
+            })
+        };
+        assert!(took_over(&longest, &longest) && took_over("", ""));
+        assert!(!took_over(&long, "") && !took_over("", &long) && !took_over(&long, &long));
+    }
 }

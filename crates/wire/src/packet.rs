@@ -178,17 +178,6 @@ impl<'a> TcpPacket<'a> {
         }
     }
 
-    /// The connection, if this packet goes from its server to its client.
-    #[must_use]
-    pub fn server_to_client_key(&self) -> ConnKey {
-        ConnKey {
-            server: self.source,
-            client: self.destination,
-            server_port: self.source_port,
-            client_port: self.destination_port,
-        }
-    }
-
     /// Sequence numbers this packet occupies: its payload, its SYN and its FIN
     /// (RFC 9293 §3.4).
     #[must_use]

@@ -169,5 +169,16 @@ mod tests {
         assert_eq!(&packet[20..25], b"abcde");
         assert_eq!(&packet[28..38], b"\x01\x00\x06\x00resent");
         assert_eq!(blocks[4].1.len(), 28);
+        // Link type, reserved, no limit; then the name, the clock, and the end.
+        assert_eq!(blocks[1].1[8..16], [2, 0, 2, 0, b'e', b'c', 0, 0]);
+        assert_eq!((blocks[1].1.len(), blocks[2].1.len()), (28, 20));
+    }
+
+    #[test]
+    fn what_was_written_reaches_the_reader_when_it_is_flushed() {
+        let mut writer = Writer::new(io::BufWriter::new(Vec::new())).unwrap();
+        assert!(writer.out.get_ref().is_empty());
+        writer.flush().unwrap();
+        assert_eq!(blocks(writer.out.get_ref()).len(), 1);
     }
 }

@@ -39,3 +39,30 @@ impl SeqNo {
         near.saturating_add_signed(i64::from(delta))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_ordered_across_the_wrap() {
+        let (before, behind) = (SeqNo(u32::MAX - 1), SeqNo(3));
+        assert_eq!(before.plus(5), behind);
+        assert_eq!((behind.since(before), before.since(behind)), (5, -5));
+        assert!(behind.after(before) && !before.after(behind) && !behind.after(behind));
+        assert_eq!((behind.max(before), before.max(behind)), (behind, behind));
+    }
+
+    #[test]
+    fn an_offset_is_exact_after_many_wraps() {
+        let origin = SeqNo(4_000_000_000);
+        for offset in [0, 1, 1 << 31, (1 << 32) + 7, (5 << 32) - 1] {
+            let number = origin.plus(offset);
+            for near in [offset, offset + 1000, offset.saturating_sub(1000)] {
+                assert_eq!(number.offset_near(origin, near), offset);
+            }
+        }
+        // What lies before the stream counts as its beginning.
+        assert_eq!(SeqNo(origin.0 - 1).offset_near(origin, 0), 0);
+    }
+}

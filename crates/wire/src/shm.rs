@@ -66,11 +66,9 @@ pub mod leash {
 pub mod option {
     /// Writes do not wait for the backup. Only the test that must fail sets it.
     pub const NO_COMMIT: u32 = 1;
-    /// Print every record to standard error.
-    pub const TRACE: u32 = 2;
     /// Read clocks by system call and trap `rdtsc`: a server that reads the time
     /// stamp counter itself is reported instead of diverging later.
-    pub const TRAP_TSC: u32 = 4;
+    pub const TRAP_TSC: u32 = 2;
 }
 
 /// In `Header::tail` (records are 8-aligned): the producer may still add to the
@@ -180,4 +178,15 @@ pub struct ConnEntry {
     /// waits for its end: a socket that outlives the server's descriptor would
     /// still be reported by the server's epoll sets.
     pub borrowed: AtomicU32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_lies_between_the_header_and_the_ring() {
+        assert_eq!((size_of::<Header>(), size_of::<ConnEntry>()), (HEADER_BYTES, 128));
+        assert_eq!((TABLE_BYTES, RING_OFFSET), (2 << 20, (2 << 20) + 4096));
+    }
 }

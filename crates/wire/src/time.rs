@@ -29,3 +29,17 @@ impl Nanos {
         Self(ms * 1_000_000)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_added_and_measured_and_never_wrap() {
+        let (early, late) = (Nanos::from_ms(3), Nanos::from_ms(1500));
+        assert_eq!(early.plus(late), Nanos(1_503_000_000));
+        assert_eq!((late.since(early), early.since(late)), (Nanos(1_497_000_000), Nanos(0)));
+        assert_eq!(Nanos(u64::MAX).plus(Nanos(1)), Nanos(u64::MAX));
+        assert_eq!((Nanos(2_999_999).as_ms(), Nanos(7_000_000).as_ms()), (2, 7));
+    }
+}

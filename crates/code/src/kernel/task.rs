@@ -13,6 +13,7 @@ pub(crate) trait Divisors: Copy {
     /// byte, as an index.
     fn divisor(&self, o: usize, k: usize, column: u8) -> usize;
     /// A copy for a loop that asks for the `R` outputs from the `start`-th on.
+    #[cfg(any(target_arch = "x86_64", all(feature = "shuffle", target_arch = "aarch64")))]
     fn local<const R: usize>(&self, start: usize) -> Self;
     /// Are there divisors for so many sources?
     fn covers(&self, sources: usize) -> bool;
@@ -39,6 +40,7 @@ impl Divisors for Cauchy {
     /// by side, it adds the column to all of them in a vector register and takes
     /// the sums out one by one, which costs more than the divisions.
     #[inline(always)]
+    #[cfg(any(target_arch = "x86_64", all(feature = "shuffle", target_arch = "aarch64")))]
     fn local<const R: usize>(&self, start: usize) -> Self {
         let mut all = self.0;
         for row in &mut all[start..start + R] {
@@ -65,6 +67,7 @@ pub(crate) struct Explicit<'a>(pub &'a [[u8; OUTPUTS_MAX]]);
 
 impl Divisors for Explicit<'_> {
     #[inline(always)]
+    #[cfg(any(target_arch = "x86_64", all(feature = "shuffle", target_arch = "aarch64")))]
     fn local<const R: usize>(&self, _start: usize) -> Self {
         *self
     }

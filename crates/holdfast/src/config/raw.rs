@@ -84,6 +84,7 @@ struct RawServer {
     log: Option<PathBuf>,
     ring_bytes: Option<Spanned<u64>>,
     aslr: Option<bool>,
+    trap_tsc: Option<bool>,
 }
 
 pub(super) fn parse(path: &Path, text: &str) -> Result<Config, ConfigErrors> {
@@ -412,6 +413,7 @@ fn check_server(findings: &mut Findings, raw: RawServer, folder: &Path) -> Serve
         log: raw.log.map(|log| folder.join(log)),
         ring_bytes,
         aslr: raw.aslr.unwrap_or(false),
+        trap_tsc: raw.trap_tsc.unwrap_or(false),
     }
 }
 

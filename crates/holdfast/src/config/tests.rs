@@ -53,6 +53,7 @@ fn a_good_file_is_understood_with_its_defaults() {
     let config = parse(GOOD).unwrap();
     assert_eq!(config.group.heartbeat_ms, 18);
     assert!(config.group.realtime);
+    assert!(!config.server.trap_tsc && !config.server.aslr);
     assert_eq!(config.group.run_dir, Path::new("/run/holdfast/demo"));
     assert_eq!(config.group.key_file, Path::new("/etc/holdfast/demo.key"));
     assert_eq!(config.edge.state_file, Path::new("/var/lib/holdfast/demo.epoch"));
@@ -63,6 +64,13 @@ fn a_good_file_is_understood_with_its_defaults() {
     assert_eq!(config.admin_socket(Role::Edge), Path::new("/run/holdfast/demo/edge.sock"));
     assert_eq!(config.members[0].mac.to_string(), "02:00:00:00:00:0a");
     assert_eq!((config.service_ips().len(), config.service_ports()), (2, vec![6379]));
+}
+
+#[test]
+fn the_counter_is_trapped_and_addresses_are_random_on_request_only() {
+    let config = parse(&format!("{GOOD}trap_tsc = true\naslr = true\n")).unwrap();
+    assert!(config.server.trap_tsc && config.server.aslr);
+    assert_eq!(parse(&config.effective()).unwrap().server, config.server);
 }
 
 #[test]

@@ -89,10 +89,13 @@ pub fn run(config: &Config) -> Result<()> {
     // First of all: two daemons of one role must never touch the same maps.
     let mut admin = AdminSocket::bind(&config.admin_socket(Role::Edge)).context("admin socket")?;
     // Before the programs are loaded: until they are, nobody can take over.
-    if config.group.realtime
-        && let Err(error) = process::set_realtime(PRIORITY)
-    {
-        tracing::warn!("no real-time priority: {error}; takeovers take longer under load");
+    if config.group.realtime {
+        if let Err(error) = process::set_realtime(PRIORITY) {
+            tracing::warn!("no real-time priority: {error}; takeovers take longer under load");
+        }
+        if let Err(error) = process::lock_memory() {
+            tracing::warn!("memory is not locked: {error}; takeovers take longer while it swaps");
+        }
     }
     let mut daemon = EdgeDaemon::start(config)?;
     daemon.wire.poll.add(&admin, ADMIN, Interest::Read)?;

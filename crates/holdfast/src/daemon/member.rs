@@ -10,7 +10,7 @@ use super::said::Said;
 use super::{backup, primary, survivor};
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
-use crate::config::{Config, Member, admin_socket, pin_dir};
+use crate::config::{Config, Member, Server as ServerConfig, admin_socket, pin_dir};
 use crate::key::GroupKey;
 use crate::leavings;
 use crate::open_files;
@@ -168,6 +168,7 @@ impl<'a> Node<'a> {
         if config.group.realtime {
             // Without the right to it the daemon works, only less punctually.
             let _ = process::set_realtime(PRIORITY);
+            let _ = process::lock_memory();
         }
         Ok(node)
     }
@@ -414,7 +415,7 @@ impl<'a> Node<'a> {
             ring_bytes: server.ring_bytes as usize,
             hash_key: self.key.hash_key(),
             ports: self.config.service_ports(),
-            options: test_options(),
+            options: shim_options(server),
             mode,
             name: leavings::mark(&self.config.group.run_dir, &self.me.name)?,
         };
@@ -459,9 +460,14 @@ pub fn count(into: &mut BTreeMap<String, u64>, prefix: &str, counters: &[(&'stat
     }
 }
 
-/// The matrix proves with this that output commit matters: without it, it fails.
-fn test_options() -> u32 {
-    if std::env::var_os("HOLDFAST_TEST_NO_COMMIT").is_some() { option::NO_COMMIT } else { 0 }
+/// What the shim is told to do otherwise than usual. The matrix proves with the
+/// environment's word that output commit matters: without it, it fails.
+fn shim_options(server: &ServerConfig) -> u32 {
+    let no_commit = std::env::var_os("HOLDFAST_TEST_NO_COMMIT").is_some();
+    [(no_commit, option::NO_COMMIT), (server.trap_tsc, option::TRAP_TSC)]
+        .into_iter()
+        .filter_map(|(is_set, bit)| is_set.then_some(bit))
+        .sum()
 }
 
 /// User and group number of a name of /etc/passwd.

@@ -171,6 +171,7 @@ fn settings(config: &Config) -> Vec<String> {
         format!("services = {}", services.join(" ")),
         format!("ring_bytes = {}", config.server.ring_bytes),
         format!("aslr = {}", config.server.aslr),
+        format!("trap_tsc = {}", config.server.trap_tsc),
         format!("user = {}", config.server.user.as_deref().unwrap_or("")),
         format!(
             "directory = {}",

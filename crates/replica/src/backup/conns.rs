@@ -115,6 +115,7 @@ impl Backup {
             conn.tap.note_syn(now, &syn.view(), &mut conn.record);
         }
         self.conns.insert(id, conn);
+        assert!(self.conns.len() <= CONNS_MAX, "L6: more connections than the limit");
         out.send(&Message::ConnOk { conn: id });
         for segment in self.early.take(&record.key) {
             if self.tap(now, &segment.view()).is_some() {

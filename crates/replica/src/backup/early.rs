@@ -38,6 +38,8 @@ impl Early {
         }
         self.syns.insert(self.next, (now, OwnedSegment::new(syn)));
         self.next += 1;
+        assert!(self.syns.len() <= SYNS_MAX, "L6: more SYNs than the limit");
+        assert!(self.numbers.len() == self.syns.len(), "every SYN is found by its number");
     }
 
     /// Keeps a segment of a tuple whose SYN is here, while there is room.
@@ -49,6 +51,7 @@ impl Early {
         let size = segment.payload.len() + segment.raw.len() + size_of::<OwnedSegment>();
         if self.bytes + size <= EARLY_BYTES_MAX {
             self.bytes += size;
+            assert!(self.bytes <= EARLY_BYTES_MAX, "L6: more early bytes than the limit");
             self.segments.entry(segment.key).or_default().push(OwnedSegment::new(segment));
         }
     }

@@ -76,6 +76,8 @@ impl Log {
 
     /// The frame to confirm, if there is a new one.
     pub(super) fn take_confirmable(&mut self) -> Option<u64> {
+        assert!(self.resolved <= self.received, "L2: a frame is resolved that did not come");
+        assert!(self.confirmed <= self.resolved, "L2: a frame is confirmed that is not resolved");
         let new = self.has_confirmable();
         self.confirmed = self.resolved;
         new.then_some(self.resolved)
@@ -145,6 +147,7 @@ impl Backup {
             return self.break_off(&Broken::FramesFull { max: FRAMES_QUEUED_MAX }, out);
         }
         self.log.queue_bytes += records.len();
+        assert!(self.log.queue_bytes <= FRAMES_QUEUED_MAX, "L6: more frames wait than the limit");
         self.log.queue.push_back(Queued { number, index, records: records.to_vec() });
     }
 
@@ -300,6 +303,7 @@ impl Backup {
 
     fn bind(&mut self, frame: u64, accept: u32, id: Option<ConnId>, out: &mut impl BackupOutput) {
         self.accepts.insert(accept, Accepted { conn: id, ..Accepted::default() });
+        assert!(self.accepts.len() <= ACCEPTS_MAX, "L6: more accepts than the limit");
         let Some((id, conn)) = id.and_then(|id| Some((id, self.conns.get_mut(&id)?))) else {
             return;
         };

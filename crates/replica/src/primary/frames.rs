@@ -172,6 +172,9 @@ impl Primary {
         let Builder { start, end, records, fins } = std::mem::replace(frame, next);
         self.last_frame += 1;
         self.framed = end;
+        assert!(end <= self.produced, "L2: a frame beyond what the server has logged");
+        let follows = |last: &Frame| last.number + 1 == self.last_frame && last.end == start;
+        assert!(self.unconfirmed.back().is_none_or(follows), "L2: frames leave no gap in the log");
         self.unconfirmed.push_back(Frame { number: self.last_frame, start, end, fins });
         out.send(&Message::Frame { number: self.last_frame, records: &records });
     }
@@ -189,6 +192,9 @@ impl Primary {
             stable = Some(frame.end);
         }
         if let Some(pos) = stable {
+            assert!(pos >= self.confirmed, "L2: what is released is not taken back");
+            assert!(pos <= self.framed, "L2: nothing is released that the backup was not sent");
+            self.confirmed = pos;
             out.stable(pos);
         }
         if let Err(reason) = self.pump(FRAMES_UNCONFIRMED_MAX, out) {

@@ -195,6 +195,9 @@ impl Conn {
             .max(tap.right_edge())
             .max(held);
         let snd_una_offset = sent.acked.min(replica.out_bytes);
+        let in_flight_end = sent.end.min(replica.out_bytes);
+        assert!(snd_una_offset <= in_flight_end, "L5: what is acknowledged was sent");
+        assert!(right_edge >= tap.right_edge(), "L4: the right edge moves left");
         Restore {
             conn: planned.id,
             record: &planned.record,
@@ -205,7 +208,7 @@ impl Conn {
             rcv_nxt: tap.rcv_origin.plus(held),
             snd_una: tap.snd_origin.plus(snd_una_offset),
             snd_una_offset,
-            in_flight_end: sent.end.min(replica.out_bytes),
+            in_flight_end,
             out_end: replica.out_bytes,
             peer_window_bytes: tap.peer_window,
             right_edge: tap.rcv_origin.plus(right_edge),

@@ -39,6 +39,7 @@ impl Raws {
             self.bytes += cost;
             packet.to_vec()
         });
+        assert!(self.bytes <= bytes_max, "L6: more raw packets than the limit");
     }
 
     /// Drops what ends at or before `held`.

@@ -66,7 +66,7 @@ fn has_call(op: Op) -> bool {
 /// A call's name and what stands before it; nothing for none.
 fn called(number: usize) -> (&'static str, &'static str) {
     match table::TABLE.get(number) {
-        Some(row) if row.3 != Call::none => (" ", row.0),
+        Some((name, call)) if *call != Call::none => (" ", name),
         _ => ("", ""),
     }
 }

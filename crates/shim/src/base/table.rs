@@ -1,17 +1,8 @@
 //! The table of calls: what the shim does with each. `docs/SUPPORT.md` is made
 //! from this text; the number of a call is what records carry.
 
-/// How far a call is supported.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Level {
-    /// Executed on the primary, answered from the log on the backup.
-    Replayed,
-    /// Executed on both members; results are equal by construction.
-    Passed,
-    /// Fails on both members with ENOSYS and is reported.
-    Refused,
-}
-
+/// A call, how far it is supported, and what an operator must know of it. The
+/// last two are for the page: it says what *Replayed*, *Passed* and *Refused* mean.
 macro_rules! calls {
     ($($name:ident $level:ident $note:literal;)+) => {
         /// A call of the table.
@@ -19,11 +10,9 @@ macro_rules! calls {
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u16)]
         pub enum Call { none, $($name),+ }
-        /// Name, level, note and number of each call, in order of number.
-        pub const TABLE: &[(&str, Level, &str, Call)] = &[
-            ("none", Level::Passed, "", Call::none),
-            $((stringify!($name), Level::$level, $note, Call::$name)),+
-        ];
+        /// Each call and its name, in order of number.
+        pub const TABLE: &[(&str, Call)] =
+            &[("none", Call::none), $((stringify!($name), Call::$name)),+];
     };
 }
 
@@ -78,7 +67,7 @@ calls! {
     sleep Replayed "sleep, usleep, nanosleep, clock_nanosleep: the replica does not sleep";
     localtime Passed "time zone files must be alike on both members";
     vdso Refused "hidden from programs that look for it themselves, which then make system calls and are reported";
-    rdtsc Passed "not seen unless the shim is told to trap it; then reported";
+    rdtsc Passed "not seen unless `[server] trap_tsc = true`; then reported";
     rdrand Passed "cannot be seen: a server that uses it diverges, and the backup reports it";
     getrandom Replayed "getrandom, getentropy, arc4random*";
     // Files

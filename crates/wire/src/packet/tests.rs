@@ -138,6 +138,108 @@ fn special_options_are_noticed() {
 }
 
 #[test]
+fn the_blocks_of_a_sack_are_those_on_the_wire() {
+    let block = |left: u8| [0, 0, 1, left, 0, 0, 2, left];
+    let sack =
+        |bytes: &[u8]| TcpOptions::parse(&[&[5, 2 + bytes.len() as u8], bytes].concat()).sack;
+    let two = sack(&[block(1), block(9)].concat());
+    assert_eq!(two.as_slice(), [(SeqNo(257), SeqNo(513)), (SeqNo(265), SeqNo(521))]);
+    // A length that is no whole number of blocks says nothing.
+    assert!(sack(&[&block(1)[..], &[0; 4]].concat()).as_slice().is_empty());
+    let mut five = SackBlocks::default();
+    (0..5).for_each(|n| five.push(SeqNo(n), SeqNo(n + 1)));
+    assert_eq!((five.as_slice().len(), five.as_slice()[3]), (4, (SeqNo(3), SeqNo(4))));
+}
+
+#[test]
+fn as_many_blocks_are_sent_as_fit_beside_the_timestamps() {
+    let sent = |timestamps| {
+        let mut sack = SackBlocks::default();
+        (0..4).for_each(|n| sack.push(SeqNo(10 * n), SeqNo(10 * n + 5)));
+        let mut bytes = Vec::new();
+        TcpOptions { timestamps, sack, ..TcpOptions::default() }.emit(&mut bytes);
+        assert!(bytes.len() <= 40 && bytes.len() % 4 == 0);
+        TcpOptions::parse(&bytes).sack.as_slice().len()
+    };
+    assert_eq!((sent(None), sent(Some((1, 2)))), (4, 3));
+}
+
+#[test]
+fn timestamps_of_another_length_are_none() {
+    let stamps = |bytes: &[u8]| TcpOptions::parse(&[&[8, 2 + bytes.len() as u8], bytes].concat());
+    assert_eq!(stamps(&[0, 0, 0, 1, 0, 0, 0, 2]).timestamps, Some((1, 2)));
+    for other in [4, 7, 9, 12] {
+        assert_eq!(stamps(&[1; 16][..other]).timestamps, None);
+    }
+}
+
+/// A segment from the client with this payload and these flags.
+fn segment(v6: bool, flags: Flags, payload: &[u8]) -> Result<Vec<u8>, PacketError> {
+    let end = |last: u8| if v6 { [last; 16] } else { map_ipv4([10, 0, 0, last]) };
+    let key = ConnKey { server: end(1), client: end(2), ..key_v4() };
+    let (seq, ack, window) = (SeqNo(100), SeqNo(2), 9);
+    let options = TcpOptions::default();
+    TcpSegment { key, to_client: false, seq, ack, flags, window, options, payload }.build()
+}
+
+#[test]
+fn syn_and_fin_take_a_number_each_beside_the_payload() {
+    for (flags, payload, len) in [
+        (Flags::ACK, &b""[..], 0),
+        (Flags::ACK, b"four", 4),
+        (Flags::SYN, b"", 1),
+        (Flags::FIN | Flags::ACK, b"four", 5),
+        (Flags::SYN | Flags::FIN, b"four", 6),
+    ] {
+        let bytes = segment(false, flags, payload).unwrap();
+        let packet = TcpPacket::parse(&bytes, Checksum::Verify).unwrap();
+        assert_eq!((packet.seq_len(), packet.seq_end()), (len, SeqNo(100 + len as u32)));
+    }
+    assert_eq!(Flags::ACK | Flags::FIN | Flags::ACK, Flags(0x11));
+}
+
+#[test]
+fn the_longest_payload_fits_both_versions_and_no_longer_one() {
+    let longest = vec![7; build::PAYLOAD_MAX + 1];
+    for v6 in [false, true] {
+        let bytes = segment(v6, Flags::ACK, &longest[1..]).unwrap();
+        let packet = TcpPacket::parse(&bytes, Checksum::Verify).unwrap();
+        assert_eq!(packet.payload, &longest[1..]);
+        assert_eq!(segment(v6, Flags::ACK, &longest), Err(PacketError::TooLong));
+    }
+    // With all options it fills an IPv4 packet.
+    assert_eq!(build::PAYLOAD_MAX + 20 + 20 + 40, 65_535);
+}
+
+#[test]
+fn a_length_of_zero_is_a_giants_only_where_16_bits_cannot_say_it() {
+    for (v6, headers) in [(false, 0), (true, 40)] {
+        for (len, is_giant) in [(65_535, false), (65_536, true)] {
+            let mut bytes = segment(v6, Flags::ACK, b"").unwrap();
+            bytes.resize(headers + len, 7);
+            bytes[if v6 { 4..6 } else { 2..4 }].fill(0);
+            complete_header(&mut bytes);
+            assert_eq!(TcpPacket::parse(&bytes, Checksum::Partial).is_ok(), is_giant, "{len}");
+        }
+    }
+}
+
+#[test]
+fn what_is_shorter_than_a_header_has_no_checksum_to_complete() {
+    for v6 in [false, true] {
+        let whole = segment(v6, Flags::ACK, b"").unwrap();
+        for missing in [1, 5, 20] {
+            let mut bytes = whole[..whole.len() - missing].to_vec();
+            let len = if v6 { bytes.len() - 40 } else { bytes.len() } as u16;
+            bytes[if v6 { 4..6 } else { 2..4 }].copy_from_slice(&len.to_be_bytes());
+            let before = bytes.clone();
+            assert_eq!(complete_checksum(&mut bytes), Err(PacketError::Truncated));
+            assert_eq!(bytes, before);
+        }
+    }
+}
+
+#[test]
 fn impossible_option_lengths_end_the_reading() {
     for bytes in [&[2u8][..], &[2, 0], &[2, 1, 5, 5], &[2, 5, 1, 1], &[3, 255]] {
         let malformed = TcpOptions { malformed: true, ..TcpOptions::default() };
@@ -190,9 +292,9 @@ proptest! {
         };
         let bytes = segment.build().unwrap();
         let packet = TcpPacket::parse(&bytes, Checksum::Verify).unwrap();
-        let parsed_key =
-            if to_client { packet.server_to_client_key() } else { packet.client_to_server_key() };
-        prop_assert_eq!(parsed_key, key);
+        let (source, destination) = ((packet.source, packet.source_port), (packet.destination, packet.destination_port));
+        let (server, client) = if to_client { (source, destination) } else { (destination, source) };
+        prop_assert_eq!((server, client), ((key.server, key.server_port), (key.client, key.client_port)));
         prop_assert_eq!(packet.seq.0, seq);
         prop_assert_eq!(packet.ack.0, ack);
         prop_assert_eq!(packet.flags.0, flags);
