@@ -7,7 +7,7 @@ use crate::bench::takeover::{Outcome, TakeoverArgs, failure, one_takeover};
 use crate::plot::{Chart, Line, stacked};
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum as _};
-use holdfast_sim::Rng;
+use holdfast_chance::Rng;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;

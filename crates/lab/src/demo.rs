@@ -13,7 +13,7 @@ use crate::testbed::server::Program;
 use crate::testbed::{Plan, Role, Shape};
 use anyhow::{Context as _, Result};
 use clap::Args;
-use holdfast_sim::Rng;
+use holdfast_chance::Rng;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -8,7 +8,6 @@
 #![forbid(unsafe_code)]
 
 mod app;
-pub mod atm;
 mod backup;
 mod check;
 mod client;
@@ -18,22 +17,19 @@ mod gate;
 mod host;
 mod kernel;
 mod member;
-pub mod net;
 mod packet;
 mod pipe;
 mod plan;
 mod primary;
 mod queue;
-mod rng;
 mod server;
 mod takeover;
-pub mod tcp;
 mod trace;
 mod world;
 
 pub use check::Violation;
+pub use holdfast_chance::Rng;
 pub use plan::{ClientPlan, DiskPlan, Fault, Mutation, Path, Plan, Ways, When};
-pub use rng::Rng;
 
 /// Virtual time and durations, in nanoseconds.
 pub type Ns = u64;

@@ -4,11 +4,11 @@
 use super::ns3::Ns3;
 use anyhow::Result;
 use clap::Args;
-use holdfast_sim::net::dumbbell::{Dumbbell, active_active};
-use holdfast_sim::net::link::QueueLimit;
-use holdfast_sim::net::scenario::{FlowSpec, Watch};
-use holdfast_sim::net::{Scenario, run as simulate};
-use holdfast_sim::tcp::Profile;
+use holdfast_netsim::net::dumbbell::{Dumbbell, active_active};
+use holdfast_netsim::net::link::QueueLimit;
+use holdfast_netsim::net::scenario::{FlowSpec, Watch};
+use holdfast_netsim::net::{Scenario, run as simulate};
+use holdfast_netsim::tcp::Profile;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::fs;

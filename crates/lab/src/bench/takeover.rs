@@ -11,7 +11,7 @@ use crate::testbed::server::Program;
 use crate::testbed::{LogLink, Overheard, Plan, Role, Testbed};
 use anyhow::{Context as _, Result};
 use clap::Args;
-use holdfast_sim::Rng;
+use holdfast_chance::Rng;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;

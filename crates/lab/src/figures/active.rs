@@ -4,12 +4,12 @@ use super::context::{Context, MS, line, mean_and_deviation, ns2, rate_control};
 use super::{Drawn, Table};
 use crate::models::jain;
 use crate::plot::{Chart, Line, Span};
-use holdfast_sim::Rng;
-use holdfast_sim::net::dumbbell::{Dumbbell, active_active};
-use holdfast_sim::net::link::QueueLimit;
-use holdfast_sim::net::outcome::{FlowOutcome, QUEUE_BIN_NS, QueueOutcome};
-use holdfast_sim::net::{Outcome, Scenario};
-use holdfast_sim::tcp::Congestion;
+use holdfast_chance::Rng;
+use holdfast_netsim::net::dumbbell::{Dumbbell, active_active};
+use holdfast_netsim::net::link::QueueLimit;
+use holdfast_netsim::net::outcome::{FlowOutcome, QUEUE_BIN_NS, QueueOutcome};
+use holdfast_netsim::net::{Outcome, Scenario};
+use holdfast_netsim::tcp::Congestion;
 
 /// Bins of the throughput series, ms.
 const BIN_MS: u64 = 100;

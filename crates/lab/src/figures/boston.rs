@@ -5,7 +5,7 @@ use super::Table;
 use super::context::{Context, MS, line};
 use crate::parallel;
 use crate::plot::{Chart, Line};
-use holdfast_sim::atm::{Outcome, Protocol, Repair, Responses, Scenario, run};
+use holdfast_netsim::atm::{Outcome, Protocol, Repair, Responses, Scenario, run};
 
 /// Buffers, cells (TCP Boston §3.1).
 pub const BUFFERS: [u32; 6] = [64, 256, 512, 1000, 2000, 4000];

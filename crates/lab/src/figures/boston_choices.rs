@@ -6,7 +6,7 @@ use super::boston::{
 };
 use super::context::{Context, MS};
 use super::{Check, Drawn, Figure, Table};
-use holdfast_sim::atm::{FlowControl, Outcome, Protocol, Repair, Scenario};
+use holdfast_netsim::atm::{FlowControl, Outcome, Protocol, Repair, Scenario};
 
 pub const FIGURE: Figure =
     Figure { id: "boston-choices", title: "TCP Boston: what the paper leaves open", draw };

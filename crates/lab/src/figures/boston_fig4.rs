@@ -6,7 +6,7 @@ use super::boston::{
 };
 use super::context::Context;
 use super::{Check, Drawn, Figure};
-use holdfast_sim::atm::{Outcome, Scenario};
+use holdfast_netsim::atm::{Outcome, Scenario};
 
 pub const FIGURE: Figure =
     Figure { id: "boston-fig4", title: "TCP Boston: goodput, response time, packet loss", draw };

@@ -4,7 +4,7 @@
 use super::boston::{BUFFERS, chart, curve, run_all};
 use super::context::Context;
 use super::{Check, Drawn, Figure, Table};
-use holdfast_sim::atm::{FlowControl, Outcome, Policy, Protocol, Repair, Scenario};
+use holdfast_netsim::atm::{FlowControl, Outcome, Policy, Protocol, Repair, Scenario};
 
 pub const FIGURE: Figure =
     Figure { id: "boston-sweep", title: "TCP Boston: the grid, with SCD and EPD", draw };

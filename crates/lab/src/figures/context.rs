@@ -2,11 +2,11 @@
 
 use crate::parallel;
 use crate::plot::{Line, Mark};
+use holdfast_chance::Rng;
 use holdfast_edge::{Law, PfrcConfig, RecoveryConfig, RightEdge};
-use holdfast_sim::Rng;
-use holdfast_sim::net::dumbbell::Dumbbell;
-use holdfast_sim::net::{Outcome, Scenario, run};
-use holdfast_sim::tcp::{Congestion, Profile};
+use holdfast_netsim::net::dumbbell::Dumbbell;
+use holdfast_netsim::net::{Outcome, Scenario, run};
+use holdfast_netsim::tcp::{Congestion, Profile};
 
 /// Nanoseconds of a millisecond.
 pub const MS: u64 = 1_000_000;

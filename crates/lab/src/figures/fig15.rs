@@ -3,7 +3,7 @@
 use super::context::{Context, ns2};
 use super::timeouts::{common_checks, timeouts};
 use super::{Check, Drawn, Figure};
-use holdfast_sim::tcp::Congestion;
+use holdfast_netsim::tcp::Congestion;
 
 pub const FIGURE: Figure =
     Figure { id: "fig15", title: "Timeouts of long flows that lost data, Reno", draw };

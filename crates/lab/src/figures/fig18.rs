@@ -4,7 +4,7 @@ use super::context::Context;
 use super::validate::{drawn, longest, share_inside, simulate};
 use super::{Check, Drawn, Figure};
 use crate::models::{Parameters, ShortFlow};
-use holdfast_sim::tcp::Congestion;
+use holdfast_netsim::tcp::Congestion;
 
 pub const FIGURE: Figure = Figure { id: "fig18", title: "Short flows: model and simulation", draw };
 

@@ -4,7 +4,7 @@ use super::context::Context;
 use super::validate::{Dot, drawn, share_inside, simulate};
 use super::{Check, Drawn, Figure};
 use crate::models::{LongFlow, Parameters, Range};
-use holdfast_sim::tcp::Congestion;
+use holdfast_netsim::tcp::Congestion;
 
 pub const FIGURE: Figure = Figure { id: "fig19", title: "Long flows: model and simulation", draw };
 

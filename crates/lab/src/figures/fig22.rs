@@ -3,7 +3,7 @@
 use super::active::{chart, pair};
 use super::context::{Context, line};
 use super::{Check, Drawn, Figure, Table};
-use holdfast_sim::tcp::Congestion;
+use holdfast_netsim::tcp::Congestion;
 
 pub const FIGURE: Figure =
     Figure { id: "fig22", title: "Aggregate throughput, with and without rate control", draw };

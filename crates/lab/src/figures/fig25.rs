@@ -3,7 +3,7 @@
 use super::active::{Setup, pair, queues};
 use super::context::Context;
 use super::{Check, Drawn, Figure};
-use holdfast_sim::tcp::Congestion;
+use holdfast_netsim::tcp::Congestion;
 
 pub const FIGURE: Figure = Figure { id: "fig25", title: "Queue at R1, buffer 1500 packets", draw };
 

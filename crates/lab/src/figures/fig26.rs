@@ -3,7 +3,7 @@
 use super::active::{Setup, pair, queues, runs};
 use super::context::{Context, line};
 use super::{Check, Drawn, Figure};
-use holdfast_sim::tcp::Congestion;
+use holdfast_netsim::tcp::Congestion;
 
 pub const FIGURE: Figure = Figure { id: "fig26", title: "Queue at R1, buffer 750 packets", draw };
 

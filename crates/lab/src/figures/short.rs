@@ -4,9 +4,9 @@ use super::context::{Context, FAILS_AT_MS, MS, cluster, dots, ns2};
 use super::{Drawn, Table};
 use crate::models::Range;
 use crate::plot::{Chart, Span};
-use holdfast_sim::net::Scenario;
-use holdfast_sim::net::dumbbell::one_flow;
-use holdfast_sim::tcp::Congestion;
+use holdfast_netsim::net::Scenario;
+use holdfast_netsim::net::dumbbell::one_flow;
+use holdfast_netsim::tcp::Congestion;
 
 /// Segments of a short flow.
 pub const SEGMENTS: u32 = 10;

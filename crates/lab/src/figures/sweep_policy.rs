@@ -6,9 +6,9 @@ use super::{Check, Drawn, Figure, Table};
 use crate::models::Range;
 use crate::plot::Chart;
 use holdfast_edge::RecoveryConfig;
-use holdfast_sim::net::Scenario;
-use holdfast_sim::net::dumbbell::{Dumbbell, one_flow};
-use holdfast_sim::tcp::Congestion;
+use holdfast_netsim::net::Scenario;
+use holdfast_netsim::net::dumbbell::{Dumbbell, one_flow};
+use holdfast_netsim::tcp::Congestion;
 
 pub const FIGURE: Figure =
     Figure { id: "sweep-policy", title: "Caching policies, short flows, failover 0.5 s", draw };

@@ -3,9 +3,9 @@
 use super::context::{Context, FAILS_AT_MS, MS, OUTAGES_MS, cluster};
 use super::{Check, Drawn, Table};
 use crate::plot::{Bar, Chart};
-use holdfast_sim::net::Scenario;
-use holdfast_sim::net::dumbbell::one_flow;
-use holdfast_sim::tcp::Profile;
+use holdfast_netsim::net::Scenario;
+use holdfast_netsim::net::dumbbell::one_flow;
+use holdfast_netsim::tcp::Profile;
 
 /// Segments of a long flow.
 pub const SEGMENTS: u32 = 1000;

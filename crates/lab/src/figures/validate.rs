@@ -4,9 +4,9 @@ use super::context::{Context, FAILS_AT_MS, MS, OUTAGES_MS, cluster, dashed, dots
 use super::{Drawn, Table};
 use crate::models::Range;
 use crate::plot::{Chart, Line};
-use holdfast_sim::net::Scenario;
-use holdfast_sim::net::dumbbell::one_flow;
-use holdfast_sim::tcp::Congestion;
+use holdfast_netsim::net::Scenario;
+use holdfast_netsim::net::dumbbell::one_flow;
+use holdfast_netsim::tcp::Congestion;
 
 /// Flows per outage.
 const FLOWS: u64 = 120;

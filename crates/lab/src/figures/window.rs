@@ -3,9 +3,9 @@
 use super::context::{Context, FAILS_AT_MS, MS, cluster, line, ns2};
 use super::{Drawn, Table};
 use crate::plot::{Chart, Span};
-use holdfast_sim::net::dumbbell::one_flow;
-use holdfast_sim::net::scenario::Watch;
-use holdfast_sim::tcp::Congestion;
+use holdfast_netsim::net::dumbbell::one_flow;
+use holdfast_netsim::net::scenario::Watch;
+use holdfast_netsim::tcp::Congestion;
 
 /// One flow, raw and with local recovery.
 pub struct Windows {

@@ -11,7 +11,7 @@ use crate::testbed::ours::{Group, GroupOptions};
 use crate::testbed::server::{DOCUMENT_BYTES, Program, Recipe};
 use crate::testbed::{Plan, Role, Testbed, addresses, interface};
 use anyhow::{Context as _, Result, ensure};
-use holdfast_sim::Rng;
+use holdfast_chance::Rng;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 

@@ -7,12 +7,12 @@ use super::file::{
 };
 use super::route::Graph;
 use holdfast_edge::{Law, PfrcConfig, RecoveryConfig, RightEdge};
-use holdfast_sim::net::Scenario;
-use holdfast_sim::net::dumbbell::Dumbbell;
-use holdfast_sim::net::link::{LinkSpec, QueueLimit};
-use holdfast_sim::net::loss::LossModel;
-use holdfast_sim::net::scenario::{CutAt, FlowSpec, OutageSpec, StringSpec, SwitchSpec};
-use holdfast_sim::tcp::{Congestion, Profile, Stack};
+use holdfast_netsim::net::Scenario;
+use holdfast_netsim::net::dumbbell::Dumbbell;
+use holdfast_netsim::net::link::{LinkSpec, QueueLimit};
+use holdfast_netsim::net::loss::LossModel;
+use holdfast_netsim::net::scenario::{CutAt, FlowSpec, OutageSpec, StringSpec, SwitchSpec};
+use holdfast_netsim::tcp::{Congestion, Profile, Stack};
 use std::collections::BTreeMap;
 
 /// Flows of one scenario.

@@ -3,9 +3,9 @@
 
 use super::FileError;
 use anyhow::{Context as _, Result};
-use holdfast_sim::net::packet::{Kind, Packet};
-use holdfast_sim::net::{Network, Scenario, Tap};
-use holdfast_sim::tcp::Profile;
+use holdfast_netsim::net::packet::{Kind, Packet};
+use holdfast_netsim::net::{Network, Scenario, Tap};
+use holdfast_netsim::tcp::Profile;
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment, map_ipv4};
 use holdfast_wire::pcapng::{self, LinkType, Record};

@@ -1,6 +1,6 @@
 //! Why a scenario file cannot be simulated, and what to write instead.
 
-use holdfast_sim::net::ScenarioError;
+use holdfast_netsim::net::ScenarioError;
 
 /// What is wrong with a scenario file.
 #[derive(Debug, thiserror::Error)]

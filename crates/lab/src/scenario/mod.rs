@@ -24,7 +24,7 @@ use crate::bench::progress;
 use crate::parallel;
 use anyhow::{Context as _, Result};
 use clap::Args;
-use holdfast_sim::net::{Network, Scenario};
+use holdfast_netsim::net::{Network, Scenario};
 use output::{FlowRow, Header, PointRow, csv_file, write_flows};
 use series::Series;
 use std::path::PathBuf;

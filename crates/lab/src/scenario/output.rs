@@ -6,7 +6,7 @@ use crate::BUILD;
 use crate::bench::stats::Summary;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use holdfast_sim::net::{Outcome, Scenario};
+use holdfast_netsim::net::{Outcome, Scenario};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,8 +1,8 @@
 //! The shortest ways through links and strings, by delay.
 
 use super::error::FileError;
-use holdfast_sim::net::link::LinkSpec;
-use holdfast_sim::net::scenario::{Hop, Path, SwitchSpec};
+use holdfast_netsim::net::link::LinkSpec;
+use holdfast_netsim::net::scenario::{Hop, Path, SwitchSpec};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 

@@ -1,7 +1,7 @@
 //! What happened over time: goodput and queues in bins, as CSV.
 
-use holdfast_sim::net::outcome::QUEUE_BIN_NS;
-use holdfast_sim::net::{Outcome, Scenario};
+use holdfast_netsim::net::outcome::QUEUE_BIN_NS;
+use holdfast_netsim::net::{Outcome, Scenario};
 use std::fmt::Write as _;
 
 /// How long a bin is.

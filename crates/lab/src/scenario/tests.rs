@@ -1,5 +1,5 @@
 use super::*;
-use holdfast_sim::net::run as simulate;
+use holdfast_netsim::net::run as simulate;
 use holdfast_wire::packet::{Checksum, TcpPacket};
 
 const FILE: &str = r#"

@@ -2,7 +2,7 @@
 
 use super::error::FileError;
 use crate::units;
-use holdfast_sim::net::link::QueueLimit;
+use holdfast_netsim::net::link::QueueLimit;
 use serde::{Deserialize, Deserializer, de};
 
 /// A time, ns.

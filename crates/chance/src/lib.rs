@@ -1,4 +1,7 @@
-//! The one source of chance: a seed draws the plan, delays, losses and schedules.
+//! The one source of chance of simulators and laboratory: a seed draws plans,
+//! delays, losses and schedules. Nothing that serves clients draws from it.
+#![forbid(unsafe_code)]
+#![no_std]
 
 /// SplitMix64 (Steele, Lea, Flood 2014): one 64-bit state, every seed is good.
 #[derive(Clone, Debug)]

@@ -2,9 +2,9 @@
 //! cost no more than some tables that grow.
 
 use allocation_counter::measure;
-use holdfast_sim::net::dumbbell::{Dumbbell, one_flow};
-use holdfast_sim::net::run;
-use holdfast_sim::tcp::Profile;
+use holdfast_netsim::net::dumbbell::{Dumbbell, one_flow};
+use holdfast_netsim::net::run;
+use holdfast_netsim::tcp::Profile;
 
 /// Tables that double as often as ten times the segments make them.
 const GROWTHS: u64 = 64;
