@@ -1,4 +1,4 @@
-//! `holdfast lab chaos`: fault after fault, of every kind, alone or in pairs,
+//! `holdfast-lab chaos`: fault after fault, of every kind, alone or in pairs,
 //! on pairs of real servers under real loads, all drawn from one seed. Every
 //! stream is checked; each fault is one line, and each line can be replayed.
 
@@ -91,7 +91,7 @@ pub fn run(args: &ChaosArgs) -> Result<ExitCode> {
         let words = draw(&mut Rng::of_state(seed));
         let mut takeover = TakeoverArgs::of_words(&words)?;
         takeover.keep_logs.clone_from(&args.keep_logs);
-        let command = format!("holdfast lab bench takeover {words} --runs 1 --seed {seed}");
+        let command = format!("holdfast-lab bench takeover {words} --runs 1 --seed {seed}");
         let round = match one_takeover(&takeover, seed) {
             Ok(outcome) => Round::of(command, &outcome),
             Err(error) => Round::untried(command, &error),

@@ -1,4 +1,4 @@
-//! `holdfast lab plan`: what redundancy does to a segment's delay, by the paper's
+//! `holdfast-lab plan`: what redundancy does to a segment's delay, by the paper's
 //! equations and by the exact chain, and the cheapest that keeps a deadline.
 
 use crate::emu;

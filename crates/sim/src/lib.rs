@@ -69,7 +69,7 @@ impl Outcome {
     pub fn failure(&self) -> Option<String> {
         let first = self.violations.first()?;
         let seed = self.seed;
-        Some(format!("seed {seed}: {first}; replay: holdfast lab simulate --seed {seed} --trace"))
+        Some(format!("seed {seed}: {first}; replay: holdfast-lab simulate --seed {seed} --trace"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! `holdfast lab bench concurrency`: FT-TCP's §5.2. Clients that each fetch
+//! `holdfast-lab bench concurrency`: FT-TCP's §5.2. Clients that each fetch
 //! 50 KB/s are added until the link is full; the curves must coincide.
 
 use super::service::{Variant, address, variants, with_service};

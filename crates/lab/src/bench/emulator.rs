@@ -1,4 +1,4 @@
-//! `holdfast lab bench emu`: what an emulated wire carries, next to a veth
+//! `holdfast-lab bench emu`: what an emulated wire carries, next to a veth
 //! pair, with one plain TCP stream.
 
 use super::stats::Summary;

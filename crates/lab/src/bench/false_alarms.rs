@@ -1,4 +1,4 @@
-//! `holdfast lab bench false-alarms`: how often a healthy primary is replaced or
+//! `holdfast-lab bench false-alarms`: how often a healthy primary is replaced or
 //! gives its healthy backup up, and how long clients wait for a takeover that must
 //! be, for several heartbeats, on an idle machine and on a busy one. The default of
 //! `heartbeat_ms` comes from it.

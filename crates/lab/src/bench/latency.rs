@@ -1,4 +1,4 @@
-//! `holdfast lab bench latency`: one lone 64-byte request at a time, and
+//! `holdfast-lab bench latency`: one lone 64-byte request at a time, and
 //! handshakes.
 
 use super::service::{Variant, address, variants, with_service};

@@ -1,4 +1,4 @@
-//! `holdfast lab bench promotion`: how long a takeover takes when it has many
+//! `holdfast-lab bench promotion`: how long a takeover takes when it has many
 //! connections to carry over, and what they cost the backup in memory.
 
 use super::faults::{FaultKind, fault_steps};

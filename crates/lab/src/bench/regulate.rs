@@ -1,4 +1,4 @@
-//! `holdfast lab bench regulate`: one of two strings fails under many bulk
+//! `holdfast-lab bench regulate`: one of two strings fails under many bulk
 //! flows, with rate control and without, in turns. Do those that are left share
 //! fairly, and does the queue in front of them stay short?
 

@@ -1,4 +1,4 @@
-//! `holdfast lab bench takeover`: the primary breaks under load, again and
+//! `holdfast-lab bench takeover`: the primary breaks under load, again and
 //! again, and every byte that every client gets is checked.
 
 use super::faults::{FaultKind, Survivor, both, fault_steps};
@@ -189,7 +189,7 @@ pub struct Outcome {
 }
 
 impl TakeoverArgs {
-    /// What the words behind `holdfast lab bench takeover` say.
+    /// What the words behind `holdfast-lab bench takeover` say.
     ///
     /// # Errors
     /// When the command would not take them.

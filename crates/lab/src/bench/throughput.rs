@@ -1,4 +1,4 @@
-//! `holdfast lab bench throughput`: bytes and requests per second through real
+//! `holdfast-lab bench throughput`: bytes and requests per second through real
 //! servers, by the lab's checking load where bytes are counted and by
 //! redis-benchmark and wrk where requests are.
 

@@ -30,7 +30,7 @@ pub const FEC_AT_ONCE: usize = 4;
 
 /// Why ratios differ from the paper's.
 pub const OPEN: &str = "The paper leaves open how Boston repairs, when sources start and what \
-    the timer does; `holdfast lab run boston-choices` shows what each does to this number.";
+    the timer does; `holdfast-lab run boston-choices` shows what each does to this number.";
 
 /// Why fewer of Vegas' packets miss their deadline than the paper says.
 pub const SILENT: &str = "16 windows of at least two packets are more than wire and buffer hold, \

@@ -2,13 +2,13 @@
 
 use super::run::headline;
 use super::{Finished, Verdict};
-use crate::BUILD;
 use crate::plot::{escape, stacked};
 use clap::Args;
+use holdfast_program::BUILD;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-/// Options of `lab report`.
+/// Options of `holdfast-lab report`.
 #[derive(Args, Clone, Debug)]
 pub struct ReportArgs {
     /// The page.
@@ -101,5 +101,5 @@ fn section(html: &mut String, it: &Finished) {
         );
     }
     let _ =
-        writeln!(html, "</table>\n<p><small>again: <code>holdfast lab run {id}</code></small></p>");
+        writeln!(html, "</table>\n<p><small>again: <code>holdfast-lab run {id}</code></small></p>");
 }

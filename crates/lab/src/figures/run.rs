@@ -1,18 +1,18 @@
-//! `holdfast lab list`, `lab run` and `lab report`.
+//! `holdfast-lab list`, `holdfast-lab run` and `holdfast-lab report`.
 
 use super::report::{ReportArgs, page};
 use super::{EQUAL_PERCENT, FIGURES, Figure, Finding, Finished, Verdict, finish};
-use crate::BUILD;
 use crate::bench::progress;
 use crate::plot::stacked;
 use anyhow::{Context as _, Result};
 use clap::Args;
+use holdfast_program::BUILD;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Options of `lab list`.
+/// Options of `holdfast-lab list`.
 #[derive(Args, Clone, Debug)]
 pub struct ListArgs {
     /// Print one JSON object.
@@ -20,10 +20,10 @@ pub struct ListArgs {
     pub json: bool,
 }
 
-/// Options of `lab run`.
+/// Options of `holdfast-lab run`.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
-    /// Names from `lab list`, or `all`.
+    /// Names from `holdfast-lab list`, or `all`.
     #[arg(required = true)]
     pub figures: Vec<String>,
     /// Where NAME.csv and NAME.svg go.
@@ -43,7 +43,7 @@ pub struct RunArgs {
 
 /// A name that is no figure's.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no figure {0:?}; `holdfast lab list` shows them")]
+#[error("there is no figure {0:?}; `holdfast-lab list` shows them")]
 pub struct NoFigure(String);
 
 #[derive(Serialize)]
@@ -184,7 +184,7 @@ impl Finished {
         FigureReport {
             id: self.figure.id,
             title: self.figure.title,
-            replay: format!("holdfast lab run {} --seed {seed} --seeds {seeds}", self.figure.id),
+            replay: format!("holdfast-lab run {} --seed {seed} --seeds {seeds}", self.figure.id),
             version: BUILD,
             findings: self.findings.clone(),
         }

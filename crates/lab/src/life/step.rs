@@ -155,7 +155,7 @@ impl<'a> Life<'a> {
         let hostile = Hostile::draw(&mut self.rng, self.program);
         let mut report = StepReport {
             command: format!(
-                "holdfast lab life --seed {} --steps {number}{}",
+                "holdfast-lab life --seed {} --steps {number}{}",
                 self.seed, self.options
             ),
             what: format!("{number}: {:?} in {:?}", deed, self.truth),

@@ -1,4 +1,4 @@
-//! `holdfast lab memory FILE`: what local recovery would have to keep of a
+//! `holdfast-lab memory FILE`: what local recovery would have to keep of a
 //! recorded trace (thesis §3.4), with the very machine that keeps it.
 
 mod trace;
@@ -205,7 +205,7 @@ fn measure(path: &Path, heaviest: usize) -> Result<MemoryReport> {
 impl MemoryReport {
     fn print(&self) {
         if let Some(error) = &self.error {
-            eprintln!("holdfast: {error}");
+            eprintln!("holdfast-lab: {error}");
         }
         println!(
             "{} TCP packets of {} flows (one direction each) in {:.1} s",

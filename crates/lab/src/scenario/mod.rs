@@ -1,5 +1,5 @@
-//! Scenario files: the simulator as its users have it. `holdfast lab sim FILE`
-//! runs every combination of a file's sweep, or a share of them; `holdfast lab
+//! Scenario files: the simulator as its users have it. `holdfast-lab sim FILE`
+//! runs every combination of a file's sweep, or a share of them; `holdfast-lab
 //! merge` joins the shares.
 
 mod build;
@@ -30,7 +30,7 @@ use series::Series;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Options of `lab sim`.
+/// Options of `holdfast-lab sim`.
 #[derive(Args, Clone, Debug)]
 pub struct SimArgs {
     /// The scenario; docs/SCENARIOS.md explains it.
@@ -47,7 +47,7 @@ pub struct SimArgs {
     /// How many seeds for each combination.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub seeds: u64,
-    /// Where results go, one JSON object a line; `lab merge` reads them.
+    /// Where results go, one JSON object a line; `holdfast-lab merge` reads them.
     #[arg(long)]
     pub output: Option<PathBuf>,
     /// Where every flow's times go, as CSV.

@@ -2,11 +2,11 @@
 //! for each combination and seed; and how shares are joined.
 
 use super::{SimArgs, Sweep};
-use crate::BUILD;
 use crate::bench::stats::Summary;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use holdfast_netsim::net::{Outcome, Scenario};
+use holdfast_program::BUILD;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 /// Bytes of one file of results.
 const RESULTS_BYTES_MAX: u64 = 1 << 30;
 
-/// Options of `lab merge`.
+/// Options of `holdfast-lab merge`.
 #[derive(Args, Clone, Debug)]
 pub struct MergeArgs {
     /// What the shares wrote with --output.
@@ -241,8 +241,9 @@ pub fn merge(args: &MergeArgs) -> Result<ExitCode> {
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
         let mut lines = text.lines();
         let first = lines.next().unwrap_or_default();
-        let found: Header = serde_json::from_str(first)
-            .with_context(|| format!("{shown} does not begin as `lab sim --output` writes it"))?;
+        let found: Header = serde_json::from_str(first).with_context(|| {
+            format!("{shown} does not begin as `holdfast-lab sim --output` writes it")
+        })?;
         if header.as_ref().is_some_and(|known| *known != found) {
             bail!(
                 "{shown} is of another scenario, version or seed than {}",

@@ -157,7 +157,7 @@ const CELL_ID_BYTES_MAX: u32 = 8;
 impl Scenario {
     /// TCP Boston §3.1, with 1,500-byte packets, 64 kB windows and 256 cells. What
     /// the paper leaves open is as it was in ns-1; when sources start, and that they
-    /// are delayed at random, is our choice (`holdfast lab run boston-choices`).
+    /// are delayed at random, is our choice (`holdfast-lab run boston-choices`).
     pub const PAPER: Self = Self {
         seed: 0,
         protocol: Protocol::Tcp,

@@ -1,4 +1,4 @@
-//! `holdfast lab bench codec`: time per packet to encode and to decode, beside
+//! `holdfast-lab bench codec`: time per packet to encode and to decode, beside
 //! other libraries and a plain copy, turn by turn, so that whatever else the machine
 //! does hits all of them.
 

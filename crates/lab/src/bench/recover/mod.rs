@@ -1,4 +1,4 @@
-//! `holdfast lab bench recover`: an outage between a pair of edges, with local
+//! `holdfast-lab bench recover`: an outage between a pair of edges, with local
 //! recovery and without, in turns. How long after its end do flows stand still?
 
 mod load;

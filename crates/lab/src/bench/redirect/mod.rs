@@ -1,4 +1,4 @@
-//! `holdfast lab bench redirect`: HYDRANET's measurements of its redirector
+//! `holdfast-lab bench redirect`: HYDRANET's measurements of its redirector
 //! (Fig. 3), beside address translation and a proxy.
 
 mod cost;
