@@ -4,10 +4,10 @@
 
 use crate::bench::faults::FaultKind;
 use crate::bench::takeover::{Outcome, TakeoverArgs, failure, one_takeover};
-use crate::plot::{Chart, Line, stacked};
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum as _};
 use holdfast_chance::Rng;
+use holdfast_report::plot::{Chart, Line, stacked};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;

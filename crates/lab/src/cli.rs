@@ -3,11 +3,7 @@
 use crate::bench::{self, BenchCommand};
 use crate::chaos::{self, ChaosArgs};
 use crate::demo;
-use crate::figures::{self, ListArgs, ReportArgs, RunArgs};
 use crate::life::{self, LifeArgs};
-use crate::memory::{self, MemoryArgs};
-use crate::plan::{self, PlanArgs};
-use crate::scenario::{self, MergeArgs, SimArgs};
 use crate::simulate::{self, SimulateArgs};
 use crate::{emu, load};
 use anyhow::Result;
@@ -59,20 +55,8 @@ enum Verb {
     /// Checkers watch every packet and every reply for the laws of
     /// ARCHITECTURE.md. A failure prints the line that replays its seed.
     Simulate(SimulateArgs),
-    /// How much redundancy TCP Boston needs for a deadline.
-    Plan(PlanArgs),
-    /// The figures of the HALR and PFRC thesis, and sweeps beyond them.
-    List(ListArgs),
-    /// Simulate figures: NAME.csv, NAME.svg, and what the paper says of them.
-    Run(RunArgs),
-    /// One self-contained page with all figures.
-    Report(ReportArgs),
-    /// Simulate a scenario file: topology, flows, outages, policies, sweeps.
-    Sim(SimArgs),
-    /// What local recovery would have to keep of a recorded trace.
-    Memory(MemoryArgs),
-    /// Join what the shares of a sweep have written.
-    Merge(MergeArgs),
+    #[command(flatten)]
+    Papers(holdfast_papers::Verb),
     /// Measure: takeovers, throughput, latency, concurrency, the codec, the simulator.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -120,16 +104,10 @@ fn run(verb: Verb) -> Result<ExitCode> {
     match verb {
         Verb::Emu { words, command } => emu::shell::run(&emu::EmuSpec::parse(&words)?, &command),
         Verb::Bench(command) => bench::run(command),
-        Verb::Plan(args) => plan::run(&args),
         Verb::Chaos(args) => chaos::run(&args),
         Verb::Life(args) => life::run(&args),
         Verb::Simulate(args) => simulate::run(&args),
-        Verb::List(args) => figures::list(&args),
-        Verb::Run(args) => figures::run(&args),
-        Verb::Report(args) => figures::report(&args),
-        Verb::Sim(args) => scenario::sim(&args),
-        Verb::Merge(args) => scenario::merge(&args),
-        Verb::Memory(args) => memory::run(&args),
+        Verb::Papers(verb) => holdfast_papers::run(verb),
         Verb::Demo(args) => demo::run(&args),
         Verb::Completions { shell } => print_completions(shell),
         Verb::Man { directory } => write_man_pages(&directory),
@@ -154,9 +132,8 @@ fn write_man_pages(directory: &Path) -> Result<ExitCode> {
 /// The exit code of a verb that failed.
 fn code_of(error: &anyhow::Error) -> u8 {
     let code = error.chain().find_map(|cause| {
-        let is_mistake = cause.is::<scenario::FileError>() || cause.is::<figures::NoFigure>();
         let io = cause.downcast_ref::<io::Error>().map(exit::of);
-        io.or_else(|| is_mistake.then_some(exit::USAGE))
+        io.or_else(|| holdfast_papers::is_mistake(cause).then_some(exit::USAGE))
     });
     code.unwrap_or(exit::DEGRADED)
 }
@@ -164,8 +141,8 @@ fn code_of(error: &anyhow::Error) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::Sweep;
     use anyhow::Context as _;
+    use holdfast_papers::scenario::Sweep;
 
     #[test]
     fn the_command_line_is_consistent() {

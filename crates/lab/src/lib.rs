@@ -9,18 +9,10 @@ mod cli;
 mod command;
 pub mod demo;
 pub mod emu;
-pub mod figures;
 mod life;
 pub mod load;
-pub mod memory;
-pub mod models;
-mod parallel;
-mod plan;
-pub mod plot;
-pub mod scenario;
 mod simulate;
 pub mod testbed;
-mod units;
 
 /// One takeover at a time, for tests and demonstrations.
 pub mod takeover {

@@ -135,7 +135,7 @@ fn beside(scenarios: &[((&'static str, &str), Scenario, u64)]) -> Result<Beside>
             times[1].push(ns3.run(theirs)?);
         }
         let [cpu_seconds, ns3_cpu_seconds] =
-            times.map(|times| super::stats::Summary::of(&times).median);
+            times.map(|times| holdfast_report::Summary::of(&times).median);
         rows.push(BesideRow { scenario: name, cpu_seconds, ns3_cpu_seconds });
     }
     Ok(Beside { version: ns3.version.clone(), rows })
@@ -188,7 +188,7 @@ fn measure(
         times.push(cpu_seconds() - begun);
         (events, hops) = (outcome.events, outcome.hops);
     }
-    let cpu_seconds = super::stats::Summary::of(&times).median;
+    let cpu_seconds = holdfast_report::Summary::of(&times).median;
     Ok(SimBenchRow {
         scenario: name.to_owned(),
         flows: scenario.flows.len(),

@@ -48,7 +48,7 @@ pub use report::ReportArgs;
 pub use run::{ListArgs, NoFigure, RunArgs, list, report, run};
 pub use said::{EQUAL_PERCENT, Said};
 
-use crate::plot::Chart;
+use holdfast_report::plot::Chart;
 use serde::Serialize;
 
 /// One figure.

@@ -3,7 +3,7 @@
 use super::context::{Context, line};
 use super::{Check, Drawn, Figure, Table};
 use crate::models::unused_flow_time;
-use crate::plot::Chart;
+use holdfast_report::plot::Chart;
 
 pub const FIGURE: Figure =
     Figure { id: "fig09", title: "Unused flow time against down time", draw };

@@ -2,11 +2,11 @@
 //! for each combination and seed; and how shares are joined.
 
 use super::{SimArgs, Sweep};
-use crate::bench::stats::Summary;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use holdfast_netsim::net::{Outcome, Scenario};
 use holdfast_program::BUILD;
+use holdfast_report::Summary;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -20,11 +20,11 @@ pub use error::FileError;
 pub use output::{MergeArgs, merge};
 pub use sweep::Sweep;
 
-use crate::bench::progress;
-use crate::parallel;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use holdfast_netsim::net::{Network, Scenario};
+use holdfast_report::parallel;
+use holdfast_report::progress;
 use output::{FlowRow, Header, PointRow, csv_file, write_flows};
 use series::Series;
 use std::path::PathBuf;

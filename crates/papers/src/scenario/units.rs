@@ -1,8 +1,8 @@
 //! Times, rates and queues as people write them: `250ms`, `100mbit`, `750p`.
 
 use super::error::FileError;
-use crate::units;
 use holdfast_netsim::net::link::QueueLimit;
+use holdfast_report::units;
 use serde::{Deserialize, Deserializer, de};
 
 /// A time, ns.

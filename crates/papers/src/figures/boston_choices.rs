@@ -105,7 +105,7 @@ fn draw(context: &Context) -> Drawn {
     Drawn { charts, table: table(&compared), checks: checks(&compared) }
 }
 
-fn responses(compared: &[Compared<'_>], packet: usize) -> crate::plot::Chart {
+fn responses(compared: &[Compared<'_>], packet: usize) -> holdfast_report::plot::Chart {
     let lines = CHOICES.iter().enumerate().map(|(choice, (name, _))| {
         let it = &compared[choice * PACKETS.len() + packet];
         let of = NUMBERS[RESPONSE].1;

@@ -3,10 +3,10 @@
 use super::context::{Context, FAILS_AT_MS, MS, cluster, dots, ns2};
 use super::{Drawn, Table};
 use crate::models::Range;
-use crate::plot::{Chart, Span};
 use holdfast_netsim::net::Scenario;
 use holdfast_netsim::net::dumbbell::one_flow;
 use holdfast_netsim::tcp::Congestion;
+use holdfast_report::plot::{Chart, Span};
 
 /// Segments of a short flow.
 pub const SEGMENTS: u32 = 10;

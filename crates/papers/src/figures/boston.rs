@@ -3,9 +3,9 @@
 
 use super::Table;
 use super::context::{Context, MS, line};
-use crate::parallel;
-use crate::plot::{Chart, Line};
 use holdfast_netsim::atm::{Outcome, Protocol, Repair, Responses, Scenario, run};
+use holdfast_report::parallel;
+use holdfast_report::plot::{Chart, Line};
 
 /// Buffers, cells (TCP Boston §3.1).
 pub const BUFFERS: [u32; 6] = [64, 256, 512, 1000, 2000, 4000];

@@ -6,8 +6,8 @@ use super::boston::{
 };
 use super::context::Context;
 use super::{Check, Drawn, Figure};
-use crate::plot::Chart;
 use holdfast_netsim::atm::{Outcome, Responses};
+use holdfast_report::plot::Chart;
 
 pub const FIGURE: Figure =
     Figure { id: "boston-fig6", title: "TCP Boston: missed deadlines and variability", draw };

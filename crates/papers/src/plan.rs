@@ -1,10 +1,10 @@
 //! `holdfast-lab plan`: what redundancy does to a segment's delay, by the paper's
 //! equations and by the exact chain, and the cheapest that keeps a deadline.
 
-use crate::emu;
 use anyhow::Result;
 use clap::Args;
 use holdfast_code::planner::{Loss, Outcome, Planner, equation_1, equation_2};
+use holdfast_report::units;
 use serde::Serialize;
 use std::process::ExitCode;
 
@@ -20,7 +20,7 @@ pub struct PlanArgs {
     #[arg(long, default_value_t = 30)]
     pub cells: usize,
     /// Share of cells that is lost.
-    #[arg(long, default_value = "10%", value_parser = emu::share)]
+    #[arg(long, default_value = "10%", value_parser = share)]
     pub loss: f64,
     /// Cells lost in a row, on average; without it each is lost by itself.
     #[arg(long)]
@@ -29,11 +29,15 @@ pub struct PlanArgs {
     #[arg(long, default_value_t = 3)]
     pub within: usize,
     /// Share of segments that may be later.
-    #[arg(long, default_value = "1%", value_parser = emu::share)]
+    #[arg(long, default_value = "1%", value_parser = share)]
     pub late: f64,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+}
+
+fn share(word: &str) -> Result<f64, String> {
+    units::share(word).ok_or_else(|| format!("`{word}` is no percentage, for example 1%"))
 }
 
 /// One redundancy for first transmissions.

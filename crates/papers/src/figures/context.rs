@@ -1,12 +1,12 @@
 //! What all figures share: the seed, the thesis' set-up, and small helpers.
 
-use crate::parallel;
-use crate::plot::{Line, Mark};
 use holdfast_chance::Rng;
 use holdfast_edge::{Law, PfrcConfig, RecoveryConfig, RightEdge};
 use holdfast_netsim::net::dumbbell::Dumbbell;
 use holdfast_netsim::net::{Outcome, Scenario, run};
 use holdfast_netsim::tcp::{Congestion, Profile};
+use holdfast_report::parallel;
+use holdfast_report::plot::{Line, Mark};
 
 /// Nanoseconds of a millisecond.
 pub const MS: u64 = 1_000_000;

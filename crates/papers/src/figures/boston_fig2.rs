@@ -3,8 +3,8 @@
 
 use super::context::{Context, dashed, line};
 use super::{Check, Drawn, Figure, Table};
-use crate::plot::Chart;
 use holdfast_code::planner::{Loss, Planner, equation_2};
+use holdfast_report::plot::Chart;
 
 pub const FIGURE: Figure =
     Figure { id: "boston-fig2", title: "TCP Boston: round trips by redundancy", draw };

@@ -3,10 +3,10 @@
 use super::context::{Context, FAILS_AT_MS, MS, OUTAGES_MS, cluster, dashed, dots, line, ns2};
 use super::{Drawn, Table};
 use crate::models::Range;
-use crate::plot::{Chart, Line};
 use holdfast_netsim::net::Scenario;
 use holdfast_netsim::net::dumbbell::one_flow;
 use holdfast_netsim::tcp::Congestion;
+use holdfast_report::plot::{Chart, Line};
 
 /// Flows per outage.
 const FLOWS: u64 = 120;

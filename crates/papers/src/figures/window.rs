@@ -2,10 +2,10 @@
 
 use super::context::{Context, FAILS_AT_MS, MS, cluster, line, ns2};
 use super::{Drawn, Table};
-use crate::plot::{Chart, Span};
 use holdfast_netsim::net::dumbbell::one_flow;
 use holdfast_netsim::net::scenario::Watch;
 use holdfast_netsim::tcp::Congestion;
+use holdfast_report::plot::{Chart, Span};
 
 /// One flow, raw and with local recovery.
 pub struct Windows {

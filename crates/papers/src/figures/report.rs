@@ -2,9 +2,9 @@
 
 use super::run::headline;
 use super::{Finished, Verdict};
-use crate::plot::{escape, stacked};
 use clap::Args;
 use holdfast_program::BUILD;
+use holdfast_report::plot::{escape, stacked};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 

@@ -3,8 +3,8 @@
 use super::boston::{BP, FEC, OPEN, PROTOCOLS, QUEUE, VEGAS, run_all};
 use super::context::{Context, line};
 use super::{Check, Drawn, Figure, Table};
-use crate::plot::Chart;
 use holdfast_netsim::atm::{Outcome, RESPONSE_BIN_NS, Scenario};
+use holdfast_report::plot::Chart;
 
 pub const FIGURE: Figure =
     Figure { id: "boston-fig5", title: "TCP Boston: histogram of response times", draw };

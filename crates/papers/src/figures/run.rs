@@ -2,11 +2,11 @@
 
 use super::report::{ReportArgs, page};
 use super::{EQUAL_PERCENT, FIGURES, Figure, Finding, Finished, Verdict, finish};
-use crate::bench::progress;
-use crate::plot::stacked;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use holdfast_program::BUILD;
+use holdfast_report::plot::stacked;
+use holdfast_report::progress;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};

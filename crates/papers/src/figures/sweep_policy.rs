@@ -4,11 +4,11 @@
 use super::context::{Context, FAILS_AT_MS, MS, dots, ns2};
 use super::{Check, Drawn, Figure, Table};
 use crate::models::Range;
-use crate::plot::Chart;
 use holdfast_edge::RecoveryConfig;
 use holdfast_netsim::net::Scenario;
 use holdfast_netsim::net::dumbbell::{Dumbbell, one_flow};
 use holdfast_netsim::tcp::Congestion;
+use holdfast_report::plot::Chart;
 
 pub const FIGURE: Figure =
     Figure { id: "sweep-policy", title: "Caching policies, short flows, failover 0.5 s", draw };

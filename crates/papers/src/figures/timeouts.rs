@@ -2,10 +2,10 @@
 
 use super::context::{Context, FAILS_AT_MS, MS, OUTAGES_MS, cluster};
 use super::{Check, Drawn, Table};
-use crate::plot::{Bar, Chart};
 use holdfast_netsim::net::Scenario;
 use holdfast_netsim::net::dumbbell::one_flow;
 use holdfast_netsim::tcp::Profile;
+use holdfast_report::plot::{Bar, Chart};
 
 /// Segments of a long flow.
 pub const SEGMENTS: u32 = 1000;
