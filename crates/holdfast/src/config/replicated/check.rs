@@ -1,36 +1,29 @@
-//! From text to [`Config`]: the file's shape as serde sees it, and the checks
-//! that give each value its meaning.
+//! The file's shape as serde sees it, and the checks that give each value its
+//! meaning.
 
-use super::error::{ConfigError, ConfigErrors, Findings, Position};
-use super::kind::check_kind;
-use super::recover::{Policy, RawRecover, Recover, Start, check_recover};
-use super::{
-    CLIENT_INTERFACES_MAX, CONNECTIONS_MAX, FLOWS_MAX, HEARTBEAT_MS, RING_BYTES, SERVICES_MAX,
+use super::super::checks::{
+    THROUGH_CLIENTS, check_address, check_heartbeat, check_interface, check_interfaces,
+    check_key_file, check_kind, check_name, number, run_dir, unspecified,
 };
-use super::{Config, Edge, Group, Mac, Member, Server};
-use crate::key::GroupKey;
+use super::super::error::Findings;
+use super::super::explain::suggestion;
+use super::super::kind::Kind;
+use super::super::recover::{Policy, RawRecover, Recover, Start, check_recover};
+use super::{CONNECTIONS_MAX, FLOWS_MAX, RING_BYTES, SERVICES_MAX};
+use super::{Edge, Group, Mac, Member, Replicated, Server};
 use holdfast_linux::bpf::EDGE_FLOWS_DEFAULT;
 use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 const CONNECTIONS_MAX_DEFAULT: u64 = 32_768;
-/// Longest interface name that Linux accepts (IFNAMSIZ - 1).
-const INTERFACE_CHARS_MAX: usize = 15;
-const NAME_CHARS_MAX: usize = 32;
-/// Which interfaces `clients` lists.
-pub(super) const THROUGH_CLIENTS: &str = "through which clients reach the edge";
-/// How alike a key must be (Jaro-Winkler) to be suggested.
-const SUGGESTION_MIN: f64 = 0.75;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawConfig {
+pub(super) struct RawReplicated {
     group: RawGroup,
     edge: RawEdge,
     member: Vec<Spanned<RawMember>>,
@@ -86,32 +79,13 @@ struct RawServer {
     aslr: Option<bool>,
 }
 
-pub(super) fn parse(path: &Path, text: &str) -> Result<Config, ConfigErrors> {
-    read(path, text, check)
-}
-
-/// Reads a file of any kind: its shape by serde, its meaning by `check`.
-pub(super) fn read<R: DeserializeOwned, C>(
-    path: &Path,
-    text: &str,
-    check: impl FnOnce(&mut Findings<'_>, R) -> C,
-) -> Result<C, ConfigErrors> {
-    let raw = toml::from_str(text).map_err(|e| ConfigErrors(vec![explain(path, text, &e)]))?;
-    let mut findings = Findings { path, text, found: Vec::new() };
-    let config = check(&mut findings, raw);
-    let Findings { mut found, .. } = findings;
-    found.sort_by_key(|e| (e.at.line, e.at.column));
-    if found.is_empty() { Ok(config) } else { Err(ConfigErrors(found)) }
-}
-
-fn check(findings: &mut Findings, raw: RawConfig) -> Config {
+pub(super) fn check(findings: &mut Findings, raw: RawReplicated) -> Replicated {
     let folder = findings.path.parent().unwrap_or(Path::new("")).to_owned();
-    let key_file_at = Position::of(findings.text, raw.group.key_file.span().start);
     let members = check_members(findings, raw.member);
     let edge = check_edge(findings, raw.edge, &members, raw.group.name.get_ref(), &folder);
     let mut hosts: Vec<(IpAddr, &str)> = vec![(edge.listen.ip(), "the edge")];
     hosts.extend(members.iter().map(|it| (it.address.ip(), it.name.as_str())));
-    Config {
+    Replicated {
         group: check_group(findings, raw.group, &hosts, &folder),
         edge,
         server: check_server(findings, raw.server, &folder),
@@ -121,8 +95,6 @@ fn check(findings: &mut Findings, raw: RawConfig) -> Config {
             Recover::standard(Policy::Syn, Start::Always),
         ),
         members,
-        key_file_at,
-        path: findings.path.to_owned(),
     }
 }
 
@@ -133,7 +105,7 @@ fn check_group(
     hosts: &[(IpAddr, &str)],
     folder: &Path,
 ) -> Group {
-    check_kind(findings, raw.kind.as_ref(), "replicated");
+    check_kind(findings, raw.kind.as_ref(), Kind::Replicated);
     check_name(findings, &raw.name);
     let mut services: Vec<SocketAddr> = Vec::new();
     for spanned in raw.services.get_ref() {
@@ -166,7 +138,7 @@ fn check_group(
     );
     let name = raw.name.into_inner();
     Group {
-        key_file: folder.join(raw.key_file.into_inner()),
+        key_file: check_key_file(findings, raw.key_file, folder),
         services,
         run_dir: run_dir(raw.run_dir, folder, &name),
         heartbeat_ms,
@@ -175,20 +147,6 @@ fn check_group(
         share_cpu: raw.share_cpu.unwrap_or(true),
         name,
     }
-}
-
-/// `heartbeat_ms`, of which every kind of group has a default of its own.
-pub(super) fn check_heartbeat(
-    findings: &mut Findings,
-    written: Option<Spanned<u64>>,
-    default: u64,
-) -> u64 {
-    number(findings, "heartbeat_ms", written, default, HEARTBEAT_MS, "milliseconds")
-}
-
-/// `run_dir`, relative to the file's folder.
-pub(super) fn run_dir(written: Option<PathBuf>, folder: &Path, group: &str) -> PathBuf {
-    written.map_or_else(|| Path::new("/run/holdfast").join(group), |dir| folder.join(dir))
 }
 
 /// A service address belongs to no host: whoever is current has it.
@@ -208,48 +166,6 @@ fn check_service(
              from each other",
         );
     }
-}
-
-/// Interfaces on one side of an edge; `which` ends the remedy.
-pub(super) fn check_interfaces(
-    findings: &mut Findings,
-    name: &str,
-    raw: Spanned<Vec<Spanned<String>>>,
-    which: &str,
-) -> Vec<String> {
-    for spanned in raw.get_ref() {
-        check_interface(findings, spanned);
-    }
-    let count = raw.get_ref().len();
-    if count == 0 || count > CLIENT_INTERFACES_MAX {
-        findings.add(
-            raw.span(),
-            format!("{name} lists {count} interfaces"),
-            format!("name the 1 to {CLIENT_INTERFACES_MAX} interfaces {which}"),
-        );
-    }
-    raw.into_inner().into_iter().map(Spanned::into_inner).collect()
-}
-
-/// A number that must lie within bounds.
-pub(super) fn number(
-    findings: &mut Findings,
-    name: &str,
-    written: Option<Spanned<u64>>,
-    default: u64,
-    bounds: RangeInclusive<u64>,
-    unit: &str,
-) -> u64 {
-    let Some(written) = written else { return default };
-    let value = *written.get_ref();
-    if !bounds.contains(&value) {
-        findings.add(
-            written.span(),
-            format!("{name} = {value} is out of range"),
-            format!("{} to {} {unit}; the default is {default}", bounds.start(), bounds.end()),
-        );
-    }
-    value
 }
 
 fn check_edge(
@@ -413,135 +329,4 @@ fn check_server(findings: &mut Findings, raw: RawServer, folder: &Path) -> Serve
         ring_bytes,
         aslr: raw.aslr.unwrap_or(false),
     }
-}
-
-pub(super) fn check_address(
-    findings: &mut Findings,
-    spanned: &Spanned<String>,
-) -> Option<SocketAddr> {
-    let text = spanned.get_ref();
-    let Ok(address) = text.parse::<SocketAddr>() else {
-        findings.add(
-            spanned.span(),
-            format!("\"{text}\" is not an address with a port"),
-            "write \"10.9.0.100:6379\" or \"[fd09::100]:6379\"; host names are not looked up",
-        );
-        return None;
-    };
-    if address.port() == 0 || address.ip().is_unspecified() || address.ip().is_multicast() {
-        findings.add(
-            spanned.span(),
-            format!("{address} is not the address of one host and port"),
-            "use the address that the other hosts see, and a port other than 0",
-        );
-    }
-    Some(address)
-}
-
-/// The address of one host, without a port.
-pub(super) fn check_ip(findings: &mut Findings, spanned: &Spanned<String>) -> Option<IpAddr> {
-    let text = spanned.get_ref();
-    let parsed = text.parse::<IpAddr>().ok();
-    let good = parsed.filter(|ip| !ip.is_unspecified() && !ip.is_multicast());
-    if good.is_none() {
-        findings.add(
-            spanned.span(),
-            format!("\"{text}\" is not the address of one host"),
-            "write \"10.9.0.100\" or \"fd09::100\", without a port",
-        );
-    }
-    good
-}
-
-/// Reads the key in `file`, to which `at` of the configuration `path` refers.
-pub(super) fn load_key(file: &Path, path: &Path, at: Position) -> Result<GroupKey, ConfigErrors> {
-    GroupKey::load(file).map_err(|error| {
-        ConfigErrors(vec![ConfigError {
-            path: path.to_owned(),
-            at,
-            message: format!("key_file: {error}"),
-            remedy: error.remedy(file),
-        }])
-    })
-}
-
-pub(super) fn check_name(findings: &mut Findings, name: &Spanned<String>) {
-    let text = name.get_ref();
-    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
-    if text.is_empty() || text.len() > NAME_CHARS_MAX || !text.chars().all(good) {
-        findings.add(
-            name.span(),
-            format!("\"{text}\" cannot be a name"),
-            format!("1 to {NAME_CHARS_MAX} of a-z, 0-9, - and _: it becomes part of file names"),
-        );
-    }
-}
-
-pub(super) fn check_interface(findings: &mut Findings, name: &Spanned<String>) {
-    let text = name.get_ref();
-    let bad = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
-    if text.is_empty() || text.len() > INTERFACE_CHARS_MAX || text.chars().any(bad) {
-        findings.add(
-            name.span(),
-            format!("\"{text}\" cannot be the name of an interface"),
-            format!("`ip link` lists the names; they have 1 to {INTERFACE_CHARS_MAX} characters"),
-        );
-    }
-}
-
-/// Turns an error of the TOML reader into one of ours, with a suggestion.
-pub(super) fn explain(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
-    let message = error.message();
-    let span = error.span().unwrap_or(0..0);
-    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    let (message, remedy) = if message.starts_with("unknown field") {
-        let (key, known) = quoted.split_first().map_or(("", &[][..]), |(key, known)| (*key, known));
-        let list = || format!("the keys there are: {}", known.join(", "));
-        (format!("unknown key `{key}`"), suggestion(key, known).unwrap_or_else(list))
-    } else if message.starts_with("missing field") {
-        let key = quoted.first().copied().unwrap_or_default();
-        (format!("`{key}` is missing"), example(key))
-    } else {
-        (
-            message.lines().collect::<Vec<_>>().join("; "),
-            "see `holdfast config example` for a whole file".to_owned(),
-        )
-    };
-    ConfigError { path: path.to_owned(), at: Position::of(text, span.start), message, remedy }
-}
-
-pub(super) fn suggestion(word: &str, known: &[&str]) -> Option<String> {
-    known
-        .iter()
-        .map(|candidate| (strsim::jaro_winkler(word, candidate), *candidate))
-        .filter(|(score, _)| *score >= SUGGESTION_MIN)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, candidate)| format!("did you mean `{candidate}`?"))
-}
-
-fn example(key: &str) -> String {
-    let line = match key {
-        "group" => "[group]",
-        "edge" => "[edge]",
-        "member" => "[[member]]",
-        "server" => "[server]",
-        "host" => "[[host]]",
-        "addresses" => "addresses = [\"10.9.0.100\"]",
-        "name" => "name = \"a\"",
-        "key_file" => "key_file = \"/etc/holdfast/demo.key\"",
-        "services" => "services = [\"10.9.0.100:6379\"]",
-        "listen" => "listen = \"10.9.0.1:7700\"",
-        "clients" => "clients = [\"eth0\"]",
-        "address" => "address = \"10.9.0.2:7701\"",
-        "interface" => "interface = \"eth0\"",
-        "edge_port" => "edge_port = \"eth1\"",
-        "mac" => "mac = \"02:00:00:00:00:0a\"",
-        "command" => "command = [\"/usr/bin/redis-server\", \"--save\", \"\"]",
-        other => return format!("add `{other}`"),
-    };
-    format!("add, for example: {line}")
-}
-
-pub(super) fn unspecified() -> SocketAddr {
-    SocketAddr::from(([0, 0, 0, 0], 0))
 }

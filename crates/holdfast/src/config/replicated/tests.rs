@@ -163,12 +163,6 @@ fn bad_syntax_has_a_place() {
     assert_eq!(line, "name = 5");
 }
 
-#[test]
-fn a_file_that_is_not_there_is_an_error() {
-    let error = Config::load(Path::new("/nonexistent/holdfast.toml")).unwrap_err();
-    assert!(error.to_string().contains("cannot be read"));
-}
-
 proptest! {
     #[test]
     fn nonsense_never_panics(text in "\\PC{0,300}") {
