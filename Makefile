@@ -1,6 +1,7 @@
 # Every target works on a fresh Debian 12 with rustup, as root, with no other step.
 
 HOLDFAST = target/release/holdfast
+LAB = target/release/holdfast-lab
 SEED ?= 1
 SEEDS ?= 200000
 
@@ -23,10 +24,10 @@ soak: setup
 	@HOLDFAST_MATRIX=full HOLDFAST_SEEDS=$(SEEDS) scripts/test
 
 bench: build
-	$(HOLDFAST) lab bench takeover --runs 20 --seed $(SEED) --json
-	$(HOLDFAST) lab bench throughput --json
-	$(HOLDFAST) lab bench latency --json
-	$(HOLDFAST) lab bench concurrency --json
-	$(HOLDFAST) lab bench promotion --json
-	$(HOLDFAST) lab bench simulate --json
-	$(HOLDFAST) lab bench codec --json
+	$(LAB) bench takeover --runs 20 --seed $(SEED) --json
+	$(LAB) bench throughput --json
+	$(LAB) bench latency --json
+	$(LAB) bench concurrency --json
+	$(LAB) bench promotion --json
+	$(LAB) bench simulate --json
+	$(LAB) bench codec --json

@@ -3,6 +3,7 @@
 
 pub mod args;
 mod capture;
+mod demo;
 mod down;
 mod edge;
 mod failure;
@@ -51,9 +52,9 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let code = match cli.verb {
         Verb::Demo(args) => {
             must_be_root()?;
-            return Ok(holdfast_lab::demo::run(&args)?);
+            match demo::run(&args)? {}
         }
-        Verb::Lab(command) => return Ok(holdfast_lab::run(command)?),
+        Verb::Lab { words } => Err(demo::moved(&words)),
         Verb::Run(group) => run_daemon(&group),
         Verb::Status(args) => watch::status(&args, style),
         Verb::Events(args) => watch::events(&args),

@@ -4,6 +4,8 @@
 //! Fields are only ever added within a version. Sizes are bytes, durations
 //! microseconds, times RFC 3339 in UTC.
 
+pub use holdfast_program::exit;
+
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -127,19 +129,6 @@ pub struct Phases {
     pub repair: u64,
     pub address: u64,
     pub kick: u64,
-}
-
-/// Exit codes of the program.
-pub mod exit {
-    pub const OK: u8 = 0;
-    /// It works, but not as it should, or the answer is no.
-    pub const DEGRADED: u8 = 1;
-    /// Wrong usage or configuration.
-    pub const USAGE: u8 = 2;
-    pub const NOT_PERMITTED: u8 = 3;
-    /// The daemon or the peer does not answer.
-    pub const UNREACHABLE: u8 = 4;
-    pub const FENCED: u8 = 5;
 }
 
 impl Status {

@@ -1,13 +1,13 @@
-//! `holdfast lab chaos`: fault after fault, of every kind, alone or in pairs,
+//! `holdfast-lab chaos`: fault after fault, of every kind, alone or in pairs,
 //! on pairs of real servers under real loads, all drawn from one seed. Every
 //! stream is checked; each fault is one line, and each line can be replayed.
 
 use crate::bench::faults::FaultKind;
 use crate::bench::takeover::{Outcome, TakeoverArgs, failure, one_takeover};
-use crate::plot::{Chart, Line, stacked};
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum as _};
-use holdfast_sim::Rng;
+use holdfast_chance::Rng;
+use holdfast_report::plot::{Chart, Line, stacked};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -91,7 +91,7 @@ pub fn run(args: &ChaosArgs) -> Result<ExitCode> {
         let words = draw(&mut Rng::of_state(seed));
         let mut takeover = TakeoverArgs::of_words(&words)?;
         takeover.keep_logs.clone_from(&args.keep_logs);
-        let command = format!("holdfast lab bench takeover {words} --runs 1 --seed {seed}");
+        let command = format!("holdfast-lab bench takeover {words} --runs 1 --seed {seed}");
         let round = match one_takeover(&takeover, seed) {
             Ok(outcome) => Round::of(command, &outcome),
             Err(error) => Round::untried(command, &error),

@@ -1,22 +1,41 @@
-//! The verbs of `holdfast lab`.
+//! The verbs of `holdfast-lab`.
 
 use crate::bench::{self, BenchCommand};
 use crate::chaos::{self, ChaosArgs};
-use crate::demo::{self, DemoArgs};
-use crate::figures::{self, ListArgs, ReportArgs, RunArgs};
+use crate::demo;
 use crate::life::{self, LifeArgs};
-use crate::memory::{self, MemoryArgs};
-use crate::plan::{self, PlanArgs};
-use crate::scenario::{self, MergeArgs, SimArgs};
 use crate::simulate::{self, SimulateArgs};
 use crate::{emu, load};
 use anyhow::Result;
-use clap::Subcommand;
+use clap::{CommandFactory as _, Parser, Subcommand};
+use holdfast_program::{BUILD, DemoArgs, LAB, exit};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Testbed, link emulator, benches, the papers' figures.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  fine
+  1  it could not be done, or the answer is no (a wrong byte, a broken law)
+  2  wrong usage, or a file that is not understood
+  3  not permitted: run it as root
+  4  a daemon does not answer";
+
+/// Holdfast's laboratory.
+///
+/// Testbed, link emulator, load and faults for `holdfast`, benches, simulators,
+/// and the papers' figures, in network namespaces of this machine. It runs the
+/// `holdfast` beside it, or the one that HOLDFAST_BIN names.
+#[derive(Debug, Parser)]
+#[command(name = LAB, version = BUILD, after_help = EXIT_CODES, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// The verbs.
 #[derive(Debug, Subcommand)]
-pub enum LabCommand {
+enum Verb {
     /// Run a command behind an emulated wire: delay 50ms loss 1% -- CMD
     ///
     /// Words: delay TIME, jitter TIME, loss SHARE, reorder SHARE, duplicate
@@ -36,20 +55,8 @@ pub enum LabCommand {
     /// Checkers watch every packet and every reply for the laws of
     /// ARCHITECTURE.md. A failure prints the line that replays its seed.
     Simulate(SimulateArgs),
-    /// How much redundancy TCP Boston needs for a deadline.
-    Plan(PlanArgs),
-    /// The figures of the HALR and PFRC thesis, and sweeps beyond them.
-    List(ListArgs),
-    /// Simulate figures: NAME.csv, NAME.svg, and what the paper says of them.
-    Run(RunArgs),
-    /// One self-contained page with all figures.
-    Report(ReportArgs),
-    /// Simulate a scenario file: topology, flows, outages, policies, sweeps.
-    Sim(SimArgs),
-    /// What local recovery would have to keep of a recorded trace.
-    Memory(MemoryArgs),
-    /// Join what the shares of a sweep have written.
-    Merge(MergeArgs),
+    #[command(flatten)]
+    Papers(holdfast_papers::Verb),
     /// Measure: takeovers, throughput, latency, concurrency, the codec, the simulator.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -63,6 +70,12 @@ pub enum LabCommand {
     Life(LifeArgs),
     /// Three deaths of a redis-server's primary, told and drawn.
     Demo(DemoArgs),
+    /// Print a completion script for a shell.
+    ///
+    /// For example: holdfast-lab completions bash > /etc/bash_completion.d/holdfast-lab
+    Completions { shell: clap_complete::Shell },
+    /// Write the man pages into a directory.
+    Man { directory: PathBuf },
     /// Carries an emulated wire.
     #[command(name = "emu-link", hide = true)]
     EmuLink {
@@ -77,29 +90,71 @@ pub enum LabCommand {
     },
 }
 
-/// Runs a verb.
-///
-/// # Errors
-/// When the verb cannot do its work; a bench with a negative answer is no
-/// error but an exit code of 1.
-pub fn run(command: LabCommand) -> Result<ExitCode> {
-    match command {
-        LabCommand::Emu { words, command } => {
-            emu::shell::run(&emu::EmuSpec::parse(&words)?, &command)
-        }
-        LabCommand::Bench(command) => bench::run(command),
-        LabCommand::Plan(args) => plan::run(&args),
-        LabCommand::Chaos(args) => chaos::run(&args),
-        LabCommand::Life(args) => life::run(&args),
-        LabCommand::Simulate(args) => simulate::run(&args),
-        LabCommand::List(args) => figures::list(&args),
-        LabCommand::Run(args) => figures::run(&args),
-        LabCommand::Report(args) => figures::report(&args),
-        LabCommand::Sim(args) => scenario::sim(&args),
-        LabCommand::Merge(args) => scenario::merge(&args),
-        LabCommand::Memory(args) => memory::run(&args),
-        LabCommand::Demo(args) => demo::run(&args),
-        LabCommand::EmuLink { arguments } => emu::carry(&arguments).map(|()| ExitCode::SUCCESS),
-        LabCommand::LoadRun { spec } => load::run_here(&spec).map(|()| ExitCode::SUCCESS),
+/// Runs the program.
+#[must_use]
+pub fn main() -> ExitCode {
+    run(Cli::parse().verb).unwrap_or_else(|error| {
+        let _ = writeln!(io::stderr(), "{LAB}: {error:#}");
+        ExitCode::from(code_of(&error))
+    })
+}
+
+/// A bench with a negative answer is no error but an exit code of 1.
+fn run(verb: Verb) -> Result<ExitCode> {
+    match verb {
+        Verb::Emu { words, command } => emu::shell::run(&emu::EmuSpec::parse(&words)?, &command),
+        Verb::Bench(command) => bench::run(command),
+        Verb::Chaos(args) => chaos::run(&args),
+        Verb::Life(args) => life::run(&args),
+        Verb::Simulate(args) => simulate::run(&args),
+        Verb::Papers(verb) => holdfast_papers::run(verb),
+        Verb::Demo(args) => demo::run(&args),
+        Verb::Completions { shell } => print_completions(shell),
+        Verb::Man { directory } => write_man_pages(&directory),
+        Verb::EmuLink { arguments } => emu::carry(&arguments).map(|()| ExitCode::SUCCESS),
+        Verb::LoadRun { spec } => load::run_here(&spec).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn print_completions(shell: clap_complete::Shell) -> Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), LAB, &mut script);
+    io::stdout().write_all(&script)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_man_pages(directory: &Path) -> Result<ExitCode> {
+    std::fs::create_dir_all(directory)?;
+    clap_mangen::generate_to(Cli::command(), directory)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The exit code of a verb that failed.
+fn code_of(error: &anyhow::Error) -> u8 {
+    let code = error.chain().find_map(|cause| {
+        let io = cause.downcast_ref::<io::Error>().map(exit::of);
+        io.or_else(|| holdfast_papers::is_mistake(cause).then_some(exit::USAGE))
+    });
+    code.unwrap_or(exit::DEGRADED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context as _;
+    use holdfast_papers::scenario::Sweep;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_mistake_in_a_scenario_is_wrong_usage() {
+        let text = "seed = 1\nend = \"1s\"\n[[link]]\nfrom = \"S\"\nto = \"D\"\ndelay = \"1ms\"\n\
+             [[flow]]\nfrom = \"S\"\nto = \"D\"\nsegments = 1\n[sweep]\nseed = []\n";
+        let error = Sweep::parse(text).map(|_| ()).context("file.toml").expect_err("no values");
+        assert_eq!(code_of(&error), exit::USAGE, "{error:#}");
+        assert!(format!("{error:#}").contains("has no values"), "{error:#}");
     }
 }

@@ -7,15 +7,14 @@ use crate::bench::faults::{FaultKind, fault_steps};
 use crate::bench::service::{Variant, address, with_service};
 use crate::bench::takeover::{DAY_S, Outcome, PHASES, failure, second_of_day};
 use crate::load::{ConnectionReport, Fault, Group, Run, Spec, Workload};
-use crate::plot::{Chart, Line, Moment, Span, escape, stacked};
 use crate::testbed::ours::GroupOptions;
 use crate::testbed::server::Program;
 use crate::testbed::{Plan, Role, Shape};
 use anyhow::{Context as _, Result};
-use clap::Args;
-use holdfast_sim::Rng;
+use holdfast_chance::Rng;
+use holdfast_program::DemoArgs;
+use holdfast_report::plot::{Chart, Line, Moment, Span, escape, stacked};
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -45,17 +44,6 @@ const STEPS: [&str; 7] = ["suspect", "cache", "declare", "fence", "switch", "res
 
 /// Columns of the story's timeline.
 const TIMELINE_COLUMNS: f64 = 50.0;
-
-/// Options of the demonstration.
-#[derive(Args, Clone, Debug)]
-pub struct DemoArgs {
-    /// Where the plot goes; its name ends in .html or .svg.
-    #[arg(long, default_value = "holdfast-demo.html")]
-    pub output: PathBuf,
-    /// Determines the moments of death; drawn if not given.
-    #[arg(long)]
-    pub seed: Option<u64>,
-}
 
 /// One death and its story.
 struct Chapter {

@@ -9,18 +9,10 @@ mod cli;
 mod command;
 pub mod demo;
 pub mod emu;
-pub mod figures;
 mod life;
 pub mod load;
-pub mod memory;
-pub mod models;
-mod parallel;
-mod plan;
-pub mod plot;
-pub mod scenario;
 mod simulate;
 pub mod testbed;
-mod units;
 
 /// One takeover at a time, for tests and demonstrations.
 pub mod takeover {
@@ -28,30 +20,44 @@ pub mod takeover {
     pub use crate::bench::takeover::{ClientPath, Outcome, TakeoverArgs, failure, one_takeover};
 }
 
-pub use cli::{LabCommand, run};
-
-/// Version and commit of this program: what replays a run.
-pub const BUILD: &str = env!("HOLDFAST_BUILD");
+pub use cli::main;
 
 use anyhow::{Context as _, Result, ensure};
+use holdfast_program::LAB;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::time::{ClockId, clock_gettime};
 use std::path::PathBuf;
 
-/// The `holdfast` binary that the lab runs: `HOLDFAST_BIN`, or this process's
-/// own, or, in a test, the one that cargo built beside the tests.
-pub(crate) fn own_binary() -> Result<PathBuf> {
+/// The `holdfast` that the lab runs: `HOLDFAST_BIN`, or the one beside this program.
+pub(crate) fn holdfast_binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("HOLDFAST_BIN") {
         return Ok(path.into());
     }
-    let own = std::env::current_exe().context("where is this binary?")?;
-    let folder = own.parent().filter(|folder| folder.ends_with("deps"));
-    let beside = folder.and_then(|folder| Some(folder.parent()?.join("holdfast")));
-    let binary = beside.filter(|path| path.is_file()).unwrap_or(own);
-    // A test program that was moved would run its tests again, and again.
-    let known = binary.file_name().is_some_and(|name| name == "holdfast" || name == "lab");
-    ensure!(known, "{} is not holdfast; name it in HOLDFAST_BIN", binary.display());
-    Ok(binary)
+    let own = own_path()?;
+    let beside = own.parent().context("this program stands nowhere")?;
+    // Cargo puts test programs into a folder below the programs.
+    let folder = beside.parent().filter(|_| beside.ends_with("deps")).unwrap_or(beside);
+    existing(folder.join("holdfast"))
+}
+
+/// The laboratory's own binary: this process's, or, in a test program, the one
+/// beside `holdfast`.
+pub(crate) fn own_binary() -> Result<PathBuf> {
+    let own = own_path()?;
+    if own.file_name().is_some_and(|name| name == LAB) {
+        return Ok(own);
+    }
+    existing(holdfast_binary()?.with_file_name(LAB))
+}
+
+fn own_path() -> Result<PathBuf> {
+    std::env::current_exe().context("where is this binary?")
+}
+
+fn existing(path: PathBuf) -> Result<PathBuf> {
+    let shown = path.display();
+    ensure!(path.is_file(), "{shown} is missing: build the workspace, or set HOLDFAST_BIN");
+    Ok(path)
 }
 
 /// CLOCK_MONOTONIC of this process's time namespace, ns.

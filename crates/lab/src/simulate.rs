@@ -1,10 +1,10 @@
-//! `holdfast lab simulate`: the whole cluster in virtual time, seed by seed, and
-//! `holdfast lab bench simulate`: how fast that is.
+//! `holdfast-lab simulate`: the whole cluster in virtual time, seed by seed, and
+//! `holdfast-lab bench simulate`: how fast that is.
 
-use crate::BUILD;
-use crate::bench::progress;
 use anyhow::Result;
 use clap::Args;
+use holdfast_program::BUILD;
+use holdfast_report::progress;
 use holdfast_sim::{Outcome, Plan, simulate, trace_tail};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;

@@ -2,19 +2,15 @@
 //! what the load calls wrong later must not be wrong here. Needs root, and the
 //! Debian packages of the servers.
 
-use std::path::PathBuf;
 use std::process::Command;
 
-/// The lab's own binary, which cargo builds for tests as an example.
-fn lab() -> PathBuf {
-    let test = std::env::current_exe().expect("a test has a path");
-    let target = test.ancestors().nth(2).expect("tests lie in target/*/deps");
-    target.join("examples/lab")
+fn lab() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_holdfast-lab"))
 }
 
 fn check(arguments: &str) {
-    let done = Command::new(lab())
-        .args(["lab", "bench", "check", "--variant", "clean", "--duration-ms", "200"])
+    let done = lab()
+        .args(["bench", "check", "--variant", "clean", "--duration-ms", "200"])
         .args(arguments.split_whitespace())
         .output()
         .expect("the lab starts");
@@ -55,8 +51,8 @@ fn mosquitto_delivers_once_and_in_order() {
 
 #[test]
 fn the_death_of_an_unprotected_server_is_seen() {
-    let done = Command::new(lab())
-        .args(["lab", "bench", "check", "--variant", "clean", "--kill"])
+    let done = lab()
+        .args(["bench", "check", "--variant", "clean", "--kill"])
         .output()
         .expect("the lab starts");
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
@@ -69,8 +65,8 @@ fn an_emulated_path_with_loss_and_reordering_harms_no_byte() {
     for workload in ["shared", "echo", "churn"] {
         let words =
             ["--workload", workload, "--client-path", "delay 2ms loss 2% reorder 3% seed 5"];
-        let done = Command::new(lab())
-            .args(["lab", "bench", "check", "--variant", "clean"])
+        let done = lab()
+            .args(["bench", "check", "--variant", "clean"])
             .args(words)
             .output()
             .expect("the lab starts");

@@ -2,11 +2,11 @@
 //! sessions of requests, each on a connection of its own.
 
 use crate::Ns;
+use crate::Rng;
 use crate::app::{END, Reply, Request};
 use crate::kernel::CHALLENGE_PAUSE;
 use crate::packet::{ACK, NO_SCALING, Packet, Truth, shift};
 use crate::plan::ClientPlan;
-use crate::rng::Rng;
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;

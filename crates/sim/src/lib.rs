@@ -1,14 +1,13 @@
 //! A whole cluster in virtual time: clients, an edge, a primary and a backup,
 //! with the real machines of `holdfast-replica`, `holdfast-cluster` and
-//! `holdfast-member`, broken by faults that a seed draws. The edge's daemon is the
-//! real one; those of the members are joined by glue of this crate still. Checkers
-//! that know nothing of the machines watch the packets and the executions.
+//! `holdfast-member`, broken by faults that a seed draws: the simulator is a host of
+//! the daemons' machines, and has no order of its own. Checkers that know nothing of
+//! the machines watch the packets and the executions.
 //!
 //! [`simulate`] runs one seed. The same seed always gives the same run.
 #![forbid(unsafe_code)]
 
 mod app;
-pub mod atm;
 mod check;
 mod client;
 mod edge;
@@ -18,20 +17,17 @@ mod host;
 mod hosting;
 mod kernel;
 mod member;
-pub mod net;
 mod packet;
 mod pipe;
 mod plan;
 mod queue;
-mod rng;
 mod server;
-pub mod tcp;
 mod trace;
 mod world;
 
 pub use check::Violation;
+pub use holdfast_chance::Rng;
 pub use plan::{ClientPlan, DiskPlan, Fault, Mutation, Path, Plan, Ways, When};
-pub use rng::Rng;
 
 /// Virtual time and durations, in nanoseconds.
 pub type Ns = u64;
@@ -71,7 +67,7 @@ impl Outcome {
     pub fn failure(&self) -> Option<String> {
         let first = self.violations.first()?;
         let seed = self.seed;
-        Some(format!("seed {seed}: {first}; replay: holdfast lab simulate --seed {seed} --trace"))
+        Some(format!("seed {seed}: {first}; replay: holdfast-lab simulate --seed {seed} --trace"))
     }
 }
 

@@ -2,8 +2,8 @@
 //! the faults. A plan prints as one readable paragraph.
 
 use crate::Ns;
+use crate::Rng;
 use crate::packet::NO_SCALING;
-use crate::rng::Rng;
 use std::fmt;
 
 const MS: Ns = 1_000_000;

@@ -1,5 +1,6 @@
 //! The world: virtual time, three hosts, the links between them, the clients.
 
+use crate::Rng;
 use crate::check::Checkers;
 use crate::client::Client;
 use crate::edge::Edge;
@@ -10,7 +11,6 @@ use crate::packet::Packet;
 use crate::pipe::{Input, Kind, Pipe, PipeEvent, Process};
 use crate::plan::{Fault, Plan};
 use crate::queue::Queue;
-use crate::rng::Rng;
 use crate::server::{Mode, Server};
 use crate::trace::Trace;
 use crate::{Ns, Outcome};

@@ -181,7 +181,7 @@ mod tests {
 
     fn worst(command: &[&str]) -> Option<(Verdict, String)> {
         let path = Path::new("/etc/holdfast/demo.toml");
-        let mut server = Config::parse(path, CONFIG).unwrap().server;
+        let mut server = Config::parse(path, CONFIG).unwrap().server.clone();
         server.command = command.iter().map(|word| (*word).to_owned()).collect();
         let found = findings(&server).into_iter().max_by_key(|f| f.verdict)?;
         assert!(!found.remedy.is_empty());

@@ -2,6 +2,7 @@
 
 use crate::status::State;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use holdfast_program::DemoArgs;
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "\
@@ -19,7 +20,7 @@ Exit codes:
 /// the primary dies, the backup continues every TCP connection, byte for byte,
 /// and no client notices more than a pause of milliseconds.
 #[derive(Debug, Parser)]
-#[command(name = "holdfast", version = holdfast_lab::BUILD, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "holdfast", version = holdfast_program::BUILD, after_help = EXIT_CODES, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub verb: Verb,
@@ -89,11 +90,15 @@ pub enum Verb {
     Config(ConfigVerb),
     /// See it work: takeovers under load, in network namespaces of this machine.
     ///
+    /// Runs `holdfast-lab demo`, which stands beside this program.
     /// The exit code is 0 only if every byte of every client was right.
-    Demo(holdfast_lab::demo::DemoArgs),
-    /// Testbed, link emulator and benches, in network namespaces of this machine.
-    #[command(subcommand)]
-    Lab(holdfast_lab::LabCommand),
+    Demo(DemoArgs),
+    /// The laboratory is a program of its own: holdfast-lab.
+    #[command(hide = true, disable_help_flag = true)]
+    Lab {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
     /// Show which calls of a server are replayed, passed or refused.
     Support,
     /// Print a completion script for a shell.

@@ -3,7 +3,7 @@
 use crate::config::ConfigErrors;
 use crate::status::exit;
 use std::fmt;
-use std::io::{self, ErrorKind};
+use std::io;
 
 /// Why a verb failed.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl From<ConfigErrors> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self { code: code_of(&error), message: error.to_string() }
+        Self { code: exit::of(&error), message: error.to_string() }
     }
 }
 
@@ -67,37 +67,10 @@ impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
         let mut causes = error.chain();
         let code = causes.find_map(|cause| {
-            let io = cause.downcast_ref::<io::Error>().map(code_of);
-            let is_mistake = cause.is::<ConfigErrors>()
-                || cause.is::<holdfast_lab::scenario::FileError>()
-                || cause.is::<holdfast_lab::figures::NoFigure>();
+            let io = cause.downcast_ref::<io::Error>().map(exit::of);
+            let is_mistake = cause.is::<ConfigErrors>();
             io.or_else(|| is_mistake.then_some(exit::USAGE))
         });
         Self { code: code.unwrap_or(exit::DEGRADED), message: format!("{error:#}") }
-    }
-}
-
-fn code_of(error: &io::Error) -> u8 {
-    match error.kind() {
-        ErrorKind::PermissionDenied => exit::NOT_PERMITTED,
-        ErrorKind::ConnectionRefused | ErrorKind::TimedOut => exit::UNREACHABLE,
-        _ => exit::DEGRADED,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use anyhow::Context as _;
-    use holdfast_lab::scenario::Sweep;
-
-    #[test]
-    fn a_mistake_in_a_scenario_is_wrong_usage() {
-        let text = "seed = 1\nend = \"1s\"\n[[link]]\nfrom = \"S\"\nto = \"D\"\ndelay = \"1ms\"\n\
-             [[flow]]\nfrom = \"S\"\nto = \"D\"\nsegments = 1\n[sweep]\nseed = []\n";
-        let error = Sweep::parse(text).map(|_| ()).context("file.toml").expect_err("no values");
-        let failure = Failure::from(error);
-        assert_eq!(failure.code, exit::USAGE, "{failure}");
-        assert!(failure.message.contains("has no values"), "{failure}");
     }
 }

@@ -68,6 +68,8 @@ pub(super) struct Findings<'a> {
     pub path: &'a Path,
     pub text: &'a str,
     pub found: Vec<ConfigError>,
+    /// Where `key_file` stands.
+    pub key_file_at: Position,
 }
 
 impl Findings<'_> {

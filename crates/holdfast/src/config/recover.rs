@@ -2,8 +2,8 @@
 //! have: what the edge keeps for an outage, and how it shares what is left of
 //! the bandwidth afterwards.
 
+use super::checks::number;
 use super::error::Findings;
-use super::raw::number;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use toml::Spanned;

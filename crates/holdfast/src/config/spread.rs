@@ -3,21 +3,21 @@
 #[cfg(test)]
 mod tests;
 
-use super::error::{ConfigErrors, Findings, Position};
-use super::kind::{check_kind, pin_dir};
-use super::raw::{
-    self, THROUGH_CLIENTS, check_heartbeat, check_interface, check_interfaces, check_ip,
-    check_name, number, run_dir, suggestion, unspecified,
+use super::checks::{
+    THROUGH_CLIENTS, check_address, check_heartbeat, check_interface, check_interfaces, check_ip,
+    check_key_file, check_kind, check_name, number, run_dir, unspecified,
 };
+use super::error::{ConfigErrors, Findings};
+use super::explain::suggestion;
+use super::group::{self, Checked, Common, Settings};
+use super::kind::Kind;
 use super::recover::{Policy, RawRecover, Recover, Start, check_recover};
-use crate::key::GroupKey;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::Duration;
 use toml::Spanned;
 
 /// Service addresses of one group.
@@ -39,9 +39,12 @@ const HEARTBEAT_MS_DEFAULT: u64 = 100;
 const OUTER4_DEFAULT: &str = "172.16.0.0/16";
 const OUTER6_DEFAULT: &str = "fd68:6f6c:6466::/64";
 
-/// A checked configuration.
+/// A checked file of a spread group.
+pub type SpreadConfig = Checked<Spread>;
+
+/// What the file of a spread group says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SpreadConfig {
+pub struct Spread {
     pub group: SpreadGroup,
     pub edge: SpreadEdge,
     /// In the order of the file.
@@ -49,16 +52,12 @@ pub struct SpreadConfig {
     pub hosts: Vec<SpreadHost>,
     /// What the edge keeps for the death of a host server.
     pub recover: Recover,
-    #[serde(skip)]
-    key_file_at: Position,
-    #[serde(skip)]
-    path: PathBuf,
 }
 
 /// What edge and host servers have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SpreadGroup {
-    pub kind: super::Kind,
+    pub kind: Kind,
     /// Names the group in paths and messages.
     pub name: String,
     pub key_file: PathBuf,
@@ -137,53 +136,39 @@ pub struct Prefix {
     pub bits: u8,
 }
 
-impl SpreadConfig {
-    /// Checks `text` as if it had been read from `path`.
-    ///
-    /// # Errors
-    /// Everything that is wrong with it, each with its place and a remedy.
-    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        raw::read(path, text, check)
+impl Settings for Spread {
+    type Role<'r> = &'r str;
+
+    fn read(path: &Path, text: &str) -> Result<SpreadConfig, ConfigErrors> {
+        group::read(path, text, check)
     }
 
-    /// Reads the group's key, which must be readable by its owner only.
-    ///
-    /// # Errors
-    /// One error that points at `key_file`.
-    pub fn key(&self) -> Result<GroupKey, ConfigErrors> {
-        raw::load_key(&self.group.key_file, &self.path, self.key_file_at)
+    fn common(&self) -> Common<'_> {
+        let SpreadGroup { name, key_file, run_dir, heartbeat_ms, .. } = &self.group;
+        Common { name, key_file, run_dir, heartbeat_ms: *heartbeat_ms }
     }
 
-    /// The file with every default written out.
-    #[must_use]
-    pub fn effective(&self) -> String {
-        toml::to_string_pretty(self).unwrap_or_default()
+    fn summary(&self) -> String {
+        let addresses: Vec<String> = self.group.addresses.iter().map(ToString::to_string).collect();
+        format!("spreads {} over {} host servers", addresses.join(", "), self.hosts.len())
     }
 
-    /// Names of the roles, each with addresses by which its host is known.
-    #[must_use]
-    pub fn roles(&self) -> Vec<(String, Vec<IpAddr>)> {
+    fn roles(&self) -> Vec<(String, Vec<IpAddr>)> {
         let edge = ("edge".to_owned(), vec![self.edge.listen.ip()]);
         let hosts = self.hosts.iter().map(|host| (host.name.clone(), host.tunnels()));
         std::iter::once(edge).chain(hosts).collect()
     }
 
+    fn name_of<'r>(&'r self, role: &'r str) -> &'r str {
+        role
+    }
+}
+
+impl Spread {
     /// The host server called `name`.
     #[must_use]
     pub fn host(&self, name: &str) -> Option<&SpreadHost> {
         self.hosts.iter().find(|host| host.name == name)
-    }
-
-    /// `heartbeat_ms` as a duration.
-    #[must_use]
-    pub fn heartbeat(&self) -> Duration {
-        Duration::from_millis(self.group.heartbeat_ms)
-    }
-
-    /// Where the daemon with this role pins its eBPF programs and maps.
-    #[must_use]
-    pub fn pin_dir(&self, role: &str) -> PathBuf {
-        pin_dir(&self.group.run_dir, role)
     }
 }
 
@@ -292,17 +277,14 @@ struct RawHost {
     services: Option<Vec<Spanned<String>>>,
 }
 
-fn check(findings: &mut Findings, raw: RawSpread) -> SpreadConfig {
+fn check(findings: &mut Findings, raw: RawSpread) -> Spread {
     let folder = findings.path.parent().unwrap_or(Path::new("")).to_owned();
-    let key_file_at = Position::of(findings.text, raw.group.key_file.span().start);
     let group = check_group(findings, raw.group, &folder);
-    SpreadConfig {
+    Spread {
         edge: check_edge(findings, raw.edge),
         hosts: check_hosts(findings, raw.host, &group.addresses),
         recover: check_syns(findings, raw.recover),
         group,
-        key_file_at,
-        path: findings.path.to_owned(),
     }
 }
 
@@ -319,7 +301,7 @@ fn check_syns(findings: &mut Findings, raw: Option<Spanned<RawRecover>>) -> Reco
 }
 
 fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> SpreadGroup {
-    check_kind(findings, raw.kind.as_ref(), "spread");
+    check_kind(findings, raw.kind.as_ref(), Kind::Spread);
     check_name(findings, &raw.name);
     let mut addresses: Vec<IpAddr> = Vec::new();
     for spanned in raw.addresses.get_ref() {
@@ -340,8 +322,8 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> SpreadG
         number(findings, "flows_max", raw.flows_max, FLOWS_MAX_DEFAULT, FLOWS_MAX, "connections");
     let name = raw.name.into_inner();
     SpreadGroup {
-        kind: super::Kind::Spread,
-        key_file: folder.join(raw.key_file.into_inner()),
+        kind: Kind::Spread,
+        key_file: check_key_file(findings, raw.key_file, folder),
         addresses,
         run_dir: run_dir(raw.run_dir, folder, &name),
         heartbeat_ms,
@@ -351,7 +333,7 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> SpreadG
 }
 
 fn check_edge(findings: &mut Findings, raw: RawEdge) -> SpreadEdge {
-    let listen = raw::check_address(findings, &raw.listen);
+    let listen = check_address(findings, &raw.listen);
     let clients = check_interfaces(findings, "clients", raw.clients, THROUGH_CLIENTS);
     let mtu = raw.mtu.map(|mtu| number(findings, "mtu", Some(mtu), 1500, MTU, "bytes") as u16);
     SpreadEdge {

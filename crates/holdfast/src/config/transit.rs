@@ -1,21 +1,20 @@
 //! The file of a transit group: strings of middleboxes between a pair of edges.
 
-use super::error::{ConfigErrors, Findings, Position};
-use super::kind::{check_kind, pin_dir};
-use super::raw::{
-    self, check_address, check_heartbeat, check_interface, check_interfaces, check_ip, check_name,
-    number, run_dir, unspecified,
+use super::checks::{
+    check_address, check_heartbeat, check_interface, check_interfaces, check_ip, check_key_file,
+    check_kind, check_name, number, run_dir, unspecified,
 };
+use super::error::{ConfigErrors, Findings};
+use super::group::{self, Checked, Common, Settings};
+use super::kind::Kind;
 use super::recover::{
     Policy, RawRecover, RawRegulate, Recover, Regulate, Start, check_recover, check_regulate,
 };
-use crate::key::GroupKey;
 use holdfast_edge::strings::{Mode, STRINGS_MAX, StringsConfig};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use toml::Spanned;
 
 /// Bounds of `flows_max`.
@@ -26,9 +25,12 @@ pub const CAPACITY: RangeInclusive<u64> = 8_000..=100_000_000_000_000;
 const HEARTBEAT_MS_DEFAULT: u64 = 20;
 const FLOWS_MAX_DEFAULT: u64 = holdfast_linux::bpf::TRANSIT_FLOWS_DEFAULT as u64;
 
-/// A checked configuration.
+/// A checked file of a transit group.
+pub type TransitConfig = Checked<Transit>;
+
+/// What the file of a transit group says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct TransitConfig {
+pub struct Transit {
     pub group: TransitGroup,
     /// On the clients' side: the other edge follows its choices.
     pub near: TransitEdge,
@@ -39,16 +41,12 @@ pub struct TransitConfig {
     pub strings: Vec<TransitString>,
     pub recover: Recover,
     pub regulate: Regulate,
-    #[serde(skip)]
-    key_file_at: Position,
-    #[serde(skip)]
-    path: PathBuf,
 }
 
 /// What both edges have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TransitGroup {
-    pub kind: super::Kind,
+    pub kind: Kind,
     /// Names the group in paths and messages.
     pub name: String,
     pub key_file: PathBuf,
@@ -139,36 +137,34 @@ impl Side {
     }
 }
 
-impl TransitConfig {
-    /// Checks `text` as if it had been read from `path`.
-    ///
-    /// # Errors
-    /// Everything that is wrong with it, each with its place and a remedy.
-    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        raw::read(path, text, check)
+impl Settings for Transit {
+    type Role<'r> = Side;
+
+    fn read(path: &Path, text: &str) -> Result<TransitConfig, ConfigErrors> {
+        group::read(path, text, check)
     }
 
-    /// Reads the group's key, which must be readable by its owner only.
-    ///
-    /// # Errors
-    /// One error that points at `key_file`.
-    pub fn key(&self) -> Result<GroupKey, ConfigErrors> {
-        raw::load_key(&self.group.key_file, &self.path, self.key_file_at)
+    fn common(&self) -> Common<'_> {
+        let TransitGroup { name, key_file, run_dir, heartbeat_ms, .. } = &self.group;
+        Common { name, key_file, run_dir, heartbeat_ms: *heartbeat_ms }
     }
 
-    /// The file with every default written out.
-    #[must_use]
-    pub fn effective(&self) -> String {
-        toml::to_string_pretty(self).unwrap_or_default()
+    fn summary(&self) -> String {
+        let strings: Vec<&str> = self.strings.iter().map(|string| string.name.as_str()).collect();
+        format!("keeps flows on {}", strings.join(", "))
     }
 
-    /// Names of the roles, each with addresses by which its host is known.
-    #[must_use]
-    pub fn roles(&self) -> Vec<(String, Vec<IpAddr>)> {
+    fn roles(&self) -> Vec<(String, Vec<IpAddr>)> {
         let addresses = |side| self.strings.iter().map(move |s| s.end(side).address.ip()).collect();
         [Side::Near, Side::Far].map(|side| (side.name().to_owned(), addresses(side))).into()
     }
 
+    fn name_of(&self, side: Side) -> &str {
+        side.name()
+    }
+}
+
+impl Transit {
     /// The side that a role's name means.
     #[must_use]
     pub fn side(&self, role: &str) -> Option<Side> {
@@ -182,18 +178,6 @@ impl TransitConfig {
             Side::Near => &self.near,
             Side::Far => &self.far,
         }
-    }
-
-    /// `heartbeat_ms` as a duration.
-    #[must_use]
-    pub fn heartbeat(&self) -> Duration {
-        Duration::from_millis(self.group.heartbeat_ms)
-    }
-
-    /// Where the daemon on this side pins its eBPF programs and maps.
-    #[must_use]
-    pub fn pin_dir(&self, side: Side) -> PathBuf {
-        pin_dir(&self.group.run_dir, side.name())
     }
 
     /// The strings as the machine that chooses knows them.
@@ -288,10 +272,9 @@ struct RawEnd {
     address: Spanned<String>,
 }
 
-fn check(findings: &mut Findings, raw: RawTransit) -> TransitConfig {
+fn check(findings: &mut Findings, raw: RawTransit) -> Transit {
     let folder = findings.path.parent().unwrap_or(Path::new("")).to_owned();
-    let key_file_at = Position::of(findings.text, raw.group.key_file.span().start);
-    TransitConfig {
+    Transit {
         group: check_group(findings, raw.group, &folder),
         near: check_edge(findings, raw.near),
         far: check_edge(findings, raw.far),
@@ -302,21 +285,19 @@ fn check(findings: &mut Findings, raw: RawTransit) -> TransitConfig {
             Recover::standard(Policy::HeadTail, Start::Suspicion),
         ),
         regulate: check_regulate(findings, raw.regulate),
-        key_file_at,
-        path: findings.path.to_owned(),
     }
 }
 
 fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> TransitGroup {
-    check_kind(findings, raw.kind.as_ref(), "transit");
+    check_kind(findings, raw.kind.as_ref(), Kind::Transit);
     check_name(findings, &raw.name);
     let heartbeat_ms = check_heartbeat(findings, raw.heartbeat_ms, HEARTBEAT_MS_DEFAULT);
     let flows_max =
         number(findings, "flows_max", raw.flows_max, FLOWS_MAX_DEFAULT, FLOWS_MAX, "flows");
     let name = raw.name.into_inner();
     TransitGroup {
-        kind: super::Kind::Transit,
-        key_file: folder.join(raw.key_file.into_inner()),
+        kind: Kind::Transit,
+        key_file: check_key_file(findings, raw.key_file, folder),
         run_dir: run_dir(raw.run_dir, folder, &name),
         heartbeat_ms,
         mode: raw.mode.unwrap_or(Sharing::ActiveBackup),

@@ -51,7 +51,7 @@ fn between(a: &World, b: &World) -> Option<Difference> {
 }
 
 fn server(command: &[&str]) -> Server {
-    config(command).server
+    config(command).server.clone()
 }
 
 #[test]

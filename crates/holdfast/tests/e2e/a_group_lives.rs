@@ -11,11 +11,11 @@ use std::time::Duration;
 fn a_group_lives() {
     let minutes: u64 = if world::is_full() { 120 } else { 1 };
     let _limit = world::limit(Duration::from_secs(90 + 60 * minutes));
-    let done = Command::new(world::binary())
-        .args(["lab", "life", "--minutes", &minutes.to_string()])
+    let done = Command::new(world::lab())
+        .args(["life", "--minutes", &minutes.to_string()])
         .args(["--seed", &world::first_seed().to_string()])
         .output()
-        .expect("holdfast starts");
+        .expect("the laboratory starts");
     let said = String::from_utf8_lossy(&done.stdout);
     let complaints = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{said}{complaints}");

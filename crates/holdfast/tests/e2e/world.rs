@@ -1,5 +1,5 @@
 //! What the end-to-end tests share: takeovers described in the words of
-//! `holdfast lab bench takeover`, so that a failure is replayed by copying a
+//! `holdfast-lab bench takeover`, so that a failure is replayed by copying a
 //! line, and a limit after which a test that hangs is ended. Needs root.
 
 use holdfast_lab::load::{Action, Fault, Group as LoadGroup, Report, Run, Spec, Workload};
@@ -25,6 +25,11 @@ pub fn binary() -> PathBuf {
         assert!(build.status().expect("cargo starts").success(), "the shim does not build");
     }
     binary
+}
+
+/// The laboratory, which the workspace's build puts beside the binary.
+pub fn lab() -> PathBuf {
+    binary().with_file_name("holdfast-lab")
 }
 
 /// Runs the binary to its end.
@@ -77,7 +82,7 @@ pub fn complaint(words: &str, seed: u64) -> Option<String> {
         Err(error) => error,
     };
     let why = why.lines().next().unwrap_or_default().to_owned();
-    Some(format!("holdfast lab bench takeover {words} --runs 1 --seed {seed}   # {why}"))
+    Some(format!("holdfast-lab bench takeover {words} --runs 1 --seed {seed}   # {why}"))
 }
 
 /// Takeovers of each kind where everything is to be tried.

@@ -4,8 +4,8 @@
 use holdfast::channel::Channel;
 use holdfast::channel::Identity;
 use holdfast::channel::Kind;
-use holdfast::config::Config;
 use holdfast::config::Role;
+use holdfast::config::{Config, GroupFile};
 use holdfast::key::GroupKey;
 use holdfast::status::Status;
 use holdfast_cluster::state::EdgeState;
@@ -96,7 +96,7 @@ impl Bed {
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
         let file = folder.join("demo.toml");
         std::fs::write(&file, text(&folder)).unwrap();
-        let config = Config::load(&file).unwrap();
+        let config = GroupFile::load(&file).unwrap().replicated().unwrap();
         Self { name, folder, file, config, daemon: None, preload: None }
     }
 

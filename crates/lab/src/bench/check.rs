@@ -1,4 +1,4 @@
-//! `holdfast lab bench check`: one load, no fault, every byte checked. The
+//! `holdfast-lab bench check`: one load, no fault, every byte checked. The
 //! shortest way to see whether a server works at all, with or without Holdfast.
 
 use super::service::{Variant, address, program_for, with_service};

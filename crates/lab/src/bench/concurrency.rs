@@ -1,14 +1,14 @@
-//! `holdfast lab bench concurrency`: FT-TCP's §5.2. Clients that each fetch
+//! `holdfast-lab bench concurrency`: FT-TCP's §5.2. Clients that each fetch
 //! 50 KB/s are added until the link is full; the curves must coincide.
 
 use super::service::{Variant, address, variants, with_service};
-use super::stats::Summary;
 use crate::load::{Group, Run, Spec, Workload};
 use crate::testbed::ours::GroupOptions;
 use crate::testbed::server::Program;
 use crate::testbed::{Plan, Role, Shape};
 use anyhow::{Result, ensure};
 use clap::Args;
+use holdfast_report::{Summary, progress};
 use serde::Serialize;
 
 /// A client fetches this many bytes ten times a second.
@@ -67,7 +67,7 @@ pub struct ConcurrencyReport {
 /// When a variant cannot be built or answers wrongly.
 pub fn run(args: &ConcurrencyArgs) -> Result<ConcurrencyReport> {
     let variants = variants(args.variant);
-    let progress = super::progress("concurrency", args.rounds * variants.len() as u64);
+    let progress = progress("concurrency", args.rounds * variants.len() as u64);
     let mut rates = vec![vec![Vec::new(); args.clients.len()]; variants.len()];
     for round in 0..args.rounds {
         for (variant, rates) in variants.iter().zip(&mut rates) {

@@ -1,11 +1,11 @@
-//! `holdfast lab bench emu`: what an emulated wire carries, next to a veth
+//! `holdfast-lab bench emu`: what an emulated wire carries, next to a veth
 //! pair, with one plain TCP stream.
 
-use super::stats::Summary;
 use crate::emu::EmuSpec;
 use crate::testbed::{Host, Plan, Role, Testbed};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use holdfast_report::Summary;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::Serialize;
 use std::fs::File;

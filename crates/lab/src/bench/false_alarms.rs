@@ -1,11 +1,10 @@
-//! `holdfast lab bench false-alarms`: how often a healthy primary is replaced or
+//! `holdfast-lab bench false-alarms`: how often a healthy primary is replaced or
 //! gives its healthy backup up, and how long clients wait for a takeover that must
 //! be, for several heartbeats, on an idle machine and on a busy one. The default of
 //! `heartbeat_ms` comes from it.
 
 use super::faults::{FaultKind, fault_steps};
 use super::service::{Service, Variant, address, with_service};
-use super::stats::Stalls;
 use crate::command::Hogs;
 use crate::load::{Fault, Group, Run, Spec, Workload};
 use crate::testbed::ours::{Group as TestGroup, GroupOptions};
@@ -13,6 +12,7 @@ use crate::testbed::server::Program;
 use crate::testbed::{Plan, Role};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
+use holdfast_report::{Stalls, progress};
 use serde::Serialize;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -127,7 +127,7 @@ pub struct FalseAlarmReport {
 /// When pairs cannot be built, again and again.
 pub fn run(args: &FalseAlarmArgs) -> Result<FalseAlarmReport> {
     let count = args.beside.len() * args.heartbeats.len();
-    let progress = super::progress("false alarms", count as u64);
+    let progress = progress("false alarms", count as u64);
     let mut cells = Vec::new();
     for &beside in &args.beside {
         for &heartbeat_ms in &args.heartbeats {

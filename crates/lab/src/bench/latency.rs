@@ -1,14 +1,14 @@
-//! `holdfast lab bench latency`: one lone 64-byte request at a time, and
+//! `holdfast-lab bench latency`: one lone 64-byte request at a time, and
 //! handshakes.
 
 use super::service::{Variant, address, variants, with_service};
-use super::stats::Summary;
 use crate::load::{Group, Quantiles, Run, Spec, Workload};
 use crate::testbed::ours::GroupOptions;
 use crate::testbed::server::Program;
 use crate::testbed::{Plan, Role};
 use anyhow::{Result, ensure};
 use clap::Args;
+use holdfast_report::{Summary, progress};
 use serde::Serialize;
 
 /// Options of the latency bench.
@@ -64,7 +64,7 @@ pub struct LatencyReport {
 /// When a variant cannot be built or answers wrongly.
 pub fn run(args: &LatencyArgs) -> Result<LatencyReport> {
     let variants = variants(args.variant);
-    let progress = super::progress("latency", args.rounds * variants.len() as u64);
+    let progress = progress("latency", args.rounds * variants.len() as u64);
     let mut measured: Vec<Vec<(Quantiles, Quantiles)>> = vec![Vec::new(); variants.len()];
     for round in 0..args.rounds {
         for (variant, measured) in variants.iter().zip(&mut measured) {

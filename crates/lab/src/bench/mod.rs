@@ -16,16 +16,13 @@ mod redirect;
 mod regulate;
 pub(crate) mod service;
 mod sim;
-pub(crate) mod stats;
 pub(crate) mod takeover;
 mod throughput;
 
 use crate::simulate;
 use anyhow::Result;
 use clap::Subcommand;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 /// What to measure.
@@ -147,17 +144,4 @@ fn show<T: Serialize>(json: bool, report: &T, print: impl Fn(&T)) -> Result<()> 
         print(report);
     }
     Ok(())
-}
-
-/// A progress bar on stderr, invisible when that is no terminal.
-pub(crate) fn progress(what: &'static str, steps: u64) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(steps).with_message(what);
-    let style = ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} {eta} left");
-    match style {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
 }

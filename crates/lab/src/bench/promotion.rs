@@ -1,9 +1,8 @@
-//! `holdfast lab bench promotion`: how long a takeover takes when it has many
+//! `holdfast-lab bench promotion`: how long a takeover takes when it has many
 //! connections to carry over, and what they cost the backup in memory.
 
 use super::faults::{FaultKind, fault_steps};
 use super::service::{Variant, address, with_service};
-use super::stats::Summary;
 use super::takeover::{Outcome, PHASES, failure};
 use crate::load::{Fault, Group, Run, Spec, Workload};
 use crate::testbed::ours::GroupOptions;
@@ -12,6 +11,7 @@ use crate::testbed::{Plan, Role};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use holdfast_linux::process::resident_bytes;
+use holdfast_report::{Summary, progress};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -100,7 +100,7 @@ struct Measured {
 /// # Errors
 /// When a pair cannot be built.
 pub fn run(args: &PromotionArgs) -> Result<PromotionReport> {
-    let progress = super::progress("promotion", args.runs * args.connections.len() as u64);
+    let progress = progress("promotion", args.runs * args.connections.len() as u64);
     let mut promotions = Vec::new();
     for &connections in &args.connections {
         let mut measured = Vec::new();

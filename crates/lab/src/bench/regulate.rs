@@ -1,15 +1,15 @@
-//! `holdfast lab bench regulate`: one of two strings fails under many bulk
+//! `holdfast-lab bench regulate`: one of two strings fails under many bulk
 //! flows, with rate control and without, in turns. Do those that are left share
 //! fairly, and does the queue in front of them stay short?
 
 use super::recover::on_host;
-use super::stats::Summary;
 use crate::command::{self, wait_for};
 use crate::emu::EmuSpec;
 use crate::testbed::addresses;
 use crate::testbed::strings::{Cut, Edge, StringPlan, Strings, StringsPlan, interface};
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
+use holdfast_report::{Summary, progress};
 use serde::Serialize;
 use socket2::{Domain, SockRef, Socket, Type};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -128,7 +128,7 @@ pub struct RegulateReport {
 /// # Errors
 /// When a testbed cannot be built or a flow cannot begin.
 pub fn run(args: &RegulateArgs) -> Result<RegulateReport> {
-    let progress = super::progress("regulate", (args.pairs * args.congestion.len()) as u64);
+    let progress = progress("regulate", (args.pairs * args.congestion.len()) as u64);
     let mut rows = Vec::new();
     for congestion in &args.congestion {
         let (mut alone, mut regulated) = (Vec::new(), Vec::new());

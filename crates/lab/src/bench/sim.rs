@@ -4,11 +4,11 @@
 use super::ns3::Ns3;
 use anyhow::Result;
 use clap::Args;
-use holdfast_sim::net::dumbbell::{Dumbbell, active_active};
-use holdfast_sim::net::link::QueueLimit;
-use holdfast_sim::net::scenario::{FlowSpec, Watch};
-use holdfast_sim::net::{Scenario, run as simulate};
-use holdfast_sim::tcp::Profile;
+use holdfast_netsim::net::dumbbell::{Dumbbell, active_active};
+use holdfast_netsim::net::link::QueueLimit;
+use holdfast_netsim::net::scenario::{FlowSpec, Watch};
+use holdfast_netsim::net::{Scenario, run as simulate};
+use holdfast_netsim::tcp::Profile;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::fs;
@@ -135,7 +135,7 @@ fn beside(scenarios: &[((&'static str, &str), Scenario, u64)]) -> Result<Beside>
             times[1].push(ns3.run(theirs)?);
         }
         let [cpu_seconds, ns3_cpu_seconds] =
-            times.map(|times| super::stats::Summary::of(&times).median);
+            times.map(|times| holdfast_report::Summary::of(&times).median);
         rows.push(BesideRow { scenario: name, cpu_seconds, ns3_cpu_seconds });
     }
     Ok(Beside { version: ns3.version.clone(), rows })
@@ -188,7 +188,7 @@ fn measure(
         times.push(cpu_seconds() - begun);
         (events, hops) = (outcome.events, outcome.hops);
     }
-    let cpu_seconds = super::stats::Summary::of(&times).median;
+    let cpu_seconds = holdfast_report::Summary::of(&times).median;
     Ok(SimBenchRow {
         scenario: name.to_owned(),
         flows: scenario.flows.len(),

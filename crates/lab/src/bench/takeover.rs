@@ -1,9 +1,8 @@
-//! `holdfast lab bench takeover`: the primary breaks under load, again and
+//! `holdfast-lab bench takeover`: the primary breaks under load, again and
 //! again, and every byte that every client gets is checked.
 
 use super::faults::{FaultKind, Survivor, both, fault_steps};
 use super::service::{Variant, address, program_for, with_service};
-use super::stats::{Stalls, Summary};
 use crate::emu::EmuSpec;
 use crate::load::{Action, Fault, Group as LoadGroup, Report, Run, Spec, Workload};
 use crate::testbed::ours::{Group, GroupOptions};
@@ -11,7 +10,8 @@ use crate::testbed::server::Program;
 use crate::testbed::{LogLink, Overheard, Plan, Role, Testbed};
 use anyhow::{Context as _, Result};
 use clap::Args;
-use holdfast_sim::Rng;
+use holdfast_chance::Rng;
+use holdfast_report::{Stalls, Summary, progress};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -189,7 +189,7 @@ pub struct Outcome {
 }
 
 impl TakeoverArgs {
-    /// What the words behind `holdfast lab bench takeover` say.
+    /// What the words behind `holdfast-lab bench takeover` say.
     ///
     /// # Errors
     /// When the command would not take them.
@@ -417,7 +417,7 @@ fn one_quiet(args: &TakeoverArgs, seed: u64) -> Result<Report> {
 /// # Errors
 /// When a run cannot be set up at all; wrong bytes are results, not errors.
 pub fn run(args: &TakeoverArgs) -> Result<TakeoverReport> {
-    let progress = super::progress("takeover", args.runs);
+    let progress = progress("takeover", args.runs);
     let (mut books, mut failures) = (Vec::new(), Vec::new());
     let mut quiet = Vec::new();
     for index in 0..args.runs {

@@ -1,15 +1,15 @@
-//! `holdfast lab bench throughput`: bytes and requests per second through real
+//! `holdfast-lab bench throughput`: bytes and requests per second through real
 //! servers, by the lab's checking load where bytes are counted and by
 //! redis-benchmark and wrk where requests are.
 
 use super::service::{CpuSeconds, Service, Variant, address, variants, with_service};
-use super::stats::Summary;
 use crate::load::{Group, Run, Spec, Workload};
 use crate::testbed::ours::GroupOptions;
 use crate::testbed::server::{DOCUMENT_BYTES, Program};
 use crate::testbed::{Plan, Role, Shape, addresses};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
+use holdfast_report::{Summary, progress};
 use serde::Serialize;
 use std::process::Stdio;
 
@@ -141,7 +141,7 @@ pub fn run(args: &ThroughputArgs) -> Result<ThroughputReport> {
         .filter(|program| cases.iter().any(|case| case.program() == *program))
         .collect();
     let steps = args.rounds * (variants.len() * programs.len()) as u64;
-    let progress = super::progress("throughput", steps);
+    let progress = progress("throughput", steps);
     let mut samples: Vec<(Variant, Case, Sample)> = Vec::new();
     for round in 0..args.rounds {
         for program in &programs {

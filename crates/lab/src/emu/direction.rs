@@ -4,8 +4,8 @@
 
 use super::segment::{destination, for_each_packet};
 use super::spec::EmuSpec;
-use holdfast_sim::Rng;
-use holdfast_sim::net::loss::{Loss, LossModel};
+use holdfast_chance::Rng;
+use holdfast_netsim::net::loss::{Loss, LossModel};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;

@@ -81,7 +81,7 @@ impl Link {
 
     fn start(arguments: &LinkArguments) -> Result<Self> {
         let mut child = Command::new(crate::own_binary()?)
-            .args(["lab", CARRY_COMMAND, &serde_json::to_string(arguments)?])
+            .args([CARRY_COMMAND, &serde_json::to_string(arguments)?])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

@@ -12,5 +12,4 @@ mod spec;
 
 pub(crate) use link::carry;
 pub use link::{End, Layer, Link, LinkArguments};
-pub(crate) use spec::share;
 pub use spec::{EmuSpec, SpecError};

@@ -1,4 +1,4 @@
-//! `holdfast lab emu delay 50ms loss 1% -- CMD`: runs a command in a network
+//! `holdfast-lab emu delay 50ms loss 1% -- CMD`: runs a command in a network
 //! namespace of its own, behind an emulated wire to the caller's network.
 //! Shells nest: each gets a block of addresses out of the block of the shell
 //! around it, and routes, never NAT, lead there and back.
@@ -112,7 +112,7 @@ impl Drop for Holder {
 /// When the namespace, the wire or the command cannot be started.
 pub fn run(spec: &EmuSpec, command_line: &[String]) -> Result<ExitCode> {
     let [program, arguments @ ..] = command_line else {
-        bail!("which command? holdfast lab emu delay 50ms -- CMD");
+        bail!("which command? holdfast-lab emu delay 50ms -- CMD");
     };
     let holder = Holder(
         Command::new("unshare")

@@ -1,7 +1,7 @@
 //! What the emulator does to packets, and the words that say it on the
 //! command line: names and units are those of `tc netem`.
 
-use crate::units;
+use holdfast_report::units;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -138,32 +138,21 @@ impl fmt::Display for EmuSpec {
     }
 }
 
-/// Splits `12.5ms` into its number and its unit.
-fn split(word: &str) -> Option<(f64, &str)> {
-    let end = word.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(word.len());
-    let (number, unit) = word.split_at(end);
-    number.parse().ok().filter(|n: &f64| n.is_finite()).map(|n| (n, unit))
-}
-
 fn time(word: &str) -> Result<Duration, SpecError> {
     let wrong = || SpecError::Value { value: word.to_owned(), what: "time", example: "50ms" };
-    let (number, unit) = split(word).ok_or_else(wrong)?;
+    let (number, unit) = units::split(word).ok_or_else(wrong)?;
     let ns = number * units::nanoseconds(unit).ok_or_else(wrong)?;
     Duration::try_from_secs_f64(ns / 1e9).map_err(|_| wrong())
 }
 
-/// Reads `1%`.
-pub(crate) fn share(word: &str) -> Result<f64, SpecError> {
+fn share(word: &str) -> Result<f64, SpecError> {
     let wrong = || SpecError::Value { value: word.to_owned(), what: "percentage", example: "1%" };
-    match split(word).ok_or_else(wrong)? {
-        (number, "%") if number <= 100.0 => Ok(number / 100.0),
-        _ => Err(wrong()),
-    }
+    units::share(word).ok_or_else(wrong)
 }
 
 fn rate(word: &str) -> Result<u64, SpecError> {
     let wrong = || SpecError::Value { value: word.to_owned(), what: "rate", example: "100mbit" };
-    let (number, unit) = split(word).ok_or_else(wrong)?;
+    let (number, unit) = units::split(word).ok_or_else(wrong)?;
     let bits = number * units::bits_per_second(unit).ok_or_else(wrong)?;
     // Below one bit per second nothing would ever arrive.
     if bits < 1.0 { Err(wrong()) } else { Ok(bits as u64) }

@@ -3,7 +3,7 @@
 //! against which the daemons' words are held.
 
 use crate::testbed::Role;
-use holdfast_sim::Rng;
+use holdfast_chance::Rng;
 
 /// How the group must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

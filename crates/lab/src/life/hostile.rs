@@ -4,10 +4,10 @@
 use crate::testbed::server::Program;
 use crate::testbed::{Role, Testbed, addresses, interface};
 use anyhow::{Context as _, Result};
+use holdfast_chance::Rng;
 use holdfast_linux::netns;
 use holdfast_linux::raw::RawSender;
 use holdfast_linux::tap::{Service, TapSocket};
-use holdfast_sim::Rng;
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::{Flags, TcpOptions, TcpPacket, TcpSegment};
 use holdfast_wire::seq::SeqNo;

@@ -1,4 +1,4 @@
-//! `holdfast lab life`: the life of a group, years in hours. One seed draws real
+//! `holdfast-lab life`: the life of a group, years in hours. One seed draws real
 //! loads, hostile clients, faults, pressure on the machine, the documented repairs
 //! and restarts of every daemon, in every order; after each step the lab compares
 //! what it knows with what the clients got, with what `status` says on every host,

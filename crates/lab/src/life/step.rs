@@ -11,7 +11,7 @@ use crate::testbed::ours::{Group, GroupOptions};
 use crate::testbed::server::{DOCUMENT_BYTES, Program, Recipe};
 use crate::testbed::{Plan, Role, Testbed, addresses, interface};
 use anyhow::{Context as _, Result, ensure};
-use holdfast_sim::Rng;
+use holdfast_chance::Rng;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -155,7 +155,7 @@ impl<'a> Life<'a> {
         let hostile = Hostile::draw(&mut self.rng, self.program);
         let mut report = StepReport {
             command: format!(
-                "holdfast lab life --seed {} --steps {number}{}",
+                "holdfast-lab life --seed {} --steps {number}{}",
                 self.seed, self.options
             ),
             what: format!("{number}: {:?} in {:?}", deed, self.truth),

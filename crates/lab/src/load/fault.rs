@@ -1,7 +1,7 @@
 //! The moment at which something breaks, and the breaking.
 
 use super::{Action, Fault};
-use holdfast_sim::Rng;
+use holdfast_chance::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Command, Stdio};
 use std::thread::JoinHandle;

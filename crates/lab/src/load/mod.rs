@@ -265,7 +265,7 @@ impl Run {
     pub fn start(host: &Host, spec: &Spec) -> Result<Self> {
         let child = host
             .network_command(crate::own_binary()?)
-            .args(["lab", LOAD_COMMAND, &serde_json::to_string(spec)?])
+            .args([LOAD_COMMAND, &serde_json::to_string(spec)?])
             // Its end tells a load without a duration to stop.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

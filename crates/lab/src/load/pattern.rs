@@ -2,7 +2,7 @@
 //! looks different, so that a byte that is lost, repeated, moved or taken from
 //! another connection is seen. Made from one table, at the price of a copy.
 
-use holdfast_sim::Rng;
+use holdfast_chance::Rng;
 use std::sync::OnceLock;
 
 /// A prime, so that no segment, block or page size is a multiple of it.

@@ -95,8 +95,10 @@ impl<'a> Group<'a> {
     /// # Errors
     /// When a daemon cannot be started.
     pub fn launch(testbed: &'a Testbed, recipe: &Recipe, options: &GroupOptions) -> Result<Self> {
-        let key =
-            crate::command::output(&crate::own_binary()?.display().to_string(), &["key", "gen"])?;
+        let key = crate::command::output(
+            &crate::holdfast_binary()?.display().to_string(),
+            &["key", "gen"],
+        )?;
         let inside = testbed.host(Role::Primary).inside();
         let [config, key_file, run_dir, log_file] =
             ["holdfast.toml", "group.key", "run", "server.log"].map(|file| inside.join(file));
@@ -237,7 +239,7 @@ impl<'a> Group<'a> {
             .create(true)
             .append(true)
             .open(host.outside().join("daemon.log"))?;
-        let binary = crate::own_binary()?;
+        let binary = crate::holdfast_binary()?;
         let mut command = match self.options.open_files_soft {
             None => host.command(binary),
             Some(soft) => {
@@ -358,7 +360,7 @@ impl<'a> Group<'a> {
     fn cli(&self, role: Role, verb: &[&str]) -> Result<Command> {
         let mut command = self.testbed.host(role).command("timeout");
         let config = self.config.display().to_string();
-        command.arg(ANSWER_LIMIT_S).arg(crate::own_binary()?).args(verb).args([
+        command.arg(ANSWER_LIMIT_S).arg(crate::holdfast_binary()?).args(verb).args([
             "--config",
             &config,
             "--role",
@@ -373,7 +375,7 @@ impl<'a> Group<'a> {
     /// When it cannot be run.
     pub fn verb(&self, role: Role, words: &[&str]) -> Result<Output> {
         let mut command = self.testbed.host(role).command("timeout");
-        command.arg(VERB_LIMIT_S).arg(crate::own_binary()?).args(words);
+        command.arg(VERB_LIMIT_S).arg(crate::holdfast_binary()?).args(words);
         command.arg("--config").arg(&self.config).args(["--role", name(role)]);
         Ok(command.stdin(Stdio::null()).output()?)
     }
@@ -407,7 +409,7 @@ impl<'a> Group<'a> {
     pub fn daemon_pid(&self, role: Role) -> Result<u32> {
         let from = self.child_pid(role)?;
         // The daemon is the eldest of that program: nsenter's own child.
-        let found = descendants_running(from, &crate::own_binary()?);
+        let found = descendants_running(from, &crate::holdfast_binary()?);
         found.last().copied().context("the daemon does not run")
     }
 

@@ -51,7 +51,7 @@ impl<'a> SpreadGroup<'a> {
     /// # Errors
     /// When a daemon ends or does not answer in time.
     pub fn start(testbed: &'a Testbed, hosts: &[Role], options: &SpreadOptions) -> Result<Self> {
-        let binary = crate::own_binary()?.display().to_string();
+        let binary = crate::holdfast_binary()?.display().to_string();
         let key = crate::command::output(&binary, &["key", "gen"])?;
         let inside = testbed.host(Role::Edge).inside();
         let text = text(&inside.join("run").display().to_string(), options);
@@ -80,7 +80,7 @@ impl<'a> SpreadGroup<'a> {
         let host = self.testbed.host(role);
         let path = host.outside().join("daemon.log");
         let log = fs::File::options().create(true).append(true).open(path)?;
-        let mut command = host.command(crate::own_binary()?);
+        let mut command = host.command(crate::holdfast_binary()?);
         let config = self.config.display().to_string();
         command
             .args(["run", "--config", &config, "--role", name(role)])
@@ -99,7 +99,7 @@ impl<'a> SpreadGroup<'a> {
     pub fn kill(&mut self, role: Role) -> Result<()> {
         let at = self.daemons.iter().position(|(r, _)| *r == role).context("no daemon there")?;
         let (_, mut child) = self.daemons.remove(at);
-        for pid in crate::command::descendants_running(child.id(), &crate::own_binary()?) {
+        for pid in crate::command::descendants_running(child.id(), &crate::holdfast_binary()?) {
             let pid = pid.to_string();
             crate::command::output("kill", &["-9", &pid])?;
         }
@@ -113,7 +113,7 @@ impl<'a> SpreadGroup<'a> {
     /// When there is none.
     pub fn signal(&self, role: Role, name: &str) -> Result<()> {
         let found = self.daemons.iter().find(|(r, _)| *r == role).context("no daemon there")?;
-        for pid in crate::command::descendants_running(found.1.id(), &crate::own_binary()?) {
+        for pid in crate::command::descendants_running(found.1.id(), &crate::holdfast_binary()?) {
             crate::command::output("kill", &["-s", name, &pid.to_string()])?;
         }
         Ok(())
@@ -137,7 +137,7 @@ impl<'a> SpreadGroup<'a> {
 
     fn cli_on(&self, role: Role, words: &[&str]) -> Result<Output> {
         let mut command = self.testbed.host(role).command("timeout");
-        command.arg(ANSWER_LIMIT_S).arg(crate::own_binary()?).args(words);
+        command.arg(ANSWER_LIMIT_S).arg(crate::holdfast_binary()?).args(words);
         command.arg("--config").arg(&self.config).stdin(Stdio::null());
         Ok(command.output()?)
     }

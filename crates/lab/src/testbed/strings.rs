@@ -248,7 +248,8 @@ impl Strings {
     /// When a daemon ends or does not come so far; the error carries the tails
     /// of their logs.
     pub fn start_daemons(&mut self) -> Result<()> {
-        let key = command::output(&crate::own_binary()?.display().to_string(), &["key", "gen"])?;
+        let key =
+            command::output(&crate::holdfast_binary()?.display().to_string(), &["key", "gen"])?;
         let text = self.config_text();
         for edge in Edge::BOTH {
             let outside = self.edge(edge).outside();
@@ -273,7 +274,7 @@ impl Strings {
             .append(true)
             .open(host.outside().join("daemon.log"))?;
         let child = host
-            .command(crate::own_binary()?)
+            .command(crate::holdfast_binary()?)
             .args(["run", "--config", &self.config_path(edge), "--role", edge.name()])
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -304,7 +305,7 @@ impl Strings {
     pub fn daemon_pid(&self, edge: Edge) -> Result<u32> {
         let found = self.daemons.iter().find(|daemon| daemon.0 == edge);
         let child = &found.context("no daemon on this host")?.1;
-        let found = descendants_running(child.id(), &crate::own_binary()?);
+        let found = descendants_running(child.id(), &crate::holdfast_binary()?);
         found.last().copied().context("the daemon does not run")
     }
 
@@ -370,7 +371,7 @@ impl Strings {
         let mut command: Command = self.edge(edge).command("timeout");
         command
             .arg(ANSWER_LIMIT_S)
-            .arg(crate::own_binary()?)
+            .arg(crate::holdfast_binary()?)
             .args(verb)
             .args(["--config", &self.config_path(edge), "--role", edge.name()])
             .stdin(Stdio::null());

@@ -1,15 +1,15 @@
-//! `holdfast lab bench codec`: time per packet to encode and to decode, beside
+//! `holdfast-lab bench codec`: time per packet to encode and to decode, beside
 //! other libraries and a plain copy, turn by turn, so that whatever else the machine
 //! does hits all of them.
 
 mod outside;
 mod peers;
 
-use super::stats::Summary;
 use anyhow::{Result, ensure};
 use clap::Args;
+use holdfast_chance::Rng;
 use holdfast_code::Kernel;
-use holdfast_sim::Rng;
+use holdfast_report::{Summary, progress};
 use outside::Outside;
 use peers::{Codec, Erasure, Memcpy, Ours, Packet, Rusty, Shape, Simd};
 use serde::Serialize;
@@ -105,7 +105,7 @@ pub struct CodecReport {
 /// # Errors
 /// When a codec refuses a shape or restores wrong bytes.
 pub fn run(args: &CodecArgs) -> Result<CodecReport> {
-    let progress = super::progress("codec", (SHAPES.len() * args.rounds) as u64);
+    let progress = progress("codec", (SHAPES.len() * args.rounds) as u64);
     let (programs, not_measured) = outside::build_all()?;
     let mut shapes = Vec::new();
     for (shape, asked_ns) in SHAPES {

@@ -1,4 +1,4 @@
-//! `holdfast lab bench recover`: an outage between a pair of edges, with local
+//! `holdfast-lab bench recover`: an outage between a pair of edges, with local
 //! recovery and without, in turns. How long after its end do flows stand still?
 
 mod load;
@@ -7,13 +7,13 @@ mod memory;
 pub use load::Kind;
 pub(super) use load::on_host;
 
-use super::stats::Summary;
 use crate::command;
 use crate::emu::EmuSpec;
 use crate::testbed::addresses;
 use crate::testbed::strings::{Edge, StringPlan, Strings, StringsPlan};
 use anyhow::{Context as _, Result};
 use clap::Args;
+use holdfast_report::{Summary, progress};
 use load::{Ends, stalls};
 use memory::Memory;
 use serde::Serialize;
@@ -108,7 +108,7 @@ pub struct RecoverReport {
 /// When a testbed cannot be built or a load cannot begin.
 pub fn run(args: &RecoverArgs) -> Result<RecoverReport> {
     let cells = args.outages.len() * args.round_trips.len() * args.kinds.len();
-    let progress = super::progress("recover", (cells * args.pairs) as u64);
+    let progress = progress("recover", (cells * args.pairs) as u64);
     // First: what a bench has left behind would count too.
     let memory = memory::measure()?;
     let mut found = Vec::new();

@@ -1,6 +1,5 @@
 //! What one packet costs the redirector's program (`BPF_PROG_TEST_RUN`).
 
-use super::super::stats::Interval;
 use crate::testbed::{Role, Testbed};
 use anyhow::{Result, anyhow};
 use holdfast_linux::bpf::{
@@ -8,6 +7,7 @@ use holdfast_linux::bpf::{
     SPREAD_FLOWS_DEFAULT, ServiceKey, Way,
 };
 use holdfast_linux::netns;
+use holdfast_report::Interval;
 use serde::Serialize;
 use std::net::IpAddr;
 use std::path::Path;

@@ -1,14 +1,14 @@
-//! `holdfast lab bench redirect`: HYDRANET's measurements of its redirector
+//! `holdfast-lab bench redirect`: HYDRANET's measurements of its redirector
 //! (Fig. 3), beside address translation and a proxy.
 
 mod cost;
 mod traffic;
 mod ways;
 
-use super::stats::Interval;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use cost::Costs;
+use holdfast_report::{Interval, progress};
 use serde::Serialize;
 use std::time::Duration;
 use traffic::{BULK_BYTES, Competitor, Share, Sink};
@@ -88,7 +88,7 @@ pub fn run(args: &RedirectArgs) -> Result<RedirectReport> {
     beds.wait_redirected()?;
     let time = Duration::from_millis(args.duration_ms);
     let bench = Bench { beds: &beds, sinks: &sinks, time };
-    let progress = super::progress("redirect", 3 * args.rounds as u64);
+    let progress = progress("redirect", 3 * args.rounds as u64);
     let mut rows = Vec::new();
     let plan = [
         (SetUp::Free, &Way::ALL[..], &SIZES[..]),

@@ -1,0 +1,163 @@
+//! Checks of single values, the same in files of every kind.
+
+use super::error::{Findings, Position};
+use super::kind::Kind;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+
+/// Interfaces that face one side of an edge.
+pub const INTERFACES_MAX: usize = 8;
+/// Bounds of `heartbeat_ms`.
+pub const HEARTBEAT_MS: RangeInclusive<u64> = 5..=1000;
+
+/// Longest interface name that Linux accepts (IFNAMSIZ - 1).
+const INTERFACE_CHARS_MAX: usize = 15;
+/// Longest name of a group or of one of its hosts.
+const NAME_CHARS_MAX: usize = 32;
+/// Which interfaces an edge's `clients` lists.
+pub(super) const THROUGH_CLIENTS: &str = "through which clients reach the edge";
+
+/// Complains about a `kind` that the reader of `wanted` was given by mistake.
+pub(super) fn check_kind(findings: &mut Findings, written: Option<&Spanned<String>>, wanted: Kind) {
+    let Some(written) = written.filter(|kind| kind.get_ref() != wanted.name()) else { return };
+    findings.add(
+        written.span(),
+        format!("there is no kind of group called `{}`", written.get_ref()),
+        format!("one of: {}; without `kind`, replicated", Kind::ALL.map(Kind::name).join(", ")),
+    );
+}
+
+/// `key_file`, relative to the file's folder. Where it stands is remembered for
+/// what is wrong with the key.
+pub(super) fn check_key_file(
+    findings: &mut Findings,
+    written: Spanned<PathBuf>,
+    folder: &Path,
+) -> PathBuf {
+    findings.key_file_at = Position::of(findings.text, written.span().start);
+    folder.join(written.into_inner())
+}
+
+/// `heartbeat_ms`, of which every kind of group has a default of its own.
+pub(super) fn check_heartbeat(
+    findings: &mut Findings,
+    written: Option<Spanned<u64>>,
+    default: u64,
+) -> u64 {
+    number(findings, "heartbeat_ms", written, default, HEARTBEAT_MS, "milliseconds")
+}
+
+/// `run_dir`, relative to the file's folder.
+pub(super) fn run_dir(written: Option<PathBuf>, folder: &Path, group: &str) -> PathBuf {
+    written.map_or_else(|| Path::new("/run/holdfast").join(group), |dir| folder.join(dir))
+}
+
+/// Interfaces on one side of an edge; `which` ends the remedy.
+pub(super) fn check_interfaces(
+    findings: &mut Findings,
+    name: &str,
+    raw: Spanned<Vec<Spanned<String>>>,
+    which: &str,
+) -> Vec<String> {
+    for spanned in raw.get_ref() {
+        check_interface(findings, spanned);
+    }
+    let count = raw.get_ref().len();
+    if count == 0 || count > INTERFACES_MAX {
+        findings.add(
+            raw.span(),
+            format!("{name} lists {count} interfaces"),
+            format!("name the 1 to {INTERFACES_MAX} interfaces {which}"),
+        );
+    }
+    raw.into_inner().into_iter().map(Spanned::into_inner).collect()
+}
+
+/// A number that must lie within bounds.
+pub(super) fn number(
+    findings: &mut Findings,
+    name: &str,
+    written: Option<Spanned<u64>>,
+    default: u64,
+    bounds: RangeInclusive<u64>,
+    unit: &str,
+) -> u64 {
+    let Some(written) = written else { return default };
+    let value = *written.get_ref();
+    if !bounds.contains(&value) {
+        findings.add(
+            written.span(),
+            format!("{name} = {value} is out of range"),
+            format!("{} to {} {unit}; the default is {default}", bounds.start(), bounds.end()),
+        );
+    }
+    value
+}
+
+pub(super) fn check_address(
+    findings: &mut Findings,
+    spanned: &Spanned<String>,
+) -> Option<SocketAddr> {
+    let text = spanned.get_ref();
+    let Ok(address) = text.parse::<SocketAddr>() else {
+        findings.add(
+            spanned.span(),
+            format!("\"{text}\" is not an address with a port"),
+            "write \"10.9.0.100:6379\" or \"[fd09::100]:6379\"; host names are not looked up",
+        );
+        return None;
+    };
+    if address.port() == 0 || address.ip().is_unspecified() || address.ip().is_multicast() {
+        findings.add(
+            spanned.span(),
+            format!("{address} is not the address of one host and port"),
+            "use the address that the other hosts see, and a port other than 0",
+        );
+    }
+    Some(address)
+}
+
+/// The address of one host, without a port.
+pub(super) fn check_ip(findings: &mut Findings, spanned: &Spanned<String>) -> Option<IpAddr> {
+    let text = spanned.get_ref();
+    let parsed = text.parse::<IpAddr>().ok();
+    let good = parsed.filter(|ip| !ip.is_unspecified() && !ip.is_multicast());
+    if good.is_none() {
+        findings.add(
+            spanned.span(),
+            format!("\"{text}\" is not the address of one host"),
+            "write \"10.9.0.100\" or \"fd09::100\", without a port",
+        );
+    }
+    good
+}
+
+pub(super) fn check_name(findings: &mut Findings, name: &Spanned<String>) {
+    let text = name.get_ref();
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+    if text.is_empty() || text.len() > NAME_CHARS_MAX || !text.chars().all(good) {
+        findings.add(
+            name.span(),
+            format!("\"{text}\" cannot be a name"),
+            format!("1 to {NAME_CHARS_MAX} of a-z, 0-9, - and _: it becomes part of file names"),
+        );
+    }
+}
+
+pub(super) fn check_interface(findings: &mut Findings, name: &Spanned<String>) {
+    let text = name.get_ref();
+    let bad = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+    if text.is_empty() || text.len() > INTERFACE_CHARS_MAX || text.chars().any(bad) {
+        findings.add(
+            name.span(),
+            format!("\"{text}\" cannot be the name of an interface"),
+            format!("`ip link` lists the names; they have 1 to {INTERFACE_CHARS_MAX} characters"),
+        );
+    }
+}
+
+pub(super) fn unspecified() -> SocketAddr {
+    SocketAddr::from(([0, 0, 0, 0], 0))
+}

@@ -1,0 +1,162 @@
+//! A file of any kind of group.
+
+use super::error::{ConfigError, ConfigErrors, Position};
+use super::group::{Common, Settings as _, admin_socket, choose_role, pin_dir};
+use super::kind::{Kind, kind_of};
+use super::replicated::Config;
+use super::spread::SpreadConfig;
+use super::transit::TransitConfig;
+use crate::key::GroupKey;
+use std::path::{Path, PathBuf};
+
+/// Largest configuration file that is read.
+pub const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A checked file of any kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupFile {
+    Replicated(Box<Config>),
+    Spread(Box<SpreadConfig>),
+    Transit(Box<TransitConfig>),
+}
+
+/// Asks the file of whatever kind it is.
+macro_rules! ask {
+    ($file:expr, $config:ident => $answer:expr) => {
+        match $file {
+            GroupFile::Replicated($config) => $answer,
+            GroupFile::Spread($config) => $answer,
+            GroupFile::Transit($config) => $answer,
+        }
+    };
+}
+
+impl GroupFile {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, each with its place and a remedy.
+    pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
+        let text = read_limited(path).map_err(|e| ConfigErrors(vec![e]))?;
+        Self::parse(path, &text)
+    }
+
+    /// Checks `text` as if it had been read from `path`.
+    ///
+    /// # Errors
+    /// As [`GroupFile::load`].
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
+        Ok(match kind_of(text) {
+            Kind::Replicated => Self::Replicated(Box::new(Config::parse(path, text)?)),
+            Kind::Spread => Self::Spread(Box::new(SpreadConfig::parse(path, text)?)),
+            Kind::Transit => Self::Transit(Box::new(TransitConfig::parse(path, text)?)),
+        })
+    }
+
+    /// The group's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.common().name
+    }
+
+    /// What the group is for, in a few words.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        ask!(self, config => config.summary())
+    }
+
+    /// The file with every default written out.
+    #[must_use]
+    pub fn effective(&self) -> String {
+        ask!(self, config => config.effective())
+    }
+
+    /// Reads the group's key, which must be readable by its owner only.
+    ///
+    /// # Errors
+    /// One error that points at `key_file`.
+    pub fn key(&self) -> Result<GroupKey, ConfigErrors> {
+        ask!(self, config => config.key())
+    }
+
+    /// The role that was asked for, or the one whose address this host has.
+    ///
+    /// # Errors
+    /// A sentence that lists the roles there are.
+    pub fn role(&self, asked: Option<&str>) -> Result<String, String> {
+        choose_role(&ask!(self, config => config.roles()), asked)
+    }
+
+    /// The admin socket of the daemon with this role.
+    #[must_use]
+    pub fn admin_socket(&self, role: &str) -> PathBuf {
+        admin_socket(self.common().run_dir, role)
+    }
+
+    /// Where the daemon with this role pins its eBPF programs and maps.
+    #[must_use]
+    pub fn pin_dir(&self, role: &str) -> PathBuf {
+        pin_dir(self.common().run_dir, role)
+    }
+
+    /// The replicated group's file, for verbs that only such groups have.
+    ///
+    /// # Errors
+    /// A sentence that says so.
+    pub fn replicated(self) -> Result<Config, String> {
+        let Self::Replicated(config) = self else {
+            return Err(format!(
+                "`{}` is not a replicated group, and this verb is for replicated groups",
+                self.name()
+            ));
+        };
+        Ok(*config)
+    }
+
+    fn common(&self) -> Common<'_> {
+        ask!(self, config => config.common())
+    }
+}
+
+fn read_limited(path: &Path) -> Result<String, ConfigError> {
+    let error = |message: String, remedy: &str| ConfigError {
+        path: path.to_owned(),
+        at: Position::default(),
+        message,
+        remedy: remedy.to_owned(),
+    };
+    let size = std::fs::metadata(path)
+        .map_err(|e| {
+            error(format!("cannot be read: {e}"), "give the path of the group's file with --config")
+        })?
+        .len();
+    if size > FILE_BYTES_MAX {
+        return Err(error(
+            format!("has {size} bytes"),
+            "a configuration is never that large; is it the right file?",
+        ));
+    }
+    std::fs::read_to_string(path)
+        .map_err(|e| error(format!("cannot be read: {e}"), "it must be a readable UTF-8 text file"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_kind_is_told() {
+        let text = "[group]\nname = \"x\"\nkind = \"spred\"\nkey_file = \"k\"\nservices = [\"10.0.0.1:1\"]\n\
+            [edge]\nlisten = \"10.0.0.1:7\"\nclients = [\"e\"]\n[server]\ncommand = [\"x\"]\nmember = []\n";
+        let text = text.replace("member = []\n", "");
+        let text = format!("member = []\n{text}");
+        let errors = GroupFile::parse(Path::new("x.toml"), &text).unwrap_err().to_string();
+        assert!(errors.contains("there is no kind of group called `spred`"), "{errors}");
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_an_error() {
+        let error = GroupFile::load(Path::new("/nonexistent/holdfast.toml")).unwrap_err();
+        assert!(error.to_string().contains("cannot be read"));
+    }
+}

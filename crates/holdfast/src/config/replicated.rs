@@ -1,0 +1,241 @@
+//! The file of a replicated group: an edge, a primary and its backup.
+
+mod check;
+#[cfg(test)]
+mod tests;
+
+use super::error::ConfigErrors;
+use super::group::{self, Checked, Common, Settings, choose_role};
+use super::recover::Recover;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+/// Service addresses one group can protect.
+pub const SERVICES_MAX: usize = 16;
+/// Bounds of `connections_max`: half of them may be in use by the server.
+pub const CONNECTIONS_MAX: RangeInclusive<u64> = 16..=2 * holdfast_wire::shm::CONNS_MAX as u64;
+/// Bounds of `flows_max`.
+pub const FLOWS_MAX: RangeInclusive<u64> = 8..=1 << 20;
+/// Bounds of `ring_bytes`, which is a power of two.
+pub const RING_BYTES: RangeInclusive<u64> = 1 << 20..=1 << 30;
+
+/// A checked file of a replicated group.
+pub type Config = Checked<Replicated>;
+
+/// What the file of a replicated group says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Replicated {
+    pub group: Group,
+    pub edge: Edge,
+    /// Exactly two; the order is that of the file.
+    #[serde(rename = "member")]
+    pub members: Vec<Member>,
+    pub server: Server,
+    /// What the edge keeps for the time in which no member answers.
+    pub recover: Recover,
+}
+
+/// What the members and the edge have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Group {
+    /// Names the group in paths, messages and metrics.
+    pub name: String,
+    pub key_file: PathBuf,
+    /// Addresses and ports that clients use.
+    pub services: Vec<SocketAddr>,
+    /// Holds the admin sockets.
+    pub run_dir: PathBuf,
+    /// Three missed heartbeats declare a peer dead.
+    pub heartbeat_ms: u64,
+    /// Connections that are protected at once, those included that ended less than
+    /// a minute ago, unless these are half of all. What comes beyond is not answered.
+    pub connections_max: u32,
+    /// Whether the daemons ask for real-time scheduling and locked memory.
+    pub realtime: bool,
+    /// Whether the primary's daemon shares one processor with its server's main
+    /// thread, and the backup's goes where the primary's packets arrive.
+    pub share_cpu: bool,
+}
+
+/// The edge's part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Edge {
+    /// Where the members reach the edge's daemon.
+    pub listen: SocketAddr,
+    /// Interfaces that face the clients.
+    pub clients: Vec<String>,
+    /// The interface that routes towards the members when their ports are
+    /// ports of a bridge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub l3: Option<String>,
+    /// Where (epoch, member) is kept.
+    pub state_file: PathBuf,
+    /// The member that is preferred at the very first start (decision 21).
+    pub first: String,
+    /// Connections that the edge follows at once; it refuses more.
+    pub flows_max: u32,
+}
+
+/// One member host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Member {
+    pub name: String,
+    /// Where the other member reaches this one's daemon.
+    pub address: SocketAddr,
+    /// The interface of this host that carries the service.
+    pub interface: String,
+    /// The edge's interface towards this host.
+    pub edge_port: String,
+    /// Hardware address of `interface`.
+    pub mac: Mac,
+}
+
+/// The protected server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Server {
+    pub command: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub directory: Option<PathBuf>,
+    /// Who runs it; without it, the user who runs the daemon.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Where its standard output and error go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<PathBuf>,
+    /// Size of the log ring that it shares with the daemon.
+    pub ring_bytes: u64,
+    /// Whether the kernel may choose the server's addresses at random. They would
+    /// differ between the members, and whatever the server computes from them.
+    pub aslr: bool,
+    /// Whether a server that reads the processor's time stamp counter itself is
+    /// reported, and protection ended. Every clock read is a system call then.
+    pub trap_tsc: bool,
+    /// Added to the environment that the daemon passes on.
+    pub env: BTreeMap<String, String>,
+}
+
+/// A hardware (Ethernet) address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
+pub struct Mac(pub [u8; 6]);
+
+/// Which of the daemons a host runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Edge,
+    /// Index into [`Replicated::members`].
+    Member(usize),
+}
+
+impl Settings for Replicated {
+    type Role<'r> = Role;
+
+    fn read(path: &Path, text: &str) -> Result<Config, ConfigErrors> {
+        group::read(path, text, check::check)
+    }
+
+    fn common(&self) -> Common<'_> {
+        let Group { name, key_file, run_dir, heartbeat_ms, .. } = &self.group;
+        Common { name, key_file, run_dir, heartbeat_ms: *heartbeat_ms }
+    }
+
+    fn summary(&self) -> String {
+        let services: Vec<String> = self.group.services.iter().map(ToString::to_string).collect();
+        format!("protects {}", services.join(", "))
+    }
+
+    fn roles(&self) -> Vec<(String, Vec<IpAddr>)> {
+        let edge = ("edge".to_owned(), vec![self.edge.listen.ip()]);
+        let members = self.members.iter().map(|it| (it.name.clone(), vec![it.address.ip()]));
+        std::iter::once(edge).chain(members).collect()
+    }
+
+    fn name_of(&self, role: Role) -> &str {
+        self.role_name(role)
+    }
+}
+
+impl Replicated {
+    /// The role called `name`: `edge` or a member's name.
+    ///
+    /// # Errors
+    /// A sentence that lists the roles there are.
+    pub fn role(&self, name: &str) -> Result<Role, String> {
+        let name = choose_role(&self.roles(), Some(name))?;
+        let member = self.members.iter().position(|member| member.name == name);
+        Ok(member.map_or(Role::Edge, Role::Member))
+    }
+
+    /// `edge` or the member's name.
+    #[must_use]
+    pub fn role_name(&self, role: Role) -> &str {
+        match role {
+            Role::Edge => "edge",
+            Role::Member(index) => self.members.get(index).map_or("?", |m| &m.name),
+        }
+    }
+
+    /// The member that is not `member`.
+    #[must_use]
+    pub fn other(&self, member: &Member) -> &Member {
+        let is_first = self.members.first().is_some_and(|m| m.name == member.name);
+        &self.members[usize::from(is_first)]
+    }
+
+    /// The distinct service addresses without their ports.
+    #[must_use]
+    pub fn service_ips(&self) -> Vec<IpAddr> {
+        let mut ips: Vec<IpAddr> = self.group.services.iter().map(SocketAddr::ip).collect();
+        ips.sort();
+        ips.dedup();
+        ips
+    }
+
+    /// The distinct protected ports.
+    #[must_use]
+    pub fn service_ports(&self) -> Vec<u16> {
+        let mut ports: Vec<u16> = self.group.services.iter().map(SocketAddr::port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl From<Mac> for String {
+    fn from(mac: Mac) -> Self {
+        mac.to_string()
+    }
+}
+
+impl std::str::FromStr for Mac {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const HOW: &str =
+            "a hardware address is six pairs of hexadecimal digits: 02:00:00:00:00:0a";
+        let mut bytes = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().filter(|p| p.len() == 2).ok_or(HOW)?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_| HOW)?;
+        }
+        if parts.next().is_some() {
+            return Err(HOW);
+        }
+        if bytes[0] & 1 != 0 || bytes == [0; 6] {
+            return Err("a host's hardware address is neither zero nor a group address");
+        }
+        Ok(Self(bytes))
+    }
+}

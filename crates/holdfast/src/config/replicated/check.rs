@@ -1,0 +1,334 @@
+//! The file's shape as serde sees it, and the checks that give each value its
+//! meaning.
+
+use super::super::checks::{
+    THROUGH_CLIENTS, check_address, check_heartbeat, check_interface, check_interfaces,
+    check_key_file, check_kind, check_name, number, run_dir, unspecified,
+};
+use super::super::error::Findings;
+use super::super::explain::suggestion;
+use super::super::kind::Kind;
+use super::super::recover::{Policy, RawRecover, Recover, Start, check_recover};
+use super::{CONNECTIONS_MAX, FLOWS_MAX, RING_BYTES, SERVICES_MAX};
+use super::{Edge, Group, Mac, Member, Replicated, Server};
+use holdfast_linux::bpf::EDGE_FLOWS_DEFAULT;
+use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+
+const CONNECTIONS_MAX_DEFAULT: u64 = 32_768;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawReplicated {
+    group: RawGroup,
+    edge: RawEdge,
+    member: Vec<Spanned<RawMember>>,
+    server: RawServer,
+    recover: Option<RawRecover>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawGroup {
+    kind: Option<Spanned<String>>,
+    name: Spanned<String>,
+    key_file: Spanned<PathBuf>,
+    services: Spanned<Vec<Spanned<String>>>,
+    run_dir: Option<PathBuf>,
+    heartbeat_ms: Option<Spanned<u64>>,
+    connections_max: Option<Spanned<u64>>,
+    realtime: Option<bool>,
+    share_cpu: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawEdge {
+    listen: Spanned<String>,
+    clients: Spanned<Vec<Spanned<String>>>,
+    l3: Option<Spanned<String>>,
+    state_file: Option<PathBuf>,
+    first: Option<Spanned<String>>,
+    flows_max: Option<Spanned<u64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawMember {
+    name: Spanned<String>,
+    address: Spanned<String>,
+    interface: Spanned<String>,
+    edge_port: Spanned<String>,
+    mac: Spanned<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawServer {
+    command: Spanned<Vec<String>>,
+    directory: Option<Spanned<PathBuf>>,
+    user: Option<Spanned<String>>,
+    #[serde(default)]
+    env: BTreeMap<Spanned<String>, String>,
+    log: Option<PathBuf>,
+    ring_bytes: Option<Spanned<u64>>,
+    aslr: Option<bool>,
+    trap_tsc: Option<bool>,
+}
+
+pub(super) fn check(findings: &mut Findings, raw: RawReplicated) -> Replicated {
+    let folder = findings.path.parent().unwrap_or(Path::new("")).to_owned();
+    let members = check_members(findings, raw.member);
+    let edge = check_edge(findings, raw.edge, &members, raw.group.name.get_ref(), &folder);
+    let mut hosts: Vec<(IpAddr, &str)> = vec![(edge.listen.ip(), "the edge")];
+    hosts.extend(members.iter().map(|it| (it.address.ip(), it.name.as_str())));
+    Replicated {
+        group: check_group(findings, raw.group, &hosts, &folder),
+        edge,
+        server: check_server(findings, raw.server, &folder),
+        recover: check_recover(
+            findings,
+            raw.recover,
+            Recover::standard(Policy::Syn, Start::Always),
+        ),
+        members,
+    }
+}
+
+/// `hosts` are the addresses that somebody has already.
+fn check_group(
+    findings: &mut Findings,
+    raw: RawGroup,
+    hosts: &[(IpAddr, &str)],
+    folder: &Path,
+) -> Group {
+    check_kind(findings, raw.kind.as_ref(), Kind::Replicated);
+    check_name(findings, &raw.name);
+    let mut services: Vec<SocketAddr> = Vec::new();
+    for spanned in raw.services.get_ref() {
+        let Some(address) = check_address(findings, spanned) else { continue };
+        if services.contains(&address) {
+            findings.add(
+                spanned.span(),
+                format!("service {address} is listed twice"),
+                "remove one of the two",
+            );
+        }
+        check_service(findings, spanned, address.ip(), hosts);
+        services.push(address);
+    }
+    if raw.services.get_ref().is_empty() || services.len() > SERVICES_MAX {
+        findings.add(
+            raw.services.span(),
+            format!("services has {} addresses", services.len()),
+            format!("a group protects 1 to {SERVICES_MAX}; run one group per server"),
+        );
+    }
+    let heartbeat_ms = check_heartbeat(findings, raw.heartbeat_ms, HEARTBEAT_MS_DEFAULT);
+    let connections_max = number(
+        findings,
+        "connections_max",
+        raw.connections_max,
+        CONNECTIONS_MAX_DEFAULT,
+        CONNECTIONS_MAX,
+        "connections",
+    );
+    let name = raw.name.into_inner();
+    Group {
+        key_file: check_key_file(findings, raw.key_file, folder),
+        services,
+        run_dir: run_dir(raw.run_dir, folder, &name),
+        heartbeat_ms,
+        connections_max: connections_max as u32,
+        realtime: raw.realtime.unwrap_or(true),
+        share_cpu: raw.share_cpu.unwrap_or(true),
+        name,
+    }
+}
+
+/// A service address belongs to no host: whoever is current has it.
+fn check_service(
+    findings: &mut Findings,
+    spanned: &Spanned<String>,
+    ip: IpAddr,
+    hosts: &[(IpAddr, &str)],
+) {
+    let owner = hosts.iter().find(|(taken, _)| *taken == ip).map(|(_, name)| *name);
+    let owner = owner.or(ip.is_loopback().then_some("every host itself"));
+    if let Some(owner) = owner {
+        findings.add(
+            spanned.span(),
+            format!("{ip} is the address of {owner}"),
+            "give the service an address of its own, which no host has: members take it over \
+             from each other",
+        );
+    }
+}
+
+fn check_edge(
+    findings: &mut Findings,
+    raw: RawEdge,
+    members: &[Member],
+    group: &str,
+    folder: &Path,
+) -> Edge {
+    let listen = check_address(findings, &raw.listen);
+    let client_spans: Vec<_> = raw.clients.get_ref().iter().map(Spanned::span).collect();
+    let clients = check_interfaces(findings, "clients", raw.clients, THROUGH_CLIENTS);
+    for (name, spanned) in clients.iter().zip(client_spans) {
+        let member = members.iter().find(|it| it.edge_port == *name);
+        if name == "lo" || member.is_some() {
+            let whose = member.map_or("itself", |it| it.name.as_str());
+            findings.add(
+                spanned,
+                format!("clients do not come through {name}: it leads to {whose}"),
+                format!("name the interfaces {THROUGH_CLIENTS}"),
+            );
+        }
+    }
+    if let Some(l3) = &raw.l3 {
+        check_interface(findings, l3);
+    }
+    if let Some(first) =
+        raw.first.as_ref().filter(|f| members.iter().all(|m| m.name != **f.get_ref()))
+    {
+        let names: Vec<&str> = members.iter().map(|m| m.name.as_str()).collect();
+        findings.add(
+            first.span(),
+            format!("first = \"{}\" is not a member", first.get_ref()),
+            suggestion(first.get_ref(), &names)
+                .unwrap_or_else(|| format!("one of: {}", names.join(", "))),
+        );
+    }
+    let default = u64::from(EDGE_FLOWS_DEFAULT);
+    let flows_max = number(findings, "flows_max", raw.flows_max, default, FLOWS_MAX, "flows");
+    let state_file =
+        raw.state_file.unwrap_or_else(|| PathBuf::from(format!("/var/lib/holdfast/{group}.epoch")));
+    Edge {
+        listen: listen.unwrap_or_else(unspecified),
+        clients,
+        l3: raw.l3.map(Spanned::into_inner),
+        state_file: folder.join(state_file),
+        first: raw
+            .first
+            .map(Spanned::into_inner)
+            .or_else(|| members.first().map(|m| m.name.clone()))
+            .unwrap_or_default(),
+        flows_max: flows_max as u32,
+    }
+}
+
+fn check_members(findings: &mut Findings, raw: Vec<Spanned<RawMember>>) -> Vec<Member> {
+    if raw.len() != 2 {
+        let at = raw.get(2).or(raw.first()).map_or(0..0, Spanned::span);
+        findings.add(
+            at,
+            format!("the group has {} members", raw.len()),
+            "exactly two [[member]] sections: one backup per group for now",
+        );
+    }
+    let mut members: Vec<Member> = Vec::new();
+    for spanned in raw {
+        let span = spanned.span();
+        let member = check_member(findings, spanned.into_inner());
+        for other in &members {
+            let same = [
+                ("name", other.name == member.name),
+                ("address", other.address == member.address),
+                ("edge_port", other.edge_port == member.edge_port),
+                ("mac", other.mac == member.mac),
+            ];
+            let names = ["members", &other.name, &member.name];
+            let remedy = "members are different hosts, each behind its own port of the edge";
+            findings.add_twins(&span, names, &same, remedy);
+        }
+        members.push(member);
+    }
+    members
+}
+
+fn check_member(findings: &mut Findings, raw: RawMember) -> Member {
+    check_name(findings, &raw.name);
+    if raw.name.get_ref() == "edge" {
+        findings.add(
+            raw.name.span(),
+            "a member cannot be called `edge`",
+            "that is the edge's role; choose another name",
+        );
+    }
+    check_interface(findings, &raw.interface);
+    check_interface(findings, &raw.edge_port);
+    let mac = raw.mac.get_ref().parse().unwrap_or_else(|remedy: &str| {
+        findings.add(
+            raw.mac.span(),
+            format!("mac = \"{}\" is not a hardware address", raw.mac.get_ref()),
+            remedy,
+        );
+        Mac([2, 0, 0, 0, 0, 0])
+    });
+    Member {
+        address: check_address(findings, &raw.address).unwrap_or_else(unspecified),
+        name: raw.name.into_inner(),
+        interface: raw.interface.into_inner(),
+        edge_port: raw.edge_port.into_inner(),
+        mac,
+    }
+}
+
+fn check_server(findings: &mut Findings, raw: RawServer, folder: &Path) -> Server {
+    if raw.command.get_ref().first().is_none_or(String::is_empty) {
+        findings.add(raw.command.span(), "command is empty", "give the program and its arguments: command = [\"/usr/bin/redis-server\", \"--save\", \"\"]");
+    }
+    if let Some(user) = raw.user.as_ref().filter(|u| u.get_ref().is_empty()) {
+        findings.add(
+            user.span(),
+            "user is empty",
+            "name a user of this host, for example \"nobody\", or leave the key out",
+        );
+    }
+    if let Some(directory) = raw.directory.as_ref().filter(|d| !d.get_ref().is_absolute()) {
+        findings.add(
+            directory.span(),
+            "directory is not an absolute path",
+            "start it with a slash: it is the same on both members",
+        );
+    }
+    for key in raw.env.keys().filter(|k| k.get_ref().is_empty() || k.get_ref().contains('=')) {
+        findings.add(
+            key.span(),
+            format!("`{}` cannot name an environment variable", key.get_ref()),
+            "a name is not empty and has no `=`",
+        );
+    }
+    let ring_bytes =
+        raw.ring_bytes.as_ref().map_or(holdfast_wire::shm::RING_BYTES as u64, |v| *v.get_ref());
+    if let Some(spanned) = raw
+        .ring_bytes
+        .filter(|_| !RING_BYTES.contains(&ring_bytes) || !ring_bytes.is_power_of_two())
+    {
+        findings.add(
+            spanned.span(),
+            format!("ring_bytes = {ring_bytes} is not possible"),
+            format!(
+                "a power of two from {} to {}; the default is {}",
+                RING_BYTES.start(),
+                RING_BYTES.end(),
+                holdfast_wire::shm::RING_BYTES
+            ),
+        );
+    }
+    Server {
+        command: raw.command.into_inner(),
+        directory: raw.directory.map(Spanned::into_inner),
+        user: raw.user.map(Spanned::into_inner),
+        env: raw.env.into_iter().map(|(k, v)| (k.into_inner(), v)).collect(),
+        log: raw.log.map(|log| folder.join(log)),
+        ring_bytes,
+        aslr: raw.aslr.unwrap_or(false),
+        trap_tsc: raw.trap_tsc.unwrap_or(false),
+    }
+}

@@ -1,0 +1,188 @@
+//! Files that are right, and what is said about those that are not.
+
+use super::*;
+use proptest::prelude::*;
+
+const GOOD: &str = r#"
+[group]
+name = "demo"
+key_file = "demo.key"
+services = ["10.9.0.100:6379", "[fd09::100]:6379"]
+
+[edge]
+listen = "10.9.0.1:7700"
+clients = ["ec"]
+
+[[member]]
+name = "a"
+address = "10.9.0.2:7701"
+interface = "p0"
+edge_port = "ep"
+mac = "02:00:00:00:00:0a"
+
+[[member]]
+name = "b"
+address = "10.9.0.3:7701"
+interface = "b0"
+edge_port = "eb"
+mac = "02:00:00:00:00:0b"
+
+[server]
+command = ["/usr/bin/redis-server", "--save", ""]
+env = { TZ = "UTC" }
+"#;
+
+fn parse(text: &str) -> Result<Config, ConfigErrors> {
+    Config::parse(Path::new("/etc/holdfast/demo.toml"), text)
+}
+
+/// The only mistake in `GOOD` after `from` was replaced by `to`, with the
+/// text of the line it points at.
+fn mistake(from: &str, to: &str) -> (String, String, String) {
+    assert!(GOOD.contains(from), "{from}");
+    let text = GOOD.replacen(from, to, 1);
+    let errors = parse(&text).expect_err(to).0;
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    let error = errors.into_iter().next().unwrap();
+    let line = text.lines().nth(error.at.line.wrapping_sub(1)).unwrap_or_default().to_owned();
+    (error.message, error.remedy, line)
+}
+
+#[test]
+fn a_good_file_is_understood_with_its_defaults() {
+    let config = parse(GOOD).unwrap();
+    assert_eq!(config.group.heartbeat_ms, 18);
+    assert!(config.group.realtime);
+    assert!(!config.server.trap_tsc && !config.server.aslr);
+    assert_eq!(config.group.run_dir, Path::new("/run/holdfast/demo"));
+    assert_eq!(config.group.key_file, Path::new("/etc/holdfast/demo.key"));
+    assert_eq!(config.edge.state_file, Path::new("/var/lib/holdfast/demo.epoch"));
+    assert_eq!(config.edge.first, "a");
+    assert_eq!(config.other(&config.members[0]).name, "b");
+    assert_eq!(config.other(&config.members[1]).name, "a");
+    assert_eq!(config.role("b"), Ok(Role::Member(1)));
+    assert_eq!(config.admin_socket(Role::Edge), Path::new("/run/holdfast/demo/edge.sock"));
+    assert_eq!(config.members[0].mac.to_string(), "02:00:00:00:00:0a");
+    assert_eq!((config.service_ips().len(), config.service_ports()), (2, vec![6379]));
+}
+
+#[test]
+fn the_counter_is_trapped_and_addresses_are_random_on_request_only() {
+    let config = parse(&format!("{GOOD}trap_tsc = true\naslr = true\n")).unwrap();
+    assert!(config.server.trap_tsc && config.server.aslr);
+    assert_eq!(parse(&config.effective()).unwrap().server, config.server);
+}
+
+#[test]
+fn the_effective_file_is_a_file_that_means_the_same() {
+    let config = parse(GOOD).unwrap();
+    assert_eq!(parse(&config.effective()).unwrap().effective(), config.effective());
+}
+
+#[test]
+fn an_unknown_key_is_an_error_with_a_suggestion() {
+    let (message, remedy, line) = mistake("key_file", "keyfile");
+    assert_eq!(
+        (message.as_str(), remedy.as_str()),
+        ("unknown key `keyfile`", "did you mean `key_file`?")
+    );
+    assert_eq!(line, "keyfile = \"demo.key\"");
+    let (_, remedy, line) = mistake("[server]", "[servers]");
+    assert_eq!((remedy.as_str(), line.as_str()), ("did you mean `server`?", "[servers]"));
+    let (_, remedy, line) = mistake("clients", "colour");
+    assert!(remedy.starts_with("the keys there are: listen, clients"), "{remedy}");
+    assert_eq!(line, "colour = [\"ec\"]");
+}
+
+#[test]
+fn a_missing_key_comes_with_an_example() {
+    let (message, remedy, _) = mistake("listen = \"10.9.0.1:7700\"", "");
+    assert_eq!(message, "`listen` is missing");
+    assert_eq!(remedy, "add, for example: listen = \"10.9.0.1:7700\"");
+}
+
+#[test]
+fn values_are_checked_where_they_stand() {
+    let cases = [
+        ("\"10.9.0.100:6379\"", "\"10.9.0.100\"", "is not an address with a port"),
+        ("\"10.9.0.100:6379\"", "\"redis:6379\"", "is not an address with a port"),
+        ("\"10.9.0.100:6379\"", "\"10.9.0.100:0\"", "is not the address of one host and port"),
+        ("\"[fd09::100]:6379\"", "\"10.9.0.100:6379\"", "is listed twice"),
+        ("\"10.9.0.100:6379\"", "\"10.9.0.2:6379\"", "10.9.0.2 is the address of"),
+        ("\"10.9.0.100:6379\"", "\"10.9.0.1:6379\"", "10.9.0.1 is the address of"),
+        ("\"10.9.0.100:6379\"", "\"127.0.0.1:6379\"", "the address of every host"),
+        ("[\"ec\"]", "[\"ec\", \"ep\"]", "clients do not come through ep"),
+        ("[\"ec\"]", "[\"lo\"]", "clients do not come through lo"),
+        ("[\"10.9.0.100:6379\", \"[fd09::100]:6379\"]", "[]", "services has 0 addresses"),
+        ("[\"ec\"]", "[]", "clients lists 0 interfaces"),
+        ("[\"ec\"]", "[\"an-interface-with-a-long-name\"]", "cannot be the name of an interface"),
+        ("\"02:00:00:00:00:0a\"", "\"02:00:00:00:00\"", "is not a hardware address"),
+        ("\"02:00:00:00:00:0a\"", "\"03:00:00:00:00:0a\"", "is not a hardware address"),
+        ("\"02:00:00:00:00:0a\"", "\"02:00:00:00:00:0b\"", "the same mac"),
+        ("\"10.9.0.3:7701\"", "\"10.9.0.2:7701\"", "the same address"),
+        ("name = \"b\"", "name = \"edge\"", "cannot be called `edge`"),
+        ("name = \"demo\"", "name = \"../demo\"", "cannot be a name"),
+        ("[\"/usr/bin/redis-server\", \"--save\", \"\"]", "[]", "command is empty"),
+        ("clients = [\"ec\"]", "clients = [\"ec\"]\nfirst = \"c\"", "is not a member"),
+        ("[edge]", "heartbeat_ms = 1\n[edge]", "heartbeat_ms = 1 is out of range"),
+        ("[edge]", "connections_max = 9\n[edge]", "connections_max = 9 is out of range"),
+        ("env = { TZ = \"UTC\" }", "ring_bytes = 5000000", "ring_bytes = 5000000 is not possible"),
+        ("env = { TZ = \"UTC\" }", "directory = \"here\"", "not an absolute path"),
+        (
+            "env = { TZ = \"UTC\" }",
+            "env = { \"A=B\" = \"1\" }",
+            "cannot name an environment variable",
+        ),
+    ];
+    for (from, to, expected) in cases {
+        let (message, remedy, line) = mistake(from, to);
+        assert!(message.contains(expected), "{to}: {message}");
+        assert!(!remedy.is_empty());
+        let wanted = to.lines().next_back().unwrap();
+        let section = line == "[[member]]" || to.ends_with("[edge]") || to.ends_with("\"c\"");
+        assert!(section || line.contains(wanted), "{to}: points at `{line}`");
+    }
+}
+
+#[test]
+fn one_backup_per_group() {
+    let third = "\n[[member]]\nname = \"c\"\naddress = \"10.9.0.4:7701\"\ninterface = \"c0\"\nedge_port = \"ec2\"\nmac = \"02:00:00:00:00:0c\"\n[server]";
+    let (message, remedy, _) = mistake("[server]", third);
+    assert_eq!(message, "the group has 3 members");
+    assert!(remedy.contains("one backup per group for now"));
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_and_in_order() {
+    let text = GOOD.replace("10.9.0.100:6379", "nonsense").replace("\"ec\"", "\"\"");
+    let errors = parse(&text).unwrap_err();
+    assert_eq!(errors.0.iter().map(|e| e.at.line).collect::<Vec<_>>(), [5, 9]);
+    let shown = errors.to_string();
+    assert!(shown.starts_with("/etc/holdfast/demo.toml:5:13: \"nonsense\""), "{shown}");
+    assert_eq!(shown.matches("remedy:").count(), 2);
+}
+
+#[test]
+fn bad_syntax_has_a_place() {
+    let (_, _, line) = mistake("name = \"demo\"", "name = demo");
+    assert_eq!(line, "name = demo");
+    let (message, _, line) = mistake("\"demo\"", "5");
+    assert!(message.contains("expected a string"), "{message}");
+    assert_eq!(line, "name = 5");
+}
+
+proptest! {
+    #[test]
+    fn nonsense_never_panics(text in "\\PC{0,300}") {
+        let _ = parse(&text);
+    }
+
+    #[test]
+    fn a_damaged_file_never_panics(at in 0..GOOD.len(), with in "\\PC{0,4}") {
+        let mut text = GOOD.to_owned();
+        if text.is_char_boundary(at) {
+            text.replace_range(at..=at, &with);
+            let _ = parse(&text);
+        }
+    }
+}

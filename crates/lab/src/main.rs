@@ -1,0 +1,5 @@
+//! The laboratory; see `holdfast-lab --help`.
+
+fn main() -> std::process::ExitCode {
+    holdfast_lab::main()
+}

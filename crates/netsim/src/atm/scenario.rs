@@ -1,0 +1,227 @@
+//! What is simulated, as data.
+
+use super::{aal5, cell};
+use crate::Ns;
+use holdfast_boston::Redundancy;
+
+/// What a switch does when a buffer gets full.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Policy {
+    /// Plain UBR: a cell that finds no place is dropped.
+    Ubr,
+    /// Selective Cell Discard (Armitage and Adams 1993): after a drop the rest of
+    /// that packet is dropped too, except its end, which delimits the next one.
+    Scd,
+    /// Early Packet Discard as Romanow and Floyd (1995) have it: a packet whose
+    /// first cell finds more than this share of the buffer taken is not begun;
+    /// what overflows after all is treated as by SCD.
+    EpdThreshold(f64),
+    /// Early Packet Discard as TCP Boston §1 describes it: after a drop the whole
+    /// packet goes, those of its cells too that wait in the buffer.
+    EpdPurge,
+}
+
+/// Who decides how many packets may be on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowControl {
+    /// ns-1's: one fast retransmission per loss, half of the window.
+    Reno,
+    /// ns-1's module of Brakmo and Peterson's: alpha 1, beta 3, gamma 1.
+    Vegas,
+}
+
+/// When Boston sends what is pending. TCP Boston §2.2 says that an
+/// acknowledgement tells it, not what the flow manager does then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repair {
+    /// When the flow manager retransmits: a report is a duplicate like any other,
+    /// and only what a retransmission carries is different ("with a minor
+    /// modification").
+    WithRetransmission,
+    /// As soon as cells are known to be lost, once for every loss.
+    AtOnce,
+}
+
+/// What travels in the cells.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Protocol {
+    /// Whole packets: one lost cell loses the packet.
+    Tcp,
+    /// Rows of a code: any m of a segment's cells are the segment.
+    Boston {
+        /// Cells beyond m at first, as a share of m, to the nearest cell.
+        first: f64,
+        /// Cells beyond those that are pending, as a share of m.
+        retransmit: f64,
+        /// Cells of segments that leave together take turns (TCP Boston §3.2).
+        interleaved: bool,
+        repair: Repair,
+    },
+}
+
+impl Protocol {
+    /// Boston-BP: no redundancy.
+    #[must_use]
+    pub const fn boston_bp(repair: Repair) -> Self {
+        Self::Boston { first: 0.0, retransmit: 0.0, interleaved: false, repair }
+    }
+
+    /// Boston-FEC with the shares of [`Redundancy::PAPER_FEC`], interleaved.
+    #[must_use]
+    pub const fn boston_fec(repair: Repair) -> Self {
+        match Redundancy::PAPER_FEC {
+            Redundancy::Fixed { first, retransmit } => {
+                Self::Boston { first, retransmit, interleaved: true, repair }
+            }
+            _ => Self::boston_bp(repair),
+        }
+    }
+
+    /// Is it Boston?
+    #[must_use]
+    pub const fn is_boston(self) -> bool {
+        matches!(self, Self::Boston { .. })
+    }
+
+    /// Does it repair without the flow manager's order?
+    #[must_use]
+    pub const fn repairs_at_once(self) -> bool {
+        matches!(self, Self::Boston { repair: Repair::AtOnce, .. })
+    }
+}
+
+/// A run. [`Scenario::PAPER`] is where one starts from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scenario {
+    /// Moves the starts of the sources.
+    pub seed: u64,
+    pub protocol: Protocol,
+    pub flow_control: FlowControl,
+    /// Connections; each has a source of its own.
+    pub sources: u16,
+    /// Switches in a row; sources are spread over them, the sink is behind the last.
+    pub switches: u16,
+    /// IP packets, headers included. All of it counts as delivered, as in ns.
+    pub packet_bytes: u32,
+    /// What the receiver can take; at least one packet is.
+    pub window_bytes: u32,
+    /// Cells that wait before a switch's output.
+    pub buffer_cells: u32,
+    pub policy: Policy,
+    /// Bytes of every Boston cell that name its segment and row; AAL5 has no place
+    /// for them, and the paper does not say where they are. 0 is ideal.
+    pub cell_id_bytes: u32,
+    /// Do cells that the code made good for reduce the window (RFC 9265,
+    /// recommendation 1)?
+    pub recovered_is_lost: bool,
+    pub rate_bps: u64,
+    /// Of each link.
+    pub delay_ns: Ns,
+    /// The retransmission timer's clock; 100 ms in the ns of 1995.
+    pub tick_ns: Ns,
+    /// Every source starts within this time, at random.
+    pub jitter_ns: Ns,
+    /// Sources take up to as long as a packet takes on the wire, at random, before
+    /// they send one: ns-1's `overhead`, against the phase effects that a drop-tail
+    /// queue and equal clocks make (Floyd and Jacobson 1991).
+    pub is_delayed_at_random: bool,
+    pub duration_ns: Ns,
+    /// A packet that takes longer has missed it.
+    pub deadline_ns: Ns,
+}
+
+/// What there cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScenarioError {
+    /// No source or switch, or too many.
+    #[error("1 to {SOURCES_MAX} sources and 1 to {SWITCHES_MAX} switches")]
+    Size,
+    /// No packet, or one that a code of 256 rows cannot carry.
+    #[error("a packet is 1 to {PACKET_BYTES_MAX} bytes")]
+    Packet,
+    /// A window that the records do not hold.
+    #[error("a window is at most {WINDOW_PACKETS_MAX} packets")]
+    Window,
+    /// No buffer, rate, clock or payload.
+    #[error("buffer, rate and tick are more than 0, cell identification leaves a payload")]
+    Zero,
+}
+
+const SOURCES_MAX: u16 = 256;
+const SWITCHES_MAX: u16 = 64;
+const PACKET_BYTES_MAX: u32 = 9180;
+/// Packets that a window may have: half of the records of a connection.
+pub(super) const WINDOW_PACKETS_MAX: u32 = 128;
+const CELL_ID_BYTES_MAX: u32 = 8;
+
+impl Scenario {
+    /// TCP Boston §3.1, with 1,500-byte packets, 64 kB windows and 256 cells. What
+    /// the paper leaves open is as it was in ns-1; when sources start, and that they
+    /// are delayed at random, is our choice (`holdfast-lab run boston-choices`).
+    pub const PAPER: Self = Self {
+        seed: 0,
+        protocol: Protocol::Tcp,
+        flow_control: FlowControl::Vegas,
+        sources: 16,
+        switches: 1,
+        packet_bytes: 1500,
+        window_bytes: 64 << 10,
+        buffer_cells: 256,
+        policy: Policy::Ubr,
+        cell_id_bytes: 0,
+        recovered_is_lost: true,
+        rate_bps: 1_500_000,
+        delay_ns: 10_000_000,
+        tick_ns: 100_000_000,
+        jitter_ns: 30_000_000_000,
+        is_delayed_at_random: true,
+        duration_ns: 700_000_000_000,
+        deadline_ns: 700_000_000,
+    };
+
+    pub(super) fn check(&self) -> Result<(), ScenarioError> {
+        if !(1..=SOURCES_MAX).contains(&self.sources)
+            || !(1..=SWITCHES_MAX).contains(&self.switches)
+        {
+            return Err(ScenarioError::Size);
+        }
+        if !(1..=PACKET_BYTES_MAX).contains(&self.packet_bytes) {
+            return Err(ScenarioError::Packet);
+        }
+        if self.window_packets() > WINDOW_PACKETS_MAX {
+            return Err(ScenarioError::Window);
+        }
+        let zero = self.buffer_cells == 0 || self.rate_bps == 0 || self.tick_ns == 0;
+        if zero || self.cell_id_bytes > CELL_ID_BYTES_MAX {
+            return Err(ScenarioError::Zero);
+        }
+        Ok(())
+    }
+
+    /// Packets of a window.
+    #[must_use]
+    pub fn window_packets(&self) -> u32 {
+        (self.window_bytes / self.packet_bytes.max(1)).max(1)
+    }
+
+    /// Cells that make a packet: m.
+    #[must_use]
+    pub fn cells_per_packet(&self) -> u16 {
+        let id = if self.protocol.is_boston() { self.cell_id_bytes as usize } else { 0 };
+        aal5::cells(self.packet_bytes as usize, cell::PAYLOAD_BYTES - id) as u16
+    }
+
+    /// When a slot begins.
+    #[must_use]
+    pub fn slot_ns(&self, slot: u64) -> Ns {
+        let bits = 8 * cell::CELL_BYTES as u128;
+        (u128::from(slot) * bits * 1_000_000_000 / u128::from(self.rate_bps)) as Ns
+    }
+
+    /// Slots that last this long, rounded up.
+    #[must_use]
+    pub fn slots(&self, time_ns: Ns) -> u64 {
+        let bits = 8 * cell::CELL_BYTES as u128 * 1_000_000_000;
+        (u128::from(time_ns) * u128::from(self.rate_bps)).div_ceil(bits) as u64
+    }
+}

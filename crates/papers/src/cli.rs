@@ -1,0 +1,51 @@
+//! The verbs about papers.
+
+use crate::figures::{self, ListArgs, NoFigure, ReportArgs, RunArgs};
+use crate::memory::{self, MemoryArgs};
+use crate::plan::{self, PlanArgs};
+use crate::scenario::{self, FileError, MergeArgs, SimArgs};
+use anyhow::Result;
+use clap::Subcommand;
+use std::error::Error;
+use std::process::ExitCode;
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// How much redundancy TCP Boston needs for a deadline.
+    Plan(PlanArgs),
+    /// The figures of the HALR and PFRC thesis, and sweeps beyond them.
+    List(ListArgs),
+    /// Simulate figures: NAME.csv, NAME.svg, and what the paper says of them.
+    Run(RunArgs),
+    /// One self-contained page with all figures.
+    Report(ReportArgs),
+    /// Simulate a scenario file: topology, flows, outages, policies, sweeps.
+    Sim(SimArgs),
+    /// What local recovery would have to keep of a recorded trace.
+    Memory(MemoryArgs),
+    /// Join what the shares of a sweep have written.
+    Merge(MergeArgs),
+}
+
+/// Runs a verb.
+///
+/// # Errors
+/// When it cannot do its work.
+pub fn run(verb: Verb) -> Result<ExitCode> {
+    match verb {
+        Verb::Plan(args) => plan::run(&args),
+        Verb::List(args) => figures::list(&args),
+        Verb::Run(args) => figures::run(&args),
+        Verb::Report(args) => figures::report(&args),
+        Verb::Sim(args) => scenario::sim(&args),
+        Verb::Memory(args) => memory::run(&args),
+        Verb::Merge(args) => scenario::merge(&args),
+    }
+}
+
+/// Whether an error is the user's: a name or a file that is not understood.
+#[must_use]
+pub fn is_mistake(error: &(dyn Error + 'static)) -> bool {
+    error.is::<FileError>() || error.is::<NoFigure>()
+}

@@ -1,0 +1,293 @@
+//! The figures of the HALR and PFRC thesis and of TCP Boston, one file each: what is
+//! simulated, what the paper says of it, and what we get.
+
+mod active;
+mod boston;
+mod boston_choices;
+mod boston_fig2;
+mod boston_fig4;
+mod boston_fig5;
+mod boston_fig6;
+mod boston_sweep;
+mod context;
+mod fig07;
+mod fig08;
+mod fig09;
+mod fig12;
+mod fig13;
+mod fig14;
+mod fig15;
+mod fig16;
+mod fig17;
+mod fig18;
+mod fig19;
+mod fig20;
+mod fig21;
+mod fig22;
+mod fig23;
+mod fig24;
+mod fig25;
+mod fig26;
+mod report;
+mod run;
+mod said;
+mod short;
+mod sweep_failover;
+mod sweep_nodes;
+mod sweep_policy;
+mod sweep_ratio;
+mod timeouts;
+mod validate;
+mod window;
+
+#[cfg(test)]
+mod tests;
+
+pub use context::Context;
+pub use report::ReportArgs;
+pub use run::{ListArgs, NoFigure, RunArgs, list, report, run};
+pub use said::{EQUAL_PERCENT, Said};
+
+use holdfast_report::plot::Chart;
+use serde::Serialize;
+
+/// One figure.
+#[derive(Clone, Copy)]
+pub struct Figure {
+    /// Its name on the command line.
+    pub id: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// Simulates and draws it for one seed.
+    pub draw: fn(&Context) -> Drawn,
+}
+
+/// All of them, in the thesis' order; then what its text mentions beyond them; then
+/// those of TCP Boston.
+pub const FIGURES: [Figure; 28] = [
+    fig07::FIGURE,
+    fig08::FIGURE,
+    fig09::FIGURE,
+    fig12::FIGURE,
+    fig13::FIGURE,
+    fig14::FIGURE,
+    fig15::FIGURE,
+    fig16::FIGURE,
+    fig17::FIGURE,
+    fig18::FIGURE,
+    fig19::FIGURE,
+    fig20::FIGURE,
+    fig21::FIGURE,
+    fig22::FIGURE,
+    fig23::FIGURE,
+    fig24::FIGURE,
+    fig25::FIGURE,
+    fig26::FIGURE,
+    sweep_failover::FIGURE,
+    sweep_ratio::FIGURE,
+    sweep_nodes::FIGURE,
+    sweep_policy::FIGURE,
+    boston_fig2::FIGURE,
+    boston_fig4::FIGURE,
+    boston_fig5::FIGURE,
+    boston_fig6::FIGURE,
+    boston_choices::FIGURE,
+    boston_sweep::FIGURE,
+];
+
+/// Seeds of a figure that is a matter of chance also at seed 0, if not told otherwise.
+const SEEDS_OF_CHANCE: u64 = 10;
+
+impl Figure {
+    /// Seeds, if not told otherwise. The thesis' scenarios leave nothing to chance at
+    /// seed 0; TCP Boston's sources start at random, and its grid is too large to
+    /// repeat.
+    #[must_use]
+    pub fn seeds(&self) -> u64 {
+        match self.id {
+            "boston-fig4" | "boston-fig5" | "boston-fig6" | "boston-choices" => SEEDS_OF_CHANCE,
+            _ => 1,
+        }
+    }
+}
+
+/// A figure of one seed.
+#[derive(Clone, Debug, Default)]
+pub struct Drawn {
+    /// The charts, one below the other.
+    pub charts: Vec<Chart>,
+    /// Its numbers, as columns.
+    pub table: Table,
+    /// What the paper says, and what we get.
+    pub checks: Vec<Check>,
+}
+
+/// Numbers in columns.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Table {
+    /// Their names, with units.
+    pub columns: Vec<String>,
+    /// Rows; an empty cell is `NaN`.
+    pub rows: Vec<Vec<f64>>,
+}
+
+impl Table {
+    /// A table without rows.
+    pub fn new(columns: &[&str]) -> Self {
+        Self { columns: columns.iter().map(|it| (*it).to_owned()).collect(), rows: Vec::new() }
+    }
+
+    /// Comma-separated values with a line of names.
+    #[must_use]
+    pub fn to_csv(&self) -> String {
+        let mut csv = self.columns.join(",");
+        csv.push('\n');
+        for row in &self.rows {
+            let cell = |it: &f64| if it.is_nan() { String::new() } else { format!("{it}") };
+            csv.push_str(&row.iter().map(cell).collect::<Vec<_>>().join(","));
+            csv.push('\n');
+        }
+        csv
+    }
+}
+
+/// One number of the paper.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Check {
+    /// What it is, with its unit.
+    pub what: String,
+    /// The paper's words.
+    pub paper: String,
+    /// Ours.
+    pub ours: f64,
+    /// What its words say of a number.
+    pub said: Said,
+    /// Values that go the paper's way, if they are not equal.
+    pub accepted: (f64, f64),
+    /// Why ours differs, or where the limits come from.
+    pub note: String,
+}
+
+impl Check {
+    /// A number of which the paper says something.
+    pub fn new(what: &str, paper: &str, ours: f64, accepted: (f64, f64)) -> Self {
+        let (what, said, paper) = (what.to_owned(), Said::of(paper), paper.to_owned());
+        Self { what, paper, ours, said, accepted, note: String::new() }
+    }
+
+    /// A number of which the paper says nothing; the words are ours.
+    pub fn unsaid(what: &str, words: &str, ours: f64) -> Self {
+        let anything = (f64::NEG_INFINITY, f64::INFINITY);
+        Self { said: Said::Nothing, ..Self::new(what, words, ours, anything) }
+    }
+
+    /// Where the number stands elsewhere in the paper's words, or follows from them.
+    #[must_use]
+    pub fn stating(self, number: f64) -> Self {
+        Self { said: Said::Number(number, number), ..self }
+    }
+
+    /// With a reason.
+    #[must_use]
+    pub fn because(self, note: &str) -> Self {
+        Self { note: note.to_owned(), ..self }
+    }
+}
+
+/// What a comparison led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// The paper's number, within [`EQUAL_PERCENT`].
+    Equal,
+    /// Not equal, or the paper gives no number; but what it says holds.
+    SameDirection,
+    /// Neither.
+    Differs,
+    /// The paper says nothing of it.
+    NoNumber,
+}
+
+/// A check over all seeds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    /// What it is, with its unit.
+    pub what: String,
+    /// The paper's words.
+    pub paper: String,
+    /// The mean over the seeds.
+    pub ours: f64,
+    /// Half the width of its 95 % confidence interval; 0 with one seed.
+    pub plus_minus: f64,
+    /// How far the mean is from the paper's number, per cent of it.
+    pub deviation_percent: Option<f64>,
+    /// Values that go the paper's way; none where it says nothing.
+    pub accepted: Option<(f64, f64)>,
+    /// How it compares.
+    pub verdict: Verdict,
+    /// Would both ends of the interval lead to the same verdict?
+    pub is_certain: bool,
+    /// Why, if not; or where the limits come from.
+    pub note: String,
+}
+
+/// A figure over all seeds, drawn from the first.
+pub struct Finished {
+    /// Which one.
+    pub figure: Figure,
+    /// Its first seed.
+    pub drawn: Drawn,
+    /// What it found.
+    pub findings: Vec<Finding>,
+}
+
+/// Simulates a figure for several seeds. The first is the thesis' scenario as
+/// it stands; the others move arrivals by up to a step.
+#[must_use]
+pub fn finish(figure: Figure, first_seed: u64, seeds: u64) -> Finished {
+    let draw = |seed| (figure.draw)(&Context::new(seed));
+    let mut all: Vec<Drawn> = (first_seed..first_seed + seeds.max(1)).map(draw).collect();
+    let findings = (0..all[0].checks.len())
+        .map(|index| {
+            let values: Vec<f64> =
+                all.iter().filter_map(|it| it.checks.get(index)).map(|it| it.ours).collect();
+            Finding::of(&all[0].checks[index], &values)
+        })
+        .collect();
+    Finished { figure, drawn: all.swap_remove(0), findings }
+}
+
+impl Finding {
+    fn of(check: &Check, values: &[f64]) -> Self {
+        let count = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let squares: f64 = values.iter().map(|it| (it - mean).powi(2)).sum();
+        let deviation = (squares / (count - 1.0).max(1.0)).sqrt();
+        let plus_minus = student(values.len()) * deviation / count.sqrt();
+        let judge = |value| check.said.judge(value, check.accepted);
+        let verdict = judge(mean);
+        Self {
+            what: check.what.clone(),
+            paper: check.paper.clone(),
+            ours: mean,
+            plus_minus,
+            deviation_percent: check.said.deviation_percent(mean),
+            accepted: (check.said != Said::Nothing).then_some(check.accepted),
+            verdict,
+            is_certain: [mean - plus_minus, mean + plus_minus].map(judge) == [verdict; 2],
+            note: check.note.clone(),
+        }
+    }
+}
+
+/// The factor of a 95 % confidence interval of a mean of so many values
+/// (Student's t, two-sided).
+fn student(values: usize) -> f64 {
+    const T: [f64; 11] = [0.0, 0.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26];
+    match values {
+        0..=10 => T[values],
+        11..=20 => 2.20,
+        21..=60 => 2.06,
+        _ => 1.96,
+    }
+}

@@ -1,0 +1,249 @@
+//! `holdfast-lab list`, `holdfast-lab run` and `holdfast-lab report`.
+
+use super::report::{ReportArgs, page};
+use super::{EQUAL_PERCENT, FIGURES, Figure, Finding, Finished, Verdict, finish};
+use anyhow::{Context as _, Result};
+use clap::Args;
+use holdfast_program::BUILD;
+use holdfast_report::plot::stacked;
+use holdfast_report::progress;
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Options of `holdfast-lab list`.
+#[derive(Args, Clone, Debug)]
+pub struct ListArgs {
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `holdfast-lab run`.
+#[derive(Args, Clone, Debug)]
+pub struct RunArgs {
+    /// Names from `holdfast-lab list`, or `all`.
+    #[arg(required = true)]
+    pub figures: Vec<String>,
+    /// Where NAME.csv and NAME.svg go.
+    #[arg(long, default_value = ".")]
+    pub output: PathBuf,
+    /// How many seeds; more than one gives 95 % confidence intervals. Without it one,
+    /// or ten where the scenario itself is a matter of chance.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub seeds: Option<u64>,
+    /// The first seed; 0 is the thesis' scenario as it stands.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A name that is no figure's.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no figure {0:?}; `holdfast-lab list` shows them")]
+pub struct NoFigure(String);
+
+#[derive(Serialize)]
+struct Listed {
+    id: &'static str,
+    title: &'static str,
+}
+
+/// What a figure led to, for machines.
+#[derive(Serialize)]
+pub struct FigureReport {
+    id: &'static str,
+    title: &'static str,
+    /// The line that repeats it.
+    replay: String,
+    version: &'static str,
+    findings: Vec<Finding>,
+}
+
+#[derive(Serialize)]
+struct RunReport {
+    schema: &'static str,
+    figures: Vec<FigureReport>,
+}
+
+/// Lists the figures.
+///
+/// # Errors
+/// If the list cannot be written.
+pub fn list(args: &ListArgs) -> Result<ExitCode> {
+    let listed = FIGURES.map(|it| Listed { id: it.id, title: it.title });
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&listed)?);
+    } else {
+        listed.iter().for_each(|it| println!("{:<16} {}", it.id, it.title));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Simulates figures and writes their files.
+///
+/// # Errors
+/// When a figure does not exist or a file cannot be written. A number that
+/// differs is the exit code 1.
+pub fn run(args: &RunArgs) -> Result<ExitCode> {
+    let figures = named(&args.figures)?;
+    fs::create_dir_all(&args.output)
+        .with_context(|| format!("cannot make {}", args.output.display()))?;
+    let finished = finish_all(&figures, args.seed, args.seeds);
+    for it in &finished {
+        write(&args.output, it)?;
+    }
+    let differs =
+        finished.iter().flat_map(|it| &it.findings).any(|it| it.verdict == Verdict::Differs);
+    if args.json {
+        let figures = finished.iter().map(|it| it.report(args.seed, args.seeds)).collect();
+        let report = RunReport { schema: "holdfast.lab.figures/2", figures };
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        finished.iter().for_each(Finished::print);
+    }
+    Ok(if differs { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Writes one page with all figures.
+///
+/// # Errors
+/// When the page cannot be written. A number that differs is no failure: the
+/// page says so.
+pub fn report(args: &ReportArgs) -> Result<ExitCode> {
+    let finished = finish_all(&FIGURES, 0, args.seeds);
+    fs::write(&args.output, page(&finished, args.seeds))
+        .with_context(|| format!("cannot write {}", args.output.display()))?;
+    if args.json {
+        let figures = finished.iter().map(|it| it.report(0, args.seeds)).collect();
+        let report = RunReport { schema: "holdfast.lab.figures/2", figures };
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        println!("{}; {}", headline(&finished), args.output.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How many numbers of each verdict.
+pub fn headline(finished: &[Finished]) -> String {
+    let count = |verdict| {
+        let findings = finished.iter().flat_map(|it| &it.findings);
+        findings.filter(|it| it.verdict == verdict).count()
+    };
+    format!(
+        "{} numbers are the papers' within {EQUAL_PERCENT} %, {} go the same way, {} differ; of {} \
+         the papers say nothing",
+        count(Verdict::Equal),
+        count(Verdict::SameDirection),
+        count(Verdict::Differs),
+        count(Verdict::NoNumber)
+    )
+}
+
+fn named(names: &[String]) -> Result<Vec<Figure>> {
+    if names.iter().any(|name| name == "all") {
+        return Ok(FIGURES.to_vec());
+    }
+    let find = |name: &String| match FIGURES.iter().find(|it| it.id == name) {
+        Some(figure) => Ok(*figure),
+        None => Err(NoFigure(name.clone()).into()),
+    };
+    names.iter().map(find).collect()
+}
+
+fn finish_all(figures: &[Figure], seed: u64, seeds: Option<u64>) -> Vec<Finished> {
+    let bar = progress("drawing", figures.len() as u64);
+    let one = |figure: &Figure| {
+        let finished = finish(*figure, seed, seeds.unwrap_or(figure.seeds()));
+        bar.inc(1);
+        finished
+    };
+    let finished = figures.iter().map(one).collect();
+    bar.finish_and_clear();
+    finished
+}
+
+fn write(folder: &Path, finished: &Finished) -> Result<()> {
+    let id = finished.figure.id;
+    for (ending, text) in
+        [("csv", finished.drawn.table.to_csv()), ("svg", stacked(&finished.drawn.charts))]
+    {
+        let path = folder.join(format!("{id}.{ending}"));
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+impl Finished {
+    /// For machines.
+    fn report(&self, seed: u64, seeds: Option<u64>) -> FigureReport {
+        let seeds = seeds.unwrap_or(self.figure.seeds());
+        FigureReport {
+            id: self.figure.id,
+            title: self.figure.title,
+            replay: format!("holdfast-lab run {} --seed {seed} --seeds {seeds}", self.figure.id),
+            version: BUILD,
+            findings: self.findings.clone(),
+        }
+    }
+
+    /// For a reader.
+    fn print(&self) {
+        println!("{}: {}", self.figure.id, self.figure.title);
+        println!(
+            "  {:<56} {:<34} {:>16} {:>9}  {:<18} verdict",
+            "", "paper says", "we get", "apart", "same way"
+        );
+        for it in &self.findings {
+            let (ours, apart, limits) = (it.ours(), it.apart(), it.limits());
+            let (what, paper, verdict) = (&it.what, &it.paper, it.verdict());
+            println!("  {what:<56} {paper:<34} {ours:>16} {apart:>9}  {limits:<18} {verdict}");
+            if !it.note.is_empty() {
+                println!("      {}", it.note);
+            }
+        }
+    }
+}
+
+impl Finding {
+    /// Our number, with its confidence interval if there is one.
+    #[must_use]
+    pub fn ours(&self) -> String {
+        if self.plus_minus > 0.0 {
+            format!("{:.3} ± {:.3}", self.ours, self.plus_minus)
+        } else {
+            format!("{:.3}", self.ours)
+        }
+    }
+
+    /// How far it is from the paper's number.
+    #[must_use]
+    pub fn apart(&self) -> String {
+        self.deviation_percent.map_or_else(String::new, |percent| format!("{percent:+.1} %"))
+    }
+
+    /// Which values go the paper's way.
+    #[must_use]
+    pub fn limits(&self) -> String {
+        match self.accepted {
+            None => String::new(),
+            Some((low, high)) if low == high => format!("{low:.3}"),
+            Some((low, high)) => format!("{low:.3} to {high:.3}"),
+        }
+    }
+
+    /// In words; "by chance" when the confidence interval reaches another verdict.
+    #[must_use]
+    pub fn verdict(&self) -> String {
+        let word = match self.verdict {
+            Verdict::Equal => format!("equal within {EQUAL_PERCENT} %"),
+            Verdict::SameDirection => "same direction".to_owned(),
+            Verdict::Differs => "DIFFERS".to_owned(),
+            Verdict::NoNumber => "the paper gives no number".to_owned(),
+        };
+        if self.is_certain { word } else { format!("{word}, by chance") }
+    }
+}

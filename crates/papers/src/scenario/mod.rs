@@ -1,0 +1,189 @@
+//! Scenario files: the simulator as its users have it. `holdfast-lab sim FILE`
+//! runs every combination of a file's sweep, or a share of them; `holdfast-lab
+//! merge` joins the shares.
+
+mod build;
+mod capture;
+mod error;
+mod file;
+mod output;
+mod route;
+mod series;
+mod sweep;
+mod units;
+
+#[cfg(test)]
+mod tests;
+
+pub use build::build;
+pub use error::FileError;
+pub use output::{MergeArgs, merge};
+pub use sweep::Sweep;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use holdfast_netsim::net::{Network, Scenario};
+use holdfast_report::parallel;
+use holdfast_report::progress;
+use output::{FlowRow, Header, PointRow, csv_file, write_flows};
+use series::Series;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Options of `holdfast-lab sim`.
+#[derive(Args, Clone, Debug)]
+pub struct SimArgs {
+    /// The scenario; docs/SCENARIOS.md explains it.
+    pub file: PathBuf,
+    /// Run only share I of N of the sweep: 1/4, 2/4 …
+    #[arg(long, value_parser = parse_shard, default_value = "1/1")]
+    pub shard: Shard,
+    /// Run only this combination, as a result's line names it.
+    #[arg(long, conflicts_with = "shard")]
+    pub point: Option<usize>,
+    /// Instead of the file's seed.
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// How many seeds for each combination.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub seeds: u64,
+    /// Where results go, one JSON object a line; `holdfast-lab merge` reads them.
+    #[arg(long)]
+    pub output: Option<PathBuf>,
+    /// Where every flow's times go, as CSV.
+    #[arg(long)]
+    pub flows: Option<PathBuf>,
+    /// Where goodput and queues go, in bins of 100 ms, as CSV.
+    #[arg(long)]
+    pub series: Option<PathBuf>,
+    /// A link whose queue is in the series; more than one is allowed.
+    #[arg(long, requires = "series", value_name = "LINK")]
+    pub watch: Vec<u32>,
+    /// Write the packets of a link: NUMBER:FILE.pcapng. One combination only.
+    #[arg(long, value_parser = capture::parse)]
+    pub capture: Option<capture::Capture>,
+    /// Only check the file.
+    #[arg(long)]
+    pub check: bool,
+    /// Print results as JSON lines.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// One share of a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Which, from 1 on.
+    pub number: usize,
+    /// Of how many.
+    pub of: usize,
+}
+
+fn parse_shard(text: &str) -> Result<Shard, String> {
+    let bad = || format!("{text:?} is no share; write for example 2/4");
+    let (number, of) = text.split_once('/').ok_or_else(bad)?;
+    let shard =
+        Shard { number: number.parse().map_err(|_| bad())?, of: of.parse().map_err(|_| bad())? };
+    if shard.number >= 1 && shard.number <= shard.of { Ok(shard) } else { Err(bad()) }
+}
+
+/// One thing to run.
+struct Job {
+    point: usize,
+    seed: u64,
+    scenario: Scenario,
+}
+
+/// What all runs have led to.
+struct Results {
+    rows: Vec<PointRow>,
+    flows: Vec<FlowRow>,
+    series: Option<Series>,
+}
+
+/// Runs a file.
+///
+/// # Errors
+/// When the file is not right, or a result cannot be written.
+pub fn sim(args: &SimArgs) -> Result<ExitCode> {
+    let text = std::fs::read_to_string(&args.file)
+        .with_context(|| format!("cannot read {}", args.file.display()))?;
+    let sweep = Sweep::parse(&text).with_context(|| args.file.display().to_string())?;
+    let points = chosen(args, sweep.points())?;
+    if args.check {
+        for point in &points {
+            build(&sweep.file(*point)?).with_context(|| format!("point {point}"))?;
+        }
+        println!("{}: {} combinations, no error", args.file.display(), sweep.points());
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(capture) = &args.capture {
+        if points.len() != 1 {
+            return Err(FileError::ManyCaptured.into());
+        }
+        let scenario = with_seed(build(&sweep.file(points[0])?)?, args.seed);
+        capture.write(&scenario)?;
+    }
+    let header = Header::new(&text, &sweep, args.seed, args.seeds);
+    let results = run(args, &sweep, &points)?;
+    if let Some(path) = &args.flows {
+        write_flows(path, &results.flows)?;
+    }
+    if let (Some(path), Some(series)) = (&args.series, &results.series) {
+        csv_file(path, series.csv())?;
+    }
+    output::write(args, &header, &results.rows)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn chosen(args: &SimArgs, points: usize) -> Result<Vec<usize>> {
+    match args.point {
+        Some(point) if point < points => Ok(vec![point]),
+        Some(point) => Err(FileError::Point { point, points }.into()),
+        None => Ok((0..points).filter(|it| it % args.shard.of == args.shard.number - 1).collect()),
+    }
+}
+
+fn with_seed(mut scenario: Scenario, seed: Option<u64>) -> Scenario {
+    scenario.seed = seed.unwrap_or(scenario.seed);
+    scenario
+}
+
+/// As many combinations at once as there are cores, so that a large sweep does
+/// not hold all its scenarios in memory.
+fn run(args: &SimArgs, sweep: &Sweep, points: &[usize]) -> Result<Results> {
+    const BATCH: usize = 64;
+    let bar = progress("simulating", points.len() as u64 * args.seeds);
+    let series = args.series.as_ref().map(|_| Series::new(&args.watch));
+    let mut results = Results { rows: Vec::new(), flows: Vec::new(), series };
+    let all: Vec<(usize, u64)> =
+        points.iter().flat_map(|point| (0..args.seeds).map(|seed| (*point, seed))).collect();
+    for batch in all.chunks(BATCH) {
+        let mut jobs = Vec::new();
+        for (point, number) in batch {
+            let mut scenario = with_seed(build(&sweep.file(*point)?)?, args.seed);
+            scenario.seed = scenario.seed.wrapping_add(*number);
+            if let Some(series) = &results.series {
+                series.watch(&mut scenario);
+            }
+            jobs.push(Job { point: *point, seed: scenario.seed, scenario });
+        }
+        let outcomes = parallel::map(&jobs, |job| {
+            let outcome = Network::new(&job.scenario).map(Network::run);
+            bar.inc(1);
+            outcome
+        });
+        for (job, outcome) in jobs.iter().zip(outcomes) {
+            let outcome = outcome.map_err(FileError::from)?;
+            results.rows.push(PointRow::new(job.point, job.seed, sweep, &job.scenario, &outcome));
+            if args.flows.is_some() {
+                results.flows.extend(FlowRow::all(job.point, job.seed, &outcome));
+            }
+            if let Some(series) = &mut results.series {
+                series.add(job.point, job.seed, &outcome);
+            }
+        }
+    }
+    bar.finish_and_clear();
+    Ok(results)
+}

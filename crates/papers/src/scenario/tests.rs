@@ -1,0 +1,275 @@
+use super::*;
+use holdfast_netsim::net::run as simulate;
+use holdfast_wire::packet::{Checksum, TcpPacket};
+
+const FILE: &str = r#"
+seed = 7
+end = "60s"
+
+[[link]]
+from = "S"
+to = "R1"
+rate = "100mbit"
+delay = "40ms"
+
+[[link]]
+from = "R1"
+to = "N1"
+rate = "100mbit"
+delay = "1ms"
+queue = "750p"
+loss = 0.001
+
+[[link]]
+from = "N1"
+to = "R2"
+delay = "1ms"
+
+[[link]]
+from = "R1"
+to = "N2"
+delay = "1ms"
+
+[[link]]
+from = "N2"
+to = "R2"
+delay = "1ms"
+
+[[link]]
+from = "R2"
+to = "D"
+delay = "8ms"
+
+[[switch]]
+from = "R1"
+to = "R2"
+strings = [["N1"], ["N2"]]
+
+[profile.web]
+base = "modern"
+congestion = "newreno"
+rto_min = "300ms"
+
+[[flow]]
+count = 4
+from = "S"
+to = "D"
+every = "10ms"
+segments = 100
+profile = "web"
+
+[[outage]]
+string = 0
+from = "100ms"
+until = "600ms"
+moves_flows = true
+
+[recovery]
+segments = 2
+
+[sweep]
+"outage.0.until" = ["300ms", "600ms", "900ms"]
+"flow.0.profile" = ["ns2", "web"]
+"#;
+
+fn error(change: impl Fn(String) -> String) -> String {
+    let text = change(FILE.to_owned());
+    let sweep = match Sweep::parse(&text) {
+        Ok(sweep) => sweep,
+        Err(error) => return error.to_string(),
+    };
+    sweep.file(0).and_then(|file| build(&file)).unwrap_err().to_string()
+}
+
+#[test]
+fn a_file_becomes_a_scenario() {
+    let sweep = Sweep::parse(FILE).unwrap();
+    assert_eq!(sweep.points(), 6);
+    let ends: Vec<u64> = (0..6)
+        .map(|point| {
+            let scenario = build(&sweep.file(point).unwrap()).unwrap();
+            let outcome = simulate(&scenario).unwrap();
+            assert!(outcome.flows.iter().all(|flow| flow.finished_ns.is_some()));
+            assert!(outcome.flows.iter().any(|flow| flow.moved));
+            scenario.outages[0].until_ns / 1_000_000
+        })
+        .collect();
+    // Names are sorted: the profile is first, the end varies fastest.
+    assert_eq!(ends, [300, 600, 900, 300, 600, 900]);
+}
+
+#[test]
+fn errors_say_what_to_write() {
+    let with = |from: &'static str, to: &'static str| error(move |text| text.replace(from, to));
+    for (from, to, wanted) in [
+        ("delay = \"40ms\"", "delay = \"40\"", "\"40\" is no time; write for example 250ms"),
+        ("\"100mbit\"", "\"fast\"", "\"fast\" is no rate"),
+        ("\"750p\"", "\"750\"", "\"750\" is no queue"),
+        ("seed = 7", "sed = 7", "unknown field `sed`"),
+        (
+            "base = \"modern\"",
+            "base = \"linux\"",
+            "there is no profile \"linux\"; there is ns2, ns3, modern",
+        ),
+        ("to = \"D\"\nevery", "to = \"E\"\nevery", "there is no node \"E\"; there is D, N1"),
+        ("loss = 0.001", "loss = 1.5", "loss is 1.5; let it be 0 to 1"),
+        ("segments = 100", "segments = 0", "segments is 0; let it be 1 to"),
+        ("count = 4", "count = 4000000", "flows: 4000000 are too many"),
+        ("string = 0\n", "string = 9\n", "string 9 does not exist; there are 2"),
+        (
+            "\"outage.0.until\"",
+            "\"outage.7.until\"",
+            "there is no place to sweep \"outage.7.until\"",
+        ),
+        ("[[\"N1\"], [\"N2\"]]", "[[\"N1\", \"N2\"], [\"N2\"]]", "there is no link of string"),
+        ("until = \"600ms\"", "until = \"6xs\"", "is no time"),
+    ] {
+        let found = with(from, to);
+        assert!(found.contains(wanted), "{from} -> {to}: {found}");
+    }
+    let cut = error(|text| text.replace("from = \"R2\"\nto = \"D\"", "from = \"X\"\nto = \"D\""));
+    assert!(cut.contains("no links lead from \"S\" to \"D\""), "{cut}");
+}
+
+#[test]
+fn a_dumbbell_needs_no_links() {
+    let text = r#"
+        [dumbbell]
+        rate = "100mbit"
+        strings = ["100mbit", "50mbit"]
+        delays = ["40ms", "1ms", "1ms", "8ms"]
+        queue = "100p"
+        loss = { to_bad = 0.001, to_good = 0.1, loss_bad = 0.3 }
+        [[flow]]
+        count = 30
+        segments = 50
+        every = "20ms"
+        [rate_control]
+        capacity = "50mbit"
+        rtt = "100ms"
+    "#;
+    let sweep = Sweep::parse(text).unwrap();
+    let outcome = simulate(&build(&sweep.file(0).unwrap()).unwrap()).unwrap();
+    assert!(outcome.flows.iter().all(|flow| flow.finished_ns.is_some()));
+    // Two thirds of the flows go through the string of twice the rate.
+    let passed = |link: usize| outcome.links[link].passed as f64;
+    assert!((1.5..2.6).contains(&(passed(0) / passed(4))), "{} {}", passed(0), passed(4));
+}
+
+#[test]
+fn shares_are_read_and_checked() {
+    assert_eq!(parse_shard("2/4"), Ok(Shard { number: 2, of: 4 }));
+    for bad in ["0/4", "5/4", "x", "1/", "/1", "1/0"] {
+        assert!(parse_shard(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn a_series_holds_every_byte_and_the_queue() {
+    let sweep = Sweep::parse(FILE).unwrap();
+    let mut scenario = build(&sweep.file(3).unwrap()).unwrap();
+    let mut series = Series::new(&[0]);
+    series.watch(&mut scenario);
+    series.add(3, 7, &simulate(&scenario).unwrap());
+    let mut rows = series.csv().lines();
+    assert_eq!(rows.next(), Some("point,seed,at_s,goodput_mbps,moved_mbps,queue_0_packets"));
+    let rows: Vec<Vec<f64>> =
+        rows.map(|row| row.split(',').map(|it| it.parse().unwrap()).collect()).collect();
+    let bytes = |column: usize| rows.iter().map(|row| row[column]).sum::<f64>() * 1e5 / 8.0;
+    let sent = f64::from(4 * 100 * 1448);
+    assert!((bytes(3) - sent).abs() < 100.0, "{} of {sent}", bytes(3));
+    assert!(bytes(4) > 0.0 && bytes(4) < sent);
+    assert!(rows.iter().any(|row| row[5] > 0.0));
+}
+
+#[test]
+fn a_sweep_without_values_and_two_names_for_one_thing_are_mistakes() {
+    let with = |from: &'static str, to: String| error(move |text| text.replacen(from, &to, 1));
+    let said = with("[sweep]", "[sweep]\nend = []".to_owned());
+    assert!(said.contains("the sweep of \"end\" has no values"), "{said}");
+    for name in ["reno", "sack", "vegas"] {
+        let said = with("congestion = \"newreno\"", format!("congestion = {name:?}"));
+        assert!(said.contains("would be the same as \"newreno\""), "{name}: {said}");
+        // ns-2's one-way agents tell them apart.
+        let links = FILE.split("[profile.web]").next().unwrap_or_default();
+        let one_way = format!(
+            "{links}[profile.web]\nbase = \"ns2\"\ncongestion = {name:?}\n\
+             [[flow]]\nfrom = \"S\"\nto = \"D\"\nsegments = 9\nprofile = \"web\"\n"
+        );
+        let sweep = Sweep::parse(&one_way).unwrap();
+        assert!(build(&sweep.file(0).unwrap()).is_ok(), "{name}");
+    }
+}
+
+/// What passes a link, as pcapng.
+fn captured(scenario: &Scenario, link: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut writer = capture::Writer::new(&mut bytes, link, scenario).unwrap();
+    let _ = Network::new(scenario).unwrap().with_tap(&mut writer).run();
+    writer.finish().unwrap();
+    bytes
+}
+
+#[test]
+fn a_capture_is_valid_packets() {
+    let sweep = Sweep::parse(FILE).unwrap();
+    let scenario = build(&sweep.file(3).unwrap()).unwrap();
+    let bytes = captured(&scenario, 0);
+    let mut packets = 0;
+    let mut rest = &bytes[..];
+    while let Some((head, _)) = rest.split_first_chunk::<8>() {
+        let kind = u32::from_le_bytes(head[..4].try_into().unwrap());
+        let length = u32::from_le_bytes(head[4..].try_into().unwrap()) as usize;
+        let (block, after) = rest.split_at(length);
+        if kind == 6 {
+            let captured = u32::from_le_bytes(block[20..24].try_into().unwrap()) as usize;
+            let packet = TcpPacket::parse(&block[28..28 + captured], Checksum::Verify).unwrap();
+            packets += 1;
+            assert_ne!(packet.window, 0, "a window of 0 says that nothing can be taken");
+            assert!(packet.payload.len() == 1448 || packets <= 4);
+        }
+        rest = after;
+    }
+    assert!(packets > 400, "{packets}");
+}
+
+/// Both directions of a link under every profile: tshark, where it is installed,
+/// finds nothing malformed and every checksum right.
+#[test]
+fn tshark_reads_a_capture() {
+    for profile in ["ns2", "ns3", "modern", "web"] {
+        let text = FILE.replace("profile = \"web\"", &format!("profile = {profile:?}"));
+        let scenario = build(&Sweep::parse(&text).unwrap().file(0).unwrap()).unwrap();
+        for link in [0, 1] {
+            let name = format!("holdfast-{}-{profile}-{link}.pcapng", std::process::id());
+            let file = std::env::temp_dir().join(name);
+            std::fs::write(&file, captured(&scenario, link)).unwrap();
+            let mut tshark = std::process::Command::new("tshark");
+            tshark.args(["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"]);
+            tshark.args(["-T", "fields", "-e", "_ws.malformed", "-e", "ip.checksum.status"]);
+            let read = tshark.args(["-e", "tcp.checksum.status", "-r"]).arg(&file).output();
+            std::fs::remove_file(&file).unwrap();
+            let Ok(read) = read else {
+                eprintln!("there is no tshark");
+                return;
+            };
+            let lines = String::from_utf8(read.stdout).unwrap();
+            assert!(lines.lines().count() > 100, "{profile}, link {link}: {lines}");
+            // Nothing malformed, then 1 for good, twice.
+            assert!(lines.lines().all(|line| line == "\t1\t1"), "{profile}, link {link}: {lines}");
+        }
+    }
+}
+
+proptest::proptest! {
+    /// No text panics, or is built into something that cannot be run.
+    #[test]
+    fn any_text_is_read_or_refused(at in 0..FILE.len(), text in "[ -~\\n]{0,12}") {
+        if FILE.is_char_boundary(at) {
+            let changed = format!("{}{text}{}", &FILE[..at], &FILE[at..]);
+            if let Ok(sweep) = Sweep::parse(&changed) && sweep.points() > 0 {
+                let _ = sweep.file(0).and_then(|file| build(&file));
+            }
+        }
+    }
+}

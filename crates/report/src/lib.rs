@@ -1,0 +1,13 @@
+//! What reports are made of, those of the papers' figures and those of the
+//! benches: plots, medians with their extremes, units as people write them, work
+//! on all cores, and a bar that says how far it is.
+#![forbid(unsafe_code)]
+
+pub mod parallel;
+pub mod plot;
+mod progress;
+mod stats;
+pub mod units;
+
+pub use progress::progress;
+pub use stats::{Interval, Stalls, Summary};
