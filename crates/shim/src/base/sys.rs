@@ -274,3 +274,6 @@ pub fn decimal(value: i64, buffer: &mut [u8; 24]) -> &str {
     }
     core::str::from_utf8(&buffer[at..]).unwrap_or("?")
 }
+
+#[cfg(test)]
+mod tests;

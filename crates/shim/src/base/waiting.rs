@@ -144,3 +144,6 @@ fn send(fd: i32, bytes: &[u8]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -341,3 +341,6 @@ pub unsafe extern "C" fn thrd_sleep(time: *const libc::timespec, left: *mut libc
         _ => -2,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -161,3 +161,6 @@ pub unsafe extern "C" fn fopen(path: *const u8, how: *const u8) -> *mut u8 {
 pub unsafe extern "C" fn fopen64(path: *const u8, how: *const u8) -> *mut u8 {
     open_stream(path, how, real::fopen)
 }
+
+#[cfg(test)]
+mod tests;
