@@ -5,7 +5,7 @@ LAB = target/release/holdfast-lab
 SEED ?= 1
 SEEDS ?= 200000
 
-.PHONY: build setup demo test bench soak
+.PHONY: build setup demo test bench soak miri
 build: setup
 	cargo build --release --workspace
 
@@ -22,6 +22,12 @@ test: setup
 # as are asked for: `make test` runs a sample of both.
 soak: setup
 	@HOLDFAST_MATRIX=full HOLDFAST_SEEDS=$(SEEDS) scripts/test
+
+# The shim's unit tests, but for those that need a kernel, in an interpreter that
+# notices undefined behaviour. Only nightly toolchains have it.
+miri:
+	rustup component add --toolchain nightly miri rust-src
+	MIRIFLAGS="-Zmiri-permissive-provenance" cargo +nightly miri test --locked -p holdfast-shim --lib
 
 bench: build
 	$(LAB) bench takeover --runs 20 --seed $(SEED) --json

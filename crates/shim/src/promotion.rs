@@ -3,7 +3,7 @@
 
 use crate::base::fds::{self, Kind};
 use crate::base::state::{self, CONTROL_FD, Mode, header, header_ptr};
-use crate::base::sys::{self, sys};
+use crate::base::sys::{self, sys, syscall};
 use crate::base::{log, park, ring};
 use crate::calls::{binds, clocks, inherited, ready};
 use core::sync::atomic::Ordering::*;
@@ -37,7 +37,8 @@ fn wait_for_others() {
             return;
         }
         let pause = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
-        sys!(SYS_nanosleep, &raw const pause, 0usize);
+        // SAFETY: memory of ours, of the sizes that are said.
+        unsafe { syscall!(SYS_nanosleep, &raw const pause, 0usize) };
     }
 }
 
@@ -96,7 +97,8 @@ fn receive_fd() -> Option<(i32, i32)> {
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control);
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    let r = sys!(SYS_recvmsg, CONTROL_FD.load(Relaxed), &raw mut message, flags);
+    // SAFETY: memory of ours, of the sizes that are said.
+    let r = unsafe { syscall!(SYS_recvmsg, CONTROL_FD.load(Relaxed), &raw mut message, flags) };
     if r != 4 || message.msg_controllen < 20 {
         return None;
     }

@@ -5,7 +5,7 @@ use crate::base::log::{self, Entry};
 use crate::base::state::{
     self, CONTROL_FD, DIRTY, EXCLUDED, HAS_EXCLUDED, MEMORY_FD, Mode, WAKE_FD, header, mode,
 };
-use crate::base::sys::{self, die, sys};
+use crate::base::sys::{self, die, sys, syscall};
 use crate::base::table::Call;
 use crate::base::{alarm, defer, fds, handed, objects, park, ring};
 use crate::calls::{family, processors, replace, threads};
@@ -80,18 +80,23 @@ pub fn map(memory: i32) {
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let base =
-        sys!(SYS_mmap, 0, RING_OFFSET + 2 * ring_bytes, libc::PROT_NONE, private, -1isize, 0);
+        // SAFETY: a fresh mapping, wherever the kernel likes.
+        unsafe { syscall!(SYS_mmap, 0, RING_OFFSET + 2 * ring_bytes, libc::PROT_NONE, private, -1isize, 0) };
     let fixed = libc::MAP_SHARED | libc::MAP_FIXED;
-    let first = sys!(SYS_mmap, base, total, both, fixed, memory, 0);
-    let second = sys!(
-        SYS_mmap,
-        base as usize + total as usize,
-        ring_bytes,
-        both,
-        fixed,
-        memory,
-        RING_OFFSET
-    );
+    // SAFETY: over what was just reserved, if that was possible.
+    let first = unsafe { syscall!(SYS_mmap, base, total, both, fixed, memory, 0) };
+    // SAFETY: as above.
+    let second = unsafe {
+        syscall!(
+            SYS_mmap,
+            base as usize + total as usize,
+            ring_bytes,
+            both,
+            fixed,
+            memory,
+            RING_OFFSET
+        )
+    };
     if base < 0 && base > -4096 || first != base || second != base + total {
         fail("it cannot be mapped");
     }
@@ -106,7 +111,8 @@ pub fn map(memory: i32) {
 /// Moves our descriptors out of the server's way, if the daemon has not done so.
 fn hide([control, memory, wake]: [i32; 3]) {
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
-    sys!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit);
+    // SAFETY: memory of ours, of the sizes that are said.
+    unsafe { syscall!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit) };
     let from = limit.rlim_cur.min(fds::FD_MAX as u64).saturating_sub(shm::SHIM_FDS as u64) as i32;
     for (fd, place) in [(control, &CONTROL_FD), (memory, &MEMORY_FD), (wake, &WAKE_FD)] {
         if fd >= from {

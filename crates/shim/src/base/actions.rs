@@ -3,7 +3,7 @@
 //! can do that; two places do, of which one is always whole.
 
 use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, fence,
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, fence,
 };
 
 /// `sigset_t` in words.
@@ -14,7 +14,7 @@ struct Place {
     is_set: AtomicBool,
     flags: AtomicI32,
     handler: AtomicUsize,
-    restorer: AtomicUsize,
+    restorer: AtomicPtr<()>,
     mask: [AtomicU64; MASK_WORDS],
 }
 
@@ -34,7 +34,7 @@ impl ActionCell {
                     is_set: AtomicBool::new(false),
                     flags: AtomicI32::new(0),
                     handler: AtomicUsize::new(0),
-                    restorer: AtomicUsize::new(0),
+                    restorer: AtomicPtr::new(core::ptr::null_mut()),
                     mask: [const { AtomicU64::new(0) }; MASK_WORDS],
                 }
             }; 2],
@@ -80,7 +80,7 @@ impl Place {
             sa_flags: self.flags.load(Relaxed),
             // SAFETY: a function's address, as it was put there, or null for none.
             sa_restorer: unsafe {
-                core::mem::transmute::<usize, Option<extern "C" fn()>>(restorer)
+                core::mem::transmute::<*mut (), Option<extern "C" fn()>>(restorer)
             },
         })
     }
@@ -94,7 +94,8 @@ impl Place {
             to.store(from, Relaxed);
         }
         self.flags.store(action.sa_flags, Relaxed);
-        self.restorer.store(action.sa_restorer.map_or(0, |f| f as usize), Relaxed);
+        let restorer = action.sa_restorer.map_or(core::ptr::null_mut(), |f| f as *mut ());
+        self.restorer.store(restorer, Relaxed);
         self.handler.store(action.sa_sigaction, Relaxed);
     }
 }

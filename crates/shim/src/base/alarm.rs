@@ -16,7 +16,7 @@
 
 use crate::base::actions::ActionCell;
 use crate::base::state::{self, Mode, mode};
-use crate::base::sys::{self, decimal, sys};
+use crate::base::sys::{self, decimal, syscall};
 use crate::base::{leash, objects, real, report};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use holdfast_wire::shm::option;
@@ -109,18 +109,24 @@ pub fn arm_thread() -> isize {
         return 0;
     }
     if TRAP_TSC.load(Relaxed) {
-        sys!(SYS_prctl, libc::PR_SET_TSC, PR_TSC_SIGSEGV);
+        // SAFETY: numbers only.
+        unsafe { syscall!(SYS_prctl, libc::PR_SET_TSC, PR_TSC_SIGSEGV) };
     }
     // A trap that finds its signal blocked kills the process.
     let open: u64 = 1 << (libc::SIGSYS - 1) | 1 << (libc::SIGSEGV - 1);
-    sys!(SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const open, 0, size_of::<u64>());
+    // SAFETY: memory of ours, of the sizes that are said.
+    unsafe {
+        syscall!(SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const open, 0, size_of::<u64>())
+    };
     let (lo, hi) = (LIBC.0.load(Relaxed), LIBC.1.load(Relaxed));
-    sys!(SYS_prctl, PR_SET_SYSCALL_USER_DISPATCH, 1, lo, hi - lo, 0)
+    // SAFETY: numbers only; calls of libc's text stay as they are.
+    unsafe { syscall!(SYS_prctl, PR_SET_SYSCALL_USER_DISPATCH, 1, lo, hi - lo, 0) }
 }
 
 /// Disarms the calling thread.
 fn disarm_thread() {
-    sys!(SYS_prctl, PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0);
+    // SAFETY: numbers only.
+    unsafe { syscall!(SYS_prctl, PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0) };
     allow_tsc();
 }
 
@@ -128,7 +134,8 @@ fn disarm_thread() {
 /// time stamp counter: exec does not reset this by itself.
 pub fn allow_tsc() {
     if TRAP_TSC.load(Relaxed) {
-        sys!(SYS_prctl, libc::PR_SET_TSC, PR_TSC_ENABLE);
+        // SAFETY: numbers only.
+        unsafe { syscall!(SYS_prctl, libc::PR_SET_TSC, PR_TSC_ENABLE) };
     }
 }
 
@@ -137,7 +144,8 @@ pub fn with_tsc<T>(f: impl FnOnce() -> T) -> T {
     allow_tsc();
     let result = f();
     if TRAP_TSC.load(Relaxed) && !RUNG.load(Relaxed) {
-        sys!(SYS_prctl, libc::PR_SET_TSC, PR_TSC_SIGSEGV);
+        // SAFETY: numbers only.
+        unsafe { syscall!(SYS_prctl, libc::PR_SET_TSC, PR_TSC_SIGSEGV) };
     }
     result
 }

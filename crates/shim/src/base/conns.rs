@@ -1,7 +1,7 @@
 //! Protected connections: the table shared with the daemon, and the replica's
 //! retained output, which promotion may have to send again (decision 9).
 
-use crate::base::sys::{self, sys};
+use crate::base::sys::{self, sys, syscall};
 use crate::base::{copy, fds, state};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::log::NO_CONN;
@@ -106,7 +106,8 @@ fn await_return(e: &ConnEntry) {
         if e.borrowed.load(SeqCst) == 0 {
             return;
         }
-        sys!(SYS_nanosleep, &raw const pause, 0usize);
+        // SAFETY: memory of ours, of the sizes that are said.
+        unsafe { syscall!(SYS_nanosleep, &raw const pause, 0usize) };
     }
 }
 
@@ -172,7 +173,8 @@ fn make_room(e: &ConnEntry, want: u64) -> u64 {
             continue;
         }
         let pause = libc::timespec { tv_sec: 0, tv_nsec: 200_000 };
-        sys!(SYS_nanosleep, &raw const pause, 0usize);
+        // SAFETY: memory of ours, of the sizes that are said.
+        unsafe { syscall!(SYS_nanosleep, &raw const pause, 0usize) };
     }
 }
 

@@ -7,7 +7,7 @@
 //! of one for each. The first threads of a server defer, each for itself.
 
 use crate::base::state::{Mode, mode, tid};
-use crate::base::sys::sys;
+use crate::base::sys::{sys, syscall};
 use crate::base::waiting::{self, Queue};
 use crate::base::{fds, log};
 use core::sync::atomic::Ordering::Relaxed;
@@ -48,7 +48,9 @@ pub fn try_keep(fd: i32, parts: &[libc::iovec], len: usize) -> bool {
 
 fn buffer_is_empty(fd: i32) -> bool {
     let mut queued = 1i32;
-    sys!(SYS_ioctl, fd, SIOCOUTQ, &raw mut queued) == 0 && queued == 0
+    // SAFETY: memory of ours, of the sizes that are said.
+    let r = unsafe { syscall!(SYS_ioctl, fd, SIOCOUTQ, &raw mut queued) };
+    r == 0 && queued == 0
 }
 
 /// Whether the calling thread has writes that wait.

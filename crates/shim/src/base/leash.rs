@@ -4,7 +4,7 @@
 //! that thread can take back: the daemon asks it by a signal, wherever it sleeps.
 
 use crate::base::state::{header, tid};
-use crate::base::sys::sys;
+use crate::base::sys::syscall;
 use core::sync::atomic::{AtomicBool, Ordering::*};
 use holdfast_wire::shm::{leash, mode};
 
@@ -24,7 +24,8 @@ pub fn slip() -> bool {
         return false;
     }
     if tid() == 0 && h.leash.load(SeqCst) == leash::HELD {
-        sys!(SYS_prctl, libc::PR_SET_PDEATHSIG, 0, 0, 0, 0);
+        // SAFETY: numbers only.
+        unsafe { syscall!(SYS_prctl, libc::PR_SET_PDEATHSIG, 0, 0, 0, 0) };
         h.leash.store(leash::LOOSE, SeqCst);
         ASKED.store(true, SeqCst);
     }

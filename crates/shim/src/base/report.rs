@@ -3,7 +3,7 @@
 
 use crate::base::ring;
 use crate::base::state::{self, Mode, header, header_ptr, mode, tid};
-use crate::base::sys::{self, decimal, sys};
+use crate::base::sys::{self, decimal, sys, syscall};
 use crate::base::table::{self, Call};
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::*;
@@ -130,7 +130,10 @@ pub fn diverged_fd(fd: i32) -> ! {
     path[..prefix.len()].copy_from_slice(prefix);
     path[prefix.len()..][..number.len()].copy_from_slice(number.as_bytes());
     let mut name = [0u8; 128];
-    let len = sys!(SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), name.as_mut_ptr(), name.len());
+    // SAFETY: memory of ours, of the sizes that are said.
+    let len = unsafe {
+        syscall!(SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), name.as_mut_ptr(), name.len())
+    };
     let name = core::str::from_utf8(&name[..len.max(0) as usize]).unwrap_or("?");
     report(&["descriptor ", number, " is free on the primary, and ", name, " on the replica"])
 }

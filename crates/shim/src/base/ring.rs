@@ -2,7 +2,7 @@
 //! the log goes, and how the two processes wake each other.
 
 use crate::base::state::{self, WAKE_FD, header};
-use crate::base::sys::{self, sys};
+use crate::base::sys::{self, syscall};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 use holdfast_wire::shm::OPEN;
 
@@ -32,7 +32,8 @@ pub fn kick() {
     fence(SeqCst);
     if h.daemon_waiting.0.load(Relaxed) != 0 && h.daemon_waiting.0.swap(0, AcqRel) != 0 {
         let one = 1u64;
-        sys!(SYS_write, WAKE_FD.load(Relaxed), &raw const one, 8);
+        // SAFETY: memory of ours, of the sizes that are said.
+        unsafe { syscall!(SYS_write, WAKE_FD.load(Relaxed), &raw const one, 8) };
     }
 }
 

@@ -51,22 +51,95 @@ pub unsafe fn syscall6(
     result
 }
 
-/// `sys!(SYS_read, fd, buf, n)`: arguments are cast to words. The caller
-/// upholds the system call's contract, as the program that called us did.
+/// A word of a system call that is no address.
+pub trait Number {
+    fn word(self) -> usize;
+}
+
+macro_rules! numbers {
+    ($($type:ty)+) => { $(
+        impl Number for $type {
+            #[inline]
+            fn word(self) -> usize {
+                self as usize
+            }
+        }
+    )+ };
+}
+
+// Not `usize`: that is what addresses are carried in.
+numbers! { i32 u32 i64 isize }
+
+/// Whether all that a call takes are numbers: whatever they are, it touches none of
+/// the process's memory.
+pub const fn takes_numbers(call: i64) -> bool {
+    matches!(
+        call,
+        libc::SYS_close
+            | libc::SYS_close_range
+            | libc::SYS_lseek
+            | libc::SYS_fcntl
+            | libc::SYS_dup
+            | libc::SYS_dup2
+            | libc::SYS_dup3
+            | libc::SYS_socket
+            | libc::SYS_listen
+            | libc::SYS_shutdown
+            | libc::SYS_epoll_create1
+            | libc::SYS_eventfd2
+            | libc::SYS_timerfd_create
+            | libc::SYS_inotify_init1
+            | libc::SYS_inotify_rm_watch
+            | libc::SYS_getpid
+            | libc::SYS_getppid
+            | libc::SYS_gettid
+            | libc::SYS_getpgrp
+            | libc::SYS_getpgid
+            | libc::SYS_getsid
+            | libc::SYS_setsid
+            | libc::SYS_kill
+            | libc::SYS_tgkill
+            | libc::SYS_alarm
+            | libc::SYS_pause
+            | libc::SYS_exit_group
+    )
+}
+
+/// `sys!(SYS_close, fd)`: a call that takes nothing but numbers, which the compiler
+/// checks. `fcntl` is one for those commands that take a number.
 macro_rules! sys {
-    ($n:ident) => { sys!(@ $n, 0usize, 0usize, 0usize, 0usize, 0usize, 0usize) };
-    ($n:ident, $a:expr) => { sys!(@ $n, $a, 0usize, 0usize, 0usize, 0usize, 0usize) };
-    ($n:ident, $a:expr, $b:expr) => { sys!(@ $n, $a, $b, 0usize, 0usize, 0usize, 0usize) };
-    ($n:ident, $a:expr, $b:expr, $c:expr) => { sys!(@ $n, $a, $b, $c, 0usize, 0usize, 0usize) };
-    ($n:ident, $a:expr, $b:expr, $c:expr, $d:expr) => { sys!(@ $n, $a, $b, $c, $d, 0usize, 0usize) };
-    ($n:ident, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr) => { sys!(@ $n, $a, $b, $c, $d, $e, 0usize) };
-    ($n:ident, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr) => { sys!(@ $n, $a, $b, $c, $d, $e, $f) };
-    (@ $n:ident, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr) => {
-        // SAFETY: arguments come from a caller that made this very call.
-        unsafe { $crate::base::sys::syscall6(libc::$n, $a as usize, $b as usize, $c as usize, $d as usize, $e as usize, $f as usize) }
-    };
+    ($n:ident $(, $a:expr)*) => {{
+        const { assert!($crate::base::sys::takes_numbers(libc::$n), "takes an address") };
+        // SAFETY: numbers alone cannot harm memory.
+        unsafe { $crate::base::sys::syscall!($n $(, $crate::base::sys::Number::word($a))*) }
+    }};
 }
 pub(crate) use sys;
+
+/// `unsafe { syscall!(SYS_read, fd, buf, n) }`: any call. Arguments are cast to words.
+macro_rules! syscall {
+    ($n:ident) => { $crate::base::sys::syscall!(@ $n, 0, 0, 0, 0, 0, 0) };
+    ($n:ident, $a:expr) => { $crate::base::sys::syscall!(@ $n, $a, 0, 0, 0, 0, 0) };
+    ($n:ident, $a:expr, $b:expr) => { $crate::base::sys::syscall!(@ $n, $a, $b, 0, 0, 0, 0) };
+    ($n:ident, $a:expr, $b:expr, $c:expr) => {
+        $crate::base::sys::syscall!(@ $n, $a, $b, $c, 0, 0, 0)
+    };
+    ($n:ident, $a:expr, $b:expr, $c:expr, $d:expr) => {
+        $crate::base::sys::syscall!(@ $n, $a, $b, $c, $d, 0, 0)
+    };
+    ($n:ident, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr) => {
+        $crate::base::sys::syscall!(@ $n, $a, $b, $c, $d, $e, 0)
+    };
+    ($n:ident, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr) => {
+        $crate::base::sys::syscall!(@ $n, $a, $b, $c, $d, $e, $f)
+    };
+    (@ $n:ident, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr) => {
+        $crate::base::sys::syscall6(
+            libc::$n, $a as usize, $b as usize, $c as usize, $d as usize, $e as usize, $f as usize,
+        )
+    };
+}
+pub(crate) use syscall;
 
 unsafe extern "C" {
     fn __errno_location() -> *mut i32;
@@ -101,13 +174,15 @@ pub fn futex_wait(word: &AtomicU32, value: u32, shared: bool, timeout_ns: u64) {
         tv_nsec: (timeout_ns % 1_000_000_000) as i64,
     };
     let at = if timeout_ns == 0 { core::ptr::null() } else { &raw const time };
-    sys!(SYS_futex, word.as_ptr(), op, value, at);
+    // SAFETY: memory of ours, of the sizes that are said.
+    unsafe { syscall!(SYS_futex, word.as_ptr(), op, value, at) };
 }
 
 /// Wakes everybody who sleeps on `word`.
 pub fn futex_wake(word: &AtomicU32, shared: bool) {
     let op = if shared { libc::FUTEX_WAKE } else { libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG };
-    sys!(SYS_futex, word.as_ptr(), op, i32::MAX);
+    // SAFETY: memory of ours, of the sizes that are said.
+    unsafe { syscall!(SYS_futex, word.as_ptr(), op, i32::MAX) };
 }
 
 /// Takes a lock of the shim's own.
@@ -126,26 +201,31 @@ pub fn lock(word: &AtomicU32) {
 pub fn unlock(word: &AtomicU32) {
     if word.swap(0, Release) == 2 {
         let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-        sys!(SYS_futex, word.as_ptr(), op, 1);
+        // SAFETY: memory of ours, of the sizes that are said.
+        unsafe { syscall!(SYS_futex, word.as_ptr(), op, 1) };
     }
 }
 
 /// Fresh zeroed memory, or null.
 pub fn map_anonymous(bytes: usize) -> *mut u8 {
-    let p = sys!(
-        SYS_mmap,
-        0usize,
-        bytes,
-        libc::PROT_READ | libc::PROT_WRITE,
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-        -1isize,
-        0usize
-    );
+    // SAFETY: the server's own call, with its own arguments.
+    let p = unsafe {
+        syscall!(
+            SYS_mmap,
+            0usize,
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1isize,
+            0usize
+        )
+    };
     if (-4095..0).contains(&p) { core::ptr::null_mut() } else { p as *mut u8 }
 }
 
 pub fn unmap(at: *mut u8, bytes: usize) {
-    sys!(SYS_munmap, at, bytes);
+    // SAFETY: the server's own call, with its own arguments.
+    unsafe { syscall!(SYS_munmap, at, bytes) };
 }
 
 /// Writes a line to standard error, without libc.
@@ -159,7 +239,8 @@ pub fn say(parts: &[&str]) {
         }
     }
     line[n] = b'\n';
-    sys!(SYS_write, 2, line.as_ptr(), n + 1);
+    // SAFETY: memory of ours, of the sizes that are said.
+    unsafe { syscall!(SYS_write, 2, line.as_ptr(), n + 1) };
 }
 
 /// Sends `signal` to the calling thread.
@@ -193,3 +274,6 @@ pub fn decimal(value: i64, buffer: &mut [u8; 24]) -> &str {
     }
     core::str::from_utf8(&buffer[at..]).unwrap_or("?")
 }
+
+#[cfg(test)]
+mod tests;

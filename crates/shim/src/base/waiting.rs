@@ -5,7 +5,7 @@
 use crate::base::cells::{Guard, Locked};
 use crate::base::fds;
 use crate::base::state::{Mode, set_mode};
-use crate::base::sys::sys;
+use crate::base::sys::syscall;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Threads that defer: event loops are made first.
@@ -130,14 +130,20 @@ fn send(fd: i32, bytes: &[u8]) {
     while done < bytes.len() {
         let rest = &bytes[done..];
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        match sys!(SYS_sendto, fd, rest.as_ptr(), rest.len(), flags, 0usize, 0usize) {
+        // SAFETY: memory of ours, of the sizes that are said.
+        match unsafe { syscall!(SYS_sendto, fd, rest.as_ptr(), rest.len(), flags, 0usize, 0usize) }
+        {
             r if r >= 0 => done += r as usize,
             r if r == -(libc::EAGAIN as isize) => {
                 let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-                sys!(SYS_poll, &raw mut poll, 1, FULL_WAIT_MS);
+                // SAFETY: memory of ours, of the sizes that are said.
+                unsafe { syscall!(SYS_poll, &raw mut poll, 1, FULL_WAIT_MS) };
             }
             r if r == -(libc::EINTR as isize) => {}
             _ => return,
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -82,3 +82,6 @@ pub fn for_each_listener(mut f: impl FnMut(Listener)) {
         f(Listener { fd: b.fd, backlog: b.backlog, addr_len: b.len, addr: b.addr });
     }
 }
+
+#[cfg(test)]
+mod tests;

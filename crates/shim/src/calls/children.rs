@@ -8,7 +8,7 @@
 
 use crate::base::real::{Real, real};
 use crate::base::state::{self, CONTROL_FD, MEMORY_FD, Mode, WAKE_FD, header, mode, uninterrupted};
-use crate::base::sys::{self, sys};
+use crate::base::sys::{self, sys, syscall};
 use crate::base::{alarm, handlers};
 use crate::calls::processors;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
@@ -84,7 +84,8 @@ fn become_shadow(there: i32) {
     SHADOW.store(there, Relaxed);
     if state::tid() == 0 {
         // It is of no use without the replica.
-        sys!(SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        // SAFETY: numbers only.
+        unsafe { syscall!(SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
     }
     processors::free_thread();
     state::set_mode(Mode::Pass);
@@ -126,7 +127,8 @@ pub fn touch(fd: i32) {
 /// A socket, but none of a pair: the replica's others are connected to nobody.
 fn is_outside(fd: i32) -> bool {
     let (mut name, mut len) = ([0u8; 128], 128u32);
-    match sys!(SYS_getpeername, fd, name.as_mut_ptr(), &raw mut len) {
+    // SAFETY: memory of ours, of the sizes that are said.
+    match unsafe { syscall!(SYS_getpeername, fd, name.as_mut_ptr(), &raw mut len) } {
         0 => i32::from(u16::from_ne_bytes([name[0], name[1]])) != libc::AF_UNIX,
         r => r == -(libc::ENOTCONN as isize),
     }
@@ -160,7 +162,9 @@ fn sweep() {
     locked(|| {
         for child in CHILDREN.iter().filter(|c| c.told.load(Relaxed) != told::NO) {
             let own = child.own.load(Relaxed);
-            let r = if own == 0 { 0 } else { sys!(SYS_wait4, own, 0, libc::WNOHANG, 0) };
+            // SAFETY: no status is asked for.
+            let r =
+                if own == 0 { 0 } else { unsafe { syscall!(SYS_wait4, own, 0, libc::WNOHANG, 0) } };
             if r != 0 {
                 forget(child);
             }
@@ -191,7 +195,8 @@ fn wait_for_owed() {
         if OWED.load(SeqCst) == 0 {
             return;
         }
-        sys!(SYS_nanosleep, &raw const pause, 0usize);
+        // SAFETY: memory of ours, of the sizes that are said.
+        unsafe { syscall!(SYS_nanosleep, &raw const pause, 0usize) };
     }
     for child in &CHILDREN {
         let late = child.told.compare_exchange(told::OWED, told::GIVEN_UP, SeqCst, Relaxed);
@@ -204,10 +209,12 @@ fn wait_for_owed() {
 /// `wait4` of the kernel, in the numbers that the server knows.
 pub fn wait4(pid: i32, status: *mut i32, options: i32, usage: *mut u8) -> isize {
     if mode() != Mode::Live {
-        return sys!(SYS_wait4, pid, status, options, usage);
+        // SAFETY: the caller's own pointers.
+        return unsafe { syscall!(SYS_wait4, pid, status, options, usage) };
     }
     loop {
-        let r = sys!(SYS_wait4, own_number(pid), status, options, usage);
+        // SAFETY: the caller's own pointers.
+        let r = unsafe { syscall!(SYS_wait4, own_number(pid), status, options, usage) };
         // SAFETY: the kernel has filled it.
         let stands = r > 0 && !has_ended(unsafe { *status });
         match given(r as i32, stands) {
@@ -219,7 +226,8 @@ pub fn wait4(pid: i32, status: *mut i32, options: i32, usage: *mut u8) -> isize 
 
 /// `waitid` of the kernel, in the numbers that the server knows.
 pub fn waitid(kind: i32, id: u32, info: *mut u8, options: i32) -> isize {
-    let raw = |id: u32| sys!(SYS_waitid, kind, id, info, options, 0);
+    // SAFETY: the caller's own pointers.
+    let raw = |id: u32| unsafe { syscall!(SYS_waitid, kind, id, info, options, 0) };
     if mode() != Mode::Live {
         return raw(id);
     }

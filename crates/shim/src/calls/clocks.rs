@@ -4,7 +4,7 @@
 use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real};
 use crate::base::state::{self, Mode, mode};
-use crate::base::sys::{self, libc_result, sys};
+use crate::base::sys::{self, libc_result, syscall};
 use crate::base::table::Call;
 use crate::base::{alarm, defer, park, ring};
 use crate::calls::shapes::with_data;
@@ -35,7 +35,8 @@ fn base(clock: i32) -> Option<usize> {
 /// libc's clock; the kernel's where the vDSO, which libc asks, would fault.
 fn real_clock_gettime(clock: i32, t: *mut libc::timespec) -> i32 {
     if alarm::clocks_trap() {
-        return sys::libc_result(sys!(SYS_clock_gettime, clock, t)) as i32;
+        // SAFETY: the caller's own timespec.
+        return sys::libc_result(unsafe { syscall!(SYS_clock_gettime, clock, t) }) as i32;
     }
     real(Real::ClockGettime)(clock as usize, t as usize, 0, 0)
 }
@@ -230,14 +231,17 @@ pub unsafe extern "C" fn clock() -> i64 {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn times(out: *mut u8) -> i64 {
     let room = size_of::<libc::tms>();
-    with_data(Call::times, -1, &[(out, room)], || sys!(SYS_times, out)) as i64
+    // SAFETY: the server's own call, with its own arguments.
+    with_data(Call::times, -1, &[(out, room)], || unsafe { syscall!(SYS_times, out) }) as i64
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getrusage(who: i32, out: *mut u8) -> i32 {
     let room = size_of::<libc::rusage>();
-    libc_result(with_data(Call::getrusage, who, &[(out, room)], || sys!(SYS_getrusage, who, out)))
-        as i32
+    // SAFETY: the server's own call, with its own arguments.
+    libc_result(with_data(Call::getrusage, who, &[(out, room)], || unsafe {
+        syscall!(SYS_getrusage, who, out)
+    })) as i32
 }
 
 /// Sleeps on the primary; the replica only takes note.
@@ -249,10 +253,12 @@ fn sleep_for(
 ) -> isize {
     let raw = || {
         if flags & libc::TIMER_ABSTIME == 0 {
-            return sys!(SYS_clock_nanosleep, clock, flags, time, left);
+            // SAFETY: the server's own call, with its own arguments.
+            return unsafe { syscall!(SYS_clock_nanosleep, clock, flags, time, left) };
         }
         let moment = until(Some(clock), time as usize);
-        sys!(SYS_clock_nanosleep, clock, flags, address(&moment), left)
+        // SAFETY: memory of ours or the server's own.
+        unsafe { syscall!(SYS_clock_nanosleep, clock, flags, address(&moment), left) }
     };
     match mode() {
         Mode::Pass | Mode::Live => raw(),
@@ -291,7 +297,8 @@ unsafe extern "C" fn nanosleep_from(
     caller: usize,
 ) -> i32 {
     if state::excluded(caller) || state::inside() {
-        return libc_result(sys!(SYS_nanosleep, time, left)) as i32;
+        // SAFETY: the server's own call, with its own arguments.
+        return libc_result(unsafe { syscall!(SYS_nanosleep, time, left) }) as i32;
     }
     libc_result(sleep_for(libc::CLOCK_REALTIME, 0, time, left)) as i32
 }
@@ -334,3 +341,6 @@ pub unsafe extern "C" fn thrd_sleep(time: *const libc::timespec, left: *mut libc
         _ => -2,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@
 //! the replica compares it with its own.
 
 use crate::base::state::{Mode, header, mode};
-use crate::base::sys::{self, sys};
+use crate::base::sys::{self, syscall};
 use crate::base::{conns, report};
 use core::ffi::CStr;
 use holdfast_wire::hash::{Secrets, StreamHash};
@@ -62,7 +62,8 @@ fn is_of_the_machine(path: *const u8) -> bool {
 pub fn of(fd: i32) -> Content {
     // SAFETY: all-zero is a valid stat.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-    let known = sys!(SYS_fstat, fd, &raw mut stat) == 0;
+    // SAFETY: memory of ours, of the sizes that are said.
+    let known = unsafe { syscall!(SYS_fstat, fd, &raw mut stat) } == 0;
     if !known || stat.st_mode & libc::S_IFMT != libc::S_IFREG {
         return None;
     }
@@ -86,7 +87,8 @@ fn feed(fd: i32, len: u64, mut take: impl FnMut(&[u8])) -> isize {
         if at == len {
             break 0;
         }
-        let r = sys!(SYS_pread64, fd, chunk, CHUNK_BYTES, at);
+        // SAFETY: a mapping of this size.
+        let r = unsafe { syscall!(SYS_pread64, fd, chunk, CHUNK_BYTES, at) };
         if r == -(libc::EINTR as isize) {
             continue;
         }

@@ -2,7 +2,7 @@
 
 use crate::base::fds;
 use crate::base::state::{Mode, mode};
-use crate::base::sys::{libc_result, sys};
+use crate::base::sys::{libc_result, syscall};
 use crate::base::table::Call;
 use crate::calls::shapes::{simple, with_data};
 
@@ -71,7 +71,8 @@ struct Interfaces {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ioctl(fd: i32, request: u64, arg: *mut u8) -> i32 {
-    let raw = || sys!(SYS_ioctl, fd, request, arg);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_ioctl, fd, request, arg) };
     if !fds::is_virtual(fd) || !matches!(mode(), Mode::Record | Mode::Replay) {
         return libc_result(raw()) as i32;
     }

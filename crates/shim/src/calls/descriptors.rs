@@ -4,7 +4,7 @@
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
 use crate::base::state::{Mode, inside, mode, threaded};
-use crate::base::sys::{libc_result, set_errno, sys};
+use crate::base::sys::{libc_result, set_errno, sys, syscall};
 use crate::base::table::Call;
 use crate::base::{conns, defer, park};
 use crate::calls::shapes::{new_fd, simple};
@@ -172,7 +172,8 @@ pub unsafe extern "C" fn dup3(from: i32, to: i32, flags: i32) -> i32 {
 }
 
 fn fcntl_raw(fd: i32, command: i32, arg: usize) -> isize {
-    let raw = || sys!(SYS_fcntl, fd, command, arg);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_fcntl, fd, command, arg) };
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         return duplicate(fd, command == libc::F_DUPFD_CLOEXEC, raw);
     }
@@ -247,8 +248,10 @@ fn pair(call: Call, fds_out: *mut i32, cloexec: bool, make: impl Fn() -> isize) 
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pipe2(out: *mut i32, flags: i32) -> i32 {
-    libc_result(pair(Call::pipe, out, flags & libc::O_CLOEXEC != 0, || sys!(SYS_pipe2, out, flags)))
-        as i32
+    // SAFETY: the server's own call, with its own arguments.
+    libc_result(pair(Call::pipe, out, flags & libc::O_CLOEXEC != 0, || unsafe {
+        syscall!(SYS_pipe2, out, flags)
+    })) as i32
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -259,7 +262,8 @@ pub unsafe extern "C" fn pipe(out: *mut i32) -> i32 {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn socketpair(domain: i32, kind: i32, protocol: i32, out: *mut i32) -> i32 {
-    let make = || sys!(SYS_socketpair, domain, kind, protocol, out);
+    // SAFETY: the server's own call, with its own arguments.
+    let make = || unsafe { syscall!(SYS_socketpair, domain, kind, protocol, out) };
     libc_result(pair(Call::socketpair, out, kind & libc::SOCK_CLOEXEC != 0, make)) as i32
 }
 
@@ -283,7 +287,8 @@ pub unsafe extern "C" fn timerfd_settime(fd: i32, flags: i32, new: *const u8, ol
         let (spec, is_moment) = (new.cast(), flags & libc::TFD_TIMER_ABSTIME != 0);
         let own = clocks::timer(spec, is_moment);
         let at = own.as_ref().map_or(new, |own| core::ptr::from_ref(own).cast());
-        sys!(SYS_timerfd_settime, fd, flags, at, old)
+        // SAFETY: a timer of ours or the server's own, and its own pointer.
+        unsafe { syscall!(SYS_timerfd_settime, fd, flags, at, old) }
     };
     if !fds::is_virtual(fd) {
         return libc_result(raw()) as i32;

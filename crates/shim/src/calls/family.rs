@@ -5,7 +5,7 @@
 //! touches a client's socket, and says by which call of which program.
 
 use crate::base::state::{self, Mode, header, mode};
-use crate::base::sys::sys;
+use crate::base::sys::{sys, syscall};
 use crate::base::{alarm, fds, handlers, report};
 use crate::calls::processors;
 use core::ffi::CStr;
@@ -154,7 +154,10 @@ fn directive(name: &str) -> &'static str {
 /// The path of the program that this process runs.
 fn own_name(buffer: &mut [u8; NAME_BYTES]) -> &str {
     let path = c"/proc/self/exe".as_ptr();
-    let n = sys!(SYS_readlinkat, libc::AT_FDCWD, path, buffer.as_mut_ptr(), buffer.len());
+    // SAFETY: memory of ours, of the sizes that are said.
+    let n = unsafe {
+        syscall!(SYS_readlinkat, libc::AT_FDCWD, path, buffer.as_mut_ptr(), buffer.len())
+    };
     core::str::from_utf8(&buffer[..n.max(0) as usize]).unwrap_or("?")
 }
 
@@ -163,7 +166,8 @@ fn own_name(buffer: &mut [u8; NAME_BYTES]) -> &str {
 fn is_protected(fd: i32) -> bool {
     let mut address = [0u8; 32];
     let mut len = address.len() as u32;
-    if sys!(SYS_getsockname, fd, address.as_mut_ptr(), &raw mut len) != 0 {
+    // SAFETY: memory of ours, of the sizes that are said.
+    if unsafe { syscall!(SYS_getsockname, fd, address.as_mut_ptr(), &raw mut len) } != 0 {
         return false;
     }
     let family = i32::from(u16::from_ne_bytes([address[0], address[1]]));
@@ -172,7 +176,8 @@ fn is_protected(fd: i32) -> bool {
     let (at, room) = (&raw mut kind, &raw mut kind_len);
     matches!(family, libc::AF_INET | libc::AF_INET6)
         && header().ports.iter().take_while(|p| **p != 0).any(|p| *p == port)
-        && sys!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_TYPE, at, room) == 0
+        // SAFETY: memory of ours, of the sizes that are said.
+        && unsafe { syscall!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_TYPE, at, room) } == 0
         && kind == libc::SOCK_STREAM
 }
 
@@ -181,6 +186,7 @@ fn is_client(fd: i32) -> bool {
     let (mut accepts, mut len) = (0i32, 4u32);
     let (at, room) = (&raw mut accepts, &raw mut len);
     is_protected(fd)
-        && sys!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, at, room) == 0
+        // SAFETY: memory of ours, of the sizes that are said.
+        && unsafe { syscall!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, at, room) } == 0
         && accepts == 0
 }

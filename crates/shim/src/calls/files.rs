@@ -5,7 +5,7 @@
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
 use crate::base::state::{Mode, inside, mode};
-use crate::base::sys::{libc_result, sys};
+use crate::base::sys::{libc_result, sys, syscall};
 use crate::base::table::Call;
 use crate::base::{park, report};
 use crate::calls::shapes::{new_fd, refuse_high, simple, with_data};
@@ -52,7 +52,8 @@ pub fn kind_behind(path: *const u8) -> Kind {
 }
 
 pub fn open_raw(dir: i32, path: *const u8, flags: i32, mode_bits: u32) -> isize {
-    let raw = || sys!(SYS_openat, dir, path, flags, mode_bits);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_openat, dir, path, flags, mode_bits) };
     if mode() == Mode::Pass || inside() || path.is_null() {
         return raw();
     }
@@ -65,12 +66,15 @@ pub fn open_raw(dir: i32, path: *const u8, flags: i32, mode_bits: u32) -> isize 
     if kind == Kind::Device {
         let cloexec = flags & libc::O_CLOEXEC != 0;
         let stand_in = || {
-            sys!(
-                SYS_openat,
-                libc::AT_FDCWD,
-                c"/dev/null".as_ptr(),
-                libc::O_RDWR | (flags & libc::O_CLOEXEC)
-            )
+            // SAFETY: a path of ours.
+            unsafe {
+                syscall!(
+                    SYS_openat,
+                    libc::AT_FDCWD,
+                    c"/dev/null".as_ptr(),
+                    libc::O_RDWR | (flags & libc::O_CLOEXEC)
+                )
+            }
         };
         return new_fd(Call::open_device, -1, Kind::Device, cloexec, raw, stand_in);
     }
@@ -156,26 +160,27 @@ macro_rules! stats {
     ($($name:ident ($($arg:ident: $type:ty),*), $fd:expr, $out:ident, $raw:expr;)+) => { $(
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> i32 {
-            stat_call($fd, $out, STAT_BYTES, || $raw)
+            // SAFETY: the server's own call, with its own arguments.
+            stat_call($fd, $out, STAT_BYTES, || unsafe { $raw })
         }
     )+ };
 }
 
 stats! {
-    stat(path: *const u8, out: *mut u8), -1, out, sys!(SYS_stat, path, out);
-    stat64(path: *const u8, out: *mut u8), -1, out, sys!(SYS_stat, path, out);
-    lstat(path: *const u8, out: *mut u8), -1, out, sys!(SYS_lstat, path, out);
-    lstat64(path: *const u8, out: *mut u8), -1, out, sys!(SYS_lstat, path, out);
-    fstat(fd: i32, out: *mut u8), fd, out, sys!(SYS_fstat, fd, out);
-    fstat64(fd: i32, out: *mut u8), fd, out, sys!(SYS_fstat, fd, out);
-    fstatat(dir: i32, path: *const u8, out: *mut u8, flags: i32), -1, out, sys!(SYS_newfstatat, dir, path, out, flags);
-    fstatat64(dir: i32, path: *const u8, out: *mut u8, flags: i32), -1, out, sys!(SYS_newfstatat, dir, path, out, flags);
-    __xstat(_v: i32, path: *const u8, out: *mut u8), -1, out, sys!(SYS_stat, path, out);
-    __xstat64(_v: i32, path: *const u8, out: *mut u8), -1, out, sys!(SYS_stat, path, out);
-    __lxstat(_v: i32, path: *const u8, out: *mut u8), -1, out, sys!(SYS_lstat, path, out);
-    __lxstat64(_v: i32, path: *const u8, out: *mut u8), -1, out, sys!(SYS_lstat, path, out);
-    __fxstat(_v: i32, fd: i32, out: *mut u8), fd, out, sys!(SYS_fstat, fd, out);
-    __fxstat64(_v: i32, fd: i32, out: *mut u8), fd, out, sys!(SYS_fstat, fd, out);
+    stat(path: *const u8, out: *mut u8), -1, out, syscall!(SYS_stat, path, out);
+    stat64(path: *const u8, out: *mut u8), -1, out, syscall!(SYS_stat, path, out);
+    lstat(path: *const u8, out: *mut u8), -1, out, syscall!(SYS_lstat, path, out);
+    lstat64(path: *const u8, out: *mut u8), -1, out, syscall!(SYS_lstat, path, out);
+    fstat(fd: i32, out: *mut u8), fd, out, syscall!(SYS_fstat, fd, out);
+    fstat64(fd: i32, out: *mut u8), fd, out, syscall!(SYS_fstat, fd, out);
+    fstatat(dir: i32, path: *const u8, out: *mut u8, flags: i32), -1, out, syscall!(SYS_newfstatat, dir, path, out, flags);
+    fstatat64(dir: i32, path: *const u8, out: *mut u8, flags: i32), -1, out, syscall!(SYS_newfstatat, dir, path, out, flags);
+    __xstat(_v: i32, path: *const u8, out: *mut u8), -1, out, syscall!(SYS_stat, path, out);
+    __xstat64(_v: i32, path: *const u8, out: *mut u8), -1, out, syscall!(SYS_stat, path, out);
+    __lxstat(_v: i32, path: *const u8, out: *mut u8), -1, out, syscall!(SYS_lstat, path, out);
+    __lxstat64(_v: i32, path: *const u8, out: *mut u8), -1, out, syscall!(SYS_lstat, path, out);
+    __fxstat(_v: i32, fd: i32, out: *mut u8), fd, out, syscall!(SYS_fstat, fd, out);
+    __fxstat64(_v: i32, fd: i32, out: *mut u8), fd, out, syscall!(SYS_fstat, fd, out);
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -186,12 +191,16 @@ pub unsafe extern "C" fn statx(
     mask: u32,
     out: *mut u8,
 ) -> i32 {
-    stat_call(-1, out, size_of::<libc::statx>(), || sys!(SYS_statx, dir, path, flags, mask, out))
+    // SAFETY: the server's own call, with its own arguments.
+    stat_call(-1, out, size_of::<libc::statx>(), || unsafe {
+        syscall!(SYS_statx, dir, path, flags, mask, out)
+    })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fstatfs(fd: i32, out: *mut u8) -> i32 {
-    let raw = || sys!(SYS_fstatfs, fd, out);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_fstatfs, fd, out) };
     if !fds::is_virtual(fd) {
         return libc_result(raw()) as i32;
     }
@@ -225,7 +234,8 @@ pub unsafe extern "C" fn lseek64(fd: i32, offset: i64, whence: i32) -> i64 {
 pub unsafe extern "C" fn isatty(fd: i32) -> i32 {
     let mut termios = [0u8; 64];
     let at = termios.as_mut_ptr();
-    let raw = || sys!(SYS_ioctl, fd, 0x5401, at);
+    // SAFETY: room enough for what the request fills in.
+    let raw = || unsafe { syscall!(SYS_ioctl, fd, 0x5401, at) };
     let r = if inside() { raw() } else { simple(Call::isatty, fd, false, raw) };
     i32::from(libc_result(r) == 0)
 }

@@ -2,7 +2,7 @@
 
 use crate::base::real;
 use crate::base::state::{self, Mode, header, mode};
-use crate::base::sys::{self, libc_result, sys};
+use crate::base::sys::{self, libc_result, sys, syscall};
 use crate::base::table::Call;
 use crate::calls::shapes::{simple, with_data};
 use crate::calls::{children, processors};
@@ -69,7 +69,8 @@ pub unsafe extern "C" fn setsid() -> i32 {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn uname(out: *mut libc::utsname) -> i32 {
     libc_result(with_data(Call::uname, -1, &[(out.cast(), size_of::<libc::utsname>())], || {
-        sys!(SYS_uname, out)
+        // SAFETY: the server's own call, with its own arguments.
+        unsafe { syscall!(SYS_uname, out) }
     })) as i32
 }
 
@@ -92,13 +93,15 @@ pub unsafe extern "C" fn gethostname(out: *mut u8, len: usize) -> i32 {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sysinfo(out: *mut u8) -> i32 {
     libc_result(with_data(Call::sysinfo, 0, &[(out, size_of::<libc::sysinfo>())], || {
-        sys!(SYS_sysinfo, out)
+        // SAFETY: the server's own call, with its own arguments.
+        unsafe { syscall!(SYS_sysinfo, out) }
     })) as i32
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getrlimit(resource: i32, out: *mut u8) -> i32 {
-    let raw = || sys!(SYS_prlimit64, 0, resource, 0usize, out);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_prlimit64, 0, resource, 0usize, out) };
     libc_result(with_data(Call::sysinfo, resource, &[(out, size_of::<libc::rlimit>())], raw)) as i32
 }
 
@@ -145,6 +148,7 @@ pub unsafe extern "C" fn alarm(seconds: u32) -> u32 {
 pub unsafe extern "C" fn setitimer(which: i32, new: *const u8, old: *mut u8) -> i32 {
     let room = size_of::<libc::itimerval>();
     libc_result(with_data(Call::alarm, which, &[(old, room)], || {
-        sys!(SYS_setitimer, which, new, old)
+        // SAFETY: the server's own call, with its own arguments.
+        unsafe { syscall!(SYS_setitimer, which, new, old) }
     })) as i32
 }

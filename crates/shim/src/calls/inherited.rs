@@ -3,7 +3,7 @@
 
 use crate::base::fds::{self, Kind};
 use crate::base::state::{Mode, mode};
-use crate::base::sys::sys;
+use crate::base::sys::{sys, syscall};
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 
 /// Connections taken over out of the accept queue.
@@ -71,12 +71,15 @@ pub fn accept(fd: i32, flags: i32, addr: &mut [u8; 128], len: &mut u32) -> isize
         sys!(SYS_close, high);
         if r >= 0 {
             sys!(SYS_fcntl, r, libc::F_SETFL, flags & libc::SOCK_NONBLOCK);
-            sys!(SYS_getpeername, r, addr.as_mut_ptr(), core::ptr::from_mut(len));
+            // SAFETY: the caller's buffer and its size.
+            unsafe { syscall!(SYS_getpeername, r, addr.as_mut_ptr(), core::ptr::from_mut(len)) };
             fds::opened(r as i32, kind);
         }
         return r;
     }
-    let r = sys!(SYS_accept4, fd, addr.as_mut_ptr(), core::ptr::from_mut(len), flags);
+    // SAFETY: the caller's buffer and its size.
+    let r =
+        unsafe { syscall!(SYS_accept4, fd, addr.as_mut_ptr(), core::ptr::from_mut(len), flags) };
     if r >= 0 {
         fds::opened(r as i32, kind);
     }
@@ -111,7 +114,8 @@ pub fn connect_again(fd: i32) {
     if let (true, Some(f)) = (is_dead(fd), fds::get(fd)) {
         // It forgets that it was ended.
         let nobody = [0u8; 16];
-        sys!(SYS_connect, fd, nobody.as_ptr(), nobody.len());
+        // SAFETY: memory of ours, of the sizes that are said.
+        unsafe { syscall!(SYS_connect, fd, nobody.as_ptr(), nobody.len()) };
         f.backlog.store(-1, Relaxed);
     }
 }

@@ -4,7 +4,7 @@
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
 use crate::base::state::{Mode, header, mode};
-use crate::base::sys::{self, libc_result, sys};
+use crate::base::sys::{self, libc_result, syscall};
 use crate::base::table::Call;
 use crate::base::{conns, defer, park, report, ring};
 use crate::calls::{children, family, inherited, signals};
@@ -134,11 +134,13 @@ fn drain_local(fd: i32, r: isize) {
     let is_message = keeps_messages(fd);
     while left > 0 || is_message {
         let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        if sys!(SYS_poll, &raw mut poll, 1, 0) <= 0 {
+        // SAFETY: memory of ours, of the sizes that are said.
+        if unsafe { syscall!(SYS_poll, &raw mut poll, 1, 0) } <= 0 {
             return;
         }
         let room = if is_message { sink.len() } else { left.min(sink.len()) };
-        let r = sys!(SYS_read, fd, sink.as_mut_ptr(), room);
+        // SAFETY: memory of ours, of the sizes that are said.
+        let r = unsafe { syscall!(SYS_read, fd, sink.as_mut_ptr(), room) };
         if r <= 0 || is_message {
             return;
         }
@@ -173,7 +175,8 @@ fn drop_bytes(fd: i32, len: usize, flags: i32, raw: impl Fn() -> isize) -> isize
     }
     let (len, flags) = (len.min(DROP_BYTES_MAX), flags & !libc::MSG_TRUNC);
     let r = record(fd, &one(sink, len), peek, || {
-        sys!(SYS_recvfrom, fd, sink, len, flags, 0usize, 0usize)
+        // SAFETY: a mapping of at least this size.
+        unsafe { syscall!(SYS_recvfrom, fd, sink, len, flags, 0usize, 0usize) }
     });
     sys::unmap(sink, DROP_BYTES_MAX);
     r
@@ -187,10 +190,12 @@ pub fn read_raw(fd: i32, buffer: *mut u8, len: usize) -> isize {
     if !fds::is_virtual(fd) || mode() == Mode::Pass {
         children::touch(fd);
         family::touch(fd, "read");
-        return sys!(SYS_read, fd, buffer, len);
+        // SAFETY: the server's own call, with its own arguments.
+        return unsafe { syscall!(SYS_read, fd, buffer, len) };
     }
     let len = len.min(PAYLOAD_MAX);
-    input(fd, &one(buffer, len), false, || sys!(SYS_read, fd, buffer, len))
+    // SAFETY: the server's own call, with its own arguments.
+    input(fd, &one(buffer, len), false, || unsafe { syscall!(SYS_read, fd, buffer, len) })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -208,10 +213,14 @@ pub unsafe extern "C" fn readv(fd: i32, parts: *const Iov, count: i32) -> isize 
     if !fds::is_virtual(fd) || mode() == Mode::Pass || count <= 0 {
         children::touch(fd);
         family::touch(fd, "read");
-        return libc_result(sys!(SYS_readv, fd, parts, count));
+        // SAFETY: the server's own call, with its own arguments.
+        return libc_result(unsafe { syscall!(SYS_readv, fd, parts, count) });
     }
     let (clipped, n) = clip(parts, count as usize);
-    libc_result(input(fd, &clipped[..n], false, || sys!(SYS_readv, fd, clipped.as_ptr(), n)))
+    // SAFETY: the server's own buffers, perhaps fewer of them.
+    libc_result(input(fd, &clipped[..n], false, || unsafe {
+        syscall!(SYS_readv, fd, clipped.as_ptr(), n)
+    }))
 }
 
 /// The caller's buffers, cut to what one record can carry. A shorter read is
@@ -241,7 +250,10 @@ pub unsafe extern "C" fn recvfrom(
     if !fds::is_virtual(fd) || mode() == Mode::Pass {
         children::touch(fd);
         family::touch(fd, "read");
-        return libc_result(sys!(SYS_recvfrom, fd, buffer, len, flags, from, from_len));
+        // SAFETY: the server's own call, with its own arguments.
+        return libc_result(unsafe {
+            syscall!(SYS_recvfrom, fd, buffer, len, flags, from, from_len)
+        });
     }
     if !from.is_null() && from_len.is_null() {
         return libc_result(-(libc::EFAULT as isize));
@@ -252,7 +264,10 @@ pub unsafe extern "C" fn recvfrom(
     if fds::kind(fd) != Kind::Conn && !from.is_null() {
         return libc_result(receive_from(fd, &one(buffer, len), flags, from, from_len));
     }
-    let raw = |at: *mut u8, len: usize| sys!(SYS_recvfrom, fd, at, len, flags, 0usize, 0usize);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = |at: *mut u8, len: usize| unsafe {
+        syscall!(SYS_recvfrom, fd, at, len, flags, 0usize, 0usize)
+    };
     let r = whole(len, flags, |done, len| {
         let at = buffer.wrapping_add(done);
         if drops(fd, flags) {
@@ -341,7 +356,8 @@ pub unsafe extern "C" fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32
     if !fds::is_virtual(fd) || mode() == Mode::Pass {
         children::touch(fd);
         family::touch(fd, "read");
-        return libc_result(sys!(SYS_recvmsg, fd, message, flags));
+        // SAFETY: the server's own call, with its own arguments.
+        return libc_result(unsafe { syscall!(SYS_recvmsg, fd, message, flags) });
     }
     // SAFETY: the caller's message.
     libc_result(receive_message(fd, unsafe { &mut *message }, flags))
@@ -368,7 +384,8 @@ fn receive_message(fd: i32, message: &mut libc::msghdr, flags: i32) -> isize {
         return -(libc::EAGAIN as isize);
     }
     let (mut parts, n) = clip(message.msg_iov, message.msg_iovlen);
-    let raw = |m: *mut libc::msghdr| sys!(SYS_recvmsg, fd, m, flags);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = |m: *mut libc::msghdr| unsafe { syscall!(SYS_recvmsg, fd, m, flags) };
     if fds::kind(fd) == Kind::Conn || drops(fd, flags) {
         return receive_stream(fd, message, &parts[..n], flags, raw);
     }

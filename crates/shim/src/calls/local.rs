@@ -3,7 +3,7 @@
 
 use crate::base::real::{self, Real, real, real6};
 use crate::base::state::{Mode, inside, mode, uninterrupted};
-use crate::base::sys::{errno, libc_result, set_errno, sys};
+use crate::base::sys::{errno, libc_result, set_errno, sys, syscall};
 use crate::base::table::Call;
 use crate::base::{fds, report};
 use crate::calls::files::{is_device, open_raw};
@@ -52,7 +52,8 @@ pub unsafe extern "C" fn getloadavg(out: *mut u8, count: i32) -> i32 {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getcpu(cpu: *mut u8, node: *mut u8) -> i32 {
-    let raw = || sys!(SYS_getcpu, cpu, node, 0);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_getcpu, cpu, node, 0) };
     libc_result(with_data(Call::getcpu, -1, &[(cpu, 4), (node, 4)], raw)) as i32
 }
 
@@ -68,7 +69,8 @@ pub unsafe extern "C" fn sched_getcpu() -> i32 {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn clock_getres(clock: i32, out: *mut u8) -> i32 {
-    let raw = || sys!(SYS_clock_getres, clock, out);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_clock_getres, clock, out) };
     if inside() {
         return libc_result(raw()) as i32;
     }
@@ -97,7 +99,8 @@ pub unsafe extern "C" fn timespec_get(out: *mut libc::timespec, base: i32) -> i3
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn statfs(path: *const u8, out: *mut u8) -> i32 {
     let room = size_of::<libc::statfs>();
-    let raw = || sys!(SYS_statfs, path, out);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_statfs, path, out) };
     libc_result(with_data(Call::fstatfs, -1, &[(out, room)], raw)) as i32
 }
 
@@ -140,7 +143,8 @@ pub unsafe extern "C" fn readlink(path: *const u8, out: *mut u8, len: usize) -> 
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn readlinkat(dir: i32, path: *const u8, out: *mut u8, len: usize) -> isize {
-    let raw = || sys!(SYS_readlinkat, dir, path, out, len);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_readlinkat, dir, path, out, len) };
     if path.is_null() || inside() || !is_device(path) {
         return libc_result(raw());
     }
@@ -230,7 +234,8 @@ temporaries! {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mkdtemp(template: *mut u8) -> *mut u8 {
-    match libc_result(with_name(template, 0, || sys!(SYS_mkdir, template, 0o700))) {
+    // SAFETY: the server's own call, with its own arguments.
+    match libc_result(with_name(template, 0, || unsafe { syscall!(SYS_mkdir, template, 0o700) })) {
         0 => template,
         _ => core::ptr::null_mut(),
     }
@@ -249,7 +254,8 @@ pub unsafe extern "C" fn eventfd_write(fd: i32, value: u64) -> i32 {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn timerfd_gettime(fd: i32, out: *mut u8) -> i32 {
-    let raw = || sys!(SYS_timerfd_gettime, fd, out);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_timerfd_gettime, fd, out) };
     if !fds::is_virtual(fd) {
         return libc_result(raw()) as i32;
     }
@@ -258,7 +264,8 @@ pub unsafe extern "C" fn timerfd_gettime(fd: i32, out: *mut u8) -> i32 {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn inotify_add_watch(fd: i32, path: *const u8, mask: u32) -> i32 {
-    let raw = || sys!(SYS_inotify_add_watch, fd, path, mask);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_inotify_add_watch, fd, path, mask) };
     libc_result(simple(Call::inotify, fd, true, raw)) as i32
 }
 
@@ -271,7 +278,8 @@ pub unsafe extern "C" fn inotify_rm_watch(fd: i32, watch: i32) -> i32 {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn signalfd(fd: i32, mask: *const u64, flags: i32) -> i32 {
     if mode() == Mode::Pass {
-        return libc_result(sys!(SYS_signalfd4, fd, mask, 8, flags)) as i32;
+        // SAFETY: the server's own call, with its own arguments.
+        return libc_result(unsafe { syscall!(SYS_signalfd4, fd, mask, 8, flags) }) as i32;
     }
     report::refused("signalfd", "let the server use sigaction");
     set_errno(libc::ENOSYS);
@@ -280,7 +288,8 @@ pub unsafe extern "C" fn signalfd(fd: i32, mask: *const u64, flags: i32) -> i32 
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getitimer(which: i32, out: *mut u8) -> i32 {
-    let raw = || sys!(SYS_getitimer, which, out);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_getitimer, which, out) };
     libc_result(with_data(Call::alarm, which, &[(out, INTERVALS_BYTES)], raw)) as i32
 }
 
@@ -305,9 +314,11 @@ pub unsafe extern "C" fn timer_gettime(timer: usize, out: *mut u8) -> i32 {
 pub unsafe extern "C" fn prlimit(pid: i32, resource: i32, new: *const u8, old: *mut u8) -> i32 {
     // Limits are set on both members; what they were comes from the log.
     if !new.is_null() && mode() == Mode::Replay {
-        sys!(SYS_prlimit64, 0, resource, new, 0);
+        // SAFETY: the server's own limit; none is asked for.
+        unsafe { syscall!(SYS_prlimit64, 0, resource, new, 0) };
     }
-    let raw = || sys!(SYS_prlimit64, pid, resource, new, old);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_prlimit64, pid, resource, new, old) };
     let room = size_of::<libc::rlimit>();
     libc_result(with_data(Call::sysinfo, resource, &[(old, room)], raw)) as i32
 }

@@ -4,7 +4,7 @@
 use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real};
 use crate::base::state::{Mode, mode};
-use crate::base::sys::{self, libc_result, sys};
+use crate::base::sys::{self, libc_result, sys, syscall};
 use crate::base::table::Call;
 use crate::base::{alarm, defer, park, ring};
 use crate::calls::shapes::{simple, with_data};
@@ -19,14 +19,16 @@ const SIGINFO_BYTES: usize = 128;
 
 fn change_mask(how: i32, set: *const u64, old: *mut u64) -> isize {
     if set.is_null() {
-        return sys!(SYS_rt_sigprocmask, how, set, old, SET_BYTES);
+        // SAFETY: the server's own call, with its own arguments.
+        return unsafe { syscall!(SYS_rt_sigprocmask, how, set, old, SET_BYTES) };
     }
     // SAFETY: the caller's set; the kernel knows its first word only.
     let mut wanted = unsafe { *set } & !LIBC_SIGNALS;
     if how != libc::SIG_UNBLOCK {
         alarm::unblockable(&mut wanted);
     }
-    sys!(SYS_rt_sigprocmask, how, &raw const wanted, old, SET_BYTES)
+    // SAFETY: a set of ours, and the server's own pointer.
+    unsafe { syscall!(SYS_rt_sigprocmask, how, &raw const wanted, old, SET_BYTES) }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -93,7 +95,10 @@ pub unsafe extern "C" fn sigsuspend(mask: *const u64) -> i32 {
     // SAFETY: the caller's set.
     let mut mask = unsafe { *mask };
     alarm::unblockable(&mut mask);
-    libc_result(wait_for_handler(|| sys!(SYS_rt_sigsuspend, &raw const mask, SET_BYTES))) as i32
+    // SAFETY: memory of ours, of the sizes that are said.
+    libc_result(wait_for_handler(|| unsafe {
+        syscall!(SYS_rt_sigsuspend, &raw const mask, SET_BYTES)
+    })) as i32
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -105,7 +110,8 @@ pub unsafe extern "C" fn pause() -> i32 {
 pub unsafe extern "C" fn sigwait(set: *const u64, signal: *mut i32) -> i32 {
     let raw = || loop {
         let none = core::ptr::null::<u8>();
-        let r = sys!(SYS_rt_sigtimedwait, set, none, none, SET_BYTES);
+        // SAFETY: the server's own set, and nothing to fill in.
+        let r = unsafe { syscall!(SYS_rt_sigtimedwait, set, none, none, SET_BYTES) };
         if r != -(libc::EINTR as isize) {
             return r;
         }
@@ -132,7 +138,8 @@ pub unsafe extern "C" fn sigtimedwait(
     if mode() == Mode::Record {
         about_to_wait();
     }
-    let raw = || sys!(SYS_rt_sigtimedwait, set, info, time, SET_BYTES);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_rt_sigtimedwait, set, info, time, SET_BYTES) };
     libc_result(with_data(Call::sigwait, -1, &[(info, SIGINFO_BYTES)], raw)) as i32
 }
 
@@ -144,7 +151,8 @@ pub unsafe extern "C" fn sigwaitinfo(set: *const u64, info: *mut u8) -> i32 {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sigpending(set: *mut u8) -> i32 {
-    let raw = || sys!(SYS_rt_sigpending, set, SET_BYTES);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_rt_sigpending, set, SET_BYTES) };
     libc_result(with_data(Call::sigwait, -1, &[(set, SET_BYTES)], raw)) as i32
 }
 

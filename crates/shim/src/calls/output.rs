@@ -3,7 +3,7 @@
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
 use crate::base::state::{Mode, header, mode, threaded};
-use crate::base::sys::{self, libc_result, sys};
+use crate::base::sys::{self, libc_result, sys, syscall};
 use crate::base::table::Call;
 use crate::base::{conns, defer, park, report};
 use crate::calls::{children, family, inherited, signals};
@@ -137,7 +137,8 @@ fn make_early(fd: i32, len: usize, raw: &impl Fn() -> isize) -> bool {
     threaded()
         && fds::kind(fd) == Kind::Local
         && len <= libc::PIPE_BUF
-        && sys!(SYS_poll, &raw mut poll, 1, 0) == 1
+        // SAFETY: memory of ours, of the sizes that are said.
+        && unsafe { syscall!(SYS_poll, &raw mut poll, 1, 0) } == 1
         && raw() >= 0
 }
 
@@ -201,13 +202,15 @@ pub unsafe extern "C" fn write(fd: i32, buffer: *const u8, len: usize) -> isize 
 }
 
 pub fn write_raw(fd: i32, buffer: *const u8, len: usize) -> isize {
-    let raw = || sys!(SYS_write, fd, buffer, len);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_write, fd, buffer, len) };
     if !fds::is_virtual(fd) { raw() } else { output(fd, &one(buffer, len), true, raw) }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn writev(fd: i32, parts: *const Iov, count: i32) -> isize {
-    let raw = || sys!(SYS_writev, fd, parts, count);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_writev, fd, parts, count) };
     if !fds::is_virtual(fd) || count < 0 || count as usize > IOV_MAX {
         return libc_result(raw());
     }
@@ -233,7 +236,8 @@ pub unsafe extern "C" fn sendto(
     to: *const u8,
     to_len: u32,
 ) -> isize {
-    let raw = || sys!(SYS_sendto, fd, buffer, len, flags, to, to_len);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_sendto, fd, buffer, len, flags, to, to_len) };
     libc_result(if !fds::is_virtual(fd) {
         raw()
     } else if is_urgent(fd, flags) {
@@ -251,7 +255,8 @@ pub unsafe extern "C" fn send(fd: i32, buffer: *const u8, len: usize, flags: i32
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> isize {
-    let raw = || sys!(SYS_sendmsg, fd, message, flags);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_sendmsg, fd, message, flags) };
     if !fds::is_virtual(fd) {
         return libc_result(raw());
     }
@@ -300,7 +305,8 @@ impl Chunk {
         } else {
             unsafe { *offset }
         };
-        let r = sys!(SYS_pread64, file, at, n.min(SENDFILE_MAX), from);
+        // SAFETY: a mapping of at least this size.
+        let r = unsafe { syscall!(SYS_pread64, file, at, n.min(SENDFILE_MAX), from) };
         let chunk = Self { at, len: r.max(0) as usize };
         if r < 0 { Err(r) } else { Ok(chunk) }
     }
@@ -334,7 +340,8 @@ fn advance(file: i32, offset: *mut i64, n: isize) {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendfile(out: i32, file: i32, offset: *mut i64, count: usize) -> isize {
-    let raw = |n: usize| sys!(SYS_sendfile, out, file, offset, n);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = |n: usize| unsafe { syscall!(SYS_sendfile, out, file, offset, n) };
     if !fds::is_virtual(out) || matches!(mode(), Mode::Pass) {
         children::touch(out);
         family::touch(out, "sendfile");

@@ -1,7 +1,7 @@
 //! Files by name, without opening them: each member has its own, and the calls are
 //! made on both. What children have written must be there before.
 
-use crate::base::sys::{libc_result, sys};
+use crate::base::sys::{libc_result, syscall};
 use crate::calls::children;
 
 macro_rules! paths {
@@ -9,23 +9,24 @@ macro_rules! paths {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> i32 {
             children::settle();
-            libc_result($raw) as i32
+            // SAFETY: the server's own call, with its own arguments.
+            libc_result(unsafe { $raw }) as i32
         }
     )+ };
 }
 
 paths! {
-    rename(from: *const u8, to: *const u8) = sys!(SYS_rename, from, to);
-    renameat(a: i32, from: *const u8, b: i32, to: *const u8) = sys!(SYS_renameat, a, from, b, to);
+    rename(from: *const u8, to: *const u8) = syscall!(SYS_rename, from, to);
+    renameat(a: i32, from: *const u8, b: i32, to: *const u8) = syscall!(SYS_renameat, a, from, b, to);
     renameat2(a: i32, from: *const u8, b: i32, to: *const u8, flags: u32) =
-        sys!(SYS_renameat2, a, from, b, to, flags);
-    unlink(path: *const u8) = sys!(SYS_unlink, path);
-    unlinkat(dir: i32, path: *const u8, flags: i32) = sys!(SYS_unlinkat, dir, path, flags);
-    link(from: *const u8, to: *const u8) = sys!(SYS_link, from, to);
+        syscall!(SYS_renameat2, a, from, b, to, flags);
+    unlink(path: *const u8) = syscall!(SYS_unlink, path);
+    unlinkat(dir: i32, path: *const u8, flags: i32) = syscall!(SYS_unlinkat, dir, path, flags);
+    link(from: *const u8, to: *const u8) = syscall!(SYS_link, from, to);
     linkat(a: i32, from: *const u8, b: i32, to: *const u8, flags: i32) =
-        sys!(SYS_linkat, a, from, b, to, flags);
-    rmdir(path: *const u8) = sys!(SYS_rmdir, path);
-    truncate(path: *const u8, len: i64) = sys!(SYS_truncate, path, len);
-    truncate64(path: *const u8, len: i64) = sys!(SYS_truncate, path, len);
-    access(path: *const u8, how: i32) = sys!(SYS_access, path, how);
+        syscall!(SYS_linkat, a, from, b, to, flags);
+    rmdir(path: *const u8) = syscall!(SYS_rmdir, path);
+    truncate(path: *const u8, len: i64) = syscall!(SYS_truncate, path, len);
+    truncate64(path: *const u8, len: i64) = syscall!(SYS_truncate, path, len);
+    access(path: *const u8, how: i32) = syscall!(SYS_access, path, how);
 }

@@ -5,7 +5,7 @@
 use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real};
 use crate::base::state::{Mode, inside, mode};
-use crate::base::sys::{libc_result, sys};
+use crate::base::sys::{libc_result, syscall};
 use crate::base::table::Call;
 use crate::base::{defer, park};
 use crate::calls::children;
@@ -62,7 +62,8 @@ pub unsafe extern "C" fn vfork() -> i32 {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn wait4(pid: i32, status: *mut u8, options: i32, usage: *mut u8) -> i32 {
     if inside() {
-        return libc_result(sys!(SYS_wait4, pid, status, options, usage)) as i32;
+        // SAFETY: the server's own call, with its own arguments.
+        return libc_result(unsafe { syscall!(SYS_wait4, pid, status, options, usage) }) as i32;
     }
     let mut word = 0i32;
     let at = &raw mut word;

@@ -4,7 +4,7 @@
 
 use crate::base::cells::SetOnce;
 use crate::base::state::{self, Mode, header, mode};
-use crate::base::sys::sys;
+use crate::base::sys::{sys, syscall};
 use core::sync::atomic::Ordering::Acquire;
 
 /// Bytes of the set, as many as glibc's own.
@@ -16,7 +16,8 @@ static OURS: SetOnce<[u8; SET_BYTES]> = SetOnce::new();
 /// Remembers where the server may run; once, before its first call.
 pub fn note() {
     let mut set = [0; SET_BYTES];
-    sys!(SYS_sched_getaffinity, 0, SET_BYTES, set.as_mut_ptr());
+    // SAFETY: memory of ours, of the sizes that are said.
+    unsafe { syscall!(SYS_sched_getaffinity, 0, SET_BYTES, set.as_mut_ptr()) };
     OURS.set(set);
 }
 
@@ -26,7 +27,8 @@ fn is_kept() -> bool {
 
 fn restore() {
     if let Some(set) = OURS.get() {
-        sys!(SYS_sched_setaffinity, 0, SET_BYTES, set.as_ptr());
+        // SAFETY: memory of ours, of the sizes that are said.
+        unsafe { syscall!(SYS_sched_setaffinity, 0, SET_BYTES, set.as_ptr()) };
     }
 }
 
@@ -43,16 +45,19 @@ pub fn freed<T>(f: impl FnOnce() -> T) -> T {
         return f();
     }
     let mut kept = [0u8; SET_BYTES];
-    sys!(SYS_sched_getaffinity, 0, SET_BYTES, kept.as_mut_ptr());
+    // SAFETY: memory of ours, of the sizes that are said.
+    unsafe { syscall!(SYS_sched_getaffinity, 0, SET_BYTES, kept.as_mut_ptr()) };
     restore();
     let result = f();
-    sys!(SYS_sched_setaffinity, 0, SET_BYTES, kept.as_ptr());
+    // SAFETY: memory of ours, of the sizes that are said.
+    unsafe { syscall!(SYS_sched_setaffinity, 0, SET_BYTES, kept.as_ptr()) };
     result
 }
 
 /// `sched_getaffinity`, for the main thread as if it were not kept.
 pub fn affinity(pid: i32, len: usize, out: *mut u8) -> isize {
-    let r = sys!(SYS_sched_getaffinity, pid, len, out);
+    // SAFETY: the caller's own pointer and size.
+    let r = unsafe { syscall!(SYS_sched_getaffinity, pid, len, out) };
     let main = pid == 0 && state::tid() == 0 || pid as isize == sys!(SYS_getpid);
     if let Some(ours) = OURS.get().filter(|_| r > 0 && main && is_kept()) {
         // SAFETY: the kernel has just filled `r` bytes there.

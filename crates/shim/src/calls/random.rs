@@ -1,6 +1,6 @@
 //! Randomness: drawn on the primary, from the log on the backup.
 
-use crate::base::sys::{libc_result, sys};
+use crate::base::sys::{libc_result, syscall};
 use crate::base::table::Call;
 use crate::calls::shapes::with_data;
 
@@ -9,7 +9,10 @@ const CHUNK: usize = 64 << 10;
 
 pub fn getrandom_raw(buffer: *mut u8, len: usize, flags: u32) -> isize {
     let len = len.min(CHUNK);
-    with_data(Call::getrandom, -1, &[(buffer, len)], || sys!(SYS_getrandom, buffer, len, flags))
+    // SAFETY: the server's own call, with its own arguments.
+    with_data(Call::getrandom, -1, &[(buffer, len)], || unsafe {
+        syscall!(SYS_getrandom, buffer, len, flags)
+    })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

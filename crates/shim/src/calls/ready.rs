@@ -5,7 +5,7 @@
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
 use crate::base::state::{self, Mode, mode};
-use crate::base::sys::{libc_result, sys};
+use crate::base::sys::{libc_result, sys, syscall};
 use crate::base::table::Call;
 use crate::base::{defer, park};
 use crate::calls::input::interruptible;
@@ -47,12 +47,14 @@ pub unsafe extern "C" fn epoll_ctl(set: i32, op: i32, fd: i32, event: *mut Event
         if op == libc::EPOLL_CTL_ADD {
             family::touch(fd, "epoll_ctl");
         }
-        return libc_result(sys!(SYS_epoll_ctl, set, op, fd, event)) as i32;
+        // SAFETY: the server's own call, with its own arguments.
+        return libc_result(unsafe { syscall!(SYS_epoll_ctl, set, op, fd, event) }) as i32;
     }
     // SAFETY: the caller's event, absent for DEL on some callers.
     let wanted = if event.is_null() { Event { events: 0, u64: 0 } } else { unsafe { *event } };
     let ours = Event { events: wanted.events, u64: fd as u64 };
-    let raw = || sys!(SYS_epoll_ctl, set, op, fd, &raw const ours);
+    // SAFETY: memory of ours, of the sizes that are said.
+    let raw = || unsafe { syscall!(SYS_epoll_ctl, set, op, fd, &raw const ours) };
     let known = |r: isize| {
         if r == 0 {
             remember(set, op, fd, &wanted);
@@ -145,7 +147,8 @@ pub unsafe extern "C" fn epoll_pwait(
     mask: *const u8,
 ) -> i32 {
     let raw =
-        |max: i32, timeout_ms: i32| sys!(SYS_epoll_pwait, set, events, max, timeout_ms, mask, 8);
+        // SAFETY: the server's own call, with its own arguments.
+        |max: i32, timeout_ms: i32| unsafe { syscall!(SYS_epoll_pwait, set, events, max, timeout_ms, mask, 8) };
     if fds::kind(set) != Kind::Epoll || mode() == Mode::Pass {
         return libc_result(raw(max, timeout_ms)) as i32;
     }
@@ -307,7 +310,8 @@ pub unsafe extern "C" fn ppoll(
         if time.is_null() { libc::timespec { tv_sec: 0, tv_nsec: 0 } } else { unsafe { *time } };
     let at: *mut libc::timespec =
         if time.is_null() { core::ptr::null_mut() } else { &raw mut copy };
-    let raw = || sys!(SYS_ppoll, list, count, at, mask, 8);
+    // SAFETY: the server's own list and mask, and a time of ours.
+    let raw = || unsafe { syscall!(SYS_ppoll, list, count, at, mask, 8) };
     if mode() == Mode::Pass || state::inside() || count as usize > POLL_MAX {
         // SAFETY: the caller's array, which the kernel checks; a child's only.
         let all = || unsafe { slice_mut(list, count as usize) }.iter().map(|p| p.fd);
@@ -421,7 +425,8 @@ pub unsafe extern "C" fn pselect(
     let with_size = [mask as usize, 8];
     let sets = [r, w, e];
     let bytes = (n.max(0) as usize).div_ceil(64) * 8;
-    let raw = || sys!(SYS_pselect6, n, r, w, e, at, with_size.as_ptr());
+    // SAFETY: the server's own sets, and memory of ours.
+    let raw = || unsafe { syscall!(SYS_pselect6, n, r, w, e, at, with_size.as_ptr()) };
     if mode() == Mode::Pass || bytes > SET_BYTES {
         family::touch_sets(n, [r, w, e].map(<*mut u8>::cast_const), "select");
         return libc_result(raw()) as i32;
@@ -485,6 +490,15 @@ fn live_select(n: i32, sets: &[*mut u8; 3], bytes: usize, raw: impl Fn() -> isiz
 pub fn rearm() {
     fds::for_each_place(|fd, place| {
         let mut event = Event { events: place.events.load(Relaxed), u64: fd as u64 };
-        sys!(SYS_epoll_ctl, place.set.load(Relaxed), libc::EPOLL_CTL_ADD, fd, &raw mut event);
+        // SAFETY: memory of ours, of the sizes that are said.
+        unsafe {
+            syscall!(
+                SYS_epoll_ctl,
+                place.set.load(Relaxed),
+                libc::EPOLL_CTL_ADD,
+                fd,
+                &raw mut event
+            )
+        };
     });
 }

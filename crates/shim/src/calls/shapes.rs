@@ -134,3 +134,6 @@ pub fn refuse_high(r: isize) -> isize {
     }
     r
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
 use crate::base::state::{Mode, header, mode};
-use crate::base::sys::{libc_result, sys};
+use crate::base::sys::{libc_result, sys, syscall};
 use crate::base::table::Call;
 use crate::base::{conns, defer, park, report};
 use crate::calls::input::interruptible;
@@ -34,7 +34,8 @@ pub unsafe extern "C" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn bind(fd: i32, addr: *const u8, len: u32) -> i32 {
     children::touch(fd);
-    let raw = || sys!(SYS_bind, fd, addr, len);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_bind, fd, addr, len) };
     if !fds::is_virtual(fd) {
         return libc_result(raw()) as i32;
     }
@@ -68,7 +69,8 @@ pub unsafe extern "C" fn listen(fd: i32, backlog: i32) -> i32 {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn connect(fd: i32, addr: *const u8, len: u32) -> i32 {
     children::touch(fd);
-    let raw = || sys!(SYS_connect, fd, addr, len);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_connect, fd, addr, len) };
     if !fds::is_virtual(fd) || mode() == Mode::Pass {
         return libc_result(raw()) as i32;
     }
@@ -94,7 +96,8 @@ pub unsafe extern "C" fn accept4(fd: i32, addr: *mut u8, len: *mut u32, flags: i
     if !fds::is_virtual(fd) || mode() == Mode::Pass {
         children::touch(fd);
         family::touch(fd, "accept");
-        return libc_result(sys!(SYS_accept4, fd, addr, len, flags)) as i32;
+        // SAFETY: the server's own call, with its own arguments.
+        return libc_result(unsafe { syscall!(SYS_accept4, fd, addr, len, flags) }) as i32;
     }
     let mut peer = Peer { addr: [0; ADDR_MAX], len: 0 };
     let r = match mode() {
@@ -122,7 +125,8 @@ fn accept_record(fd: i32, flags: i32, peer: &mut Peer) -> isize {
     peer.len = ADDR_MAX as u32;
     let (at, len) = (peer.addr.as_mut_ptr(), &raw mut peer.len);
     defer::flush_before_blocking(fd);
-    let r = interruptible(|| sys!(SYS_accept4, fd, at, len, flags));
+    // SAFETY: memory of ours, of the sizes that are said.
+    let r = interruptible(|| unsafe { syscall!(SYS_accept4, fd, at, len, flags) });
     // Numbers of connections are given out in the log's order.
     let held = log::hold();
     let mut r = refuse_high(r);
@@ -140,7 +144,8 @@ fn accept_record(fd: i32, flags: i32, peer: &mut Peer) -> isize {
         if let Some(number) = number {
             let mut local = [0u8; ADDR_MAX];
             let mut local_len = ADDR_MAX as u32;
-            sys!(SYS_getsockname, r, local.as_mut_ptr(), &raw mut local_len);
+            // SAFETY: memory of ours, of the sizes that are said.
+            unsafe { syscall!(SYS_getsockname, r, local.as_mut_ptr(), &raw mut local_len) };
             (info.local, info.local_port) = binds::endpoint(&local);
             info.conn_id = cookie(r);
             entry.conn = number;
@@ -156,7 +161,8 @@ fn accept_record(fd: i32, flags: i32, peer: &mut Peer) -> isize {
 fn cookie(fd: isize) -> u64 {
     let (mut cookie, mut len) = (0u64, size_of::<u64>() as u32);
     let at = (&raw mut cookie, &raw mut len);
-    sys!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_COOKIE, at.0, at.1);
+    // SAFETY: memory of ours, of the sizes that are said.
+    unsafe { syscall!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_COOKIE, at.0, at.1) };
     cookie
 }
 
@@ -251,14 +257,18 @@ fn replay_end_of_stream(fd: i32, how: i32, conn: u32, raw: impl Fn() -> isize) -
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getsockname(fd: i32, addr: *mut u8, len: *mut u32) -> i32 {
-    libc_result(name(Call::getsockname, fd, addr, len, || sys!(SYS_getsockname, fd, addr, len)))
-        as i32
+    // SAFETY: the server's own call, with its own arguments.
+    libc_result(name(Call::getsockname, fd, addr, len, || unsafe {
+        syscall!(SYS_getsockname, fd, addr, len)
+    })) as i32
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getpeername(fd: i32, addr: *mut u8, len: *mut u32) -> i32 {
-    libc_result(name(Call::getpeername, fd, addr, len, || sys!(SYS_getpeername, fd, addr, len)))
-        as i32
+    // SAFETY: the server's own call, with its own arguments.
+    libc_result(name(Call::getpeername, fd, addr, len, || unsafe {
+        syscall!(SYS_getpeername, fd, addr, len)
+    })) as i32
 }
 
 fn name(call: Call, fd: i32, addr: *mut u8, len: *mut u32, raw: impl Fn() -> isize) -> isize {
@@ -278,7 +288,8 @@ pub unsafe extern "C" fn getsockopt(
     value: *mut u8,
     len: *mut u32,
 ) -> i32 {
-    let raw = || sys!(SYS_getsockopt, fd, level, option, value, len);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_getsockopt, fd, level, option, value, len) };
     if !fds::is_virtual(fd) {
         return libc_result(raw()) as i32;
     }
@@ -306,7 +317,8 @@ pub unsafe extern "C" fn setsockopt(
     value: *const u8,
     len: u32,
 ) -> i32 {
-    let raw = || sys!(SYS_setsockopt, fd, level, option, value, len);
+    // SAFETY: the server's own call, with its own arguments.
+    let raw = || unsafe { syscall!(SYS_setsockopt, fd, level, option, value, len) };
     if !fds::is_virtual(fd) {
         return libc_result(raw()) as i32;
     }

@@ -37,10 +37,11 @@ fn the_restorer_is_kept() {
     extern "C" fn restorer() {}
     let cell = ActionCell::new();
     let mut action = action(1);
-    action.sa_restorer = Some(restorer);
+    let given: extern "C" fn() = restorer;
+    action.sa_restorer = Some(given);
     cell.set(Some(&action));
     let kept = cell.get().and_then(|it| it.sa_restorer).expect("a restorer");
-    assert!(core::ptr::fn_addr_eq(kept, restorer as extern "C" fn()));
+    assert!(core::ptr::fn_addr_eq(kept, given));
 }
 
 #[test]
