@@ -5,7 +5,7 @@ LAB = target/release/holdfast-lab
 SEED ?= 1
 SEEDS ?= 200000
 
-.PHONY: build setup demo test bench soak miri
+.PHONY: build setup demo test bench soak mutants miri
 build: setup
 	cargo build --release --workspace
 
@@ -19,9 +19,16 @@ test: setup
 	@scripts/test
 
 # All of the fault x workload matrix, and as many seeds of the simulated cluster
-# as are asked for: `make test` runs a sample of both.
+# as are asked for: `make test` runs a sample of both. And a hundredth of the
+# mutants, another one each time.
 soak: setup
 	@HOLDFAST_MATRIX=full HOLDFAST_SEEDS=$(SEEDS) scripts/test
+	@scripts/mutants --sharding round-robin --shard $$(shuf -n 1 -i 0-99)/100
+
+# Is every line of the machines noticed by a test? Hours on two cores; with
+# MUTANTS="-p holdfast-cluster" minutes.
+mutants: setup
+	@scripts/mutants $(MUTANTS)
 
 # The shim's unit tests, but for those that need a kernel, in an interpreter that
 # notices undefined behaviour. Only nightly toolchains have it.

@@ -476,7 +476,7 @@ mod tests {
                 weight: 1,
                 layer2: false,
                 tunnels: vec![[3; 16]; tunnels],
-                services: vec![offer.clone(); services],
+                services: vec![offer; services],
             })
         };
         assert!(announce(2, OFFERS_MAX) && announce(0, 0) && announce(1, 3));

@@ -218,6 +218,30 @@ fn only_where_fence_and_disk_agree_it_stays_open() {
 }
 
 #[test]
+fn one_difference_between_fence_and_disk_closes_it() {
+    let fenced = EdgeState { fenced: true, ..state(3, Some("a")) };
+    for (disk, fence) in [
+        (state(3, Some("a")), (2, Some(A))),
+        (state(3, Some("a")), (3, Some(B))),
+        (state(3, Some("a")), (3, None)),
+        (fenced, (3, Some(A))),
+    ] {
+        assert_eq!(Bed::new(disk, fence).take(), ["fence 3 None"]);
+    }
+}
+
+#[test]
+fn a_name_is_taken_while_its_member_answers() {
+    let mut bed = Bed::pair();
+    assert!(!bed.machine.admits(A) && !bed.machine.admits(B));
+    bed.pass(100, &[B], false);
+    assert!(bed.machine.admits(A) && !bed.machine.admits(B), "nobody answers by the name of a");
+    // At the start everybody counts as heard; who has no channel may come.
+    let started = Bed::new(state(3, Some("a")), (3, Some(A)));
+    assert!(started.machine.admits(A) && started.machine.admits(B));
+}
+
+#[test]
 fn who_is_silent_is_missed_and_others_hear_of_it() {
     let mut bed = Bed::pair();
     bed.pass(25, &[B], false);
