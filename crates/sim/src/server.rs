@@ -345,7 +345,7 @@ impl Server {
         true
     }
 
-    /// The table that promotion reads (`daemon/takeover/sockets.rs`: `manifest`).
+    /// The table that promotion reads (`daemon/backup/sockets.rs`: `manifest`).
     pub fn manifest(&self) -> Vec<ManifestConn> {
         let entry = |(accept, conn): (&u32, &Conn)| ManifestConn {
             accept: *accept,

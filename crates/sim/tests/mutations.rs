@@ -1,6 +1,7 @@
-//! Every checker can fail: each mutation breaks the model in one way, and the
-//! checker that watches over that law says so. The last five are bugs that the
-//! simulation found in the daemons' logic; it would find them again.
+//! Every checker can fail: each mutation breaks the model, or what the daemons'
+//! machines hear and say of their host, in one way, and the checker that watches over
+//! that law says so. The last five are bugs that the simulation found in the daemons'
+//! logic; since it runs that very logic, it would find them again.
 
 use holdfast_sim::{Fault, Mutation, Plan, Ways, When, simulate};
 
