@@ -96,8 +96,11 @@ impl Checkers {
         self.alive.state_lost(member);
     }
 
-    pub fn granted(&mut self, member: usize, epoch: u64) {
-        self.alive.granted(member, epoch);
+    pub fn granted(&mut self, at: Ns, member: usize, epoch: u64) {
+        if self.alive.granted(member, epoch) {
+            let what = format!("{} may speak, and lacks what the other has", NAMES[member]);
+            self.violation(at, "L3", what);
+        }
     }
 
     pub fn took_over(&mut self, member: usize) {

@@ -513,7 +513,7 @@ impl EdgeHost for World {
     fn set_fence(&mut self, epoch: u64, current: Option<usize>) -> Result<(), String> {
         (self.edge.epoch, self.edge.current) = (epoch, current);
         if let Some(member) = current {
-            self.check.granted(member, epoch);
+            self.check.granted(self.now, member, epoch);
         }
         Ok(())
     }

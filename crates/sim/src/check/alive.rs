@@ -6,9 +6,11 @@ use crate::world::NAMES;
 /// What a member has of the service's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// Nothing, or something older.
+    /// Nothing.
     #[default]
     Nothing,
+    /// What it had when the other one was let speak.
+    Older,
     Complete,
 }
 
@@ -16,6 +18,8 @@ enum State {
 #[derive(Debug, Default)]
 pub struct Alive {
     members: [State; 2],
+    /// The newest that was granted.
+    epoch: u64,
     begun: bool,
     gone: bool,
     takeovers: u64,
@@ -37,12 +41,18 @@ impl Alive {
         self.note();
     }
 
-    /// Another member than the one that is current falls behind from now on.
-    pub fn granted(&mut self, member: usize, epoch: u64) {
+    /// Another member than the one that is current falls behind from now on. Whether
+    /// the one that is current knows less than the other of what clients were told.
+    pub fn granted(&mut self, member: usize, epoch: u64) -> bool {
+        let is_new = epoch > self.epoch;
+        self.epoch = self.epoch.max(epoch);
+        let [own, others] = [self.members[member], self.members[1 - member]];
+        let is_stale = is_new && own == State::Older && others == State::Complete;
         if epoch > 1 && self.begun {
-            self.members[1 - member] = State::Nothing;
+            self.members[1 - member] = State::Older;
             self.note();
         }
+        is_stale
     }
 
     pub fn took_over(&mut self, member: usize) {
@@ -52,7 +62,7 @@ impl Alive {
 
     fn note(&mut self) {
         // What is lost does not come back with a server that starts anew.
-        self.gone |= self.members == [State::Nothing; 2];
+        self.gone |= !self.members.contains(&State::Complete);
     }
 
     pub fn is_gone(&self) -> bool {
