@@ -17,7 +17,7 @@ use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_replica::{Broken, TapSegment};
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::Header;
-use holdfast_wire::message::{ConnId, ConnKey, Message, SAID_BYTES_MAX};
+use holdfast_wire::message::{ConnId, ConnKey, Message, clip};
 use holdfast_wire::seq::SeqNo;
 use takeover::{Takeover, nudges};
 
@@ -354,8 +354,7 @@ impl BackupMachine {
     /// has lost this member, which the edge did not let it bar.
     fn told_by_edge(&self, host: &mut impl BackupHost) -> Option<Cause> {
         let now = host.now();
-        let patience = nanos(START_PATIENCE).0;
-        let may = self.armed.is_some_and(|since| now.0.saturating_sub(since.0) > patience);
+        let may = self.armed.is_some_and(|since| now.since(since) > nanos(START_PATIENCE));
         let Member { standing, watch, .. } = host.member();
         let unheard = watch.verdict(now) == Some(Ground::Unheard);
         let cause = if standing.other_alone() { Cause::Alone } else { Cause::Unheard };
@@ -393,7 +392,7 @@ fn survive(nudges_until: Option<Nanos>, stop: bool, host: &mut impl BackupHost) 
 fn rest(stop: bool, host: &impl BackupHost) -> Turn {
     match stop {
         true => Turn::End(End::Stopped),
-        false => Turn::Until(host.now().plus(nanos(IDLE_LOOK))),
+        false => Turn::after(IDLE_LOOK, host),
     }
 }
 
@@ -402,10 +401,4 @@ fn rest(stop: bool, host: &impl BackupHost) -> Turn {
 fn say_in_step(yes: bool, host: &mut impl BackupHost) {
     let epoch = host.member().epoch;
     host.tell_edge(&Message::InStep { epoch, yes });
-}
-
-/// The part of a text that one message carries.
-fn clip(text: &str) -> &str {
-    let end = (0..=text.len().min(SAID_BYTES_MAX)).rev().find(|at| text.is_char_boundary(*at));
-    &text[..end.unwrap_or(0)]
 }

@@ -10,6 +10,7 @@ use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Watch;
 use holdfast_wire::message::{ConnKey, Message};
 use holdfast_wire::packet::TcpSegment;
+use std::time::Duration;
 
 /// A member of a pair.
 #[derive(Debug)]
@@ -121,8 +122,8 @@ pub enum News<'a> {
     GaveUp { fault: Fault, reason: &'a str },
 }
 
-/// What both roles need of their host.
-pub trait MemberHost {
+/// What is the same in every role: a clock, and the channel to the edge.
+pub trait Context {
     /// The time, which goes on within a turn.
     fn now(&self) -> Nanos;
     fn member(&mut self) -> &mut Member;
@@ -133,6 +134,33 @@ pub trait MemberHost {
     fn is_edge_open(&self) -> bool;
     /// Says something to the edge, if the channel is open.
     fn tell_edge(&mut self, message: &Message<'_>);
+}
+
+/// What every role needs of its host.
+pub trait MemberHost {
+    type Context: Context;
+    fn context(&self) -> &Self::Context;
+    fn context_mut(&mut self) -> &mut Self::Context;
+    /// See [`Context::now`].
+    fn now(&self) -> Nanos {
+        self.context().now()
+    }
+    /// See [`Context::member`].
+    fn member(&mut self) -> &mut Member {
+        self.context_mut().member()
+    }
+    /// See [`Context::turn_edge`].
+    fn turn_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
+        self.context_mut().turn_edge(each)
+    }
+    /// See [`Context::is_edge_open`].
+    fn is_edge_open(&self) -> bool {
+        self.context().is_edge_open()
+    }
+    /// See [`Context::tell_edge`].
+    fn tell_edge(&mut self, message: &Message<'_>) {
+        self.context_mut().tell_edge(message);
+    }
     /// The server's, or the replica's, process has ended.
     fn has_server_ended(&mut self) -> bool;
     /// Ends it, and waits until it is gone.
@@ -155,6 +183,13 @@ pub enum Turn {
     /// When something comes, or at this time.
     Until(Nanos),
     End(End),
+}
+
+impl Turn {
+    /// After a pause at the latest.
+    pub(crate) fn after(pause: Duration, host: &impl MemberHost) -> Self {
+        Self::Until(host.now().plus(nanos(pause)))
+    }
 }
 
 /// Why a role has come to its end.
@@ -224,8 +259,5 @@ pub fn stand_alone<H: MemberHost>(stop: bool, host: &mut H) -> Option<End> {
 
 /// A turn of a member whose server has outlived an earlier daemon of it.
 pub fn turn_found(stop: bool, host: &mut impl MemberHost) -> Turn {
-    match stand_alone(stop, host) {
-        Some(end) => Turn::End(end),
-        None => Turn::Until(host.now().plus(nanos(IDLE_LOOK))),
-    }
+    stand_alone(stop, host).map_or_else(|| Turn::after(IDLE_LOOK, host), Turn::End)
 }

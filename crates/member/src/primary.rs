@@ -320,7 +320,7 @@ impl PrimaryMachine {
             return true;
         }
         let since = *self.unattached.get_or_insert(now);
-        if now.0.saturating_sub(since.0) > nanos(ATTACH_MAX).0 {
+        if now.since(since) > nanos(ATTACH_MAX) {
             self.tables.broken.get_or_insert_with(|| UNATTACHED.into());
         }
         false
@@ -441,8 +441,8 @@ impl PrimaryMachine {
         self.tables.owed.retain(|conn, since| {
             let Some(slot) = host.slot(*conn) else { return false };
             let Some(ack) = slot.owed_ack() else { return false };
-            let waited = now.0.saturating_sub(since.0);
-            if ack.since(slot.last_ack) < OWED_BYTES && waited < nanos(OWED_WAIT).0 {
+            let waited = now.since(*since);
+            if ack.since(slot.last_ack) < OWED_BYTES && waited < nanos(OWED_WAIT) {
                 return true;
             }
             host.send_segment(&slot.acknowledgement(ack));

@@ -12,7 +12,7 @@ use crate::pipe::{Input, Kind};
 use crate::plan::Mutation;
 use crate::server::Server;
 use crate::world::{Host, NAMES, World};
-use holdfast_member::host::{ConnState, Fault, Member, MemberHost, News};
+use holdfast_member::host::{ConnState, Context, Fault, Member, MemberHost, News};
 use holdfast_replica::Nanos;
 use holdfast_wire::message::{ConnKey, Message};
 use holdfast_wire::packet::TcpSegment;
@@ -72,7 +72,7 @@ impl AtHost<'_> {
     }
 }
 
-impl MemberHost for AtHost<'_> {
+impl Context for AtHost<'_> {
     fn now(&self) -> Nanos {
         Nanos(self.world.now)
     }
@@ -117,6 +117,18 @@ impl MemberHost for AtHost<'_> {
         if let Some(pipe) = self.d.edge.pipe.filter(|_| !self.is_mute_for(message)) {
             self.world.send(pipe, 0, message);
         }
+    }
+}
+
+impl<'a> MemberHost for AtHost<'a> {
+    type Context = AtHost<'a>;
+
+    fn context(&self) -> &AtHost<'a> {
+        self
+    }
+
+    fn context_mut(&mut self) -> &mut AtHost<'a> {
+        self
     }
 
     fn has_server_ended(&mut self) -> bool {

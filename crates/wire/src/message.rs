@@ -26,6 +26,13 @@ pub const UNREAD_BYTES_MAX: usize = 256 << 10;
 /// Longest text that a daemon says about itself, in bytes; a longer one is malformed.
 pub const SAID_BYTES_MAX: usize = 2048;
 
+/// The part of a text that one message carries.
+#[must_use]
+pub fn clip(text: &str) -> &str {
+    let end = (0..=text.len().min(SAID_BYTES_MAX)).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}
+
 /// Four-tuple, IPv4 mapped into IPv6, ports in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ConnKey {
@@ -402,6 +409,14 @@ mod tests {
 
     fn part(name: &str) -> WorldPart<'_> {
         WorldPart { kind: WorldKind::Library, name, hash: u64::MAX }
+    }
+
+    #[test]
+    fn a_text_is_cut_between_two_letters() {
+        let long = "é".repeat(SAID_BYTES_MAX);
+        assert_eq!(clip(&long).len(), SAID_BYTES_MAX);
+        assert_eq!(clip(&format!("x{long}")).len(), SAID_BYTES_MAX - 1);
+        assert_eq!(clip("short"), "short");
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod sockets;
 
 use super::drive::{Role, drive};
 use super::edge_link::EdgeLink;
-use super::member::{Node, ROLE, Tokens};
+use super::member::{Node, ROLE};
 use super::pairing::reach_primary;
 use super::placement::Follow;
 use super::said::{Repetition, Said};
@@ -56,7 +56,6 @@ struct BackupDaemon<'n, 'a> {
     repetition: Repetition,
     place: Follow,
     ended: bool,
-    tokens: Tokens,
     mender: Mender,
     survivor: Option<(Survivor, Option<Listener>)>,
 }
@@ -122,7 +121,6 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         repetition: Repetition::new(Instant::now()),
         place: Follow::new(node.config.group.share_cpu),
         ended: false,
-        tokens: Tokens::default(),
         mender: Mender::default(),
         survivor: None,
         node,
@@ -136,16 +134,11 @@ impl<'a> Role<'a> for BackupDaemon<'_, 'a> {
         self.node
     }
 
-    fn handle_ready(&mut self, tokens: Tokens) {
-        self.tokens = tokens;
-        self.is_peer_ready = tokens.has(PEER);
-        if tokens.has(WAKE) {
+    fn handle_ready(&mut self) {
+        self.is_peer_ready = self.node.tokens.has(PEER);
+        if self.node.tokens.has(WAKE) {
             self.replica.memory.header().daemon_waiting.0.store(1, Release);
         }
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        None
     }
 }
 

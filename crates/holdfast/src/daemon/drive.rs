@@ -11,10 +11,8 @@ const BUSY_TURNS: u32 = 64;
 /// What a role's machine works with.
 pub trait Role<'a> {
     fn node(&mut self) -> &mut Node<'a>;
-    /// What has come; nothing, in a turn that has not waited.
-    fn handle_ready(&mut self, tokens: Tokens);
-    /// When a link of the role wants a turn.
-    fn deadline(&self) -> Option<Instant>;
+    /// Notes what has come, which is in the node's tokens.
+    fn handle_ready(&mut self);
 }
 
 /// Turns the machine until it ends.
@@ -33,19 +31,17 @@ pub fn drive<'a, R: Role<'a>>(
             Turn::End(end) => return Ok(end),
             Turn::Busy if busy < BUSY_TURNS => {
                 (stop, busy) = (false, busy + 1);
-                role.handle_ready(Tokens::default());
+                role.node().tokens = Tokens::default();
+                role.handle_ready();
                 continue;
             }
             Turn::Busy => Instant::now(),
             Turn::Until(at) => role.node().instant(at.0),
         };
         busy = 0;
-        let own = role.deadline();
         let node = role.node();
-        let links = [node.edge.deadline(), own].into_iter().flatten();
-        let deadline = links.fold(deadline, Instant::min);
-        let tokens;
-        (stop, tokens) = node.wait(Some(deadline))?;
-        role.handle_ready(tokens);
+        let deadline = node.edge.deadline().map_or(deadline, |at| at.min(deadline));
+        stop = node.wait(Some(deadline))?;
+        role.handle_ready();
     }
 }

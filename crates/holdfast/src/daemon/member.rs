@@ -25,7 +25,7 @@ use holdfast_linux::shm::Settings;
 use holdfast_linux::spawn::{Server, ServerCommand};
 use holdfast_linux::tap::Service;
 use holdfast_linux::way::SignSocket;
-use holdfast_member::host::{End, Member as MemberState};
+use holdfast_member::host::{Context, End, Member as MemberState};
 use holdfast_member::standing::{Ask, Heard, Place};
 use holdfast_wire::message::Message;
 use holdfast_wire::shm::option;
@@ -91,7 +91,34 @@ pub struct Node<'a> {
     pub server: Option<u32>,
     /// The server outlives this daemon.
     pub loose: bool,
+    /// What had come when the loop waited last.
+    pub tokens: Tokens,
     started: Instant,
+}
+
+impl Context for Node<'_> {
+    fn now(&self) -> Nanos {
+        Nanos(self.nanos())
+    }
+
+    fn member(&mut self) -> &mut MemberState {
+        &mut self.member
+    }
+
+    fn turn_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
+        let due = self.edge.deadline().is_some_and(|at| at <= Instant::now());
+        (due || self.tokens.has(EDGE)) && self.hear_edge(each)
+    }
+
+    fn is_edge_open(&self) -> bool {
+        self.edge.is_open()
+    }
+
+    fn tell_edge(&mut self, message: &Message<'_>) {
+        if self.edge.send(message) {
+            self.edge.flush(Instant::now(), &self.poll);
+        }
+    }
 }
 
 /// Runs the member's daemon until a signal ends it.
@@ -160,6 +187,7 @@ impl<'a> Node<'a> {
             changes: Changes::open().context("a netlink socket")?,
             server: None,
             loose: false,
+            tokens: Tokens::default(),
             started: now,
         };
         node.poll.add(&node.admin, ADMIN, Interest::Read)?;
@@ -189,11 +217,10 @@ impl<'a> Node<'a> {
             self.edge.flush(now, &self.poll);
             let asks = self.instant(ask.next_deadline(at).0);
             let deadline = self.edge.deadline().map_or(asks, |link| link.min(asks));
-            let (stop, _) = self.wait(Some(deadline))?;
-            if stop {
+            if self.wait(Some(deadline))? {
                 return Ok(None);
             }
-            self.turn_edge(|message| ask.handle_message(message));
+            self.hear_edge(&mut |message| ask.handle_message(message));
             if let Some(reason) = ask.take_refused() {
                 let reason = format!("the edge refused: {reason}");
                 self.set_state(Role::None, State::Waiting, &reason, "look at the edge's status");
@@ -212,7 +239,7 @@ impl<'a> Node<'a> {
 
     /// Turns the link to the edge: says hello when it opens, notes a new epoch,
     /// and hands every message on. Returns whether the link has just opened.
-    pub fn turn_edge(&mut self, mut each: impl FnMut(&Message<'_>)) -> bool {
+    pub fn hear_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
         let mut says = None;
         let Self { edge, member, poll, .. } = self;
         let event = edge.turn(Instant::now(), poll, |message| {
@@ -252,13 +279,6 @@ impl<'a> Node<'a> {
         new.opened
     }
 
-    /// Says something to the edge, now.
-    pub fn tell_edge(&mut self, message: &Message<'_>) {
-        if self.edge.send(message) {
-            self.edge.flush(Instant::now(), &self.poll);
-        }
-    }
-
     /// This member is in another epoch.
     pub fn set_epoch(&mut self, epoch: u64) {
         (self.member.epoch, self.status.epoch) = (epoch, epoch);
@@ -271,22 +291,17 @@ impl<'a> Node<'a> {
         (self.status.connections, self.other_says) = (0, None);
     }
 
-    /// Whether the link to the edge wants a turn.
-    #[must_use]
-    pub fn edge_due(&self, tokens: Tokens) -> bool {
-        tokens.has(EDGE) || self.edge.deadline().is_some_and(|at| at <= Instant::now())
-    }
-
     /// Waits for the role's descriptors; admin requests and signals are served
-    /// here. Returns whether to stop, and the ready tokens of the role.
+    /// here, the others' tokens are kept. Returns whether to stop.
     ///
     /// # Errors
     /// When the event loop itself fails.
-    pub fn wait(&mut self, deadline: Option<Instant>) -> anyhow::Result<(bool, Tokens)> {
+    pub fn wait(&mut self, deadline: Option<Instant>) -> anyhow::Result<bool> {
         let mut tokens = Tokens::default();
         for ready in self.poll.wait(deadline)? {
             tokens.0 |= 1 << ready.token.min(63);
         }
+        self.tokens = tokens;
         self.feel_pulses();
         if tokens.has(SIGNS)
             && let Some(sign) = self.signs.newest().filter(|_| !self.signs_by_tap)
@@ -300,9 +315,9 @@ impl<'a> Node<'a> {
             && let Some(signal) = super::ending(&self.signals)
         {
             self.events.add("signal", format!("{signal}: ending"));
-            return Ok((true, tokens));
+            return Ok(true);
         }
-        Ok((false, tokens))
+        Ok(false)
     }
 
     /// Before programs are loaded and servers started: a busy machine takes seconds

@@ -9,6 +9,7 @@ use crate::channel::{Channel, ChannelError, Listener};
 use crate::poll::Interest;
 use crate::status::{Role, State};
 use crate::world::{Part, World};
+use holdfast_member::host::Context as _;
 use holdfast_member::standing::hello;
 use holdfast_wire::log::LOG_VERSION;
 use holdfast_wire::message::{Message, VERSION};
@@ -50,13 +51,10 @@ pub fn wait_for_backup(
 ) -> anyhow::Result<Option<Channel>> {
     let mut candidate: Option<Channel> = None;
     loop {
-        let (stop, tokens) = node.wait(Some(Instant::now() + LOOK_EVERY))?;
-        if stop {
+        if node.wait(Some(Instant::now() + LOOK_EVERY))? {
             return Ok(None);
         }
-        if node.edge_due(tokens) {
-            node.turn_edge(|_| {});
-        }
+        node.turn_edge(&mut |_| {});
         match listener.accept(Instant::now()) {
             Ok(None) => {}
             Ok(Some(channel)) => {
@@ -144,13 +142,10 @@ pub fn reach_primary(
     let mut world = None;
     loop {
         let due = again_at.or(link.deadline());
-        let (stop, tokens) = node.wait([due, node.edge.deadline()].into_iter().flatten().min())?;
-        if stop {
+        if node.wait([due, node.edge.deadline()].into_iter().flatten().min())? {
             return Ok(None);
         }
-        if node.edge_due(tokens) {
-            node.turn_edge(|_| {});
-        }
+        node.turn_edge(&mut |_| {});
         if again_at.is_some_and(|at| Instant::now() < at) {
             continue;
         }
@@ -216,7 +211,7 @@ fn own_world(node: &mut Node<'_>) -> anyhow::Result<World> {
     let gathered = std::thread::scope(|scope| {
         let gathering = scope.spawn(|| World::gather(config, &key));
         while !gathering.is_finished() {
-            node.turn_edge(|_| {});
+            node.hear_edge(&mut |_| {});
             std::thread::sleep(BEAT_EVERY);
         }
         gathering.join()

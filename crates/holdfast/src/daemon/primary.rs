@@ -7,7 +7,7 @@ mod shown;
 mod unread;
 
 use super::drive::{Role, drive};
-use super::member::{Node, ROLE, Tokens, mapped};
+use super::member::{Node, ROLE, mapped};
 use super::pairing::wait_for_backup;
 use super::placement::Beside;
 use super::said::{Repetition, Said};
@@ -65,7 +65,6 @@ struct PrimaryDaemon<'n, 'a> {
     /// Server and gate are not watched for what they say.
     apart: bool,
     ended: bool,
-    tokens: Tokens,
     place: Beside,
     /// Once the server speaks alone, or another member.
     survivor: Option<Survivor>,
@@ -140,7 +139,6 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             watching_write: false,
             apart: false,
             ended: false,
-            tokens: Tokens::default(),
             place: Beside::new(node.config.group.share_cpu, now),
             survivor: None,
             node,
@@ -173,16 +171,11 @@ impl<'a> Role<'a> for PrimaryDaemon<'_, 'a> {
         self.node
     }
 
-    fn handle_ready(&mut self, tokens: Tokens) {
+    fn handle_ready(&mut self) {
         self.server.memory.awake();
-        self.tokens = tokens;
-        self.is_peer_ready = tokens.has(PEER);
-        if tokens.has(LISTENER) && !self.apart {
+        self.is_peer_ready = self.node.tokens.has(PEER);
+        if self.node.tokens.has(LISTENER) && !self.apart {
             self.turn_away();
         }
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        None
     }
 }

@@ -3,7 +3,7 @@
 //! and each shows the worst of its own words and of what it has heard.
 
 use crate::status::{Phases, Role, State, Takeover};
-use holdfast_wire::message::{Message, SAID_BYTES_MAX};
+use holdfast_wire::message::{Message, clip};
 use std::time::{Duration, Instant};
 
 /// What is said is repeated after this long.
@@ -100,13 +100,6 @@ impl Repetition {
     }
 }
 
-/// The part of a text that one message carries.
-#[must_use]
-pub fn clip(text: &str) -> &str {
-    let end = (0..=text.len().min(SAID_BYTES_MAX)).rev().find(|at| text.is_char_boundary(*at));
-    &text[..end.unwrap_or(0)]
-}
-
 /// Tells of a takeover.
 pub fn tell_takeover(takeover: &Takeover, send: impl FnOnce(&Message<'_>)) {
     send(&Message::TookOver {
@@ -159,14 +152,6 @@ mod tests {
         assert!(repetition.is_due(&Said::default(), now + SAY_EVERY));
         repetition.hurry(now);
         assert!(repetition.is_due(&Said::default(), now));
-    }
-
-    #[test]
-    fn a_text_is_cut_between_two_letters() {
-        let long = "é".repeat(SAID_BYTES_MAX);
-        assert_eq!(clip(&long).len(), SAID_BYTES_MAX);
-        assert_eq!(clip(&format!("x{long}")).len(), SAID_BYTES_MAX - 1);
-        assert_eq!(clip("short"), "short");
     }
 
     #[test]

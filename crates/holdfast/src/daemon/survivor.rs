@@ -4,18 +4,17 @@
 
 use super::advice;
 use super::drive::{Role, drive};
-use super::member::{Node, RESTART_BOTH, ROLE, Tokens, mapped};
+use super::member::{Node, RESTART_BOTH, ROLE, mapped};
 use super::pairing::{no_rejoin, turn_away};
 use super::primary::states;
 use crate::channel::Listener;
 use crate::leavings;
 use crate::poll::Interest;
 use crate::status::{self, State};
-use holdfast_cluster::Nanos;
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::spawn::Server;
-use holdfast_member::host::{ConnState, End, Member, MemberHost, News, Turn, turn_found};
-use holdfast_wire::message::{ConnKey, Message};
+use holdfast_member::host::{ConnState, End, MemberHost, News, Turn, turn_found};
+use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::TcpSegment;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -52,6 +51,11 @@ impl Survivor {
         }
     }
 
+    /// What the kernel says of connections.
+    pub fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
+        states(self.diag.as_mut()?, keys)
+    }
+
     /// Tells a member that comes back how things are, and counts.
     pub fn turn(&mut self, node: &mut Node<'_>, listener: Option<&mut Listener>) {
         let now = Instant::now();
@@ -80,8 +84,6 @@ struct Found<'n, 'a, 's> {
     server: &'s OwnedFd,
     listener: Option<Listener>,
     survivor: Survivor,
-    diag: DiagSocket,
-    tokens: Tokens,
     ended: bool,
     /// The server does not end.
     failed: Option<String>,
@@ -102,16 +104,8 @@ pub fn run(node: &mut Node<'_>, (pid, server): (u32, &OwnedFd)) -> anyhow::Resul
     node.poll.add(server, PIDFD, Interest::Read)?;
     let reason = "the server has outlived an earlier daemon; running alone";
     node.set_state(status::Role::Primary, State::Unprotected, reason, RESTART_BOTH);
-    let mut found = Found {
-        diag: DiagSocket::open()?,
-        node,
-        server,
-        listener,
-        survivor: Survivor::new(),
-        tokens: Tokens::default(),
-        ended: false,
-        failed: None,
-    };
+    let mut found =
+        Found { node, server, listener, survivor: Survivor::new(), ended: false, failed: None };
     drive(&mut found, |stop, found| {
         let turn = turn_found(stop, found);
         found.failed.take().map_or(turn, |error| Turn::End(End::Failed(error)))
@@ -123,38 +117,22 @@ impl<'a> Role<'a> for Found<'_, 'a, '_> {
         self.node
     }
 
-    fn handle_ready(&mut self, tokens: Tokens) {
-        self.tokens = tokens;
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        None
-    }
+    fn handle_ready(&mut self) {}
 }
 
-impl MemberHost for Found<'_, '_, '_> {
-    fn now(&self) -> Nanos {
-        Nanos(self.node.nanos())
+impl<'a> MemberHost for Found<'_, 'a, '_> {
+    type Context = Node<'a>;
+
+    fn context(&self) -> &Node<'a> {
+        self.node
     }
 
-    fn member(&mut self) -> &mut Member {
-        &mut self.node.member
-    }
-
-    fn turn_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
-        self.node.edge_due(self.tokens) && self.node.turn_edge(each)
-    }
-
-    fn is_edge_open(&self) -> bool {
-        self.node.edge.is_open()
-    }
-
-    fn tell_edge(&mut self, message: &Message<'_>) {
-        self.node.tell_edge(message);
+    fn context_mut(&mut self) -> &mut Node<'a> {
+        self.node
     }
 
     fn has_server_ended(&mut self) -> bool {
-        if self.tokens.has(PIDFD) {
+        if self.node.tokens.has(PIDFD) {
             self.ended = true;
             let _ = self.node.poll.remove(self.server);
         }
@@ -169,7 +147,7 @@ impl MemberHost for Found<'_, '_, '_> {
     }
 
     fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
-        states(&mut self.diag, keys)
+        self.survivor.states(keys)
     }
 
     fn send_segment(&mut self, _: &TcpSegment<'_>) {

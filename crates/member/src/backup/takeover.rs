@@ -88,7 +88,7 @@ impl<H: BackupHost> PromotionOutput for Mending<'_, H> {
     fn restore(&mut self, restore: &Restore<'_>) {
         let begun = self.host.now();
         self.host.restore(restore);
-        self.repair.0 += self.host.now().0.saturating_sub(begun.0);
+        *self.repair = self.repair.plus(self.host.now().since(begun));
     }
 
     fn discard(&mut self, conn: ConnId, accept: Option<u32>, why: Why, tell: Option<Probe>) {
@@ -108,12 +108,19 @@ impl<H: BackupHost> PromotionOutput for Mending<'_, H> {
     }
 }
 
+/// How a takeover goes on.
+enum Step {
+    Wait(Nanos),
+    /// Everybody may speak.
+    Live,
+}
+
 /// What a turn of a takeover has come to.
-type Verdict = Result<Turn, (Fault, String)>;
+type Verdict = Result<Step, (Fault, String)>;
 
 impl Takeover {
     fn new(cause: Cause, epoch: u64, heard_at: Nanos, now: Nanos) -> Self {
-        let detect = Nanos(now.0.saturating_sub(heard_at.0));
+        let detect = now.since(heard_at);
         Self {
             cause,
             request: EpochRequest::new(epoch, ASK_EVERY, true),
@@ -130,7 +137,7 @@ impl Takeover {
     }
 
     fn since_begin(&self, now: Nanos) -> Nanos {
-        Nanos(now.0.saturating_sub(self.begun.0))
+        now.since(self.begun)
     }
 
     fn hear(&mut self, host: &mut impl BackupHost) {
@@ -194,8 +201,8 @@ impl BackupMachine {
         };
         match verdict {
             Err((fault, reason)) => self.give_up(fault, &reason, stop, host),
-            Ok(turn) if takeover.phases.total > Nanos(0) => self.survive(takeover, turn, host),
-            Ok(turn) => (Stage::TakingOver(takeover), turn),
+            Ok(Step::Live) => self.survive(&takeover, host),
+            Ok(Step::Wait(until)) => (Stage::TakingOver(takeover), Turn::Until(until)),
         }
     }
 
@@ -235,7 +242,7 @@ impl BackupMachine {
             (None, _) => DRAIN_LOOK,
             (Some(_), None) => GRANT_LOOK,
         };
-        Ok(Turn::Until(now.plus(nanos(look))))
+        Ok(Step::Wait(now.plus(nanos(look))))
     }
 
     fn probe(&mut self, t: &mut Takeover, host: &mut impl BackupHost) -> Verdict {
@@ -250,12 +257,7 @@ impl BackupMachine {
     }
 
     /// Everybody may speak.
-    fn survive(
-        &mut self,
-        takeover: Box<Takeover>,
-        turn: Turn,
-        host: &mut impl BackupHost,
-    ) -> (Stage, Turn) {
+    fn survive(&mut self, takeover: &Takeover, host: &mut impl BackupHost) -> (Stage, Turn) {
         let (cause, phases) = (takeover.cause, &takeover.phases);
         host.end_takeover();
         let member = host.member();
@@ -268,7 +270,7 @@ impl BackupMachine {
         if nudges_until.is_none() {
             host.close_tap();
         }
-        (Stage::Survivor { nudges_until }, turn)
+        (Stage::Survivor { nudges_until }, Turn::Busy)
     }
 }
 
@@ -299,18 +301,17 @@ fn settle(
         return Err((Fault::Ended, reason.to_owned()));
     }
     if promotion.is_done() {
-        let settled = now.0.saturating_sub(since.0);
-        t.phases.probe = Nanos(settled.saturating_sub(t.phases.repair.0));
+        t.phases.probe = now.since(since).since(t.phases.repair);
         return go_live(t, promotion, host);
     }
-    if now.0.saturating_sub(since.0) > nanos(PARK_MAX).0 {
+    if now.since(since) > nanos(PARK_MAX) {
         let reason = "the replica did not come to the end of its log";
         return Err((Fault::Hung, reason.to_owned()));
     }
     let soon = now.plus(nanos(PROBE_LOOK));
     let deadline = promotion.next_deadline().map_or(soon, |at| at.min(soon));
     t.settling = Some((promotion, since));
-    Ok(Turn::Until(deadline))
+    Ok(Step::Wait(deadline))
 }
 
 /// Listeners after the connections, then the address, then everybody may speak.
@@ -329,10 +330,10 @@ fn go_live(t: &mut Takeover, mut promotion: Promotion, host: &mut impl BackupHos
     host.kick();
     reinject(&mut promotion, host);
     let now = host.now();
-    t.phases.address = Nanos(addressed.0.saturating_sub(begun.0));
-    t.phases.kick = Nanos(now.0.saturating_sub(addressed.0));
-    t.phases.total = t.since_begin(now).max(Nanos(1));
-    Ok(Turn::Busy)
+    t.phases.address = addressed.since(begun);
+    t.phases.kick = now.since(addressed);
+    t.phases.total = t.since_begin(now);
+    Ok(Step::Live)
 }
 
 /// What came since a connection's verdict, in order; SYNs after the listener
@@ -354,8 +355,7 @@ fn reinject(promotion: &mut Promotion, host: &mut impl BackupHost) {
 /// A survivor's turn: until when clients' ACKs drive what was in flight, and when it is
 /// called again.
 pub(super) fn nudges(until: Option<Nanos>, host: &mut impl BackupHost) -> (Option<Nanos>, Turn) {
-    let now = host.now();
-    let Some(until) = until else { return (None, Turn::Until(now.plus(nanos(IDLE_LOOK)))) };
+    let Some(until) = until else { return (None, Turn::after(IDLE_LOOK, host)) };
     host.drain_tap(TAP_BATCH, &mut |host, segment| {
         if segment.ack_flag {
             host.nudge(&segment.key, segment.ack);
@@ -364,11 +364,11 @@ pub(super) fn nudges(until: Option<Nanos>, host: &mut impl BackupHost) -> (Optio
         }
     });
     host.nudge_again();
-    if now > until || !host.has_nudges() {
+    if host.now() > until || !host.has_nudges() {
         host.close_tap();
-        return (None, Turn::Until(now.plus(nanos(IDLE_LOOK))));
+        return (None, Turn::after(IDLE_LOOK, host));
     }
-    (Some(until), Turn::Until(now.plus(nanos(NUDGE_LOOK))))
+    (Some(until), Turn::after(NUDGE_LOOK, host))
 }
 
 /// A question to a client, or the SYN-ACK of its connection again, as a segment.

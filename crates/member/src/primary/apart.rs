@@ -2,7 +2,7 @@
 //! operator hands over, or it runs on alone because the edge says so.
 
 use super::{PrimaryHost, PrimaryMachine};
-use crate::host::{End, MemberHost, News, Turn, ask_for, stand_alone};
+use crate::host::{End, News, Turn, ask_for, turn_found};
 use crate::nanos;
 use crate::request::EpochRequest;
 use crate::standing::Heard;
@@ -11,7 +11,6 @@ use crate::timing::primary::{
 };
 use holdfast_cluster::Nanos;
 use holdfast_wire::message::Message;
-use std::time::Duration;
 
 /// How far a primary has come.
 #[derive(Debug)]
@@ -36,15 +35,6 @@ pub(super) enum Stage {
     },
     /// Nothing is left to do but to answer questions.
     Idle,
-}
-
-/// When a look is due again.
-fn after(pause: Duration, host: &impl MemberHost) -> Turn {
-    Turn::Until(host.now().plus(nanos(pause)))
-}
-
-fn elapsed(since: Nanos, host: &impl MemberHost) -> Nanos {
-    Nanos(host.now().0.saturating_sub(since.0))
 }
 
 impl PrimaryMachine {
@@ -84,8 +74,8 @@ impl PrimaryMachine {
         let lost = stop || self.take_messages(host);
         self.settle(host);
         let has_all = self.log.frames_unconfirmed() == 0 && host.tail() == self.log_at;
-        if !lost && !has_all && elapsed(since, host) < nanos(CONFIRM_MAX) {
-            return (Stage::Confirming { since }, after(CONFIRM_LOOK, host));
+        if !lost && !has_all && host.now().since(since) < nanos(CONFIRM_MAX) {
+            return (Stage::Confirming { since }, Turn::after(CONFIRM_LOOK, host));
         }
         self.announce_end(host);
         host.show(News::Stopped);
@@ -101,9 +91,9 @@ impl PrimaryMachine {
         stop: bool,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
-        let (newer, took) = (host.member().replaced_by(), elapsed(since, host));
+        let (newer, took) = (host.member().replaced_by(), host.now().since(since));
         if newer.is_none() && took < nanos(GRANT_MAX) && !stop {
-            return (Stage::Yielding { since }, after(GRANT_LOOK, host));
+            return (Stage::Yielding { since }, Turn::after(GRANT_LOOK, host));
         }
         host.kill_server();
         let end = match newer {
@@ -143,7 +133,7 @@ impl PrimaryMachine {
         let newer = host.member().replaced_by();
         host.show(News::ServerEnded { gone: gone.as_deref(), newer: newer.as_ref() });
         host.stand_by();
-        (Stage::ServerEnded { gone }, after(GRANT_LOOK, host))
+        (Stage::ServerEnded { gone }, Turn::after(GRANT_LOOK, host))
     }
 
     /// Everything that was logged goes out, and then that nothing more comes.
@@ -177,7 +167,7 @@ impl PrimaryMachine {
         self.log.handle_backup_lost();
         host.drop_peer();
         host.stop_watching();
-        (Stage::Idle, after(IDLE_LOOK, host))
+        (Stage::Idle, Turn::after(IDLE_LOOK, host))
     }
 
     /// The backup is lost, or can no longer follow. The edge decides whether this
@@ -221,7 +211,7 @@ impl PrimaryMachine {
         }
         ask_for(host, &mut request, opened);
         host.show(News::Asks { reason: &reason });
-        (Stage::Asking { request, reason }, after(ASK_EVERY, host))
+        (Stage::Asking { request, reason }, Turn::after(ASK_EVERY, host))
     }
 
     /// From now on no death of ours touches the service.
@@ -237,11 +227,10 @@ impl PrimaryMachine {
             return (Stage::Idle, Turn::End(End::Failed(error)));
         }
         host.show(News::Alone { reason });
-        (Stage::Idle, after(IDLE_LOOK, host))
+        (Stage::Idle, Turn::after(IDLE_LOOK, host))
     }
 
     fn idle(&mut self, stop: bool, host: &mut impl PrimaryHost) -> (Stage, Turn) {
-        let turn = stand_alone(stop, host).map_or_else(|| after(IDLE_LOOK, host), Turn::End);
-        (Stage::Idle, turn)
+        (Stage::Idle, turn_found(stop, host))
     }
 }

@@ -15,8 +15,8 @@ impl PrimaryMachine {
         let mut ids: Vec<ConnId> = self.tables.ending.iter().copied().collect();
         if now >= self.stray_at {
             self.stray_at = now.plus(nanos(STRAY_EVERY));
-            let age = |conn: &Conn| now.0.saturating_sub(conn.opened.0);
-            let stray = |conn: &Conn| !conn.ending && age(conn) > nanos(STRAY_EVERY).0;
+            let old = |conn: &Conn| now.since(conn.opened) > nanos(STRAY_EVERY);
+            let stray = |conn: &Conn| !conn.ending && old(conn);
             ids.extend(conns.iter().filter(|(_, conn)| stray(conn)).map(|(id, _)| *id));
         }
         ids.retain(|id| conns.contains_key(id));
@@ -27,7 +27,7 @@ impl PrimaryMachine {
                 self.let_go(id, now, host);
             }
         }
-        let late = |at: Nanos| now.0.saturating_sub(at.0) > nanos(LINGER).0;
+        let late = |at: Nanos| now.since(at) > nanos(LINGER);
         while self.linger.front().is_some_and(|(at, _)| late(*at))
             || self.linger.len() > self.linger_max
         {
@@ -43,7 +43,7 @@ impl PrimaryMachine {
         let Some(conn) = self.tables.conns.get_mut(&id) else { return false };
         let since = *conn.over.get_or_insert(now);
         let paid = host.slot(id).is_none_or(|slot| slot.owed_ack().is_none());
-        paid && now.0.saturating_sub(since.0) >= nanos(CLOSING_EVERY).0
+        paid && now.since(since) >= nanos(CLOSING_EVERY)
     }
 
     pub(super) fn let_go(&mut self, id: ConnId, now: Nanos, host: &mut impl PrimaryHost) {

@@ -40,7 +40,7 @@ impl HalfOpen {
 
     /// Those that are not young any more, and were not looked at.
     fn grown(&mut self, now: Nanos) -> Vec<ConnId> {
-        let grown = |at: &Nanos| now.0.saturating_sub(at.0) >= nanos(YOUNG).0;
+        let grown = |at: &Nanos| now.since(*at) >= nanos(YOUNG);
         let due = self.young.iter().take(HALF_OPEN_LOOK_MAX).take_while(|(at, _)| grown(at));
         let due = due.count();
         self.young.drain(..due).map(|(_, conn)| conn).collect()

@@ -3,16 +3,15 @@
 use super::{BackupDaemon, PIDFD, TAP, segment, sockets};
 use crate::channel::Listener;
 use crate::daemon::edge_link::LinkEvent;
-use crate::daemon::member::mapped;
+use crate::daemon::member::{Node, mapped};
 use crate::daemon::primary::states;
 use crate::daemon::said::Said;
 use crate::daemon::survivor::Survivor;
 use crate::poll::Interest;
-use holdfast_cluster::Nanos;
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::{listener, process, way};
 use holdfast_member::backup::{BackupHost, Replica, Report};
-use holdfast_member::host::{ConnState, Member, MemberHost, News};
+use holdfast_member::host::{ConnState, MemberHost, News};
 use holdfast_replica::TapSegment;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_wire::log::Header;
@@ -27,29 +26,19 @@ use std::time::Instant;
 /// Real-time priority of the replica during a takeover, below the daemon's own.
 const REPLICA_PRIORITY: i32 = 5;
 
-impl MemberHost for BackupDaemon<'_, '_> {
-    fn now(&self) -> Nanos {
-        Nanos(self.node.nanos())
+impl<'a> MemberHost for BackupDaemon<'_, 'a> {
+    type Context = Node<'a>;
+
+    fn context(&self) -> &Node<'a> {
+        self.node
     }
 
-    fn member(&mut self) -> &mut Member {
-        &mut self.node.member
-    }
-
-    fn turn_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
-        self.node.edge_due(self.tokens) && self.node.turn_edge(each)
-    }
-
-    fn is_edge_open(&self) -> bool {
-        self.node.edge.is_open()
-    }
-
-    fn tell_edge(&mut self, message: &Message<'_>) {
-        self.node.tell_edge(message);
+    fn context_mut(&mut self) -> &mut Node<'a> {
+        self.node
     }
 
     fn has_server_ended(&mut self) -> bool {
-        if self.tokens.has(PIDFD) {
+        if self.node.tokens.has(PIDFD) {
             self.ended = true;
             let _ = self.node.poll.remove(&self.replica.pidfd());
         }
@@ -61,7 +50,10 @@ impl MemberHost for BackupDaemon<'_, '_> {
     }
 
     fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
-        states(&mut DiagSocket::open().ok()?, keys)
+        match &mut self.survivor {
+            Some((survivor, _)) => survivor.states(keys),
+            None => states(&mut DiagSocket::open().ok()?, keys),
+        }
     }
 
     fn send_segment(&mut self, segment: &TcpSegment<'_>) {
@@ -122,7 +114,7 @@ impl BackupHost for BackupDaemon<'_, '_> {
         let memory = &self.replica.memory;
         match memory.mode() {
             mode::DIVERGED => Replica::Diverged(memory.reason()),
-            _ if self.ended || self.tokens.has(PIDFD) => Replica::Ended,
+            _ if self.ended || self.node.tokens.has(PIDFD) => Replica::Ended,
             mode::PARKED => Replica::Parked,
             _ => Replica::Replays,
         }

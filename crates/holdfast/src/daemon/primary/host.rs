@@ -1,15 +1,15 @@
 //! What the primary's machine asks of this host.
 
 use super::{CONTROL, PEER, PIDFD, PrimaryDaemon, unread};
+use crate::daemon::member::Node;
 use crate::daemon::said::Said;
 use crate::daemon::survivor::Survivor;
 use crate::poll::Interest;
-use holdfast_cluster::Nanos;
 use holdfast_linux::bpf::Gate;
 use holdfast_linux::diag::{DiagSocket, TcpState};
 use holdfast_linux::process;
 use holdfast_linux::spawn::Server;
-use holdfast_member::host::{ConnState, Member, MemberHost, News};
+use holdfast_member::host::{ConnState, MemberHost, News};
 use holdfast_member::primary::{Held, PrimaryHost, Report};
 use holdfast_replica::primary::{Peeked, Wanted};
 use holdfast_wire::gate::SlotView;
@@ -45,30 +45,20 @@ pub fn states(diag: &mut DiagSocket, keys: &[ConnKey]) -> Option<Vec<ConnState>>
     Some(diag.states(keys).ok()?.into_iter().map(state).collect())
 }
 
-impl MemberHost for PrimaryDaemon<'_, '_> {
-    fn now(&self) -> Nanos {
-        Nanos(self.node.nanos())
+impl<'a> MemberHost for PrimaryDaemon<'_, 'a> {
+    type Context = Node<'a>;
+
+    fn context(&self) -> &Node<'a> {
+        self.node
     }
 
-    fn member(&mut self) -> &mut Member {
-        &mut self.node.member
-    }
-
-    fn turn_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
-        self.node.edge_due(self.tokens) && self.node.turn_edge(each)
-    }
-
-    fn is_edge_open(&self) -> bool {
-        self.node.edge.is_open()
-    }
-
-    fn tell_edge(&mut self, message: &Message<'_>) {
-        self.node.tell_edge(message);
+    fn context_mut(&mut self) -> &mut Node<'a> {
+        self.node
     }
 
     fn has_server_ended(&mut self) -> bool {
-        let is_over = self.tokens.has(PIDFD);
-        let says = self.tokens.has(CONTROL);
+        let is_over = self.node.tokens.has(PIDFD);
+        let says = self.node.tokens.has(CONTROL);
         // A server that speaks alone may close what it likes.
         let hangs_up = says && self.survivor.is_none() && self.server.has_hung_up();
         self.ended |= is_over || hangs_up;
