@@ -392,7 +392,7 @@ fn survive(nudges_until: Option<Nanos>, stop: bool, host: &mut impl BackupHost) 
 fn rest(stop: bool, host: &impl BackupHost) -> Turn {
     match stop {
         true => Turn::End(End::Stopped),
-        false => Turn::after(IDLE_LOOK, host),
+        false => Turn::after(IDLE_LOOK, host.now()),
     }
 }
 

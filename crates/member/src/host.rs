@@ -4,7 +4,7 @@
 use crate::backup::{Cause, Phases};
 use crate::nanos;
 use crate::request::EpochRequest;
-use crate::standing::{Heard, Settled, Standing};
+use crate::standing::{Heard, Place, Settled, Standing};
 use crate::timing::primary::IDLE_LOOK;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Watch;
@@ -136,8 +136,8 @@ pub trait Context {
     fn tell_edge(&mut self, message: &Message<'_>);
 }
 
-/// What every role needs of its host.
-pub trait MemberHost {
+/// What works in such a context.
+pub trait Hosted {
     type Context: Context;
     fn context(&self) -> &Self::Context;
     fn context_mut(&mut self) -> &mut Self::Context;
@@ -161,6 +161,10 @@ pub trait MemberHost {
     fn tell_edge(&mut self, message: &Message<'_>) {
         self.context_mut().tell_edge(message);
     }
+}
+
+/// What every role beside a server needs of its host.
+pub trait MemberHost: Hosted {
     /// The server's, or the replica's, process has ended.
     fn has_server_ended(&mut self) -> bool;
     /// Ends it, and waits until it is gone.
@@ -187,8 +191,8 @@ pub enum Turn {
 
 impl Turn {
     /// After a pause at the latest.
-    pub(crate) fn after(pause: Duration, host: &impl MemberHost) -> Self {
-        Self::Until(host.now().plus(nanos(pause)))
+    pub(crate) fn after(pause: Duration, now: Nanos) -> Self {
+        Self::Until(now.plus(nanos(pause)))
     }
 }
 
@@ -202,6 +206,10 @@ pub enum End {
     Silent,
     /// Begin again by asking the edge.
     Again,
+    /// It knows what this member is.
+    Placed(Place),
+    /// It has met the other member.
+    Met,
     /// The host does not do what it must, in words.
     Failed(String),
 }
@@ -259,5 +267,5 @@ pub fn stand_alone<H: MemberHost>(stop: bool, host: &mut H) -> Option<End> {
 
 /// A turn of a member whose server has outlived an earlier daemon of it.
 pub fn turn_found(stop: bool, host: &mut impl MemberHost) -> Turn {
-    stand_alone(stop, host).map_or_else(|| Turn::after(IDLE_LOOK, host), Turn::End)
+    stand_alone(stop, host).map_or_else(|| Turn::after(IDLE_LOOK, host.now()), Turn::End)
 }

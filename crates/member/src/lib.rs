@@ -4,6 +4,7 @@
 pub mod backup;
 pub mod edge;
 pub mod host;
+pub mod pairing;
 pub mod primary;
 pub mod request;
 pub mod standing;

@@ -1,6 +1,7 @@
 //! A member and its edge: who is current in which epoch, whether the edge hears the
 //! other member, and what the edge wants to know.
 
+use crate::host::{End, Hosted, Turn};
 use crate::nanos;
 use crate::timing::member::{ASK_EVERY, ASK_RETRY};
 use holdfast_cluster::Nanos;
@@ -220,14 +221,23 @@ impl Ask {
         }
     }
 
-    /// When [`Ask::handle_timeout`] is due.
-    #[must_use]
-    pub fn next_deadline(&self, now: Nanos) -> Nanos {
-        self.ask_at.max(now.plus(nanos(ASK_RETRY)))
+    /// Hears the edge, and asks when it is time, until it is known what this member
+    /// is. `stop`: the operator ends it.
+    pub fn turn(&mut self, stop: bool, host: &mut impl Hosted) -> Turn {
+        if stop {
+            return Turn::End(End::Stopped);
+        }
+        host.turn_edge(&mut |message| self.handle_message(message));
+        if let Some(place) = self.settle(&mut |message| host.tell_edge(message)) {
+            return Turn::End(End::Placed(place));
+        }
+        let (now, is_open) = (host.now(), host.is_edge_open());
+        self.handle_timeout(now, is_open, &mut |message| host.tell_edge(message));
+        Turn::Until(self.ask_at.max(now.plus(nanos(ASK_RETRY))))
     }
 
     /// Asks when it is time, if there is a channel.
-    pub fn handle_timeout(&mut self, now: Nanos, is_open: bool, say: &mut dyn FnMut(&Message<'_>)) {
+    fn handle_timeout(&mut self, now: Nanos, is_open: bool, say: &mut dyn FnMut(&Message<'_>)) {
         if now >= self.ask_at && is_open {
             say(&Message::Ask);
             self.ask_at = now.plus(nanos(ASK_EVERY));
@@ -235,7 +245,7 @@ impl Ask {
     }
 
     /// The edge says something.
-    pub fn handle_message(&mut self, message: &Message<'_>) {
+    fn handle_message(&mut self, message: &Message<'_>) {
         match message {
             Message::Epoch { epoch, current } => {
                 self.told = Some(Heard { epoch: *epoch, current: (*current).to_owned() });
@@ -252,7 +262,7 @@ impl Ask {
     }
 
     /// What this member is to be, once that is known; else it asks for what it may.
-    pub fn settle(&mut self, say: &mut dyn FnMut(&Message<'_>)) -> Option<Place> {
+    fn settle(&mut self, say: &mut dyn FnMut(&Message<'_>)) -> Option<Place> {
         let granted = self.granted.take().filter(|epoch| self.asked == Some(*epoch));
         if let Some(epoch) = granted {
             return Some(Place::Primary { epoch });

@@ -17,6 +17,17 @@ pub mod member {
     pub const ASK_RETRY: Duration = Duration::from_millis(10);
 }
 
+/// Members that meet.
+pub mod pairing {
+    use super::Duration;
+
+    /// Time between two looks after handshakes that have come to a halt.
+    pub const LOOK_EVERY: Duration = Duration::from_millis(50);
+    /// The backup compares again after this long; reading a server and its
+    /// libraries takes a good part of a second.
+    pub const COMPARE_EVERY: Duration = Duration::from_secs(2);
+}
+
 /// The primary.
 pub mod primary {
     use super::Duration;

@@ -2,6 +2,7 @@
 //! its server and its channels do in virtual time.
 
 mod backup;
+mod pairing;
 mod primary;
 
 pub use backup::Carried;
@@ -12,7 +13,7 @@ use crate::pipe::{Input, Kind};
 use crate::plan::Mutation;
 use crate::server::Server;
 use crate::world::{Host, NAMES, World};
-use holdfast_member::host::{ConnState, Context, Fault, Member, MemberHost, News};
+use holdfast_member::host::{ConnState, Context, Fault, Hosted, Member, MemberHost, News};
 use holdfast_replica::Nanos;
 use holdfast_wire::message::{ConnKey, Message};
 use holdfast_wire::packet::TcpSegment;
@@ -120,7 +121,7 @@ impl Context for AtHost<'_> {
     }
 }
 
-impl<'a> MemberHost for AtHost<'a> {
+impl<'a> Hosted for AtHost<'a> {
     type Context = AtHost<'a>;
 
     fn context(&self) -> &AtHost<'a> {
@@ -130,7 +131,9 @@ impl<'a> MemberHost for AtHost<'a> {
     fn context_mut(&mut self) -> &mut AtHost<'a> {
         self
     }
+}
 
+impl MemberHost for AtHost<'_> {
     fn has_server_ended(&mut self) -> bool {
         self.server().is_none_or(|server| !server.alive)
     }
@@ -167,7 +170,13 @@ impl<'a> MemberHost for AtHost<'a> {
     }
 
     fn stand_by(&mut self) {
-        self.d.pair.inbox.clear();
+        for input in std::mem::take(&mut self.d.pair.inbox) {
+            if let Input::Accepted(pipe) = input {
+                let reason = "nobody can join it yet";
+                self.world.send(pipe, 1, &Message::Refused { reason, again: true });
+                self.world.close_pipe(pipe, 1);
+            }
+        }
     }
 
     fn show(&mut self, news: News<'_>) {

@@ -13,12 +13,13 @@ use crate::world::{Event, NAMES, World};
 use crate::{Ns, ns};
 use holdfast_cluster::Nanos;
 use holdfast_member::backup::{BackupMachine, Cause};
-use holdfast_member::host::{End, Member, MemberHost, Turn};
+use holdfast_member::host::{End, Member, Turn};
+use holdfast_member::pairing::{Pairing, Side};
 use holdfast_member::primary::PrimaryMachine;
-use holdfast_member::standing::{Ask, Place, hello};
+use holdfast_member::standing::{Ask, Place};
 use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
 use holdfast_member::timing::primary::TICK;
-use holdfast_wire::message::{ConnId, Message};
+use holdfast_wire::message::ConnId;
 use std::collections::{BTreeMap, VecDeque};
 
 pub const HEARTBEAT: Ns = HEARTBEAT_MS_DEFAULT * 1_000_000;
@@ -35,11 +36,9 @@ pub struct Link {
 /// What the daemon is.
 pub enum Phase {
     Ask(Ask),
-    /// A primary that waits for its backup.
-    Wait,
+    /// A primary that waits for its backup, or a backup that seeks its primary.
+    Pairing(Pairing),
     Primary(Box<PrimaryMachine>),
-    /// A backup that seeks its primary.
-    Reach,
     Backup(Box<BackupMachine>),
     /// Out of its place, for a turn.
     Away,
@@ -77,7 +76,7 @@ pub struct Daemon {
 impl Daemon {
     /// Is the socket for the other member open?
     pub fn listens(&self) -> bool {
-        matches!(self.phase, Phase::Wait | Phase::Primary(_))
+        matches!(self.phase, Phase::Pairing(_) | Phase::Primary(_)) && self.member.speaks
     }
 
     pub fn process(&self) -> Process {
@@ -165,13 +164,19 @@ impl World {
 
     fn daemon_turn(&mut self, d: &mut Daemon, phase: Phase) -> Phase {
         match phase {
-            Phase::Ask(ask) => self.turn_ask(d, ask),
-            Phase::Wait => self.turn_wait(d),
+            Phase::Ask(mut ask) => {
+                d.pair.inbox.clear();
+                let turn = ask.turn(false, &mut AtHost { world: self, d });
+                self.after(d, turn, Phase::Ask(ask))
+            }
+            Phase::Pairing(mut pairing) => {
+                let turn = pairing.turn(false, &mut AtHost { world: self, d });
+                self.after(d, turn, Phase::Pairing(pairing))
+            }
             Phase::Primary(mut machine) => {
                 let turn = machine.turn(false, &mut AtHost { world: self, d });
                 self.after(d, turn, Phase::Primary(machine))
             }
-            Phase::Reach => self.turn_reach(d),
             Phase::Backup(mut machine) => {
                 let turn = machine.turn(false, &mut AtHost { world: self, d });
                 self.after(d, turn, Phase::Backup(machine))
@@ -202,6 +207,9 @@ impl World {
                 self.sleep(d, self.now);
                 return phase;
             }
+            Turn::End(End::Placed(place)) => return self.becomes(d, place),
+            Turn::End(End::Met) if d.member.speaks => return self.primary_starts(d),
+            Turn::End(End::Met) => return self.backup_starts(d),
             Turn::End(end) => {
                 let what = format!("{} ends: {end:?}", NAMES[d.at]);
                 self.check.violation(self.now, "ends", what);
@@ -261,28 +269,15 @@ impl World {
         self.wake_taken(d.at, d.process(), at);
     }
 
-    fn turn_ask(&mut self, d: &mut Daemon, mut ask: Ask) -> Phase {
-        let now = Nanos(self.now);
-        d.pair.inbox.clear();
-        AtHost { world: self, d }.turn_edge(&mut |message| ask.handle_message(message));
-        let edge = d.edge.pipe;
-        let mut say = |message: &Message<'_>| {
-            edge.map(|pipe| self.send(pipe, 0, message));
-        };
-        let place = ask.settle(&mut say);
-        ask.handle_timeout(now, edge.is_some(), &mut say);
+    fn becomes(&mut self, d: &mut Daemon, place: Place) -> Phase {
         match place {
-            Some(Place::Primary { epoch }) => {
+            Place::Primary { epoch } => {
                 d.member.epoch = epoch;
                 self.becomes_primary(d)
             }
-            Some(Place::Backup { epoch }) => {
+            Place::Backup { epoch } => {
                 d.member.epoch = epoch;
                 self.becomes_backup(d)
-            }
-            None => {
-                self.sleep(d, ask.next_deadline(now).0);
-                Phase::Ask(ask)
             }
         }
     }
@@ -297,7 +292,7 @@ impl World {
         self.hosts[member].gate = Some(gate);
         // It may be a backup's host of old.
         self.hosts[member].tap_drop = None;
-        Phase::Wait
+        self.daemon_turn(d, Phase::Pairing(Pairing::new(Side::Primary)))
     }
 
     fn becomes_backup(&mut self, d: &mut Daemon) -> Phase {
@@ -309,59 +304,7 @@ impl World {
         // It may be a primary's host of old.
         self.hosts[member].gate = None;
         self.hosts[member].tap = Some(VecDeque::new());
-        self.turn_reach(d)
-    }
-
-    /// Answers a hello; the worlds are alike.
-    fn turn_wait(&mut self, d: &mut Daemon) -> Phase {
-        AtHost { world: self, d }.turn_edge(&mut |_| {});
-        let mut candidate = d.pair.pipe;
-        for input in std::mem::take(&mut d.pair.inbox) {
-            match input {
-                Input::Accepted(pipe) => candidate = Some(pipe),
-                Input::Lost(pipe) if candidate == Some(pipe) => candidate = None,
-                Input::Message(pipe, bytes) if candidate == Some(pipe) => {
-                    if matches!(Message::decode(&bytes), Ok(Message::Hello { .. })) {
-                        d.pair.pipe = candidate;
-                        self.send(
-                            pipe,
-                            1,
-                            &hello(GROUP, NAMES[d.at], (d.member.epoch, false), Vec::new()),
-                        );
-                        return self.primary_starts(d);
-                    }
-                }
-                _ => {}
-            }
-        }
-        d.pair.pipe = candidate;
-        self.sleep(d, self.now + 50_000_000);
-        Phase::Wait
-    }
-
-    fn turn_reach(&mut self, d: &mut Daemon) -> Phase {
-        AtHost { world: self, d }.turn_edge(&mut |_| {});
-        let mut inputs: VecDeque<Input> = self.turn_link(d, Kind::Pair).into();
-        while let Some(input) = inputs.pop_front() {
-            match input {
-                Input::Opened(pipe) => {
-                    self.send(
-                        pipe,
-                        0,
-                        &hello(GROUP, NAMES[d.at], (d.member.epoch, false), Vec::new()),
-                    );
-                }
-                Input::Message(_, bytes) => {
-                    if let Ok(Message::Hello { epoch, .. }) = Message::decode(&bytes) {
-                        d.member.epoch = epoch;
-                        d.pair.inbox = inputs;
-                        return self.backup_starts(d);
-                    }
-                }
-                _ => {}
-            }
-        }
-        Phase::Reach
+        self.daemon_turn(d, Phase::Pairing(Pairing::new(Side::Backup)))
     }
 
     /// The backup has come: address and server.

@@ -130,10 +130,6 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
 }
 
 impl<'a> Role<'a> for BackupDaemon<'_, 'a> {
-    fn node(&mut self) -> &mut Node<'a> {
-        self.node
-    }
-
     fn handle_ready(&mut self) {
         self.is_peer_ready = self.node.tokens.has(PEER);
         if self.node.tokens.has(WAKE) {

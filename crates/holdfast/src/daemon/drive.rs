@@ -2,17 +2,16 @@
 //! machine wants a turn, and gives it one.
 
 use super::member::{Node, Tokens};
-use holdfast_member::host::{End, Turn};
+use holdfast_member::host::{End, Hosted, Turn};
 use std::time::Instant;
 
 /// Turns in a row that wait for nothing, where the log grows as fast as it is read.
 const BUSY_TURNS: u32 = 64;
 
 /// What a role's machine works with.
-pub trait Role<'a> {
-    fn node(&mut self) -> &mut Node<'a>;
+pub trait Role<'a>: Hosted<Context = Node<'a>> {
     /// Notes what has come, which is in the node's tokens.
-    fn handle_ready(&mut self);
+    fn handle_ready(&mut self) {}
 }
 
 /// Turns the machine until it ends.
@@ -31,15 +30,15 @@ pub fn drive<'a, R: Role<'a>>(
             Turn::End(end) => return Ok(end),
             Turn::Busy if busy < BUSY_TURNS => {
                 (stop, busy) = (false, busy + 1);
-                role.node().tokens = Tokens::default();
+                role.context_mut().tokens = Tokens::default();
                 role.handle_ready();
                 continue;
             }
             Turn::Busy => Instant::now(),
-            Turn::Until(at) => role.node().instant(at.0),
+            Turn::Until(at) => role.context_mut().instant(at.0),
         };
         busy = 0;
-        let node = role.node();
+        let node = role.context_mut();
         let deadline = node.edge.deadline().map_or(deadline, |at| at.min(deadline));
         stop = node.wait(Some(deadline))?;
         role.handle_ready();

@@ -4,6 +4,7 @@
 mod traces;
 mod words;
 
+use super::drive::{self, drive};
 use super::edge_link::{EdgeLink, LinkEvent};
 use super::pulse::{self, Pulse};
 use super::said::Said;
@@ -25,7 +26,7 @@ use holdfast_linux::shm::Settings;
 use holdfast_linux::spawn::{Server, ServerCommand};
 use holdfast_linux::tap::Service;
 use holdfast_linux::way::SignSocket;
-use holdfast_member::host::{Context, End, Member as MemberState};
+use holdfast_member::host::{Context, End, Hosted, Member as MemberState};
 use holdfast_member::standing::{Ask, Heard, Place};
 use holdfast_wire::message::Message;
 use holdfast_wire::shm::option;
@@ -121,6 +122,25 @@ impl Context for Node<'_> {
     }
 }
 
+/// A member that does not know yet what it is.
+struct Asking<'n, 'a> {
+    node: &'n mut Node<'a>,
+}
+
+impl<'a> Hosted for Asking<'_, 'a> {
+    type Context = Node<'a>;
+
+    fn context(&self) -> &Node<'a> {
+        self.node
+    }
+
+    fn context_mut(&mut self) -> &mut Node<'a> {
+        self.node
+    }
+}
+
+impl<'a> drive::Role<'a> for Asking<'_, 'a> {}
+
 /// Runs the member's daemon until a signal ends it.
 ///
 /// # Errors
@@ -128,7 +148,11 @@ impl Context for Node<'_> {
 pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
     let mut node = Node::new(config, member)?;
     loop {
-        let Some((epoch, current)) = node.ask_edge()? else { return Ok(()) };
+        let Some(place) = node.ask_edge()? else { return Ok(()) };
+        let (epoch, current) = match place {
+            Place::Primary { epoch } => (epoch, true),
+            Place::Backup { epoch } => (epoch, false),
+        };
         node.set_epoch(epoch);
         node.events.add("epoch", format!("{epoch}, current member {current}"));
         // It has told its clients more than any other could.
@@ -203,38 +227,24 @@ impl<'a> Node<'a> {
 
     /// Every member starts silent and asks (decision 21). Returns the epoch and
     /// whether this member is current in it; `None`: asked to stop.
-    fn ask_edge(&mut self) -> anyhow::Result<Option<(u64, bool)>> {
+    fn ask_edge(&mut self) -> anyhow::Result<Option<Place>> {
         let remedy = "check that the edge's daemon runs and is reachable, and that the preferred member is started";
         self.set_state(Role::None, State::Waiting, "the edge has not said who is current", remedy);
         let preferred = self.config.edge.first == self.me.name;
         let mut ask = Ask::new(&self.me.name, &self.other.name, preferred, Nanos(self.nanos()));
-        loop {
-            let (now, at) = (Instant::now(), Nanos(self.nanos()));
-            let is_open = self.edge.is_open();
-            ask.handle_timeout(at, is_open, &mut |message| {
-                self.edge.send(message);
-            });
-            self.edge.flush(now, &self.poll);
-            let asks = self.instant(ask.next_deadline(at).0);
-            let deadline = self.edge.deadline().map_or(asks, |link| link.min(asks));
-            if self.wait(Some(deadline))? {
-                return Ok(None);
-            }
-            self.hear_edge(&mut |message| ask.handle_message(message));
+        let end = drive(&mut Asking { node: self }, |stop, asking| {
+            let turn = ask.turn(stop, asking);
             if let Some(reason) = ask.take_refused() {
                 let reason = format!("the edge refused: {reason}");
-                self.set_state(Role::None, State::Waiting, &reason, "look at the edge's status");
+                let remedy = "look at the edge's status";
+                asking.node.set_state(Role::None, State::Waiting, &reason, remedy);
             }
-            let place = ask.settle(&mut |message| {
-                self.edge.send(message);
-            });
-            self.edge.flush(Instant::now(), &self.poll);
-            match place {
-                Some(Place::Primary { epoch }) => return Ok(Some((epoch, true))),
-                Some(Place::Backup { epoch }) => return Ok(Some((epoch, false))),
-                None => {}
-            }
-        }
+            turn
+        })?;
+        Ok(match end {
+            End::Placed(place) => Some(place),
+            _ => None,
+        })
     }
 
     /// Turns the link to the edge: says hello when it opens, notes a new epoch,

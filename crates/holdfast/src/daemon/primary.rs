@@ -167,10 +167,6 @@ fn service_keys(services: &[(IpAddr, u16)]) -> Vec<ConnKey> {
 }
 
 impl<'a> Role<'a> for PrimaryDaemon<'_, 'a> {
-    fn node(&mut self) -> &mut Node<'a> {
-        self.node
-    }
-
     fn handle_ready(&mut self) {
         self.server.memory.awake();
         self.is_peer_ready = self.node.tokens.has(PEER);

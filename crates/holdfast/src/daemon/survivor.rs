@@ -13,7 +13,7 @@ use crate::poll::Interest;
 use crate::status::{self, State};
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::spawn::Server;
-use holdfast_member::host::{ConnState, End, MemberHost, News, Turn, turn_found};
+use holdfast_member::host::{ConnState, End, Hosted, MemberHost, News, Turn, turn_found};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::TcpSegment;
 use std::os::fd::OwnedFd;
@@ -112,15 +112,9 @@ pub fn run(node: &mut Node<'_>, (pid, server): (u32, &OwnedFd)) -> anyhow::Resul
     })
 }
 
-impl<'a> Role<'a> for Found<'_, 'a, '_> {
-    fn node(&mut self) -> &mut Node<'a> {
-        self.node
-    }
+impl<'a> Role<'a> for Found<'_, 'a, '_> {}
 
-    fn handle_ready(&mut self) {}
-}
-
-impl<'a> MemberHost for Found<'_, 'a, '_> {
+impl<'a> Hosted for Found<'_, 'a, '_> {
     type Context = Node<'a>;
 
     fn context(&self) -> &Node<'a> {
@@ -130,7 +124,9 @@ impl<'a> MemberHost for Found<'_, 'a, '_> {
     fn context_mut(&mut self) -> &mut Node<'a> {
         self.node
     }
+}
 
+impl MemberHost for Found<'_, '_, '_> {
     fn has_server_ended(&mut self) -> bool {
         if self.node.tokens.has(PIDFD) {
             self.ended = true;

@@ -355,7 +355,7 @@ fn reinject(promotion: &mut Promotion, host: &mut impl BackupHost) {
 /// A survivor's turn: until when clients' ACKs drive what was in flight, and when it is
 /// called again.
 pub(super) fn nudges(until: Option<Nanos>, host: &mut impl BackupHost) -> (Option<Nanos>, Turn) {
-    let Some(until) = until else { return (None, Turn::after(IDLE_LOOK, host)) };
+    let Some(until) = until else { return (None, Turn::after(IDLE_LOOK, host.now())) };
     host.drain_tap(TAP_BATCH, &mut |host, segment| {
         if segment.ack_flag {
             host.nudge(&segment.key, segment.ack);
@@ -366,9 +366,9 @@ pub(super) fn nudges(until: Option<Nanos>, host: &mut impl BackupHost) -> (Optio
     host.nudge_again();
     if host.now() > until || !host.has_nudges() {
         host.close_tap();
-        return (None, Turn::after(IDLE_LOOK, host));
+        return (None, Turn::after(IDLE_LOOK, host.now()));
     }
-    (Some(until), Turn::after(NUDGE_LOOK, host))
+    (Some(until), Turn::after(NUDGE_LOOK, host.now()))
 }
 
 /// A question to a client, or the SYN-ACK of its connection again, as a segment.

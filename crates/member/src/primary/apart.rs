@@ -75,7 +75,7 @@ impl PrimaryMachine {
         self.settle(host);
         let has_all = self.log.frames_unconfirmed() == 0 && host.tail() == self.log_at;
         if !lost && !has_all && host.now().since(since) < nanos(CONFIRM_MAX) {
-            return (Stage::Confirming { since }, Turn::after(CONFIRM_LOOK, host));
+            return (Stage::Confirming { since }, Turn::after(CONFIRM_LOOK, host.now()));
         }
         self.announce_end(host);
         host.show(News::Stopped);
@@ -93,7 +93,7 @@ impl PrimaryMachine {
     ) -> (Stage, Turn) {
         let (newer, took) = (host.member().replaced_by(), host.now().since(since));
         if newer.is_none() && took < nanos(GRANT_MAX) && !stop {
-            return (Stage::Yielding { since }, Turn::after(GRANT_LOOK, host));
+            return (Stage::Yielding { since }, Turn::after(GRANT_LOOK, host.now()));
         }
         host.kill_server();
         let end = match newer {
@@ -133,7 +133,7 @@ impl PrimaryMachine {
         let newer = host.member().replaced_by();
         host.show(News::ServerEnded { gone: gone.as_deref(), newer: newer.as_ref() });
         host.stand_by();
-        (Stage::ServerEnded { gone }, Turn::after(GRANT_LOOK, host))
+        (Stage::ServerEnded { gone }, Turn::after(GRANT_LOOK, host.now()))
     }
 
     /// Everything that was logged goes out, and then that nothing more comes.
@@ -167,7 +167,7 @@ impl PrimaryMachine {
         self.log.handle_backup_lost();
         host.drop_peer();
         host.stop_watching();
-        (Stage::Idle, Turn::after(IDLE_LOOK, host))
+        (Stage::Idle, Turn::after(IDLE_LOOK, host.now()))
     }
 
     /// The backup is lost, or can no longer follow. The edge decides whether this
@@ -211,7 +211,7 @@ impl PrimaryMachine {
         }
         ask_for(host, &mut request, opened);
         host.show(News::Asks { reason: &reason });
-        (Stage::Asking { request, reason }, Turn::after(ASK_EVERY, host))
+        (Stage::Asking { request, reason }, Turn::after(ASK_EVERY, host.now()))
     }
 
     /// From now on no death of ours touches the service.
@@ -227,7 +227,7 @@ impl PrimaryMachine {
             return (Stage::Idle, Turn::End(End::Failed(error)));
         }
         host.show(News::Alone { reason });
-        (Stage::Idle, Turn::after(IDLE_LOOK, host))
+        (Stage::Idle, Turn::after(IDLE_LOOK, host.now()))
     }
 
     fn idle(&mut self, stop: bool, host: &mut impl PrimaryHost) -> (Stage, Turn) {

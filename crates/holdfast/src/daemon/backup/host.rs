@@ -11,7 +11,7 @@ use crate::poll::Interest;
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::{listener, process, way};
 use holdfast_member::backup::{BackupHost, Replica, Report};
-use holdfast_member::host::{ConnState, MemberHost, News};
+use holdfast_member::host::{ConnState, Hosted, MemberHost, News};
 use holdfast_replica::TapSegment;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_wire::log::Header;
@@ -26,7 +26,7 @@ use std::time::Instant;
 /// Real-time priority of the replica during a takeover, below the daemon's own.
 const REPLICA_PRIORITY: i32 = 5;
 
-impl<'a> MemberHost for BackupDaemon<'_, 'a> {
+impl<'a> Hosted for BackupDaemon<'_, 'a> {
     type Context = Node<'a>;
 
     fn context(&self) -> &Node<'a> {
@@ -36,7 +36,9 @@ impl<'a> MemberHost for BackupDaemon<'_, 'a> {
     fn context_mut(&mut self) -> &mut Node<'a> {
         self.node
     }
+}
 
+impl MemberHost for BackupDaemon<'_, '_> {
     fn has_server_ended(&mut self) -> bool {
         if self.node.tokens.has(PIDFD) {
             self.ended = true;

@@ -9,7 +9,7 @@ use holdfast_linux::bpf::Gate;
 use holdfast_linux::diag::{DiagSocket, TcpState};
 use holdfast_linux::process;
 use holdfast_linux::spawn::Server;
-use holdfast_member::host::{ConnState, MemberHost, News};
+use holdfast_member::host::{ConnState, Hosted, MemberHost, News};
 use holdfast_member::primary::{Held, PrimaryHost, Report};
 use holdfast_replica::primary::{Peeked, Wanted};
 use holdfast_wire::gate::SlotView;
@@ -45,7 +45,7 @@ pub fn states(diag: &mut DiagSocket, keys: &[ConnKey]) -> Option<Vec<ConnState>>
     Some(diag.states(keys).ok()?.into_iter().map(state).collect())
 }
 
-impl<'a> MemberHost for PrimaryDaemon<'_, 'a> {
+impl<'a> Hosted for PrimaryDaemon<'_, 'a> {
     type Context = Node<'a>;
 
     fn context(&self) -> &Node<'a> {
@@ -55,7 +55,9 @@ impl<'a> MemberHost for PrimaryDaemon<'_, 'a> {
     fn context_mut(&mut self) -> &mut Node<'a> {
         self.node
     }
+}
 
+impl MemberHost for PrimaryDaemon<'_, '_> {
     fn has_server_ended(&mut self) -> bool {
         let is_over = self.node.tokens.has(PIDFD);
         let says = self.node.tokens.has(CONTROL);

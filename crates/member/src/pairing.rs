@@ -1,0 +1,299 @@
+//! How the members meet: both say hello, and each pairs only if the other one
+//! speaks the same and lives in the same world (decision 25). What differs is
+//! shown, and tried again: nobody need restart a daemon after copying a file.
+
+use crate::host::{End, Hosted, Turn};
+use crate::nanos;
+use crate::timing::pairing::{COMPARE_EVERY, LOOK_EVERY};
+use holdfast_cluster::Nanos;
+use holdfast_wire::log::LOG_VERSION;
+use holdfast_wire::message::{Message, VERSION, WorldPart};
+
+/// Which end of the pair's channel a member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// It waits, and answers a hello.
+    Primary,
+    /// It connects, and says hello first.
+    Backup,
+}
+
+/// Why two members do not pair.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Apart<'a> {
+    /// The other one does not want to, in its words.
+    TurnedAway(&'a str),
+    OtherRelease,
+    OtherWorld(&'a [WorldPart<'a>]),
+}
+
+/// What pairing asks of its host.
+pub trait PairingHost: Hosted {
+    /// Turns the channel to the other member, where one that comes later takes the
+    /// place of one before. Whether a channel has just opened.
+    fn turn_peer(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool;
+    /// Says hello there, with this host's world as it is now: files may have been
+    /// repaired meanwhile. False: the channel does not take it.
+    ///
+    /// # Errors
+    /// When the host cannot tell its own world.
+    fn say_hello(&mut self) -> Result<bool, String>;
+    /// Whether the other's world is the one that was said last.
+    fn is_own_world(&self, theirs: &[WorldPart<'_>]) -> bool;
+    /// Messages that came right behind the other's hello, encoded: the role's.
+    fn keep(&mut self, early: Vec<Vec<u8>>);
+    fn hang_up(&mut self);
+    fn show_apart(&mut self, why: &Apart<'_>);
+}
+
+/// A member that does not know the other one yet.
+#[derive(Debug)]
+pub struct Pairing {
+    side: Side,
+    /// The backup has said hello on the channel that is open.
+    greeted: bool,
+    /// When the backup tries again.
+    again_at: Nanos,
+}
+
+/// What came in a turn.
+#[derive(Default)]
+struct Came {
+    turned_away: Option<String>,
+    /// The other's hello, encoded.
+    hello: Option<Vec<u8>>,
+    early: Vec<Vec<u8>>,
+}
+
+impl Came {
+    fn handle_message(&mut self, message: &Message<'_>) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        match message {
+            Message::Hello { .. } => self.hello = Some(bytes),
+            Message::Refused { reason, .. } => self.turned_away = Some((*reason).to_owned()),
+            _ if self.hello.is_some() => self.early.push(bytes),
+            _ => {}
+        }
+    }
+}
+
+impl Pairing {
+    #[must_use]
+    pub fn new(side: Side) -> Self {
+        Self { side, greeted: false, again_at: Nanos(0) }
+    }
+
+    /// Takes what has come, until the members have met. `stop`: the operator ends
+    /// this one.
+    pub fn turn(&mut self, stop: bool, host: &mut impl PairingHost) -> Turn {
+        if stop {
+            return Turn::End(End::Stopped);
+        }
+        host.turn_edge(&mut |_| {});
+        if host.now() < self.again_at {
+            return Turn::Until(self.again_at);
+        }
+        match self.meet(host) {
+            Ok(true) => Turn::End(End::Met),
+            Ok(false) => Turn::after(LOOK_EVERY, host.now()),
+            Err(error) => Turn::End(End::Failed(error)),
+        }
+    }
+
+    /// Whether the members have.
+    fn meet(&mut self, host: &mut impl PairingHost) -> Result<bool, String> {
+        let mut came = Came::default();
+        if host.turn_peer(&mut |message| came.handle_message(message)) {
+            let asks = self.side == Side::Backup && came.turned_away.is_none();
+            self.greeted = asks && host.say_hello()?;
+        }
+        if let Some(reason) = came.turned_away.filter(|_| self.side == Side::Backup) {
+            self.part(&Apart::TurnedAway(&reason), host);
+            return Ok(false);
+        }
+        let Some(bytes) = came.hello else { return Ok(false) };
+        // The other end is to know as well what differs.
+        let greeted = match self.side {
+            Side::Primary => host.say_hello()?,
+            Side::Backup => self.greeted,
+        };
+        let Ok(Message::Hello { version, log_version, epoch, world, .. }) = Message::decode(&bytes)
+        else {
+            return Ok(false);
+        };
+        if !greeted {
+            host.hang_up();
+        } else if (version, log_version) != (VERSION, LOG_VERSION) {
+            self.part(&Apart::OtherRelease, host);
+        } else if !host.is_own_world(&world) {
+            self.part(&Apart::OtherWorld(&world), host);
+        } else {
+            if self.side == Side::Backup {
+                // What it does from now on counts in the primary's epoch, whatever
+                // the edge may have said before or says later.
+                host.member().epoch = epoch;
+                host.keep(came.early);
+            }
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn part(&mut self, why: &Apart<'_>, host: &mut impl PairingHost) {
+        host.show_apart(why);
+        host.hang_up();
+        self.greeted = false;
+        if self.side == Side::Backup {
+            self.again_at = host.now().plus(nanos(COMPARE_EVERY));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::{Context, Member};
+    use crate::standing::hello;
+
+    /// Messages come from a list; what is said is written down.
+    struct Host {
+        now: Nanos,
+        member: Member,
+        /// Whether a channel opens, and what it brings, in the next turn.
+        next: Option<(bool, Vec<Message<'static>>)>,
+        lines: Vec<String>,
+    }
+
+    impl Context for Host {
+        fn now(&self) -> Nanos {
+            self.now
+        }
+        fn member(&mut self) -> &mut Member {
+            &mut self.member
+        }
+        fn turn_edge(&mut self, _: &mut dyn FnMut(&Message<'_>)) -> bool {
+            false
+        }
+        fn is_edge_open(&self) -> bool {
+            false
+        }
+        fn tell_edge(&mut self, _: &Message<'_>) {}
+    }
+
+    impl Hosted for Host {
+        type Context = Self;
+        fn context(&self) -> &Self {
+            self
+        }
+        fn context_mut(&mut self) -> &mut Self {
+            self
+        }
+    }
+
+    impl PairingHost for Host {
+        fn turn_peer(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
+            let (opened, messages) = self.next.take().unwrap_or_default();
+            messages.iter().for_each(each);
+            opened
+        }
+        fn say_hello(&mut self) -> Result<bool, String> {
+            self.lines.push("hello".to_owned());
+            Ok(true)
+        }
+        fn is_own_world(&self, theirs: &[WorldPart<'_>]) -> bool {
+            theirs.is_empty()
+        }
+        fn keep(&mut self, early: Vec<Vec<u8>>) {
+            self.lines.push(format!("{} early", early.len()));
+        }
+        fn hang_up(&mut self) {
+            self.lines.push("hangs up".to_owned());
+        }
+        fn show_apart(&mut self, why: &Apart<'_>) {
+            self.lines.push(format!("{why:?}"));
+        }
+    }
+
+    fn host() -> Host {
+        let member = Member::new("demo", "b", "a", Nanos::from_ms(10));
+        Host { now: Nanos(0), member, next: None, lines: Vec::new() }
+    }
+
+    fn said(host: &mut Host) -> Vec<String> {
+        std::mem::take(&mut host.lines)
+    }
+
+    const BEAT: Message<'_> = Message::Beat { number: 1, echo: 1, executed: 0 };
+    const TURNED_AWAY: Message<'_> = Message::Refused { reason: "late", again: true };
+
+    fn greets(version_more: u32) -> Message<'static> {
+        let mut message = hello("demo", "a", (7, false), Vec::new());
+        if let Message::Hello { log_version, .. } = &mut message {
+            *log_version += version_more;
+        }
+        message
+    }
+
+    #[test]
+    fn a_backup_greets_first_and_joins_the_primarys_epoch() {
+        let (mut host, mut pairing) = (host(), Pairing::new(Side::Backup));
+        host.next = Some((false, vec![greets(0)]));
+        assert!(matches!(pairing.turn(false, &mut host), Turn::Until(_)), "nobody was greeted");
+        assert_eq!(said(&mut host), ["hangs up"]);
+        host.next = Some((true, vec![]));
+        assert_eq!(pairing.turn(false, &mut host), Turn::Until(nanos(LOOK_EVERY)));
+        assert_eq!(said(&mut host), ["hello"]);
+        host.next = Some((false, vec![BEAT, greets(0), BEAT, BEAT]));
+        assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met));
+        assert_eq!((said(&mut host), host.member.epoch), (vec!["2 early".to_owned()], 7));
+    }
+
+    #[test]
+    fn a_primary_answers_and_stays_in_its_epoch() {
+        let (mut host, mut pairing) = (host(), Pairing::new(Side::Primary));
+        host.member.epoch = 9;
+        host.next = Some((true, vec![TURNED_AWAY]));
+        assert!(matches!(pairing.turn(false, &mut host), Turn::Until(_)));
+        assert!(said(&mut host).is_empty(), "nobody has greeted it");
+        host.next = Some((false, vec![greets(0)]));
+        assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met));
+        assert_eq!((said(&mut host), host.member.epoch), (vec!["hello".to_owned()], 9));
+    }
+
+    #[test]
+    fn both_tell_what_differs_and_only_the_backup_waits() {
+        let other = [WorldPart {
+            kind: holdfast_wire::message::WorldKind::Library,
+            name: "libc.so.6",
+            hash: 1,
+        }];
+        let world = hello("demo", "a", (7, false), other.to_vec());
+        let strange = format!("{:?}", Apart::OtherWorld(&other));
+        for (message, shown) in [(greets(1), "OtherRelease"), (world, &strange)] {
+            for side in [Side::Primary, Side::Backup] {
+                let (mut host, mut pairing) = (host(), Pairing::new(side));
+                host.next = Some((true, vec![message.clone()]));
+                assert_eq!(pairing.turn(false, &mut host), Turn::Until(nanos(LOOK_EVERY)));
+                assert_eq!(said(&mut host), ["hello", shown, "hangs up"], "{side:?}");
+                assert_eq!(host.member.epoch, 0);
+                host.next = Some((true, vec![greets(0)]));
+                let again = pairing.turn(false, &mut host);
+                assert_eq!(again == Turn::End(End::Met), side == Side::Primary, "{again:?}");
+                host.now = nanos(COMPARE_EVERY);
+                host.next = Some((true, vec![greets(0)]));
+                assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met));
+            }
+        }
+    }
+
+    #[test]
+    fn a_backup_that_is_turned_away_says_so_and_comes_again() {
+        let (mut host, mut pairing) = (host(), Pairing::new(Side::Backup));
+        host.next = Some((true, vec![TURNED_AWAY]));
+        pairing.turn(false, &mut host);
+        assert_eq!(said(&mut host), ["TurnedAway(\"late\")", "hangs up"]);
+        assert_eq!(pairing.turn(false, &mut host), Turn::Until(nanos(COMPARE_EVERY)));
+        assert_eq!(pairing.turn(true, &mut host), Turn::End(End::Stopped));
+    }
+}

@@ -1,0 +1,79 @@
+//! What pairing asks of a simulated host: worlds are alike there.
+
+use super::AtHost;
+use crate::edge::GROUP;
+use crate::pipe::{Input, Kind};
+use crate::world::NAMES;
+use holdfast_member::pairing::{Apart, PairingHost};
+use holdfast_member::standing::hello;
+use holdfast_wire::message::{Message, WorldPart};
+
+impl AtHost<'_> {
+    /// A primary's door.
+    fn turn_door(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
+        let mut opened = false;
+        let pair = &mut self.d.pair;
+        for input in std::mem::take(&mut pair.inbox) {
+            match input {
+                Input::Accepted(pipe) => (pair.pipe, opened) = (Some(pipe), true),
+                Input::Lost(pipe) if pair.pipe == Some(pipe) => pair.pipe = None,
+                Input::Message(pipe, bytes) if pair.pipe == Some(pipe) => {
+                    let _ = Message::decode(&bytes).map(|message| each(&message));
+                }
+                _ => {}
+            }
+        }
+        opened
+    }
+
+    /// A backup's link.
+    fn turn_seeker(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
+        let mut opened = false;
+        for input in self.world.turn_link(self.d, Kind::Pair) {
+            match input {
+                Input::Opened(_) => opened = true,
+                Input::Message(_, bytes) => {
+                    let _ = Message::decode(&bytes).map(|message| each(&message));
+                }
+                _ => {}
+            }
+        }
+        opened
+    }
+}
+
+impl PairingHost for AtHost<'_> {
+    fn turn_peer(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
+        if self.d.member.speaks { self.turn_door(each) } else { self.turn_seeker(each) }
+    }
+
+    fn say_hello(&mut self) -> Result<bool, String> {
+        let (epoch, speaks) = (self.d.member.epoch, self.d.member.speaks);
+        let Some(pipe) = self.d.pair.pipe else { return Ok(false) };
+        let message = hello(GROUP, NAMES[self.d.at], (epoch, false), Vec::new());
+        self.world.send(pipe, usize::from(speaks), &message);
+        Ok(true)
+    }
+
+    fn is_own_world(&self, theirs: &[WorldPart<'_>]) -> bool {
+        theirs.is_empty()
+    }
+
+    fn keep(&mut self, early: Vec<Vec<u8>>) {
+        let Some(pipe) = self.d.pair.pipe else { return };
+        for bytes in early.into_iter().rev() {
+            self.d.pair.inbox.push_front(Input::Message(pipe, bytes));
+        }
+    }
+
+    fn hang_up(&mut self) {
+        let end = usize::from(self.d.member.speaks);
+        if let Some(pipe) = self.d.pair.pipe.take() {
+            self.world.close_pipe(pipe, end);
+        }
+    }
+
+    fn show_apart(&mut self, why: &Apart<'_>) {
+        self.say(|| format!("{why:?}"));
+    }
+}
