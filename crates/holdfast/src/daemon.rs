@@ -48,6 +48,13 @@ pub fn run(file: &GroupFile, role: &str) -> anyhow::Result<()> {
     }
 }
 
+/// What this daemon can do without, and tries again or shows elsewhere: `-v` tells.
+fn heed<T>(what: &str, result: Result<T, impl std::fmt::Display>) {
+    if let Err(error) = result {
+        tracing::debug!("{what}: {error}");
+    }
+}
+
 /// The signal that ends this daemon, if one has come. SIGHUP never does: nothing is
 /// to be opened again, for the log is standard error, and the file counts from the
 /// next start on.

@@ -14,6 +14,7 @@ mod ways;
 mod wire;
 
 use super::edge_state::StateFile;
+use super::heed;
 use super::pulse::Pulse;
 use super::recover::Recoverer;
 use super::said::Repetition;
@@ -266,8 +267,8 @@ impl<'a> EdgeDaemon<'a> {
         if self.doubles.insert(index, now).is_none_or(|seen| now - seen > DOUBLE_LASTS) {
             self.wire.events.add("refused", reason.clone());
         }
-        let _ = channel.send(&Message::Refused { reason: &reason, again: true });
-        let _ = channel.flush();
+        let told = channel.send(&Message::Refused { reason: &reason, again: true });
+        heed("turning away", told.and_then(|()| channel.flush()));
         // Closing it at once might take the words back.
         if self.turned_away.is_none() {
             self.turned_away = Some((channel, now + TURNED_AWAY));

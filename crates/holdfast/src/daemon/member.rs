@@ -8,7 +8,7 @@ use super::drive::{self, drive};
 use super::edge_link::{EdgeLink, LinkEvent};
 use super::pulse::{self, Pulse};
 use super::said::Said;
-use super::{backup, primary, survivor};
+use super::{backup, heed, primary, survivor};
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
 use crate::config::{Config, Member, Server as ServerConfig, admin_socket, pin_dir};
@@ -219,8 +219,8 @@ impl<'a> Node<'a> {
         node.poll.add(&node.signs, SIGNS, Interest::Read)?;
         if config.group.realtime {
             // Without the right to it the daemon works, only less punctually.
-            let _ = process::set_realtime(PRIORITY);
-            let _ = process::lock_memory();
+            heed("real-time priority", process::set_realtime(PRIORITY));
+            heed("locking memory", process::lock_memory());
         }
         Ok(node)
     }

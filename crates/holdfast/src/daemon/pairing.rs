@@ -3,6 +3,7 @@
 
 use super::drive::{Role, drive};
 use super::edge_link::{EdgeLink, LinkEvent};
+use super::heed;
 use super::member::{Node, RESTART_BOTH};
 use crate::channel::{Channel, ChannelError, Listener};
 use crate::poll::Interest;
@@ -239,8 +240,8 @@ fn show_apart(node: &mut Node<'_>, role: status::Role, own: Option<&World>, why:
 pub fn turn_away(node: &mut Node<'_>, listener: &mut Listener, reason: &str) {
     while let Ok(Some(mut channel)) = listener.accept(Instant::now()) {
         node.events.add("turned away", format!("{}: {reason}", channel.peer()));
-        let _ = channel.send(&Message::Refused { reason, again: true });
-        let _ = channel.flush();
+        let told = channel.send(&Message::Refused { reason, again: true });
+        heed("turning away", told.and_then(|()| channel.flush()));
     }
 }
 

@@ -2,11 +2,11 @@
 //! (decision 20). That holds for the daemon that is started again, too: it finds the
 //! server running, leaves it as it is, and tells how things are.
 
-use super::advice;
 use super::drive::{Role, drive};
 use super::member::{Node, RESTART_BOTH, ROLE, mapped};
 use super::pairing::{no_rejoin, turn_away};
 use super::primary::states;
+use super::{advice, heed};
 use crate::channel::Listener;
 use crate::leavings;
 use crate::poll::Interest;
@@ -130,7 +130,7 @@ impl MemberHost for Found<'_, '_, '_> {
     fn has_server_ended(&mut self) -> bool {
         if self.node.tokens.has(PIDFD) {
             self.ended = true;
-            let _ = self.node.poll.remove(self.server);
+            heed("poll", self.node.poll.remove(self.server));
         }
         self.ended
     }

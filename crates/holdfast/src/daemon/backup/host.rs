@@ -3,6 +3,7 @@
 use super::{BackupDaemon, PIDFD, TAP, segment, sockets};
 use crate::channel::Listener;
 use crate::daemon::edge_link::LinkEvent;
+use crate::daemon::heed;
 use crate::daemon::member::{Node, mapped};
 use crate::daemon::primary::states;
 use crate::daemon::said::Said;
@@ -42,7 +43,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
     fn has_server_ended(&mut self) -> bool {
         if self.node.tokens.has(PIDFD) {
             self.ended = true;
-            let _ = self.node.poll.remove(&self.replica.pidfd());
+            heed("poll", self.node.poll.remove(&self.replica.pidfd()));
         }
         self.ended
     }
@@ -60,7 +61,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
 
     fn send_segment(&mut self, segment: &TcpSegment<'_>) {
         if let Ok(packet) = segment.build() {
-            let _ = self.voice.raw.send(&packet);
+            heed("a packet to a client", self.voice.raw.send(&packet));
         }
     }
 
@@ -101,14 +102,14 @@ impl BackupHost for BackupDaemon<'_, '_> {
     fn watch_tap(&mut self, yes: bool) {
         let interest = if yes { Interest::Read } else { Interest::Nothing };
         if let Some(tap) = &self.tap {
-            let _ = self.node.poll.modify(&tap.fd(), TAP, interest);
+            heed("poll", self.node.poll.modify(&tap.fd(), TAP, interest));
         }
     }
 
     fn close_tap(&mut self) {
         self.node.signs_by_tap = false;
         if let Some(tap) = &self.tap {
-            let _ = self.node.poll.remove(&tap.fd());
+            heed("poll", self.node.poll.remove(&tap.fd()));
         }
     }
 
@@ -202,7 +203,8 @@ impl BackupHost for BackupDaemon<'_, '_> {
         self.place.release();
         // The clients wait for what the replica has still to run. Without the
         // privilege it just takes its turn.
-        let _ = process::set_process_realtime(self.replica.pid(), Some(REPLICA_PRIORITY));
+        let hurried = process::set_process_realtime(self.replica.pid(), Some(REPLICA_PRIORITY));
+        heed("the replica's priority", hurried);
     }
 
     fn manifest(&mut self) -> Vec<ManifestConn> {
@@ -210,6 +212,7 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn restore(&mut self, restore: &Restore<'_>) {
+        tracing::debug!("connection {:?} restored", restore.conn);
         self.mender.restore(restore, &self.replica);
     }
 
@@ -255,7 +258,8 @@ impl BackupHost for BackupDaemon<'_, '_> {
         let live = self.drop.set_live(true);
         live.map_err(|error| format!("letting clients' packets in: {error}"))?;
         for ip in self.node.config.service_ips() {
-            let _ = self.voice.announcer.announce(&self.voice.interface, &mapped(ip));
+            let said = self.voice.announcer.announce(&self.voice.interface, &mapped(ip));
+            heed("announcing the service address", said);
         }
         Ok(())
     }
@@ -274,13 +278,14 @@ impl BackupHost for BackupDaemon<'_, '_> {
 
     fn inject(&mut self, mut raw: Vec<u8>) {
         if complete_checksum(&mut raw).is_ok() {
-            let _ = self.voice.raw.send(&raw);
+            heed("a packet to a client", self.voice.raw.send(&raw));
         }
     }
 
     fn end_takeover(&mut self) {
-        let _ = process::set_process_realtime(self.replica.pid(), None);
-        let _ = self.node.poll.remove(&self.replica.wake());
+        let calmed = process::set_process_realtime(self.replica.pid(), None);
+        heed("the replica's priority", calmed);
+        heed("poll", self.node.poll.remove(&self.replica.wake()));
         self.node.signs_by_tap = false;
     }
 

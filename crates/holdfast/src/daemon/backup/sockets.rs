@@ -1,6 +1,7 @@
 //! The sockets of a takeover: the replica's table as the machine wants it, and
 //! each verdict carried out on the very socket the replica holds.
 
+use crate::daemon::heed;
 use holdfast_linux::process;
 use holdfast_linux::raw::RawSender;
 use holdfast_linux::repair::{self, ClientClock, ClosingState, Nudge, NudgeHeader, RestoreSpec};
@@ -248,7 +249,7 @@ impl Mender {
             c.finish(raw, &mut self.errors);
             for packet in &mut c.reinject {
                 if complete_checksum(packet).is_ok() {
-                    let _ = raw.send(packet);
+                    heed("a packet to a client", raw.send(packet));
                 }
             }
             if !c.in_flight.is_empty() {
@@ -278,7 +279,7 @@ impl Mender {
     pub fn repeat_syn_ack(&self, raw: &RawSender, key: &ConnKey) {
         let of_key = self.sockets.iter().filter(|c| c.key == *key);
         for packet in of_key.filter_map(|c| c.syn_ack.as_ref()) {
-            let _ = raw.send(packet);
+            heed("a packet to a client", raw.send(packet));
         }
     }
 
@@ -374,7 +375,7 @@ impl Carried {
         let unread = [self.unread.as_slice()];
         let spec = self.spec(&unread);
         for packet in nudge.packets(&spec, ack, &header).unwrap_or_default() {
-            let _ = raw.send(&packet);
+            heed("a packet to a client", raw.send(&packet));
         }
         if !ack.after(self.snd_una.plus(self.in_flight.len() as u64 - 1)) {
             self.nudge = Some(nudge);

@@ -1,6 +1,7 @@
 //! What the primary's machine asks of this host.
 
 use super::{CONTROL, PEER, PIDFD, PrimaryDaemon, unread};
+use crate::daemon::heed;
 use crate::daemon::member::Node;
 use crate::daemon::said::Said;
 use crate::daemon::survivor::Survivor;
@@ -66,10 +67,10 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
         self.ended |= is_over || hangs_up;
         if self.ended || says && self.apart {
             // Nothing that is said there matters now.
-            let _ = self.node.poll.remove(&self.server.control());
+            heed("poll", self.node.poll.remove(&self.server.control()));
         }
         if is_over {
-            let _ = self.node.poll.remove(&self.server.pidfd());
+            heed("poll", self.node.poll.remove(&self.server.pidfd()));
         }
         self.ended
     }
@@ -84,7 +85,7 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
 
     fn send_segment(&mut self, segment: &TcpSegment<'_>) {
         if let Ok(packet) = segment.build() {
-            let _ = self.raw.send(&packet);
+            heed("a packet to a client", self.raw.send(&packet));
         }
     }
 
@@ -128,15 +129,17 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     }
 
     fn open(&mut self, conn: ConnId) {
+        tracing::debug!("connection {conn:?} opened");
         self.gate.open(conn);
         if let Some(packet) = self.held.remove(&conn) {
-            let _ = self.raw.send(&packet);
+            heed("a packet to a client", self.raw.send(&packet));
         }
     }
 
     fn free(&mut self, conn: ConnId) {
         self.held.remove(&conn);
-        let _ = self.gate.free(conn);
+        tracing::debug!("connection {conn:?} let go");
+        heed("the gate's slot", self.gate.free(conn));
     }
 
     fn set_stable(&mut self, conn: ConnId, stable: SeqNo) {
@@ -148,7 +151,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     }
 
     fn set_server_dead(&mut self) {
-        let _ = self.gate.set_server_dead(true);
+        heed("telling the gate", self.gate.set_server_dead(true));
     }
 
     fn is_attached(&self) -> bool {
@@ -201,7 +204,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         self.place.release(&self.server);
         self.server.memory.set_mode(mode::OFF);
         for packet in std::mem::take(&mut self.held).into_values() {
-            let _ = self.raw.send(&packet);
+            heed("a packet to a client", self.raw.send(&packet));
         }
         self.survivor = Some(Survivor::new());
         Ok(())
@@ -221,9 +224,9 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         // What nobody reads any more must not wake a real-time loop for ever.
         self.apart = true;
         let poll = &self.node.poll;
-        let _ = poll.remove(&self.server.wake());
-        let _ = poll.remove(&self.gate.events_fd());
-        let _ = poll.remove(&self.listener);
+        heed("poll", poll.remove(&self.server.wake()));
+        heed("poll", poll.remove(&self.gate.events_fd()));
+        heed("poll", poll.remove(&self.listener));
     }
 
     fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool {
@@ -244,7 +247,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     fn send(&mut self, message: &Message<'_>) {
         // A channel that cannot take it has failed; its next turn says so.
         if let Some(peer) = self.peer.as_mut().filter(|_| !self.is_peer_gone) {
-            let _ = peer.send(message);
+            heed("a message to the backup", peer.send(message));
         }
     }
 
@@ -255,7 +258,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         if wants_write != self.watching_write {
             self.watching_write = wants_write;
             let interest = if wants_write { Interest::Both } else { Interest::Read };
-            let _ = self.node.poll.modify(peer, PEER, interest);
+            heed("poll", self.node.poll.modify(peer, PEER, interest));
         }
         flushed
     }
@@ -265,7 +268,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         self.is_peer_gone = true;
         self.node.other_says = None;
         if let Some(peer) = &self.peer {
-            let _ = self.node.poll.remove(peer);
+            heed("poll", self.node.poll.remove(peer));
         }
     }
 
