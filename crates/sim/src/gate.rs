@@ -102,6 +102,13 @@ impl Gate {
         self.slots.get_mut(&id)
     }
 
+    /// What the kernel thinks it has acknowledged, and no client was told.
+    pub fn withheld(&self) -> Vec<(ConnKey, SeqNo)> {
+        let newest = self.conns.values().filter_map(|id| self.slots.get(id));
+        let withheld = newest.filter(|slot| slot.rcv_nxt.after(slot.last_ack));
+        withheld.map(|slot| (slot.key, slot.rcv_nxt)).collect()
+    }
+
     pub fn slots_used(&self) -> usize {
         self.slots.len()
     }

@@ -166,6 +166,10 @@ impl MemberHost for AtHost<'_> {
             id: 0,
             truth: Truth::default(),
         };
+        if self.host().gate.is_none() && self.d.member.speaks && self.is(Mutation::AcksKept) {
+            return;
+        }
+        self.d.owed.retain(|(key, ack)| *key != packet.key || ack.after(packet.ack));
         self.world.host_sends(self.d.at, vec![packet]);
     }
 
@@ -189,6 +193,12 @@ impl MemberHost for AtHost<'_> {
                 let diverged = self.server().is_some_and(|server| server.diverged.is_some());
                 if diverged || self.d.settles {
                     self.violation("L5", format!("the replica diverged: {reason}"));
+                }
+            }
+            News::Alone { .. } => {
+                for (key, ack) in std::mem::take(&mut self.d.owed) {
+                    let what = format!("nobody tells {key:?} of {ack:?}, which the kernel has");
+                    self.violation("owed", what);
                 }
             }
             News::TookOver { .. } => self.world.check.took_over(self.d.at),

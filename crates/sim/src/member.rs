@@ -19,7 +19,8 @@ use holdfast_member::primary::PrimaryMachine;
 use holdfast_member::standing::{Ask, Place};
 use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
 use holdfast_member::timing::primary::TICK;
-use holdfast_wire::message::ConnId;
+use holdfast_wire::message::{ConnId, ConnKey};
+use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
 
 pub const HEARTBEAT: Ns = HEARTBEAT_MS_DEFAULT * 1_000_000;
@@ -62,6 +63,8 @@ pub struct Daemon {
     pub phase: Phase,
     /// SYN-ACKs that the gate holds.
     pub held: BTreeMap<ConnId, Packet>,
+    /// ACKs that the gate withheld when it went, and that are still to be sent.
+    pub owed: Vec<(ConnKey, SeqNo)>,
     /// Sockets that a takeover has rebuilt.
     pub carried: Vec<Carried>,
     /// The channel to the primary was lost, or is of no use any more.
@@ -105,6 +108,7 @@ impl World {
             pair: Link::default(),
             phase: Phase::asks(member, self.now),
             held: BTreeMap::new(),
+            owed: Vec::new(),
             carried: Vec::new(),
             lost: false,
             takes_over: false,

@@ -143,6 +143,8 @@ pub enum Mutation {
     PeekAside,
     /// A backup that could take over does not (liveness).
     NeverPromote,
+    /// A primary that goes on alone keeps the ACKs that its gate withheld (owed).
+    AcksKept,
     /// A primary that another has replaced goes on (L3).
     NeverStandDown,
     /// As the daemons once were: idle channels are not probed, so that nobody

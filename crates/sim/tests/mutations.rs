@@ -100,6 +100,11 @@ fn a_cluster_that_does_not_go_on_is_seen() {
 }
 
 #[test]
+fn a_withheld_ack_that_a_lone_primary_keeps_is_seen() {
+    sees("owed", Mutation::AcksKept, &[at(300, Fault::KillServer { member: 1 })]);
+}
+
+#[test]
 fn nobody_misses_a_restarted_edge() {
     let restart = [at(300, Fault::EdgeHost { lasts: 500 * MS })];
     sees("liveness", Mutation::NoKeepalive, &restart);

@@ -11,6 +11,7 @@ use crate::timing::primary::{
 };
 use holdfast_cluster::Nanos;
 use holdfast_wire::message::Message;
+use holdfast_wire::packet::TcpSegment;
 
 /// How far a primary has come.
 #[derive(Debug)]
@@ -223,11 +224,24 @@ impl PrimaryMachine {
     ) -> (Stage, Turn) {
         assert!(epoch > host.member().epoch, "epochs only grow (decision 21)");
         host.member().epoch = epoch;
+        // Asked while the gate knows, sent when it clamps them no more.
+        let withheld = self.withheld(host);
         if let Err(error) = host.go_alone() {
             return (Stage::Idle, Turn::End(End::Failed(error)));
         }
+        withheld.iter().for_each(|ack| host.send_segment(ack));
         host.show(News::Alone { reason });
         (Stage::Idle, Turn::after(IDLE_LOOK, host.now()))
+    }
+
+    /// The ACKs that the gate has held back: the kernel thinks that they are out, and a
+    /// client that uploads would wait for its timer. Not those of a tuple's earlier life.
+    fn withheld(&self, host: &impl PrimaryHost) -> Vec<TcpSegment<'static>> {
+        let slots = self.tables.conns.keys().filter_map(|conn| {
+            host.slot(*conn).filter(|slot| host.conn_of(&slot.key) == Some(*conn))
+        });
+        let behind = slots.filter(|slot| slot.rcv_nxt.after(slot.last_ack));
+        behind.map(|slot| slot.acknowledgement(slot.rcv_nxt)).collect()
     }
 
     fn idle(&mut self, stop: bool, host: &mut impl PrimaryHost) -> (Stage, Turn) {

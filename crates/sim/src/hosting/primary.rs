@@ -132,6 +132,10 @@ impl PrimaryHost for AtHost<'_> {
     }
 
     fn go_alone(&mut self) -> Result<(), String> {
+        let mut owed = self.gate().map(Gate::withheld).unwrap_or_default();
+        let sockets = &self.host().sockets;
+        owed.retain(|(key, _)| sockets.get(key).is_some_and(|socket| !socket.is_over()));
+        self.d.owed = owed;
         self.host_mut().gate = None;
         if let Some(server) = self.server_mut() {
             server.mode = Mode::Live;
