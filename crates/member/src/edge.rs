@@ -154,7 +154,9 @@ impl EdgeMachine {
         } else if epoch < disk.epoch || name != disk.current || disk.fenced {
             self.set_fence(disk.epoch, None, host)?;
         }
-        if epoch == 0 {
+        // The fence is new, or nobody has been let through since it was: an earlier
+        // life of this daemon may have ended before all members had spoken.
+        if epoch == 0 || current.is_none() {
             self.membership.handle_boot();
         }
         self.fenced_epoch = self.fenced_epoch.max(epoch);

@@ -215,8 +215,19 @@ proptest! {
         let mut edge = new(&EdgeState::default());
         let mut holders = std::collections::BTreeMap::new();
         let mut disks = vec![EdgeState::default()];
+        // The members tell an edge that may have forgotten.
+        let greet = |edge: &mut EdgeMembership, speaks: Option<(usize, u64)>| {
+            edge.handle_boot();
+            for (i, name) in names.iter().enumerate() {
+                let own = speaks.filter(|(speaker, _)| *speaker == i);
+                let epoch = own.map_or(0, |(_, epoch)| epoch);
+                edge.handle_hello(name, Greeting { epoch, speaks: own.is_some() });
+            }
+        };
         // Who speaks: the primary of the last epoch that was granted.
         let mut speaks: Option<(usize, u64)> = None;
+        // The host was started again, and nobody has been let through since.
+        let mut booted = false;
         for (op, who, ahead) in ops {
             let epoch = edge.handle_ask().epoch;
             match op {
@@ -239,11 +250,15 @@ proptest! {
                             speaks = Some((who, persist.epoch));
                             disks.push(persist);
                             edge.handle_persisted();
+                            booted = false;
                         }
                     }
                 }
                 3 => {
                     edge = new(disks.last().expect("one"));
+                    if booted {
+                        greet(&mut edge, speaks);
+                    }
                 }
                 4 => { edge.handle_in_step(names[who], epoch, false); }
                 5 => { edge.handle_answers(names[who], ahead > 0); }
@@ -255,15 +270,8 @@ proptest! {
                     // The host is started again with an older disk; the members are there.
                     let older = disks.len() - 1 - (ahead as usize).min(disks.len() - 1);
                     edge = new(&disks[older]);
-                    edge.handle_boot();
-                    for (i, name) in names.iter().enumerate() {
-                        let own = speaks.filter(|(speaker, _)| *speaker == i);
-                        let greeting = Greeting {
-                            epoch: own.map_or(0, |(_, epoch)| epoch),
-                            speaks: own.is_some(),
-                        };
-                        edge.handle_hello(name, greeting);
-                    }
+                    greet(&mut edge, speaks);
+                    booted = true;
                     disks.truncate(older + 1);
                 }
                 _ => {}

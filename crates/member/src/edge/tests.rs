@@ -217,6 +217,21 @@ fn only_where_fence_and_disk_agree_it_stays_open() {
     assert!(booted.take().contains(&"fence 4 Some(1)".to_owned()));
 }
 
+/// It may die before the members have contradicted a disk that was rolled back.
+#[test]
+fn a_reboot_is_not_over_with_the_first_life_of_the_edge() {
+    let mut bed = Bed::new(state(1, Some("b")), (1, None));
+    bed.open(B, 0, false);
+    bed.says(B, Wish::Promote { epoch: 2 });
+    assert!(!bed.take().contains(&"write 2".to_owned()), "a lives in epoch 3");
+    bed.open(A, 3, true);
+    bed.says(B, Wish::Promote { epoch: 2 });
+    let lines = bed.take();
+    assert!(lines.contains(&"write 3".to_owned()), "its claim: {lines:?}");
+    bed.written(Ok(()));
+    assert!(bed.take().contains(&"fence 3 Some(0)".to_owned()));
+}
+
 #[test]
 fn one_difference_between_fence_and_disk_closes_it() {
     let fenced = EdgeState { fenced: true, ..state(3, Some("a")) };
