@@ -77,12 +77,13 @@ pub fn run(config: &TransitConfig, side: Side) -> Result<()> {
     let socket = admin_socket(&config.group.run_dir, side.name());
     // First of all: two daemons of one role must never touch the same maps.
     let mut admin = AdminSocket::bind(&socket).context("admin socket")?;
-    let mut daemon = TransitDaemon::start(config, side)?;
-    daemon.poll.add(&admin, ADMIN, Interest::Read)?;
-    daemon.poll.add(&signals, SIGNALS, Interest::Read)?;
+    // Before the programs are loaded: until they are, no dead string is left.
     if let Err(error) = process::set_realtime(PRIORITY) {
         tracing::warn!("no real-time priority: {error}; strings may be suspected under load");
     }
+    let mut daemon = TransitDaemon::start(config, side)?;
+    daemon.poll.add(&admin, ADMIN, Interest::Read)?;
+    daemon.poll.add(&signals, SIGNALS, Interest::Read)?;
     daemon.run(&mut admin, &signals)
 }
 
