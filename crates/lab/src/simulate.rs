@@ -114,7 +114,7 @@ fn sweep(first: u64, seeds: u64) -> SimulateReport {
         if let Some(line) = outcome.failure().map(|line| format!("{line} (holdfast {BUILD})")) {
             report.violations += 1;
             if report.failures.is_empty() {
-                bar.suspend(|| eprintln!("{}\n{line}", trace_tail(seed)));
+                bar.suspend(|| eprintln!("{}\n{line}", trace_tail(Plan::draw(seed))));
             }
             if report.failures.len() < FAILURES_MAX {
                 report.failures.push(line);

@@ -22,6 +22,8 @@ pub const GROUP: &str = "sim";
 const FLOW_AGE: Ns = 1_000_000_000;
 /// Flows that the edge follows; more are refused.
 pub const FLOWS_MAX: usize = 64;
+/// How late a copy on an uneven way may be, ns: later than the log that needs it.
+const COPY_LATE_MAX: Ns = 1_500_000;
 
 /// What the edge knows of one connection.
 #[derive(Clone, Debug)]
@@ -286,7 +288,11 @@ impl World {
             return;
         }
         // Nearly always in order; a queue of several lanes may swap two.
-        let delay = 20_000 + if self.rng.one_in(30) { self.rng.below(300_000) } else { 0 };
+        let mut delay = 20_000 + if self.rng.one_in(30) { self.rng.below(300_000) } else { 0 };
+        let late = self.plan.uneven.copies_late_permille;
+        if copy && late > 0 && self.rng.below(1000) < late {
+            delay += self.rng.below(COPY_LATE_MAX);
+        }
         self.schedule(delay, Event::AtMember { member, packet, copy });
     }
 

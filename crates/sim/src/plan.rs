@@ -4,6 +4,7 @@
 use crate::Ns;
 use crate::Rng;
 use crate::packet::NO_SCALING;
+use crate::sweep::{Case, Uneven};
 use std::fmt;
 
 const MS: Ns = 1_000_000;
@@ -116,6 +117,8 @@ pub enum When {
     At(Ns),
     /// Right after this record of the first primary's log.
     Record(u64),
+    /// Right after this message between the members has come.
+    Message(u64),
     /// So long after the fault before.
     After(Ns),
 }
@@ -180,6 +183,9 @@ pub struct Plan {
     /// Clients begin no session after this.
     pub load_until: Ns,
     pub faults: Vec<(When, Fault)>,
+    pub uneven: Uneven,
+    /// The case of a sweep that this is.
+    pub case: Option<Case>,
     pub mutation: Option<Mutation>,
 }
 
@@ -215,6 +221,8 @@ impl Plan {
             },
             load_until: rng.range(600 * MS, 1500 * MS),
             faults,
+            uneven: Uneven::default(),
+            case: None,
             mutation: None,
         }
     }
@@ -322,6 +330,9 @@ impl fmt::Display for Plan {
             self.wscale,
             self.load_until / MS
         )?;
+        if self.uneven != Uneven::default() {
+            writeln!(f, "{:?}", self.uneven)?;
+        }
         for (when, fault) in &self.faults {
             writeln!(f, "fault: {fault:?}, {when:?}")?;
         }

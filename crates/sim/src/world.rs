@@ -13,7 +13,7 @@ use crate::plan::{Fault, Plan};
 use crate::queue::Queue;
 use crate::server::{Mode, Server};
 use crate::trace::Trace;
-use crate::{Ns, Outcome};
+use crate::{Ns, Outcome, Reached};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
@@ -54,6 +54,8 @@ pub enum Event {
 /// A machine: what lives on in its kernel, and its processes.
 pub struct Host {
     pub alive: bool,
+    /// When it died: nothing of what it said comes later.
+    pub heard_until: Ns,
     pub frozen: bool,
     /// What arrives meanwhile, unless it is lost.
     deferred: Vec<Event>,
@@ -109,6 +111,7 @@ pub struct World {
     pub packets: Vec<Packet>,
     pub servers: u32,
     pub events: u64,
+    pub reached: Reached,
     pub faults_over: Ns,
     pub pending: usize,
     client_link_free: [Ns; 2],
@@ -144,6 +147,7 @@ impl World {
             packets: Vec::new(),
             servers: 0,
             events: 0,
+            reached: Reached::default(),
             faults_over: 0,
             pending,
             client_link_free: [0; 2],
@@ -177,6 +181,8 @@ impl World {
         self.finish_checks();
         Outcome {
             seed: self.plan.seed,
+            case: self.plan.case,
+            reached: self.reached,
             events: self.events,
             virtual_ns: self.now,
             replies: self.check.replies(),
@@ -422,6 +428,7 @@ impl Host {
     fn new() -> Self {
         Self {
             alive: true,
+            heard_until: Ns::MAX,
             frozen: false,
             deferred: Vec::new(),
             slow: 1,

@@ -74,6 +74,10 @@ impl BackupHost for AtHost<'_> {
     }
 
     fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
+        let full = self.world.plan.uneven.ring_full_permille;
+        if full > 0 && self.world.rng.below(1000) < full {
+            return false;
+        }
         let taken = self.server_mut().is_some_and(|server| server.replay(header, payload));
         if taken {
             self.world.check.record_taken(header, &payload.concat());

@@ -190,6 +190,7 @@ impl PrimaryHost for AtHost<'_> {
         let used = self.gate().map_or(0, Gate::slots_used);
         let limit = self.world.plan.gate_slots;
         self.world.check.table(now, "gate slots", used, limit);
+        self.world.reached.repairs = report.counters.repairs;
         let frames = report.frames_unconfirmed;
         self.world.check.table(now, "frames unconfirmed", frames, FRAMES_UNCONFIRMED_MAX);
     }
