@@ -127,6 +127,8 @@ pub struct Report<'a> {
     /// Why it takes over, once it does.
     pub promoting: Option<Cause>,
     pub counters: &'a Counters,
+    /// Connections of which the tap keeps something.
+    pub connections: usize,
     /// Frames and bytes of the log that wait for what the tap lacks.
     pub unresolved: (usize, usize),
 }

@@ -138,10 +138,19 @@ impl Edge {
         self.flows.len()
     }
 
+    pub fn machine(&self) -> Option<&EdgeMachine> {
+        self.daemon.as_ref()?.machine.as_deref()
+    }
+
+    /// What it holds, beside what is its own.
+    pub fn left(&self) -> Vec<(&'static str, usize)> {
+        let unwritten = self.daemon.as_ref().map_or(0, |daemon| daemon.writing.len());
+        vec![("edge flows", self.flows()), ("writes of the edge", unwritten)]
+    }
+
     /// The disk is older than what the members know, and who could go on is gone.
     pub fn is_behind(&self) -> bool {
-        let machine = self.daemon.as_ref().and_then(|daemon| daemon.machine.as_ref());
-        machine.is_some_and(|machine| machine.membership().is_behind())
+        self.machine().is_some_and(|machine| machine.membership().is_behind())
     }
 
     /// `track_client`: false if the segment is forged or says nothing new to
@@ -309,12 +318,25 @@ impl World {
         if !self.edge.track_server(self.now, &packet) {
             return;
         }
+        let packet = self.neighbour_pays(packet);
         self.edge.spoken += 1;
         let iss_owner = self.clients.iter().find(|client| client.owns(&packet.key));
         let iss = self.check.iss_of(&packet);
         let expected = iss.and_then(|iss| iss_owner?.rcv_nxt(&packet.key, iss));
         self.check.passed(self.now, &packet, member, self.edge.epoch, expected);
         self.cross(1, packet, Event::AtClient);
+    }
+
+    /// A mutation: where a client lies, another one may be reset for it.
+    fn neighbour_pays(&mut self, packet: Packet) -> Packet {
+        let pays = self.edge.mutation == Some(Mutation::NeighbourPays)
+            && self.clients.iter().any(|client| client.plan.lies)
+            && self.rng.one_in(50);
+        let mut packet = packet;
+        if pays && !packet.is(Flags::SYN) {
+            (packet.flags, packet.payload) = (Flags::RST | ACK, [].into());
+        }
+        packet
     }
 
     // The daemon.
@@ -557,6 +579,11 @@ impl EdgeHost for World {
     }
 
     fn note(&mut self, what: &'static str, words: String) {
+        if let Some(member) = NAMES.iter().position(|name| *name == words)
+            && matches!(what, "declare" | "silent")
+        {
+            self.check.missed(self.now, member);
+        }
         self.say(|| format!("edge: {what} {words}"));
     }
 }

@@ -52,6 +52,8 @@ impl World {
         self.pending -= 1;
         let fault = self.fault(index);
         self.say(|| format!("fault: {fault:?}"));
+        let whom = self.blames(&fault);
+        self.check.strikes(self.now, &fault, whom);
         self.faults_over = self.faults_over.max(self.now + fault.lasts());
         if let Some((When::After(after), _)) = self.plan.faults.get(index + 1) {
             let after = *after;

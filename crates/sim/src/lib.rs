@@ -16,6 +16,7 @@ mod gate;
 mod host;
 mod hosting;
 mod kernel;
+mod look;
 mod member;
 mod packet;
 mod pipe;

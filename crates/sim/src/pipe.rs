@@ -345,6 +345,13 @@ impl World {
         self.put_link(listener, kind, Input::Accepted(id));
     }
 
+    /// Messages that nobody has acknowledged, on channels that are open.
+    pub fn unacked(&self) -> usize {
+        let open = |pipe: &&Pipe| pipe.open == [true; 2];
+        let flows = self.pipes.iter().filter(open).flat_map(|pipe| &pipe.flows);
+        flows.map(|flow| flow.unacked.len()).sum()
+    }
+
     fn put(&mut self, process: Process, id: PipeId, input: Input) {
         let kind = self.pipes[id].kind;
         self.put_link(process, kind, input);

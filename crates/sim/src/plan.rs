@@ -163,6 +163,14 @@ pub enum Mutation {
     /// As the daemons once were: a backup that has asked to be current gives up
     /// when its primary sends it away (liveness).
     SentAway,
+    /// Heartbeats between the members are not sent (cause).
+    NoBeats,
+    /// A primary shows what it showed, though its backup is gone (status).
+    StaysProtected,
+    /// The gate keeps the slots of connections that are over (rest).
+    KeepSlots,
+    /// A client that lies costs others their connections (one client).
+    NeighbourPays,
 }
 
 /// Everything that a run depends on.
@@ -186,6 +194,8 @@ pub struct Plan {
     pub uneven: Uneven,
     /// The case of a sweep that this is.
     pub case: Option<Case>,
+    /// How long the run goes on when all clients are done.
+    pub rest: Ns,
     pub mutation: Option<Mutation>,
 }
 
@@ -223,12 +233,19 @@ impl Plan {
             faults,
             uneven: Uneven::default(),
             case: None,
+            rest: 0,
             mutation: None,
         }
     }
 }
 
 impl ClientPlan {
+    /// Does it do what no other client may suffer from?
+    #[must_use]
+    pub fn is_at_fault(&self) -> bool {
+        self.lies || self.vanishes_at.is_some()
+    }
+
     fn draw(rng: &mut Rng) -> Self {
         let pipeline = rng.pick(&[1, 1, 2, 6]);
         let from = rng.range(50 * MS, 900 * MS);

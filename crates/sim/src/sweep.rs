@@ -106,7 +106,8 @@ impl Plan {
         let mut plan = Self::draw(seed);
         let mut rng = Rng::new(seed, 5);
         plan.faults.clear();
-        plan.clients.truncate(CLIENTS);
+        let first = plan.clients[0].clone();
+        plan.clients.resize(CLIENTS, first);
         for (number, client) in plan.clients.iter_mut().enumerate() {
             client.start = rng.range(15 * MS, 20 * MS);
             client.requests = rng.range(2, 4) as u8;

@@ -1,6 +1,7 @@
 //! The backup's part: tap, replica, and what a takeover does to the host.
 
 use super::AtHost;
+use crate::check::Said;
 use crate::kernel::Socket;
 use crate::packet::{Packet, Truth};
 use crate::pipe::{Input, Kind};
@@ -143,7 +144,7 @@ impl BackupHost for AtHost<'_> {
     }
 
     fn send(&mut self, message: &Message<'_>) {
-        if let Some(pipe) = self.d.pair.pipe {
+        if let Some(pipe) = self.d.pair.pipe.filter(|_| !self.is_beat_unsent(message)) {
             self.world.send(pipe, 0, message);
         }
     }
@@ -257,6 +258,10 @@ impl BackupHost for AtHost<'_> {
 
     fn report(&mut self, report: &Report<'_>) {
         let (now, (_, bytes)) = (self.world.now, report.unresolved);
+        if report.promoting.is_none() {
+            self.world.check.says(self.d.at, Said::Protected { speaks: false });
+        }
+        (self.d.connections, self.d.unconfirmed) = (report.connections, bytes);
         self.world.check.table(now, "frames queued, bytes", bytes, FRAMES_QUEUED_MAX);
     }
 }
