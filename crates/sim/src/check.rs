@@ -272,6 +272,14 @@ impl Checkers {
         }
     }
 
+    /// All clients are done.
+    pub fn all_done(&mut self, at: Ns) {
+        let honest = !self.at_fault.contains(&true) && !self.alive.is_gone();
+        if let Some(what) = self.streams.unread_counts().filter(|_| honest) {
+            self.violation(at, "L5", what);
+        }
+    }
+
     /// Time is up, and this client is not done.
     pub fn hangs(&mut self, at: Ns, client: u8, session: u16, replies: usize) {
         if !self.alive.is_gone() {

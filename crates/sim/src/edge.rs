@@ -20,6 +20,9 @@ use std::collections::{BTreeMap, VecDeque};
 /// The name of the only group.
 pub const GROUP: &str = "sim";
 const FLOW_AGE: Ns = 1_000_000_000;
+/// After so long a silence, ns, the member is asked whether a flow lives: twice in the
+/// time after which all is to be given back.
+const QUIET: Ns = 20_000_000_000;
 /// Flows that the edge follows; more are refused.
 pub const FLOWS_MAX: usize = 64;
 /// How late a copy on an uneven way may be, ns: later than the log that needs it.
@@ -568,10 +571,13 @@ impl EdgeHost for World {
 
     fn resend(&mut self, _member: usize) {}
 
-    fn age_flows(&mut self, now: Nanos, _can_ask: bool) -> Vec<ConnKey> {
+    fn age_flows(&mut self, now: Nanos, can_ask: bool) -> Vec<ConnKey> {
         self.edge.flows.retain(|_, flow| !flow.is_over() || now.0 - flow.seen <= FLOW_AGE);
         self.check.table(now.0, "edge flows", self.edge.flows(), FLOWS_MAX);
-        Vec::new()
+        let flows = self.edge.flows.iter_mut().filter(|_| can_ask);
+        let quiet = flows.filter(|(_, flow)| now.0 - flow.seen > QUIET);
+        // They are asked about again after as long a time.
+        quiet.map(|(key, flow)| (flow.seen = now.0, *key).1).collect()
     }
 
     fn forget_flows(&mut self, keys: &[ConnKey]) {

@@ -102,6 +102,12 @@ impl Gate {
         self.slots.get_mut(&id)
     }
 
+    /// Whether an end of the connection's stream may leave.
+    pub fn may_end(&self, key: &ConnKey) -> bool {
+        let slot = self.conns.get(key).and_then(|id| self.slots.get(id));
+        slot.is_some_and(|slot| slot.fin_allowed)
+    }
+
     pub fn slots_used(&self) -> usize {
         self.slots.len()
     }

@@ -193,10 +193,7 @@ impl MemberHost for AtHost<'_> {
                 self.world.check.broke(now, format!("primary: {reason}"));
             }
             News::GaveUp { fault: Fault::Diverged, reason } => {
-                let diverged = self.server().is_some_and(|server| server.diverged.is_some());
-                if diverged || self.d.settles {
-                    self.violation("L5", format!("the replica diverged: {reason}"));
-                }
+                self.violation("L5", format!("the backup diverged: {reason}"));
             }
             News::TookOver { .. } => self.world.check.took_over(self.d.at),
             _ => {}

@@ -4,7 +4,7 @@
 use crate::check::{LOOK_EVERY, Said, Truth};
 use crate::gate::Gate;
 use crate::member::Phase;
-use crate::plan::Fault;
+use crate::plan::{Fault, Mutation};
 use crate::server::{Mode, Server};
 use crate::world::{EDGE, Event, NAMES, World};
 use std::collections::VecDeque;
@@ -76,7 +76,8 @@ impl World {
         });
         if machine.is_some() {
             let said = Said::Protected { speaks: false };
-            self.check.says(EDGE, if self.edge_agrees() { said } else { Said::Waits });
+            let agrees = self.edge_agrees() || self.plan.mutation == Some(Mutation::StaysProtected);
+            self.check.says(EDGE, if agrees { said } else { Said::Waits });
         }
         let protected = self.is_protected();
         let all = here == [true; 2] && (0..2).all(|member| self.is_whole(EDGE, member));
@@ -89,7 +90,8 @@ impl World {
             };
             // What is well can be known only where all hear all.
             let can_know = knows && (all || !protected);
-            let speaks = who == EDGE || (self.edge.current == Some(who) && self.serves(who, false));
+            let speaks =
+                who == EDGE || (self.edge.current != Some(1 - who) && self.serves(who, false));
             self.check.look(self.now, who, Truth { hears, can_know, protected, speaks });
         }
     }
@@ -116,12 +118,13 @@ impl World {
             let living = host.sockets.values().filter(|socket| !socket.is_over()).count();
             left.push(("sockets", living));
             left.push(("gate slots", host.gate.as_ref().map_or(0, Gate::slots_used)));
-            left.push(("server's connections", host.server.as_ref().map_or(0, |s| s.conns.len())));
+            left.push(("server's connections", host.server.as_ref().map_or(0, Server::conns_held)));
             left.push(("copies not taken", host.tap.as_ref().map_or(0, VecDeque::len)));
             left.extend(daemon.left());
         }
-        // Nobody ends the connection of a client that has vanished.
-        let vanished = self.clients.iter().filter(|client| client.vanished).count();
+        // Nobody ends the connection of a client that has vanished, nor answers for the
+        // one that it had ended before.
+        let vanished = 2 * self.clients.iter().filter(|client| client.vanished).count();
         for (what, count) in left {
             self.check.at_rest(self.now, what, count, vanished);
         }

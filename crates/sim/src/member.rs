@@ -173,6 +173,10 @@ impl World {
         let Some(mut daemon) = self.hosts[member].daemon.take() else { return };
         let phase = std::mem::replace(&mut daemon.phase, Phase::Away);
         daemon.phase = self.daemon_turn(&mut daemon, phase);
+        if daemon.lost {
+            // Nobody reads a channel that leads nowhere any more.
+            daemon.pair.inbox.clear();
+        }
         // Inputs of this very turn go to the same inboxes.
         let again = !daemon.edge.inbox.is_empty() || !daemon.pair.inbox.is_empty();
         self.hosts[member].daemon = Some(daemon);

@@ -165,7 +165,7 @@ pub enum Mutation {
     SentAway,
     /// Heartbeats between the members are not sent (cause).
     NoBeats,
-    /// A primary shows what it showed, though its backup is gone (status).
+    /// A primary and the edge show what they showed, though the backup is gone (status).
     StaysProtected,
     /// The gate keeps the slots of connections that are over (rest).
     KeepSlots,

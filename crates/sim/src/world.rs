@@ -233,6 +233,9 @@ impl World {
         if self.rests.is_some_and(|_| self.plan.rest >= REST_ALL) {
             self.left_over();
         }
+        if self.clients.iter().all(|client| client.finished) {
+            self.check.all_done(self.now);
+        }
         for client in &self.clients {
             // At its limit the gate refuses new connections (law L6).
             let full = self.hosts.iter().flat_map(|host| &host.gate).any(|gate| gate.refused > 0);

@@ -22,6 +22,19 @@ pub struct Carried {
     queued: bool,
 }
 
+/// What does not go together in what a socket is to be.
+fn misfit(r: &Restore<'_>) -> Option<&'static str> {
+    let unread = r.unread.iter().map(|piece| piece.len() as u64).sum();
+    match () {
+        () if r.snd_una_offset > r.in_flight_end => Some("beyond what was sent"),
+        () if r.in_flight_end > r.out_end => Some("beyond what was written"),
+        () if r.rcv_nxt != r.recv_start.plus(unread) => Some("with a hole in what is unread"),
+        // The lowest bit tells Linux how fine its clock is.
+        () if r.tsval.is_some_and(|tsval| tsval & 1 != 0) => Some("with another clock"),
+        () => None,
+    }
+}
+
 impl AtHost<'_> {
     /// What the judges want to know of what the primary says.
     fn judge(&mut self, message: &Message<'_>) {
@@ -172,6 +185,9 @@ impl BackupHost for AtHost<'_> {
             (Some(accept), Some(server)) => server.retained(accept, r.snd_una_offset, r.out_end),
             _ => Vec::new(),
         };
+        if let Some(what) = misfit(r) {
+            self.violation("L5", format!("a connection is rebuilt {what}: {r:?}"));
+        }
         let buffer = self.world.plan.receive_buffer;
         self.d.carried.push(Carried {
             socket: Socket::restore(r, &kept, Truth::default(), buffer, self.world.now),
