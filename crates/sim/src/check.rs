@@ -63,6 +63,8 @@ pub struct Checkers {
     shown: Shown,
     /// Which clients are at fault by themselves.
     at_fault: Vec<bool>,
+    /// Who is done has read all that it asked for.
+    all_read: bool,
     fenced: u64,
     unread: u64,
 }
@@ -80,6 +82,7 @@ impl Checkers {
             causes: Causes::default(),
             shown: Shown::default(),
             at_fault: plan.clients.iter().map(ClientPlan::is_at_fault).collect(),
+            all_read: plan.clients.iter().all(ClientPlan::reads_all),
             fenced: 0,
             unread: 0,
         }
@@ -274,8 +277,8 @@ impl Checkers {
 
     /// All clients are done.
     pub fn all_done(&mut self, at: Ns) {
-        let honest = !self.at_fault.contains(&true) && !self.alive.is_gone();
-        if let Some(what) = self.streams.unread_counts().filter(|_| honest) {
+        let all_read = self.all_read && !self.alive.is_gone();
+        if let Some(what) = self.streams.unread_counts().filter(|_| all_read) {
             self.violation(at, "L5", what);
         }
     }

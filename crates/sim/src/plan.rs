@@ -246,6 +246,13 @@ impl ClientPlan {
         self.lies || self.vanishes_at.is_some()
     }
 
+    /// Does it read all that it asks for? One that looks away may end its connection with
+    /// replies unread.
+    #[must_use]
+    pub fn reads_all(&self) -> bool {
+        !self.is_at_fault() && self.looks_away.is_none()
+    }
+
     fn draw(rng: &mut Rng) -> Self {
         let pipeline = rng.pick(&[1, 1, 2, 6]);
         let from = rng.range(50 * MS, 900 * MS);

@@ -34,6 +34,8 @@ fn no_boundary_breaks_a_law() {
             unread += outcome.unread;
         }
     }
-    println!("{runs} runs, {takeovers} takeovers, {repairs} repairs, {unread} bytes fetched unread");
+    println!(
+        "{runs} runs, {takeovers} takeovers, {repairs} repairs, {unread} bytes fetched unread"
+    );
     assert!(takeovers * 3 > runs && repairs * 2 > runs && unread > runs, "too little is exercised");
 }
