@@ -231,7 +231,7 @@ impl Plan {
             },
             load_until: rng.range(600 * MS, 1500 * MS),
             faults,
-            uneven: Uneven::default(),
+            uneven: if strain.one_in(4) { Uneven::ROUGH } else { Uneven::default() },
             case: None,
             rest: 0,
             mutation: None,

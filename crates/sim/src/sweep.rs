@@ -13,6 +13,9 @@ const CLIENTS: usize = 3;
 /// How long what passes lasts, ns: longer than the patience of the members with one
 /// witness, so that it costs somebody his place.
 const LASTS: Ns = 150 * MS;
+/// How long a run goes on when its clients are done, ns: what is shown may be behind for
+/// a little less.
+const REST: Ns = 250 * MS;
 /// As [`LASTS`], for what nobody may take for a death.
 const BRIEF: Ns = 15 * MS;
 
@@ -45,6 +48,13 @@ pub struct Uneven {
     pub messages_late_permille: u64,
     /// Records for which the replica's ring has no room yet.
     pub ring_full_permille: u64,
+}
+
+impl Uneven {
+    /// Copies are often behind the log, messages behind each other, and the ring is full
+    /// once in a while.
+    pub const ROUGH: Self =
+        Self { copies_late_permille: 150, messages_late_permille: 120, ring_full_permille: 25 };
 }
 
 /// Something that breaks right after a boundary.
@@ -123,12 +133,9 @@ impl Plan {
         plan.path.delay = rng.range(100_000, 400_000);
         plan.copy_loss_permille = 100;
         plan.server_pause = Some(25 * MS);
-        plan.uneven = Uneven {
-            copies_late_permille: 150,
-            messages_late_permille: 120,
-            ring_full_permille: 25,
-        };
+        plan.uneven = Uneven::ROUGH;
         plan.load_until = 45 * MS;
+        plan.rest = REST;
         plan
     }
 

@@ -1,7 +1,7 @@
 //! When clients have ended and time has passed, what is shown is true, and what they
 //! took is given back.
 
-use holdfast_sim::{DiskPlan, Fault, Plan, When, simulate};
+use holdfast_sim::{DiskPlan, Fault, Plan, When, simulate, trace_tail};
 
 const MS: u64 = 1_000_000;
 /// Longer than a slot is kept.
@@ -10,11 +10,14 @@ const LONG: u64 = 66_000 * MS;
 /// may be behind.
 const SHORT: u64 = 4_000 * MS;
 
-/// Runs `plan`; what is shown of a failure is all that is needed to run it again.
+/// Runs `plan`; what a failure shows is all that is needed to run it again.
 fn run(plan: Plan) {
-    let shown = (plan.seed, plan.rest, plan.disk, plan.faults.clone());
-    let outcome = simulate(plan, false);
-    assert!(outcome.violations.is_empty(), "{shown:?}: {:?}", outcome.violations);
+    let why = simulate(plan.clone(), false).violations;
+    if !why.is_empty() {
+        let (seed, rest) = (plan.seed, plan.rest);
+        let shown = format!("seed {seed}, rest {rest}, {:?}, {:?}", plan.disk, plan.faults);
+        panic!("{}\n{shown}: {why:?}", trace_tail(plan));
+    }
 }
 
 #[test]

@@ -4,9 +4,9 @@
 use holdfast_sim::{Case, Outcome, Plan, When, simulate, trace_tail};
 
 /// Runs that are broken after every record.
-const BY_RECORD: u64 = 20;
+const BY_RECORD: u64 = 16;
 /// Of those, the first so many are broken after every message as well.
-const BY_MESSAGE: u64 = 10;
+const BY_MESSAGE: u64 = 8;
 
 fn run(plan: Plan) -> Outcome {
     let outcome = simulate(plan.clone(), false);
