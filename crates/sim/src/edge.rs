@@ -330,18 +330,6 @@ impl World {
         self.cross(1, packet, Event::AtClient);
     }
 
-    /// A mutation: where a client lies, another one may be reset for it.
-    fn neighbour_pays(&mut self, packet: Packet) -> Packet {
-        let pays = self.edge.mutation == Some(Mutation::NeighbourPays)
-            && self.clients.iter().any(|client| client.plan.lies)
-            && self.rng.one_in(50);
-        let mut packet = packet;
-        if pays && !packet.is(Flags::SYN) {
-            (packet.flags, packet.payload) = (Flags::RST | ACK, [].into());
-        }
-        packet
-    }
-
     // The daemon.
 
     pub fn edge_starts(&mut self) {

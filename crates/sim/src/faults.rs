@@ -1,9 +1,11 @@
 //! What breaks, and how it mends.
 
-use crate::plan::{Fault, Ways, When};
+use crate::packet::{ACK, Packet};
+use crate::plan::{Fault, Mutation, Ways, When};
 use crate::server::Mode;
 use crate::world::{EDGE, Event, World};
 use crate::{Ns, Rng};
+use holdfast_wire::packet::Flags;
 
 /// How many times as long a slow backup takes.
 const SLOW: u64 = 10;
@@ -143,6 +145,17 @@ impl World {
         if let Some(server) = &mut host.server {
             server.alive = false;
         }
+    }
+
+    /// A mutation: where a client lies, another one may be reset for it.
+    pub fn neighbour_pays(&mut self, mut packet: Packet) -> Packet {
+        let pays = self.plan.mutation == Some(Mutation::NeighbourPays)
+            && self.clients.iter().any(|client| client.plan.lies)
+            && self.rng.one_in(50);
+        if pays && !packet.is(Flags::SYN) {
+            (packet.flags, packet.payload) = (Flags::RST | ACK, [].into());
+        }
+        packet
     }
 
     fn hang_replica(&mut self) {
