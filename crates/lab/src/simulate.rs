@@ -5,7 +5,7 @@ use anyhow::Result;
 use clap::Args;
 use holdfast_program::BUILD;
 use holdfast_report::progress;
-use holdfast_sim::{Outcome, Plan, simulate, trace_tail};
+use holdfast_sim::{Case, Outcome, Plan, simulate, trace_tail};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::process::ExitCode;
@@ -25,6 +25,10 @@ pub struct SimulateArgs {
     /// Run one seed, and tell what happens in it.
     #[arg(long)]
     pub trace: bool,
+    /// Run a case of the sweep with that seed instead: what breaks, and right after which
+    /// record or message, such as host@record:37.
+    #[arg(long, requires = "trace")]
+    pub case: Option<Case>,
     /// Print one JSON object.
     #[arg(long, conflicts_with = "trace")]
     pub json: bool,
@@ -67,7 +71,9 @@ pub struct SimulateReport {
 /// If the report cannot be written. A broken law is the exit code 1.
 pub fn run(args: &SimulateArgs) -> Result<ExitCode> {
     if args.trace {
-        return Ok(trace(args.seed));
+        return Ok(trace(
+            args.case.map_or_else(|| Plan::draw(args.seed), |case| Plan::swept(args.seed, case)),
+        ));
     }
     let report = sweep(args.seed, args.seeds);
     if args.json {
@@ -83,8 +89,7 @@ pub fn bench(args: &SimulateBenchArgs) -> SimulateReport {
     sweep(0, args.seeds)
 }
 
-fn trace(seed: u64) -> ExitCode {
-    let plan = Plan::draw(seed);
+fn trace(plan: Plan) -> ExitCode {
     println!("{plan}");
     let outcome = simulate(plan, true);
     for line in &outcome.trace {
@@ -114,7 +119,7 @@ fn sweep(first: u64, seeds: u64) -> SimulateReport {
         if let Some(line) = outcome.failure().map(|line| format!("{line} (holdfast {BUILD})")) {
             report.violations += 1;
             if report.failures.is_empty() {
-                bar.suspend(|| eprintln!("{}\n{line}", trace_tail(seed)));
+                bar.suspend(|| eprintln!("{}\n{line}", trace_tail(Plan::draw(seed))));
             }
             if report.failures.len() < FAILURES_MAX {
                 report.failures.push(line);

@@ -127,6 +127,8 @@ pub struct Report<'a> {
     /// Why it takes over, once it does.
     pub promoting: Option<Cause>,
     pub counters: &'a Counters,
+    /// Connections of which the tap keeps something.
+    pub connections: usize,
     /// Frames and bytes of the log that wait for what the tap lacks.
     pub unresolved: (usize, usize),
 }
@@ -312,9 +314,7 @@ impl BackupMachine {
         if stop {
             return self.give_up(Fault::Ended, "it was stopped", true, host);
         }
-        if host.turn_edge(&mut |_| {}) {
-            say_in_step(true, host);
-        }
+        self.stay_in_step(host);
         match host.replica() {
             Replica::Diverged(reason) => {
                 return self.give_up(Fault::Diverged, &reason, false, host);
@@ -347,6 +347,19 @@ impl BackupMachine {
         match cause.or_else(|| self.told_by_edge(host)) {
             Some(cause) => self.take_over(cause, host),
             None => (Stage::Following, Turn::Until(self.deadline(host))),
+        }
+    }
+
+    /// Hears the edge, which is told of this backup when its channel opens, and when it
+    /// tells of the epoch: one that was started again with an older disk has just heard
+    /// of it from the primary, and what was said of it before meant nothing.
+    fn stay_in_step(&self, host: &mut impl BackupHost) {
+        let ours = host.member().epoch;
+        let is_ours = |message: &Message<'_>| matches!(message, Message::Epoch { epoch, .. } if *epoch == ours);
+        let mut told = false;
+        let opened = host.turn_edge(&mut |message| told |= is_ours(message));
+        if opened || told {
+            say_in_step(true, host);
         }
     }
 

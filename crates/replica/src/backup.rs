@@ -334,6 +334,13 @@ impl Backup {
         &self.counters
     }
 
+    /// Connections that the primary has announced and not ended, and of which the tap
+    /// keeps what was not read.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.conns.len()
+    }
+
     /// Frames that are here and not confirmed, and their bytes: the first of
     /// them waits for the tap, or for room in the replica's ring.
     #[must_use]

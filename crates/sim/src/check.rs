@@ -3,7 +3,11 @@
 //! under test believe.
 
 mod alive;
+mod cause;
+mod clock;
 mod held;
+mod rest;
+mod shown;
 mod streams;
 mod voice;
 mod window;
@@ -11,12 +15,17 @@ mod window;
 use crate::Ns;
 use crate::client::Notice;
 use crate::packet::Packet;
+use crate::plan::{ClientPlan, Fault, Plan};
 use crate::world::NAMES;
 use alive::Alive;
+use cause::Causes;
+use clock::Clocks;
 use held::Held;
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnRecord};
 use holdfast_wire::seq::SeqNo;
+use shown::Shown;
+pub use shown::{LOOK_EVERY, Said, Truth};
 use streams::Streams;
 use voice::Voice;
 use window::Windows;
@@ -24,7 +33,8 @@ use window::Windows;
 /// A law that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// `L1` to `L6`, `liveness`, or what else went wrong.
+    /// `L1` to `L6`, `liveness`, `cause`, `status`, `rest`, `one client`, or what else
+    /// went wrong.
     pub law: &'static str,
     pub at: Ns,
     pub what: String,
@@ -48,19 +58,31 @@ pub struct Checkers {
     windows: Windows,
     streams: Streams,
     alive: Alive,
+    clocks: Clocks,
+    causes: Causes,
+    shown: Shown,
+    /// Which clients are at fault by themselves.
+    at_fault: Vec<bool>,
+    /// Who is done has read all that it asked for.
+    all_read: bool,
     fenced: u64,
     unread: u64,
 }
 
 impl Checkers {
-    pub fn new(clients: usize) -> Self {
+    pub fn new(plan: &Plan) -> Self {
         Self {
             violations: Vec::new(),
             held: Held::default(),
             voice: Voice::default(),
             windows: Windows::default(),
-            streams: Streams::new(clients),
+            streams: Streams::new(plan.clients.len()),
             alive: Alive::default(),
+            clocks: Clocks::default(),
+            causes: Causes::default(),
+            shown: Shown::default(),
+            at_fault: plan.clients.iter().map(ClientPlan::is_at_fault).collect(),
+            all_read: plan.clients.iter().all(ClientPlan::reads_all),
             fenced: 0,
             unread: 0,
         }
@@ -83,6 +105,7 @@ impl Checkers {
         self.held.pair_begins(member, epoch, server);
         self.alive.primary_begins(member);
         self.streams.server_begins();
+        self.causes.pair_begins();
     }
 
     /// A replica begins to follow.
@@ -97,6 +120,11 @@ impl Checkers {
     }
 
     pub fn granted(&mut self, at: Ns, member: usize, epoch: u64) {
+        let is_new = epoch > self.alive.epoch().max(1);
+        let is_new = is_new && self.alive.has_begun();
+        if let Some(what) = self.causes.granted(at, member).filter(|_| is_new) {
+            self.violation(at, "cause", what);
+        }
         if self.alive.granted(member, epoch) {
             let what = format!("{} may speak, and lacks what the other has", NAMES[member]);
             self.violation(at, "L3", what);
@@ -172,6 +200,7 @@ impl Checkers {
         }
         found.extend(self.windows.passed(packet, expected).map(|what| ("L4", what)));
         found.extend(self.streams.passed(packet, expected).map(|what| ("L5", what)));
+        found.extend(self.clocks.passed(packet, expected).map(|what| ("L5", what)));
         for (law, what) in found {
             self.violation(at, law, format!("{what} ({packet})"));
         }
@@ -182,15 +211,75 @@ impl Checkers {
     pub fn noticed(&mut self, at: Ns, client: usize, lies: bool, notice: &Notice) {
         let gone = self.alive.is_gone();
         if let Some(what) = self.streams.noticed(client, lies, gone, notice) {
-            self.violation(at, "L5", what);
+            self.violation(at, self.law_of(client, "L5"), what);
+        }
+    }
+
+    /// Where nothing but another client is at fault, that is the law that is broken.
+    fn law_of(&self, client: usize, law: &'static str) -> &'static str {
+        let mut others = self.at_fault.iter().enumerate();
+        let other = others.any(|(n, at_fault)| n != client && *at_fault);
+        let only = other && !self.at_fault[client] && self.causes.struck() == 0;
+        if only { "one client" } else { law }
+    }
+
+    // Who gives up whom, and what is said of it.
+
+    /// A fault strikes, which can be held against `whom`.
+    pub fn strikes(&mut self, at: Ns, fault: &Fault, whom: [bool; 2]) {
+        self.causes.strikes(at, fault, whom);
+    }
+
+    /// The edge misses a member.
+    pub fn missed(&mut self, at: Ns, member: usize) {
+        if let Some(what) = self.causes.missed(at, member) {
+            self.violation(at, "cause", what);
+        }
+    }
+
+    /// A member is given up, by itself or by the other one.
+    pub fn given_up(&mut self, at: Ns, member: usize, why: &str) {
+        if let Some(what) = self.causes.given_up(at, member, why) {
+            self.violation(at, "cause", what);
+        }
+    }
+
+    pub fn says(&mut self, member: usize, said: Said) {
+        self.shown.says(member, said);
+    }
+
+    pub fn said(&self, member: usize) -> Said {
+        self.shown.said(member)
+    }
+
+    /// Compares what one shows with what is so.
+    pub fn look(&mut self, at: Ns, who: usize, truth: Truth) {
+        let late = self.causes.struck() > 1;
+        if let Some(what) = self.shown.look(at, who, truth, late) {
+            self.violation(at, "status", what);
         }
     }
 
     // Tables and the end.
 
+    /// So much of something is left over, of which there may be `most`.
+    pub fn at_rest(&mut self, at: Ns, what: &str, count: usize, most: usize) {
+        if let Some(what) = rest::exceeds(what, count, most) {
+            self.violation(at, "rest", what);
+        }
+    }
+
     pub fn table(&mut self, at: Ns, name: &str, used: usize, limit: usize) {
         if used > limit {
             self.violation(at, "L6", format!("{name}: {used} of {limit}"));
+        }
+    }
+
+    /// All clients are done.
+    pub fn all_done(&mut self, at: Ns) {
+        let all_read = self.all_read && !self.alive.is_gone();
+        if let Some(what) = self.streams.unread_counts().filter(|_| all_read) {
+            self.violation(at, "L5", what);
         }
     }
 
@@ -201,7 +290,7 @@ impl Checkers {
             let what = format!(
                 "client {client} hangs in session {session} after {replies} replies; {holders}"
             );
-            self.violation(at, "liveness", what);
+            self.violation(at, self.law_of(usize::from(client), "liveness"), what);
         }
     }
 

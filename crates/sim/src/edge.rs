@@ -20,8 +20,13 @@ use std::collections::{BTreeMap, VecDeque};
 /// The name of the only group.
 pub const GROUP: &str = "sim";
 const FLOW_AGE: Ns = 1_000_000_000;
+/// After so long a silence, ns, the member is asked whether a flow lives: twice in the
+/// time after which all is to be given back.
+const QUIET: Ns = 20_000_000_000;
 /// Flows that the edge follows; more are refused.
 pub const FLOWS_MAX: usize = 64;
+/// How late a copy on an uneven way may be, ns: later than the log that needs it.
+const COPY_LATE_MAX: Ns = 1_500_000;
 
 /// What the edge knows of one connection.
 #[derive(Clone, Debug)]
@@ -136,10 +141,19 @@ impl Edge {
         self.flows.len()
     }
 
+    pub fn machine(&self) -> Option<&EdgeMachine> {
+        self.daemon.as_ref()?.machine.as_deref()
+    }
+
+    /// What it holds, beside what is its own.
+    pub fn left(&self) -> Vec<(&'static str, usize)> {
+        let unwritten = self.daemon.as_ref().map_or(0, |daemon| daemon.writing.len());
+        vec![("edge flows", self.flows()), ("writes of the edge", unwritten)]
+    }
+
     /// The disk is older than what the members know, and who could go on is gone.
     pub fn is_behind(&self) -> bool {
-        let machine = self.daemon.as_ref().and_then(|daemon| daemon.machine.as_ref());
-        machine.is_some_and(|machine| machine.membership().is_behind())
+        self.machine().is_some_and(|machine| machine.membership().is_behind())
     }
 
     /// `track_client`: false if the segment is forged or says nothing new to
@@ -286,7 +300,11 @@ impl World {
             return;
         }
         // Nearly always in order; a queue of several lanes may swap two.
-        let delay = 20_000 + if self.rng.one_in(30) { self.rng.below(300_000) } else { 0 };
+        let mut delay = 20_000 + if self.rng.one_in(30) { self.rng.below(300_000) } else { 0 };
+        let late = self.plan.uneven.copies_late_permille;
+        if copy && late > 0 && self.rng.below(1000) < late {
+            delay += self.rng.below(COPY_LATE_MAX);
+        }
         self.schedule(delay, Event::AtMember { member, packet, copy });
     }
 
@@ -303,6 +321,7 @@ impl World {
         if !self.edge.track_server(self.now, &packet) {
             return;
         }
+        let packet = self.neighbour_pays(packet);
         self.edge.spoken += 1;
         let iss_owner = self.clients.iter().find(|client| client.owns(&packet.key));
         let iss = self.check.iss_of(&packet);
@@ -540,10 +559,13 @@ impl EdgeHost for World {
 
     fn resend(&mut self, _member: usize) {}
 
-    fn age_flows(&mut self, now: Nanos, _can_ask: bool) -> Vec<ConnKey> {
+    fn age_flows(&mut self, now: Nanos, can_ask: bool) -> Vec<ConnKey> {
         self.edge.flows.retain(|_, flow| !flow.is_over() || now.0 - flow.seen <= FLOW_AGE);
         self.check.table(now.0, "edge flows", self.edge.flows(), FLOWS_MAX);
-        Vec::new()
+        let flows = self.edge.flows.iter_mut().filter(|_| can_ask);
+        let quiet = flows.filter(|(_, flow)| now.0 - flow.seen > QUIET);
+        // They are asked about again after as long a time.
+        quiet.map(|(key, flow)| (flow.seen = now.0, *key).1).collect()
     }
 
     fn forget_flows(&mut self, keys: &[ConnKey]) {
@@ -551,6 +573,11 @@ impl EdgeHost for World {
     }
 
     fn note(&mut self, what: &'static str, words: String) {
+        if let Some(member) = NAMES.iter().position(|name| *name == words)
+            && matches!(what, "declare" | "silent")
+        {
+            self.check.missed(self.now, member);
+        }
         self.say(|| format!("edge: {what} {words}"));
     }
 }

@@ -1,11 +1,17 @@
 //! What breaks, and how it mends.
 
-use crate::plan::{Fault, Ways, When};
+use crate::packet::{ACK, Packet};
+use crate::plan::{Fault, Mutation, Ways, When};
 use crate::server::Mode;
 use crate::world::{EDGE, Event, World};
+use crate::{Ns, Rng};
+use holdfast_wire::packet::Flags;
 
 /// How many times as long a slow backup takes.
 const SLOW: u64 = 10;
+/// How far behind the death of a host its last words may come, ns: as long as a link
+/// takes, without a repeat.
+const WAKE: Ns = 100_000;
 
 impl World {
     pub fn schedule_faults(&mut self) {
@@ -13,8 +19,8 @@ impl World {
             let at = *at;
             self.schedule(at, Event::Strikes(0));
         }
-        // A run that never gets to the record breaks at its end at the latest.
-        if let Some((When::Record(_), _)) = self.plan.faults.first() {
+        // A run that never gets to the boundary breaks at its end at the latest.
+        if let Some((When::Record(_) | When::Message(_), _)) = self.plan.faults.first() {
             let at = self.plan.load_until;
             self.schedule(at, Event::Strikes(0));
         }
@@ -22,7 +28,20 @@ impl World {
 
     /// The first primary's server has logged this many records.
     pub fn record_logged(&mut self, server: u32, records: u64) {
-        if server == 1 && self.plan.faults.first().map(|f| f.0) == Some(When::Record(records)) {
+        if server == 1 {
+            self.reached.records = records;
+            self.crosses(When::Record(records));
+        }
+    }
+
+    /// A message between the members has come.
+    pub fn message_came(&mut self) {
+        self.reached.messages += 1;
+        self.crosses(When::Message(self.reached.messages));
+    }
+
+    fn crosses(&mut self, boundary: When) {
+        if self.plan.faults.first().map(|f| f.0) == Some(boundary) {
             self.schedule(0, Event::Strikes(0));
         }
     }
@@ -35,6 +54,8 @@ impl World {
         self.pending -= 1;
         let fault = self.fault(index);
         self.say(|| format!("fault: {fault:?}"));
+        let whom = self.blames(&fault);
+        self.check.strikes(self.now, &fault, whom);
         self.faults_over = self.faults_over.max(self.now + fault.lasts());
         if let Some((When::After(after), _)) = self.plan.faults.get(index + 1) {
             let after = *after;
@@ -114,6 +135,9 @@ impl World {
     fn host_dies(&mut self, member: usize) {
         self.check.state_lost(member);
         self.hosts[member].alive = false;
+        // Of what it has just said a part is still on its way.
+        let behind = Rng::new(self.plan.seed, 6).below(WAKE);
+        self.hosts[member].heard_until = self.now + behind;
         self.daemon_dies(member);
         let host = &mut self.hosts[member];
         host.sockets.clear();
@@ -121,6 +145,17 @@ impl World {
         if let Some(server) = &mut host.server {
             server.alive = false;
         }
+    }
+
+    /// A mutation: where a client lies, another one may be reset for it.
+    pub fn neighbour_pays(&mut self, mut packet: Packet) -> Packet {
+        let pays = self.plan.mutation == Some(Mutation::NeighbourPays)
+            && self.clients.iter().any(|client| client.plan.lies)
+            && self.rng.one_in(50);
+        if pays && !packet.is(Flags::SYN) {
+            (packet.flags, packet.payload) = (Flags::RST | ACK, [].into());
+        }
+        packet
     }
 
     fn hang_replica(&mut self) {

@@ -109,6 +109,12 @@ impl Gate {
         withheld.map(|slot| (slot.key, slot.rcv_nxt)).collect()
     }
 
+    /// Whether an end of the connection's stream may leave.
+    pub fn may_end(&self, key: &ConnKey) -> bool {
+        let slot = self.conns.get(key).and_then(|id| self.slots.get(id));
+        slot.is_some_and(|slot| slot.fin_allowed)
+    }
+
     pub fn slots_used(&self) -> usize {
         self.slots.len()
     }

@@ -390,10 +390,14 @@ impl World {
         let now = self.now;
         let Some(server) = self.server(member) else { return };
         let lets_go = matches!(server.doing, Doing::LetGo(..));
+        let commits = server.mode == Mode::Record;
         let records = server.records;
         let truth = self.truth(member, records);
         let mut out = Vec::new();
         let mut over = None;
+        if commits {
+            self.judge_end(member, accept);
+        }
         if let Some(socket) = self.socket_of(member, accept) {
             socket.orphan |= lets_go;
             if !socket.reset {
@@ -415,6 +419,19 @@ impl World {
             }
         }
         self.host_sends(member, out);
+    }
+
+    /// What lets the server end a connection has let the gate pass its end before.
+    fn judge_end(&mut self, member: usize, accept: u32) {
+        let now = self.now;
+        let Some(socket) = self.socket_of(member, accept) else { return };
+        let (key, iss) = (socket.key, socket.iss);
+        let Some(gate) = &self.hosts[member].gate else { return };
+        let slot = gate.conn_of(&key).and_then(|conn| gate.view(conn));
+        if slot.is_some_and(|slot| slot.iss == iss) && !gate.may_end(&key) {
+            let what = format!("accept {accept} ends before the gate lets it");
+            self.check.violation(now, "L2", what);
+        }
     }
 
     fn server_chooses(&mut self, member: usize) -> bool {

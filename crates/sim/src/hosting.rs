@@ -7,6 +7,7 @@ mod primary;
 
 pub use backup::Carried;
 
+use crate::check::Said;
 use crate::member::Daemon;
 use crate::packet::{NO_SCALING, Packet, Truth};
 use crate::pipe::{Input, Kind};
@@ -60,6 +61,11 @@ impl AtHost<'_> {
         let other = NAMES[1 - self.d.at];
         let replaced = matches!(message, Message::Epoch { current, .. } if *current == other);
         replaced && self.d.member.speaks && self.is(Mutation::NeverStandDown)
+    }
+
+    /// What a broken member does not say to the other one.
+    fn is_beat_unsent(&self, message: &Message<'_>) -> bool {
+        matches!(message, Message::Beat { .. }) && self.is(Mutation::NoBeats)
     }
 
     /// What a broken member does not say.
@@ -184,16 +190,14 @@ impl MemberHost for AtHost<'_> {
     }
 
     fn show(&mut self, news: News<'_>) {
+        self.judge_news(&news);
         match &news {
             News::Asks { reason } if !is_of_the_backup(reason) => {
                 let now = self.world.now;
                 self.world.check.broke(now, format!("primary: {reason}"));
             }
             News::GaveUp { fault: Fault::Diverged, reason } => {
-                let diverged = self.server().is_some_and(|server| server.diverged.is_some());
-                if diverged || self.d.settles {
-                    self.violation("L5", format!("the replica diverged: {reason}"));
-                }
+                self.violation("L5", format!("the backup diverged: {reason}"));
             }
             News::Alone { .. } => {
                 for (key, ack) in std::mem::take(&mut self.d.owed) {
@@ -205,6 +209,41 @@ impl MemberHost for AtHost<'_> {
             _ => {}
         }
         self.say(|| format!("{news:?}"));
+    }
+}
+
+impl AtHost<'_> {
+    /// What the judges make of what a member tells of itself.
+    fn judge_news(&mut self, news: &News<'_>) {
+        let (now, at) = (self.world.now, self.d.at);
+        let check = &mut self.world.check;
+        let (said, why) = match news {
+            News::Promotes { cause, .. } => {
+                check.given_up(now, 1 - at, cause.text());
+                (Said::Waits, cause.text())
+            }
+            News::TakesOver { cause } => (Said::Waits, cause.text()),
+            News::TookOver { cause, .. } => (Said::Alone, cause.text()),
+            News::Asks { reason } => {
+                check.given_up(now, 1 - at, reason);
+                (Said::Waits, *reason)
+            }
+            News::GaveUp { reason, .. } => {
+                check.given_up(now, at, reason);
+                (Said::Waits, *reason)
+            }
+            News::Waits { reason } => (Said::Waits, *reason),
+            News::Alone { reason } => (Said::Alone, *reason),
+            _ => (Said::Waits, "it is over"),
+        };
+        if why.is_empty() {
+            check.violation(now, "status", format!("{} gives no reason: {news:?}", NAMES[at]));
+        }
+        // What it said of its log is over.
+        (self.d.connections, self.d.unconfirmed) = (0, 0);
+        if self.world.plan.mutation != Some(Mutation::StaysProtected) {
+            self.world.check.says(at, said);
+        }
     }
 }
 

@@ -16,18 +16,21 @@ mod gate;
 mod host;
 mod hosting;
 mod kernel;
+mod look;
 mod member;
 mod packet;
 mod pipe;
 mod plan;
 mod queue;
 mod server;
+mod sweep;
 mod trace;
 mod world;
 
 pub use check::Violation;
 pub use holdfast_chance::Rng;
 pub use plan::{ClientPlan, DiskPlan, Fault, Mutation, Path, Plan, Ways, When};
+pub use sweep::{Case, Uneven};
 
 /// Virtual time and durations, in nanoseconds.
 pub type Ns = u64;
@@ -37,10 +40,24 @@ const fn ns(duration: std::time::Duration) -> Ns {
     duration.as_nanos() as Ns
 }
 
+/// Where a run got.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// Records of the first primary's log.
+    pub records: u64,
+    /// Messages between the members.
+    pub messages: u64,
+    /// Reads of the server of which the tap had lost something.
+    pub repairs: u64,
+}
+
 /// What a run led to.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub seed: u64,
+    /// The case, of a sweep.
+    pub case: Option<Case>,
+    pub reached: Reached,
     /// Events that happened, and how much virtual time they took.
     pub events: u64,
     pub virtual_ns: Ns,
@@ -66,15 +83,17 @@ impl Outcome {
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let first = self.violations.first()?;
-        let seed = self.seed;
-        Some(format!("seed {seed}: {first}; replay: holdfast-lab simulate --seed {seed} --trace"))
+        let (seed, case) = (self.seed, self.case.map(|case| format!(" --case {case}")));
+        let case = case.unwrap_or_default();
+        let replay = format!("holdfast-lab simulate --seed {seed}{case} --trace");
+        Some(format!("seed {seed}{case}: {first}; replay: {replay}"))
     }
 }
 
-/// The end of a seed's trace, for a reader who has just been told of a failure.
+/// The end of a run's trace, for a reader who has just been told of a failure.
 #[must_use]
-pub fn trace_tail(seed: u64) -> String {
-    let trace = simulate(Plan::draw(seed), true).trace;
+pub fn trace_tail(plan: Plan) -> String {
+    let trace = simulate(plan, true).trace;
     trace[trace.len().saturating_sub(TAIL_LINES)..].join("\n")
 }
 

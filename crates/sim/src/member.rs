@@ -3,6 +3,7 @@
 //! loop does: each turn takes what has come, does what is due, and says when it
 //! wants the next one at the latest.
 
+use crate::check::Said;
 use crate::edge::GROUP;
 use crate::hosting::AtHost;
 use crate::hosting::Carried;
@@ -74,6 +75,10 @@ pub struct Daemon {
     pub settles: bool,
     /// A broken member does what the primary says.
     pub sent_away: bool,
+    /// Connections that its machine knows, and what is not confirmed of the log, as it
+    /// said last.
+    pub connections: usize,
+    pub unconfirmed: usize,
 }
 
 impl Daemon {
@@ -84,6 +89,17 @@ impl Daemon {
 
     pub fn process(&self) -> Process {
         Process { host: self.at, life: self.life }
+    }
+
+    /// What it holds of connections and channels.
+    pub fn left(&self) -> [(&'static str, usize); 4] {
+        let inbox = self.edge.inbox.len() + self.pair.inbox.len();
+        [
+            ("connections of the machine", self.connections),
+            ("frames or bytes of the log", self.unconfirmed),
+            ("held SYN-ACKs", self.held.len()),
+            ("messages not taken", inbox),
+        ]
     }
 
     /// Whether a copy of a client's packet wakes it.
@@ -114,9 +130,12 @@ impl World {
             takes_over: false,
             settles: false,
             sent_away: false,
+            connections: 0,
+            unconfirmed: 0,
         };
         host.daemon = Some(daemon);
         host.daemon_wakes = None;
+        self.check.says(member, Said::Waits);
         self.say(|| format!("{}: daemon starts", NAMES[member]));
         self.wake_daemon_soon(member);
     }
@@ -158,6 +177,10 @@ impl World {
         let Some(mut daemon) = self.hosts[member].daemon.take() else { return };
         let phase = std::mem::replace(&mut daemon.phase, Phase::Away);
         daemon.phase = self.daemon_turn(&mut daemon, phase);
+        if daemon.lost {
+            // Nobody reads a channel that leads nowhere any more.
+            daemon.pair.inbox.clear();
+        }
         // Inputs of this very turn go to the same inboxes.
         let again = !daemon.edge.inbox.is_empty() || !daemon.pair.inbox.is_empty();
         self.hosts[member].daemon = Some(daemon);
@@ -207,6 +230,7 @@ impl World {
             Turn::Busy => self.sleep(d, self.now),
             Turn::Until(at) => self.sleep(d, at.0),
             Turn::End(End::Again) => {
+                self.check.says(d.at, Said::Waits);
                 let phase = Phase::asks(d.at, self.now);
                 self.sleep(d, self.now);
                 return phase;

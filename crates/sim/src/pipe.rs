@@ -19,6 +19,8 @@ const HANDSHAKE_LIMIT: Ns = 2_000_000_000;
 const SYN_AGAIN: Ns = 1_000_000_000;
 /// Longest pause of TCP's repeats as the model has it.
 const REPEAT_MAX: Ns = 400_000_000;
+/// How late a message on an uneven way may be, ns: far less than a heartbeat.
+const LATE_MAX: Ns = 4_000_000;
 
 pub type PipeId = usize;
 
@@ -170,6 +172,10 @@ impl World {
             // A lost segment holds up all that follow it until its repeat.
             delay += 200_000_000 + self.rng.below(200_000_000);
         }
+        let late = self.plan.uneven.messages_late_permille;
+        if self.pipes[id].kind == Kind::Pair && late > 0 && self.rng.below(1000) < late {
+            delay += self.rng.below(LATE_MAX);
+        }
         let flow = &mut self.pipes[id].flows[dir];
         flow.free_at = flow.free_at.max(self.now + delay);
         let at = flow.free_at;
@@ -193,23 +199,28 @@ impl World {
     }
 
     fn arrives(&mut self, id: PipeId, dir: usize, number: u64, item: Item) {
-        let receiver = self.pipes[id].ends[1 - dir];
-        if !self.hosts[receiver.host].alive {
+        let [sender, receiver] = [dir, 1 - dir].map(|end| self.pipes[id].ends[end]);
+        let lost = self.now > self.hosts[sender.host].heard_until;
+        if lost || !self.hosts[receiver.host].alive {
             return;
         }
         if !self.pipes[id].open[1 - dir] {
             let delay = self.link_delay();
             return self.schedule(delay, Event::Pipe(PipeEvent::Reset { pipe: id, end: dir }));
         }
-        let sender = self.pipes[id].ends[dir].host;
-        let acked = !self.links.is_cut(receiver.host, sender);
+        let acked = !self.links.is_cut(receiver.host, sender.host);
         let flow = &mut self.pipes[id].flows[dir];
         flow.delivered = number;
         if acked {
             flow.unacked.retain(|(n, _)| *n > number);
         }
         match item {
-            Item::Data(bytes) => self.put(receiver, id, Input::Message(id, bytes)),
+            Item::Data(bytes) => {
+                self.put(receiver, id, Input::Message(id, bytes));
+                if self.pipes[id].kind == Kind::Pair {
+                    self.message_came();
+                }
+            }
             Item::Probe => {}
             Item::End => self.lose_end(id, 1 - dir),
         }
@@ -332,6 +343,13 @@ impl World {
         }
         self.put_link(from, kind, Input::Opened(id));
         self.put_link(listener, kind, Input::Accepted(id));
+    }
+
+    /// Messages that nobody has acknowledged, on channels that are open.
+    pub fn unacked(&self) -> usize {
+        let open = |pipe: &&Pipe| pipe.open == [true; 2];
+        let flows = self.pipes.iter().filter(open).flat_map(|pipe| &pipe.flows);
+        flows.map(|flow| flow.unacked.len()).sum()
     }
 
     fn put(&mut self, process: Process, id: PipeId, input: Input) {

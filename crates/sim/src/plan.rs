@@ -4,6 +4,7 @@
 use crate::Ns;
 use crate::Rng;
 use crate::packet::NO_SCALING;
+use crate::sweep::{Case, Uneven};
 use std::fmt;
 
 const MS: Ns = 1_000_000;
@@ -116,6 +117,8 @@ pub enum When {
     At(Ns),
     /// Right after this record of the first primary's log.
     Record(u64),
+    /// Right after this message between the members has come.
+    Message(u64),
     /// So long after the fault before.
     After(Ns),
 }
@@ -162,6 +165,14 @@ pub enum Mutation {
     /// As the daemons once were: a backup that has asked to be current gives up
     /// when its primary sends it away (liveness).
     SentAway,
+    /// Heartbeats between the members are not sent (cause).
+    NoBeats,
+    /// A primary and the edge show what they showed, though the backup is gone (status).
+    StaysProtected,
+    /// The gate keeps the slots of connections that are over (rest).
+    KeepSlots,
+    /// A client that lies costs others their connections (one client).
+    NeighbourPays,
 }
 
 /// Everything that a run depends on.
@@ -182,6 +193,11 @@ pub struct Plan {
     /// Clients begin no session after this.
     pub load_until: Ns,
     pub faults: Vec<(When, Fault)>,
+    pub uneven: Uneven,
+    /// The case of a sweep that this is.
+    pub case: Option<Case>,
+    /// How long the run goes on when all clients are done.
+    pub rest: Ns,
     pub mutation: Option<Mutation>,
 }
 
@@ -217,12 +233,28 @@ impl Plan {
             },
             load_until: rng.range(600 * MS, 1500 * MS),
             faults,
+            uneven: if strain.one_in(4) { Uneven::ROUGH } else { Uneven::default() },
+            case: None,
+            rest: 0,
             mutation: None,
         }
     }
 }
 
 impl ClientPlan {
+    /// Does it do what no other client may suffer from?
+    #[must_use]
+    pub fn is_at_fault(&self) -> bool {
+        self.lies || self.vanishes_at.is_some()
+    }
+
+    /// Does it read all that it asks for? One that looks away may end its connection with
+    /// replies unread.
+    #[must_use]
+    pub fn reads_all(&self) -> bool {
+        !self.is_at_fault() && self.looks_away.is_none()
+    }
+
     fn draw(rng: &mut Rng) -> Self {
         let pipeline = rng.pick(&[1, 1, 2, 6]);
         let from = rng.range(50 * MS, 900 * MS);
@@ -324,6 +356,9 @@ impl fmt::Display for Plan {
             self.wscale,
             self.load_until / MS
         )?;
+        if self.uneven != Uneven::default() {
+            writeln!(f, "{:?}", self.uneven)?;
+        }
         for (when, fault) in &self.faults {
             writeln!(f, "fault: {fault:?}, {when:?}")?;
         }

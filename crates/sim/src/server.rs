@@ -345,6 +345,12 @@ impl Server {
         true
     }
 
+    /// Connections for which it has a descriptor, or output that a client may lack.
+    pub fn conns_held(&self) -> usize {
+        let replays = self.mode == Mode::Replay;
+        self.conns.values().filter(|conn| conn.open || replays).count()
+    }
+
     /// The table that promotion reads (`daemon/backup/sockets.rs`: `manifest`).
     pub fn manifest(&self) -> Vec<ManifestConn> {
         let entry = |(accept, conn): (&u32, &Conn)| ManifestConn {

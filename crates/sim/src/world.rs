@@ -13,7 +13,7 @@ use crate::plan::{Fault, Plan};
 use crate::queue::Queue;
 use crate::server::{Mode, Server};
 use crate::trace::Trace;
-use crate::{Ns, Outcome};
+use crate::{Ns, Outcome, Reached};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
@@ -24,6 +24,8 @@ pub const EDGE: usize = 2;
 pub const NAMES: [&str; 3] = ["a", "b", "edge"];
 /// After the last fault, every client that can be served must be done by then.
 pub const LIVENESS: Ns = 15_000_000_000;
+/// After so long a rest, ns, everything must be given back: slots are kept for a minute.
+const REST_ALL: Ns = 65_000_000_000;
 /// More events than any run needs: a storm, which is a finding.
 const EVENTS_MAX: u64 = 3_000_000;
 
@@ -49,11 +51,15 @@ pub enum Event {
     EdgeWritten(u32),
     Strikes(usize),
     Ends(usize),
+    /// The judges look at what is said.
+    Looks,
 }
 
 /// A machine: what lives on in its kernel, and its processes.
 pub struct Host {
     pub alive: bool,
+    /// When it died: nothing of what it said comes later.
+    pub heard_until: Ns,
     pub frozen: bool,
     /// What arrives meanwhile, unless it is lost.
     deferred: Vec<Event>,
@@ -109,7 +115,10 @@ pub struct World {
     pub packets: Vec<Packet>,
     pub servers: u32,
     pub events: u64,
+    pub reached: Reached,
     pub faults_over: Ns,
+    /// Since when everybody is done.
+    rests: Option<Ns>,
     pub pending: usize,
     client_link_free: [Ns; 2],
     /// Servers' first numbers, which rise with every life of a tuple.
@@ -134,7 +143,7 @@ impl World {
             rng,
             queue: Queue::default(),
             trace: Trace::new(traced),
-            check: Checkers::new(clients.len()),
+            check: Checkers::new(&plan),
             client_wakes: vec![None; clients.len()],
             clients,
             hosts: [Host::new(), Host::new(), Host::new()],
@@ -144,7 +153,9 @@ impl World {
             packets: Vec::new(),
             servers: 0,
             events: 0,
+            reached: Reached::default(),
             faults_over: 0,
+            rests: None,
             pending,
             client_link_free: [0; 2],
             last_iss: BTreeMap::new(),
@@ -158,6 +169,7 @@ impl World {
             world.wake_client(client);
         }
         world.schedule_faults();
+        world.schedule(0, Event::Looks);
         world
     }
 
@@ -177,6 +189,8 @@ impl World {
         self.finish_checks();
         Outcome {
             seed: self.plan.seed,
+            case: self.plan.case,
+            reached: self.reached,
             events: self.events,
             virtual_ns: self.now,
             replies: self.check.replies(),
@@ -188,12 +202,14 @@ impl World {
         }
     }
 
-    fn is_over(&self) -> bool {
+    fn is_over(&mut self) -> bool {
         let done = self.pending == 0
             && self.now > self.faults_over
             && self.clients.iter().all(|client| client.finished || client.vanished)
             && self.replaced().is_none();
-        done || (self.pending == 0 && self.now > self.deadline())
+        self.rests = done.then(|| self.rests.unwrap_or(self.now));
+        let rested = self.rests.is_some_and(|since| self.now - since >= self.plan.rest);
+        rested || (self.pending == 0 && self.now > self.deadline() + self.plan.rest)
     }
 
     fn deadline(&self) -> Ns {
@@ -213,6 +229,12 @@ impl World {
     fn finish_checks(&mut self) {
         if let Some(member) = self.replaced() {
             self.check.still_runs(self.now, member);
+        }
+        if self.rests.is_some_and(|_| self.plan.rest >= REST_ALL) {
+            self.left_over();
+        }
+        if self.clients.iter().all(|client| client.finished) {
+            self.check.all_done(self.now);
         }
         for client in &self.clients {
             // At its limit the gate refuses new connections (law L6).
@@ -270,6 +292,7 @@ impl World {
             Event::EdgeWritten(life) => self.edge_written(life),
             Event::Strikes(index) => self.strikes(index),
             Event::Ends(index) => self.ends(index),
+            Event::Looks => self.looks(),
         }
     }
 
@@ -422,6 +445,7 @@ impl Host {
     fn new() -> Self {
         Self {
             alive: true,
+            heard_until: Ns::MAX,
             frozen: false,
             deferred: Vec::new(),
             slow: 1,

@@ -139,3 +139,36 @@ fn a_backup_that_starts_anew_is_not_in_step() {
     let dies = Fault::KillDaemon { member: 1, again: Some(20 * MS) };
     sees("liveness", Mutation::NotForgotten, &[at(300, edge), (When::After(17 * MS), dies)]);
 }
+
+#[test]
+fn l5_clients_alone_notice_output_that_did_not_wait() {
+    sees("L5", Mutation::NoCommit, &[(When::Record(40), Fault::HostDies { member: 0 })]);
+}
+
+#[test]
+fn a_takeover_without_a_cause_is_seen() {
+    sees("cause", Mutation::NoBeats, &[]);
+}
+
+#[test]
+fn what_is_shown_of_a_dead_backup_is_seen() {
+    sees("status", Mutation::StaysProtected, &[at(300, Fault::HostDies { member: 1 })]);
+}
+
+#[test]
+fn a_client_that_costs_others_their_connections_is_seen() {
+    sees("one client", Mutation::NeighbourPays, &[]);
+}
+
+#[test]
+fn what_is_not_given_back_is_seen() {
+    let laws = |mutation: Option<Mutation>| -> Vec<&'static str> {
+        let run = |seed| {
+            let plan = Plan { mutation, faults: Vec::new(), ..Plan::draw(seed) };
+            simulate(Plan { rest: 66_000 * MS, ..plan }, false).violations
+        };
+        (0..5).flat_map(run).map(|violation| violation.law).collect()
+    };
+    assert_eq!(laws(None), Vec::<&str>::new());
+    assert!(laws(Some(Mutation::KeepSlots)).contains(&"rest"));
+}

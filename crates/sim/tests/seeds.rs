@@ -15,7 +15,7 @@ fn no_seed_breaks_a_law() {
     for seed in 0..seeds {
         let outcome = simulate(Plan::draw(seed), false);
         if let Some(line) = outcome.failure() {
-            panic!("{}\n{line}", trace_tail(seed));
+            panic!("{}\n{line}", trace_tail(Plan::draw(seed)));
         }
         takeovers += outcome.takeovers;
         unread += outcome.unread;

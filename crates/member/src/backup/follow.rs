@@ -147,6 +147,7 @@ impl BackupMachine {
         host.report(&Report {
             promoting: self.promoting,
             counters: self.log.counters(),
+            connections: self.log.connections(),
             unresolved: self.log.unresolved(),
         });
     }

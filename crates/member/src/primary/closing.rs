@@ -22,8 +22,10 @@ impl PrimaryMachine {
         ids.retain(|id| conns.contains_key(id));
         let keys: Vec<ConnKey> = ids.iter().map(|id| conns[id].key).collect();
         let Some(states) = host.states(&keys) else { return };
-        for (id, state) in ids.into_iter().zip(states) {
-            if state == ConnState::Over && self.is_over(id, now, host) {
+        for ((id, key), state) in ids.into_iter().zip(keys).zip(states) {
+            let replaced = self.is_replaced(id, &key, host);
+            let over = replaced || state == ConnState::Over;
+            if over && self.is_over(id, replaced, now, host) {
                 self.let_go(id, now, host);
             }
         }
@@ -38,12 +40,20 @@ impl PrimaryMachine {
     }
 
     /// Whether the kernel has been done with a connection long enough for the
-    /// client's last packets to have come round through the backup.
-    fn is_over(&mut self, id: ConnId, now: Nanos, host: &impl PrimaryHost) -> bool {
+    /// client's last packets to have come round through the backup. Nobody waits for
+    /// an ACK of a life that the tuple has `replaced`.
+    fn is_over(&mut self, id: ConnId, replaced: bool, now: Nanos, host: &impl PrimaryHost) -> bool {
         let Some(conn) = self.tables.conns.get_mut(&id) else { return false };
         let since = *conn.over.get_or_insert(now);
-        let paid = host.slot(id).is_none_or(|slot| slot.owed_ack().is_none());
+        let paid = replaced || host.slot(id).is_none_or(|slot| slot.owed_ack().is_none());
         paid && now.since(since) >= nanos(CLOSING_EVERY)
+    }
+
+    /// The tuple of a connection that the server has ended has another life: what the
+    /// kernel says of it, and what it sends, is of that one.
+    fn is_replaced(&self, id: ConnId, key: &ConnKey, host: &impl PrimaryHost) -> bool {
+        let ended = self.tables.conns.get(&id).is_some_and(|conn| conn.ending);
+        ended && host.conn_of(key).is_some_and(|newest| newest != id)
     }
 
     pub(super) fn let_go(&mut self, id: ConnId, now: Nanos, host: &mut impl PrimaryHost) {

@@ -65,6 +65,16 @@ impl Alive {
         self.gone |= !self.members.contains(&State::Complete);
     }
 
+    /// Has anybody served yet?
+    pub fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    /// The newest that was granted.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     pub fn is_gone(&self) -> bool {
         self.gone
     }

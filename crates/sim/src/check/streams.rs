@@ -142,6 +142,14 @@ impl Streams {
         }
     }
 
+    /// At the end of a run in which every client has read all that it asked for: each
+    /// request was executed once.
+    pub fn unread_counts(&self) -> Option<String> {
+        let highest = self.counters.last_key_value().map_or(0, |(counter, _)| *counter);
+        let replies = self.counters.len() as u64;
+        (highest != replies).then(|| format!("{replies} replies were read, {highest} counted"))
+    }
+
     /// One counter for all: each value once, and time goes with it.
     fn count(&mut self, client: usize, reply: &Reply) -> Option<String> {
         let now = (client, reply.clock);

@@ -1,6 +1,7 @@
 //! The backup's part: tap, replica, and what a takeover does to the host.
 
 use super::AtHost;
+use crate::check::Said;
 use crate::kernel::Socket;
 use crate::packet::{Packet, Truth};
 use crate::pipe::{Input, Kind};
@@ -19,6 +20,19 @@ pub struct Carried {
     socket: Socket,
     reinject: Vec<Vec<u8>>,
     queued: bool,
+}
+
+/// What does not go together in what a socket is to be.
+fn misfit(r: &Restore<'_>) -> Option<&'static str> {
+    let unread = r.unread.iter().map(|piece| piece.len() as u64).sum();
+    match () {
+        () if r.snd_una_offset > r.in_flight_end => Some("beyond what was sent"),
+        () if r.in_flight_end > r.out_end => Some("beyond what was written"),
+        () if r.rcv_nxt != r.recv_start.plus(unread) => Some("with a hole in what is unread"),
+        // The lowest bit tells Linux how fine its clock is.
+        () if r.tsval.is_some_and(|tsval| tsval & 1 != 0) => Some("with another clock"),
+        () => None,
+    }
 }
 
 impl AtHost<'_> {
@@ -74,6 +88,10 @@ impl BackupHost for AtHost<'_> {
     }
 
     fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
+        let full = self.world.plan.uneven.ring_full_permille;
+        if full > 0 && self.world.rng.below(1000) < full {
+            return false;
+        }
         let taken = self.server_mut().is_some_and(|server| server.replay(header, payload));
         if taken {
             self.world.check.record_taken(header, &payload.concat());
@@ -139,7 +157,7 @@ impl BackupHost for AtHost<'_> {
     }
 
     fn send(&mut self, message: &Message<'_>) {
-        if let Some(pipe) = self.d.pair.pipe {
+        if let Some(pipe) = self.d.pair.pipe.filter(|_| !self.is_beat_unsent(message)) {
             self.world.send(pipe, 0, message);
         }
     }
@@ -167,6 +185,9 @@ impl BackupHost for AtHost<'_> {
             (Some(accept), Some(server)) => server.retained(accept, r.snd_una_offset, r.out_end),
             _ => Vec::new(),
         };
+        if let Some(what) = misfit(r) {
+            self.violation("L5", format!("a connection is rebuilt {what}: {r:?}"));
+        }
         let buffer = self.world.plan.receive_buffer;
         self.d.carried.push(Carried {
             socket: Socket::restore(r, &kept, Truth::default(), buffer, self.world.now),
@@ -253,6 +274,10 @@ impl BackupHost for AtHost<'_> {
 
     fn report(&mut self, report: &Report<'_>) {
         let (now, (_, bytes)) = (self.world.now, report.unresolved);
+        if report.promoting.is_none() {
+            self.world.check.says(self.d.at, Said::Protected { speaks: false });
+        }
+        (self.d.connections, self.d.unconfirmed) = (report.connections, bytes);
         self.world.check.table(now, "frames queued, bytes", bytes, FRAMES_QUEUED_MAX);
     }
 }

@@ -1,6 +1,7 @@
 //! The primary's part: gate, log, and the channel to the backup.
 
 use super::AtHost;
+use crate::check::Said;
 use crate::gate::{Gate, Held as HeldPacket};
 use crate::kernel::{Socket, cookie};
 use crate::packet::Packet;
@@ -55,6 +56,9 @@ impl PrimaryHost for AtHost<'_> {
 
     fn free(&mut self, conn: ConnId) {
         self.d.held.remove(&conn);
+        if self.is(Mutation::KeepSlots) {
+            return;
+        }
         if let Some(gate) = self.gate_mut() {
             gate.free(conn);
         }
@@ -176,7 +180,7 @@ impl PrimaryHost for AtHost<'_> {
     }
 
     fn send(&mut self, message: &Message<'_>) {
-        if let Some(pipe) = self.d.pair.pipe {
+        if let Some(pipe) = self.d.pair.pipe.filter(|_| !self.is_beat_unsent(message)) {
             self.world.send(pipe, 1, message);
         }
     }
@@ -194,6 +198,10 @@ impl PrimaryHost for AtHost<'_> {
         let used = self.gate().map_or(0, Gate::slots_used);
         let limit = self.world.plan.gate_slots;
         self.world.check.table(now, "gate slots", used, limit);
+        self.world.reached.repairs = report.counters.repairs;
+        self.world.check.says(self.d.at, Said::Protected { speaks: true });
+        self.d.connections = report.connections;
+        self.d.unconfirmed = report.frames_unconfirmed;
         let frames = report.frames_unconfirmed;
         self.world.check.table(now, "frames unconfirmed", frames, FRAMES_UNCONFIRMED_MAX);
     }

@@ -1,0 +1,78 @@
+//! No takeover without a cause: nobody is taken for dead, given up or replaced but for
+//! a fault that has struck, and only who it can be held against.
+//!
+//! What is no cause: loss, repeats and other order on clients' paths and of copies, a
+//! server that pauses, a disk that fails, clients of any kind, a slow backup, an edge's
+//! daemon that is away, and a member that stands still for less than the patience that
+//! ships.
+
+use crate::member::HEARTBEAT;
+use crate::plan::Fault;
+use crate::world::NAMES;
+use crate::{Ns, ns};
+use holdfast_cluster::detector::DECLARE_AFTER;
+
+/// What stands still for no longer than this may not be taken for dead, ns: the last
+/// heartbeat may have come a period before; the rest is for timers and links.
+const BRIEF: Ns = (DECLARE_AFTER - 1) * HEARTBEAT - ns(std::time::Duration::from_millis(2));
+/// So long after its end a fault still counts, ns: channels that it has broken are given
+/// up after 3 s, opened again after 2 s, and trusted after 1 s.
+const AFTERMATH: Ns = 6_000_000_000;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Causes {
+    /// Until when something may be held against a member.
+    until: [Ns; 2],
+    struck: u32,
+    /// The pair has been parted for a cause: each may give up the other.
+    parted: bool,
+}
+
+impl Causes {
+    /// A fault strikes, which can be held against `whom`.
+    pub fn strikes(&mut self, now: Ns, fault: &Fault, whom: [bool; 2]) {
+        self.struck += 1;
+        let stands = matches!(fault, Fault::FreezeHost { .. });
+        if stands && fault.lasts() < BRIEF {
+            return;
+        }
+        let passes = fault.lasts() > 0 && !matches!(fault, Fault::KillDaemon { .. });
+        let until = if passes { now + fault.lasts() + AFTERMATH } else { Ns::MAX };
+        for (member, _) in whom.iter().enumerate().filter(|(_, blamed)| **blamed) {
+            self.until[member] = self.until[member].max(until);
+        }
+    }
+
+    /// Faults that have struck.
+    pub fn struck(&self) -> u32 {
+        self.struck
+    }
+
+    /// Members pair anew.
+    pub fn pair_begins(&mut self) {
+        self.parted = false;
+    }
+
+    /// The edge misses a member.
+    pub fn missed(&self, now: Ns, member: usize) -> Option<String> {
+        let wrong = now > self.until[member];
+        wrong.then(|| format!("the edge takes {} for dead, for no cause", NAMES[member]))
+    }
+
+    /// A member is given up, by itself or by the other one: the pair is parted.
+    pub fn given_up(&mut self, now: Ns, member: usize, why: &str) -> Option<String> {
+        if self.parted {
+            return None;
+        }
+        self.parted = true;
+        let wrong = now > self.until[member];
+        wrong.then(|| format!("{} is given up, for no cause: {why}", NAMES[member]))
+    }
+
+    /// Somebody is let speak in an epoch that is not the first.
+    pub fn granted(&self, now: Ns, member: usize) -> Option<String> {
+        let wrong = self.until.iter().all(|until| now > *until);
+        wrong.then(|| format!("{} is let speak anew, for no cause", NAMES[member]))
+    }
+}

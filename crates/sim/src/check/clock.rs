@@ -1,0 +1,35 @@
+//! The clock that a server shows to a client never goes back: the client would drop
+//! what it says (RFC 7323 §5.3), as if it had not been said.
+
+use crate::packet::Packet;
+use holdfast_wire::message::ConnKey;
+use holdfast_wire::packet::Flags;
+use holdfast_wire::seq::SeqNo;
+use std::collections::BTreeMap;
+
+/// Numbers of one life of a tuple lie nearer to each other than this.
+const LIFE: i32 = 1 << 19;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Clocks {
+    newest: BTreeMap<ConnKey, u32>,
+}
+
+impl Clocks {
+    /// A packet passes, to a client that expects `expected` next.
+    pub fn passed(&mut self, p: &Packet, expected: Option<SeqNo>) -> Option<String> {
+        let is_of_this_life = |expected: SeqNo| p.seq_end().since(expected).abs() < LIFE;
+        if p.is(Flags::RST) || !(p.is(Flags::SYN) || expected.is_some_and(is_of_this_life)) {
+            return None;
+        }
+        let newest = self.newest.entry(p.key).or_insert(p.tsval);
+        if p.is(Flags::SYN) {
+            // Perhaps another life of the tuple.
+            *newest = p.tsval;
+        }
+        let back = newest.wrapping_sub(p.tsval) as i32;
+        *newest = if back > 0 { *newest } else { p.tsval };
+        (back > 0).then(|| format!("the server's clock went back by {back} ms"))
+    }
+}

@@ -1,0 +1,133 @@
+//! What the simulator sees of its cluster from outside, for the judges: every now and
+//! then whether what is said is true, and at the end what was not given back.
+
+use crate::check::{LOOK_EVERY, Said, Truth};
+use crate::gate::Gate;
+use crate::member::Phase;
+use crate::plan::{Fault, Mutation};
+use crate::server::{Mode, Server};
+use crate::world::{EDGE, Event, NAMES, World};
+use std::collections::VecDeque;
+
+/// Messages that may be under way at any time: heartbeats, reports and probes, both
+/// ways, on two channels to the edge and one between the members.
+const BEATS: usize = 12;
+
+impl World {
+    /// Whom a fault can be held against.
+    pub fn blames(&self, fault: &Fault) -> [bool; 2] {
+        match *fault {
+            Fault::FreezeHost { member, .. }
+            | Fault::HostDies { member }
+            | Fault::KillDaemon { member, .. }
+            | Fault::KillServer { member }
+            | Fault::CutEdge { member, .. } => [member == 0, member == 1],
+            Fault::HangReplica => [0, 1].map(|member| self.serves(member, true)),
+            Fault::Mistake => [0, 1].map(|member| self.follows(1 - member)),
+            Fault::CutPair { .. } | Fault::SlowPair { .. } | Fault::EdgeHost { .. } => [true; 2],
+            Fault::SlowBackup { .. } | Fault::TapLoss { .. } | Fault::EdgeDaemon { .. } => {
+                [false; 2]
+            }
+        }
+    }
+
+    fn follows(&self, member: usize) -> bool {
+        let daemon = self.hosts[member].daemon.as_ref();
+        daemon.is_some_and(|d| matches!(&d.phase, Phase::Backup(machine) if machine.follows()))
+    }
+
+    /// Does a server live there, or a replica of one?
+    fn serves(&self, member: usize, replica: bool) -> bool {
+        let is_one = |server: &Server| {
+            server.alive && server.diverged.is_none() && (server.mode == Mode::Replay) == replica
+        };
+        self.hosts[member].server.as_ref().is_some_and(is_one)
+    }
+
+    fn is_heard(&self, from: usize, by: usize) -> bool {
+        let up = |host: usize| self.hosts[host].alive && !self.hosts[host].frozen;
+        up(from) && up(by) && !self.links.is_cut(from, by)
+    }
+
+    fn is_whole(&self, one: usize, other: usize) -> bool {
+        self.is_heard(one, other) && self.is_heard(other, one)
+    }
+
+    /// Primary and backup are there, in step, and reach each other.
+    fn is_protected(&self) -> bool {
+        let Some(member) = self.edge.current else { return false };
+        let records = |server: &Server| server.mode == Mode::Record;
+        self.is_whole(member, 1 - member)
+            && self.serves(member, false)
+            && self.hosts[member].server.as_ref().is_some_and(records)
+            && self.serves(1 - member, true)
+            && self.follows(1 - member)
+            && self.hosts[member].daemon.is_some()
+    }
+
+    /// Compares what everybody shows with what is so.
+    pub fn looks(&mut self) {
+        self.schedule(LOOK_EVERY, Event::Looks);
+        let machine = self.edge.machine();
+        let here = [0, 1].map(|m| machine.is_some_and(|machine| machine.is_here(m)));
+        let there = [0, 1, EDGE].map(|host| match host {
+            EDGE => machine.is_some(),
+            member => self.hosts[member].daemon.is_some(),
+        });
+        if machine.is_some() {
+            let said = Said::Protected { speaks: false };
+            let agrees = self.edge_agrees() || self.plan.mutation == Some(Mutation::StaysProtected);
+            self.check.says(EDGE, if agrees { said } else { Said::Waits });
+        }
+        let protected = self.is_protected();
+        let all = here == [true; 2] && (0..2).all(|member| self.is_whole(EDGE, member));
+        for who in (0..=EDGE).filter(|who| there[*who]) {
+            let hears = [0, 1, EDGE]
+                .map(|other| who == other || (there[other] && self.is_heard(other, who)));
+            let knows = match who {
+                EDGE => (0..2).any(|member| self.is_whole(EDGE, member)),
+                member => here[member] && self.is_whole(EDGE, member),
+            };
+            // What is well can be known only where all hear all.
+            let can_know = knows && (all || !protected);
+            let speaks =
+                who == EDGE || (self.edge.current != Some(1 - who) && self.serves(who, false));
+            self.check.look(self.now, who, Truth { hears, can_know, protected, speaks });
+        }
+    }
+
+    /// Whether the pair may be protected, as far as the edge knows by itself.
+    fn edge_agrees(&self) -> bool {
+        let (Some(machine), Some(member)) = (self.edge.machine(), self.edge.current) else {
+            return false;
+        };
+        let known = machine.membership();
+        let answers = machine.is_here(member) && known.answers(NAMES[member]);
+        machine.is_current(member) && answers && known.is_ready(NAMES[1 - member])
+    }
+
+    /// At the end: what was not given back, though nobody needs it.
+    pub fn left_over(&mut self) {
+        let mut left = self.edge.left();
+        for (member, host) in self.hosts.iter().enumerate().filter(|(_, host)| host.alive) {
+            let Some(daemon) = &host.daemon else { continue };
+            if self.check.said(member) == Said::Waits {
+                // It serves nobody, and begins anew before it does again.
+                continue;
+            }
+            let living = host.sockets.values().filter(|socket| !socket.is_over()).count();
+            left.push(("sockets", living));
+            left.push(("gate slots", host.gate.as_ref().map_or(0, Gate::slots_used)));
+            left.push(("server's connections", host.server.as_ref().map_or(0, Server::conns_held)));
+            left.push(("copies not taken", host.tap.as_ref().map_or(0, VecDeque::len)));
+            left.extend(daemon.left());
+        }
+        // Nobody ends the connection of a client that has vanished, nor answers for the
+        // one that it had ended before.
+        let vanished = 2 * self.clients.iter().filter(|client| client.vanished).count();
+        for (what, count) in left {
+            self.check.at_rest(self.now, what, count, vanished);
+        }
+        self.check.at_rest(self.now, "messages under way", self.unacked(), BEATS);
+    }
+}

@@ -1,0 +1,167 @@
+//! A sweep: one short run, broken right after each of its boundaries in turn. A
+//! boundary is a record of the first primary's log, or a message between the members
+//! that has just come. A case of it has a name, by which it is run again.
+
+use crate::plan::{Fault, Plan, Ways, When};
+use crate::{Ns, Rng};
+use std::fmt;
+use std::str::FromStr;
+
+const MS: Ns = 1_000_000;
+/// Clients of a short run: enough for records of different connections to mix.
+const CLIENTS: usize = 3;
+/// How long what passes lasts, ns: longer than the patience of the members with one
+/// witness, so that it costs somebody his place.
+const LASTS: Ns = 150 * MS;
+/// How long a run goes on when its clients are done, ns: what is shown may be behind for
+/// a little less.
+const REST: Ns = 250 * MS;
+/// As [`LASTS`], for what nobody may take for a death.
+const BRIEF: Ns = 15 * MS;
+
+/// What breaks, by its name in a case.
+const BREAKS: [(&str, Fault); 16] = [
+    ("host", Fault::HostDies { member: 0 }),
+    ("server", Fault::KillServer { member: 0 }),
+    ("mistake", Fault::Mistake),
+    ("daemon", Fault::KillDaemon { member: 0, again: None }),
+    ("daemon-again", Fault::KillDaemon { member: 0, again: Some(5 * MS) }),
+    ("freeze", Fault::FreezeHost { member: 0, lasts: LASTS }),
+    ("blink", Fault::FreezeHost { member: 0, lasts: BRIEF }),
+    ("cut", Fault::CutPair { ways: Ways::Both, lasts: LASTS }),
+    ("cut-to", Fault::CutPair { ways: Ways::To, lasts: LASTS }),
+    ("cut-from", Fault::CutPair { ways: Ways::From, lasts: LASTS }),
+    ("edge-cut", Fault::CutEdge { member: 0, ways: Ways::Both, lasts: LASTS }),
+    ("edge-daemon", Fault::EdgeDaemon { lasts: BRIEF }),
+    ("backup-host", Fault::HostDies { member: 1 }),
+    ("backup-daemon", Fault::KillDaemon { member: 1, again: None }),
+    ("replica", Fault::KillServer { member: 1 }),
+    ("backup-cut", Fault::CutEdge { member: 1, ways: Ways::Both, lasts: LASTS }),
+];
+
+/// What is uneven on the ways of the pair itself, of a thousand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Uneven {
+    /// Copies that come late, behind what the log says of them.
+    pub copies_late_permille: u64,
+    /// Messages between the members that come late, in their order.
+    pub messages_late_permille: u64,
+    /// Records for which the replica's ring has no room yet.
+    pub ring_full_permille: u64,
+}
+
+impl Uneven {
+    /// Copies are often behind the log, messages behind each other, and the ring is full
+    /// once in a while.
+    pub const ROUGH: Self =
+        Self { copies_late_permille: 150, messages_late_permille: 120, ring_full_permille: 25 };
+}
+
+/// Something that breaks right after a boundary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    name: &'static str,
+    fault: Fault,
+    when: When,
+}
+
+impl Case {
+    /// Everything that can break at a boundary.
+    pub fn all(when: When) -> impl Iterator<Item = Self> {
+        BREAKS.into_iter().map(move |(name, fault)| Self { name, fault, when })
+    }
+
+    /// What breaks in it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.when {
+            When::Record(n) => write!(f, "{}@record:{n}", self.name),
+            When::Message(n) => write!(f, "{}@message:{n}", self.name),
+            When::At(ns) | When::After(ns) => write!(f, "{}@ns:{ns}", self.name),
+        }
+    }
+}
+
+impl FromStr for Case {
+    type Err = String;
+
+    /// Reads what [`Display`](fmt::Display) writes.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let form = || format!("`{text}` is not WHAT@record:N, WHAT@message:N or WHAT@ns:N");
+        let (name, at) = text.split_once('@').ok_or_else(form)?;
+        let (kind, number) = at.split_once(':').ok_or_else(form)?;
+        let number = number.parse().map_err(|_| form())?;
+        let when = match kind {
+            "record" => When::Record(number),
+            "message" => When::Message(number),
+            "ns" => When::At(number),
+            _ => return Err(form()),
+        };
+        let names = || BREAKS.map(|(known, _)| known).join(", ");
+        let known = Self::all(when).find(|case| case.name == name);
+        known.ok_or_else(|| format!("`{name}` is none of {}", names()))
+    }
+}
+
+impl Plan {
+    /// A short run of what `seed` draws, in which nothing breaks but what is uneven.
+    #[must_use]
+    pub fn short(seed: u64) -> Self {
+        let mut plan = Self::draw(seed);
+        let mut rng = Rng::new(seed, 5);
+        plan.faults.clear();
+        let first = plan.clients[0].clone();
+        plan.clients.resize(CLIENTS, first);
+        for (number, client) in plan.clients.iter_mut().enumerate() {
+            client.start = rng.range(15 * MS, 20 * MS);
+            client.requests = rng.range(2, 4) as u8;
+            client.think = MS;
+            // One that does not wait for answers.
+            client.pipeline = if number == 1 { 4 } else { client.pipeline };
+            client.filler_max = client.filler_max.min(200);
+            client.bulk_max = client.bulk_max.min(100);
+            client.lies = false;
+            client.looks_away = None;
+            client.vanishes_at = None;
+        }
+        plan.path.delay = rng.range(100_000, 400_000);
+        plan.copy_loss_permille = 100;
+        plan.server_pause = Some(25 * MS);
+        plan.uneven = Uneven::ROUGH;
+        plan.load_until = 45 * MS;
+        plan.rest = REST;
+        plan
+    }
+
+    /// As [`Plan::short`], broken as `case` says.
+    #[must_use]
+    pub fn swept(seed: u64, case: Case) -> Self {
+        let mut plan = Self::short(seed);
+        plan.faults = vec![(case.when, case.fault)];
+        plan.case = Some(case);
+        plan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_is_read_as_it_is_written() {
+        for when in [When::Record(37), When::Message(2), When::At(5)] {
+            for case in Case::all(when) {
+                assert_eq!(case.to_string().parse(), Ok(case));
+            }
+        }
+        for wrong in ["host", "host@record", "host@record:x", "host@day:1", "house@record:1"] {
+            assert!(wrong.parse::<Case>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Nobody is taken for dead, and nobody takes over, without a cause.
+
+use holdfast_sim::{Fault, Plan, When, simulate};
+
+const MS: u64 = 1_000_000;
+/// For each case.
+const SEEDS: u64 = 60;
+/// Time after all clients are done in which somebody could still lose patience.
+const REST: u64 = 500 * MS;
+
+#[test]
+fn what_is_no_cause_leads_to_no_takeover() {
+    let freeze = |member| Fault::FreezeHost { member, lasts: 30 * MS };
+    let no_causes = [
+        None,
+        Some(freeze(0)),
+        Some(freeze(1)),
+        Some(Fault::SlowBackup { lasts: 1_000 * MS }),
+        Some(Fault::TapLoss { lasts: 300 * MS }),
+        Some(Fault::EdgeDaemon { lasts: 400 * MS }),
+    ];
+    for fault in no_causes {
+        for seed in 0..SEEDS {
+            let faults: Vec<(When, Fault)> =
+                fault.map(|fault| (When::At(300 * MS), fault)).into_iter().collect();
+            let outcome = simulate(Plan { faults, rest: REST, ..Plan::draw(seed) }, false);
+            let why = &outcome.violations;
+            assert!(why.is_empty() && outcome.takeovers == 0, "seed {seed}, {fault:?}: {why:?}");
+        }
+    }
+}
+
+#[test]
+fn a_client_at_fault_costs_no_other_anything() {
+    let mut replies = 0;
+    for seed in 0..3 * SEEDS {
+        let mut plan = Plan::draw(seed);
+        plan.faults.clear();
+        for client in &mut plan.clients[1..] {
+            (client.lies, client.vanishes_at) = (false, None);
+        }
+        let first = &mut plan.clients[0];
+        (first.lies, first.vanishes_at) = (seed % 3 != 1, (seed % 3 != 0).then_some(300 * MS));
+        let outcome = simulate(plan, false);
+        let why = &outcome.violations;
+        assert!(why.is_empty() && outcome.takeovers == 0, "seed {seed}: {why:?}");
+        replies += outcome.replies;
+    }
+    assert!(replies > 100 * SEEDS, "they exercise too little");
+}
