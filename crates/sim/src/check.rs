@@ -168,6 +168,7 @@ impl Checkers {
         found.extend(self.voice.passed(member, epoch).map(|what| ("L3", what)));
         if self.held.is_protected(member, epoch) {
             found.extend(self.held.acknowledges(packet).map(|what| ("L1", what)));
+            found.extend(Held::misreports(packet).map(|what| ("L1", what)));
             found.extend(self.held.depends(packet).map(|what| ("L2", what)));
         }
         found.extend(self.windows.passed(packet, expected).map(|what| ("L4", what)));

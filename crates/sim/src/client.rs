@@ -8,7 +8,7 @@ use crate::kernel::CHALLENGE_PAUSE;
 use crate::packet::{ACK, NO_SCALING, Packet, Truth, shift};
 use crate::plan::ClientPlan;
 use holdfast_wire::message::ConnKey;
-use holdfast_wire::packet::Flags;
+use holdfast_wire::packet::{Flags, SackBlocks};
 use holdfast_wire::seq::SeqNo;
 
 const SEGMENT_MAX: u64 = 120;
@@ -58,6 +58,14 @@ pub struct Conn {
     /// Sent again up to here after a timeout.
     recover: u64,
     quiet_until: Ns,
+    /// Both sides report what came beyond a hole.
+    sack: bool,
+    /// What the server has reported since the last timeout, as `[left, right)`.
+    sacked: Vec<(u64, u64)>,
+    /// The hole in front of that was filled once.
+    filled: Option<u64>,
+    /// The next data says that congestion was heard of (RFC 3168 §6.1.2).
+    reduced: bool,
     /// Ended first: TIME-WAIT answers; else nothing is remembered.
     ended_first: bool,
 }
@@ -190,6 +198,10 @@ impl Client {
             backoff: 0,
             recover: 0,
             quiet_until: 0,
+            sack: self.plan.sack,
+            sacked: Vec::new(),
+            filled: None,
+            reduced: false,
             ended_first: false,
         };
         self.conn = Some(conn);
@@ -368,17 +380,24 @@ impl Conn {
             flags: if self.iss.is_some() { flags | ACK } else { flags },
             window,
             wscale: NO_SCALING,
+            sack_permitted: false,
+            sack: SackBlocks::default(),
             tsval: (now / 1_000_000) as u32,
+            ce: false,
             payload: payload.into(),
             id: 0,
             truth: Truth::default(),
+            fin_truth: Truth::default(),
+            is_dsack: false,
         }
     }
 
     /// Bytes `[from, until)`; one beyond the last is the FIN.
-    fn data(&self, now: Ns, from: u64, until: u64) -> Packet {
+    fn data(&mut self, now: Ns, from: u64, until: u64) -> Packet {
         let end = self.end();
+        let reduced = from < end && std::mem::take(&mut self.reduced);
         let flags = if until > end { Flags::FIN } else { ACK };
+        let flags = if reduced { flags | Flags::CWR } else { flags };
         let bytes = &self.outgoing[from.min(end) as usize..until.min(end) as usize];
         self.packet(now, from, flags, bytes)
     }
@@ -413,10 +432,13 @@ impl Conn {
         self.backoff = (self.backoff + 1).min(RETRIES_MAX);
         self.rto_at = Some(now + (RTO_MIN << self.backoff).min(RTO_MAX));
         if self.iss.is_none() {
-            let syn = self.packet(now, 0, Flags::SYN, &[]);
-            let (window, wscale) = (BUFFER as u16, self.rcv_wscale);
-            out.push(Packet { seq: self.irs, window, wscale, ..syn });
+            let ecn = if plan.ecn { Flags::ECE | Flags::CWR } else { Flags::default() };
+            let syn = self.packet(now, 0, Flags::SYN | ecn, &[]);
+            let (window, wscale, sack_permitted) = (BUFFER as u16, self.rcv_wscale, self.sack);
+            out.push(Packet { seq: self.irs, window, wscale, sack_permitted, ..syn });
         } else if self.una < self.nxt {
+            // What was reported may have been given up since (RFC 2018 §8).
+            self.sacked.clear();
             self.recover = self.nxt;
             self.repeat(now, plan, rng, out);
         } else if self.nxt < self.end() {
@@ -502,6 +524,7 @@ impl Conn {
         if progress {
             self.repeat_if_recovering(now, out);
         }
+        self.fill_hole(now, out);
         took
     }
 
@@ -520,6 +543,7 @@ impl Conn {
         self.wl1 = p.seq;
         self.edge = u64::from(p.window);
         self.snd_wscale = p.wscale;
+        self.sack &= p.sack_permitted;
         if p.wscale == NO_SCALING {
             self.rcv_wscale = NO_SCALING;
         }
@@ -541,6 +565,8 @@ impl Conn {
             let waits = self.una < self.nxt || self.nxt < self.end();
             self.rto_at = waits.then_some(now + RTO_MIN);
         }
+        self.reduced |= p.is(Flags::ECE);
+        self.note_sack(p, acked);
         if acked == self.una && !self.wl1.after(p.seq) {
             self.wl1 = p.seq;
             let window = u64::from(p.window) << shift(self.snd_wscale);
@@ -549,12 +575,43 @@ impl Conn {
         }
     }
 
+    /// What the server has beyond a hole. A block below the ACK, or within the next
+    /// one, only says that something came twice (RFC 2883 §4).
+    fn note_sack(&mut self, p: &Packet, acked: u64) {
+        let offset = |seq: SeqNo| seq.offset_near(self.irs.plus(1), acked);
+        let blocks = p.sack.as_slice().iter().map(|(left, right)| (offset(*left), offset(*right)));
+        let above = blocks.filter(|(left, right)| *left > acked && *right <= self.end());
+        let blocks: Vec<(u64, u64)> = above.collect();
+        if let Some(highest) = blocks.into_iter().max_by_key(|(_, right)| *right) {
+            self.sacked.push(highest);
+        }
+        let una = self.una;
+        self.sacked.retain(|(_, right)| *right > una);
+    }
+
+    /// Repeats what lies before the first thing that was reported, once.
+    fn fill_hole(&mut self, now: Ns, out: &mut Vec<Packet>) {
+        let Some(left) = self.sacked.iter().map(|(left, _)| *left).min() else { return };
+        if left > self.una && self.filled != Some(self.una) {
+            self.filled = Some(self.una);
+            let until = left.min(self.una + SEGMENT_MAX);
+            out.push(self.data(now, self.una, until));
+        }
+    }
+
+    fn is_sacked(&self, at: u64) -> bool {
+        self.sacked.iter().any(|(left, right)| (*left..*right).contains(&at))
+    }
+
+    /// After a timeout the rest follows with the ACKs, but for what was reported since.
     fn repeat_if_recovering(&mut self, now: Ns, out: &mut Vec<Packet>) {
         let mut at = self.una;
         for _ in 0..2 {
             if at < self.recover {
                 let until = (at + SEGMENT_MAX).min(self.recover);
-                out.push(self.data(now, at, until));
+                if !self.is_sacked(at) {
+                    out.push(self.data(now, at, until));
+                }
                 at = until;
             }
         }

@@ -117,14 +117,13 @@ impl World {
 
     /// Out through the gate, if there is one, towards the edge.
     pub fn host_sends(&mut self, member: usize, packets: Vec<Packet>) {
-        let now = self.now;
         for packet in packets {
             let host = &mut self.hosts[member];
             // A request for a connection is no full socket yet (`track_snd_una`).
             let socket = host.sockets.get(&packet.key).filter(|socket| socket.established);
             let una = socket.map(Socket::snd_una_seq);
             let packet = match &mut host.gate {
-                Some(gate) => gate.egress(packet, una, now),
+                Some(gate) => gate.egress(packet, una, &mut self.gates),
                 None => Some(packet),
             };
             if host.gate.as_ref().is_some_and(|gate| !gate.events.is_empty()) {

@@ -161,10 +161,15 @@ impl MemberHost for AtHost<'_> {
             flags: segment.flags,
             window: segment.window,
             wscale: segment.options.wscale.unwrap_or(NO_SCALING),
+            sack_permitted: segment.options.sack_permitted,
+            sack: segment.options.sack,
             tsval: segment.options.timestamps.map_or(0, |(value, _)| value),
+            ce: false,
             payload: segment.payload.into(),
             id: 0,
             truth: Truth::default(),
+            fin_truth: Truth::default(),
+            is_dsack: false,
         };
         self.world.host_sends(self.d.at, vec![packet]);
     }

@@ -3,11 +3,12 @@
 //! repeats on a timer that backs off.
 
 use crate::Ns;
+use crate::beyond::Beyond;
 use crate::packet::{ACK, NO_SCALING, Packet, Truth, shift};
 use holdfast_replica::primary::Peeked;
 use holdfast_replica::promotion::Restore;
 use holdfast_wire::message::ConnKey;
-use holdfast_wire::packet::Flags;
+use holdfast_wire::packet::{Flags, SackBlocks};
 use holdfast_wire::seq::SeqNo;
 use std::collections::VecDeque;
 
@@ -64,6 +65,15 @@ pub struct Socket {
     rto_at: Option<Ns>,
     backoff: u32,
     quiet_until: Ns,
+    /// Both sides report what came beyond a hole, and only then is it kept.
+    sack: bool,
+    beyond: Beyond,
+    /// What came twice, for the next ACK (RFC 2883).
+    twice: Option<(u64, u64)>,
+    /// Both sides know of it (RFC 3168 §6.1.1), which no repaired socket does.
+    ecn: bool,
+    /// The client has not heard yet that the path is congested (RFC 3168 §6.1.3).
+    congested: bool,
     /// The server has let go of it.
     pub orphan: bool,
     pub reset: bool,
@@ -104,6 +114,11 @@ impl Socket {
             rto_at: None,
             backoff: 0,
             quiet_until: 0,
+            sack: syn.sack_permitted,
+            beyond: Beyond::default(),
+            twice: None,
+            ecn: syn.is(Flags::ECE | Flags::CWR),
+            congested: false,
             orphan: false,
             reset: false,
             time_wait: false,
@@ -147,6 +162,11 @@ impl Socket {
             rto_at: (r.in_flight_end > r.snd_una_offset).then_some(now),
             backoff: 0,
             quiet_until: 0,
+            sack: r.record.sack,
+            beyond: Beyond::default(),
+            twice: None,
+            ecn: false,
+            congested: false,
             orphan: r.closing.orphan,
             reset: false,
             time_wait: false,
@@ -180,25 +200,45 @@ impl Socket {
     }
 
     fn packet(&mut self, now: Ns, seq: SeqNo, flags: Flags, payload: &[u8]) -> Packet {
+        let is_dsack = self.twice.is_some();
+        let agrees = flags.has(Flags::SYN) && self.ecn;
+        let notice = if self.congested || agrees { Flags::ECE } else { Flags::default() };
         Packet {
             key: self.key,
             seq,
             ack: self.irs.plus(1 + self.received()),
-            flags: flags | ACK,
+            flags: flags | ACK | notice,
             window: self.advertise(),
             wscale: NO_SCALING,
+            sack_permitted: false,
+            sack: self.report(),
+            ce: false,
             tsval: self.tsval.0.wrapping_add(((now - self.tsval.1) / 1_000_000) as u32),
             payload: payload.into(),
             id: 0,
             truth: Truth::default(),
+            fin_truth: Truth::default(),
+            is_dsack,
         }
+    }
+
+    /// What came twice, once, and what lies beyond a hole.
+    fn report(&mut self) -> SackBlocks {
+        let mut sack = SackBlocks::default();
+        if self.sack {
+            let beyond = self.beyond.blocks();
+            for (left, right) in self.twice.take().into_iter().chain(beyond) {
+                sack.push(self.irs.plus(1 + left), self.irs.plus(1 + right));
+            }
+        }
+        sack
     }
 
     pub fn syn_ack(&mut self, now: Ns) -> Packet {
         let window = self.buffer.min(65535) as u16;
         let wscale = self.rcv_wscale;
-        let seq = self.iss;
-        Packet { window, wscale, ..self.packet(now, seq, Flags::SYN, &[]) }
+        let (seq, sack_permitted) = (self.iss, self.sack);
+        Packet { window, wscale, sack_permitted, ..self.packet(now, seq, Flags::SYN, &[]) }
     }
 
     pub fn ack(&mut self, now: Ns) -> Packet {
@@ -216,7 +256,11 @@ impl Socket {
             self.reset |= start == next as i64;
             return false;
         }
+        self.congested = self.ecn && ((self.congested && !p.is(Flags::CWR)) || p.ce);
         let old = self.ts_recent.is_some_and(|recent| recent.wrapping_sub(p.tsval) as i32 > 1);
+        if self.sack && !p.payload.is_empty() && end <= next as i64 {
+            self.twice = u64::try_from(start).ok().map(|start| (start, end as u64));
+        }
         if old || start > self.edge as i64 || (end < next as i64) {
             let answers = p.len() > 0 || now >= self.quiet_until;
             self.quiet_until = if answers { now + CHALLENGE_PAUSE } else { self.quiet_until };
@@ -232,6 +276,9 @@ impl Socket {
         }
         self.established = true;
         if start > next as i64 || end <= next as i64 || self.client_fin {
+            if self.sack && start > next as i64 && !self.client_fin {
+                self.beyond.keep(start as u64, self.edge, p);
+            }
             return p.len() > 0;
         }
         let skip = (next as i64 - start) as usize;
@@ -240,6 +287,11 @@ impl Socket {
         let taken = fresh.len().min(room);
         self.unread.extend(&fresh[..taken]);
         self.client_fin |= p.is(Flags::FIN) && taken == fresh.len();
+        if !self.client_fin {
+            let (bytes, ends) = self.beyond.take(self.received());
+            self.unread.extend(bytes);
+            self.client_fin = ends;
+        }
         true
     }
 
@@ -336,27 +388,38 @@ impl Socket {
             self.snd_nxt = until;
         }
         self.snd_max = self.snd_max.max(self.snd_nxt);
-        if self.snd_nxt == self.out_end() && self.fin.is_some() && !self.fin_sent {
-            self.fin_sent = true;
-            out.push(self.fin_packet(now));
-        }
+        self.end_sending(now, out);
         if self.is_waiting() && self.rto_at.is_none() {
             self.rto_at = Some(now + RTO_MIN);
         }
     }
 
+    /// The FIN goes once everything has, unless the last bytes had it.
+    fn end_sending(&mut self, now: Ns, out: &mut Vec<Packet>) {
+        if self.snd_nxt == self.out_end() && self.fin.is_some() && !self.fin_sent {
+            self.fin_sent = true;
+            if out.last().is_none_or(|last| !last.is(Flags::FIN)) {
+                out.push(self.fin_packet(now));
+            }
+        }
+    }
+
+    /// The last bytes have the FIN with them, if the stream ends there by now.
     fn data(&mut self, now: Ns, from: u64, until: u64) -> Packet {
+        let fin = self.fin.filter(|_| until == self.out_end());
+        let flags = fin.map_or(ACK, |_| Flags::FIN | ACK);
         let at = (from - self.out_from) as usize..(until - self.out_from) as usize;
         let bytes: Vec<u8> = self.out.range(at).copied().collect();
         let mark = self.marks.iter().find(|(end, _)| *end >= until).map(|(_, truth)| *truth);
         let seq = self.iss.plus(1 + from);
-        Packet { truth: mark.unwrap_or_default(), ..self.packet(now, seq, ACK, &bytes) }
+        let (truth, fin_truth) = (mark.unwrap_or_default(), fin.unwrap_or_default());
+        Packet { truth, fin_truth, ..self.packet(now, seq, flags, &bytes) }
     }
 
     fn fin_packet(&mut self, now: Ns) -> Packet {
         let seq = self.iss.plus(1 + self.out_end());
-        let truth = self.fin.unwrap_or_default();
-        Packet { truth, ..self.packet(now, seq, Flags::FIN, &[]) }
+        let fin_truth = self.fin.unwrap_or_default();
+        Packet { fin_truth, ..self.packet(now, seq, Flags::FIN, &[]) }
     }
 
     /// Repeats the oldest segments, or asks after a closed window.
@@ -375,7 +438,9 @@ impl Socket {
                 at = until;
             }
         }
-        if at == self.out_end() && self.fin_sent && !self.fin_acked {
+        let has_fin = out.last().is_some_and(|last| last.is(Flags::FIN));
+        self.fin_sent |= has_fin;
+        if at == self.out_end() && self.fin_sent && !self.fin_acked && !has_fin {
             out.push(self.fin_packet(now));
         }
         if out.is_empty() {

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod app;
+mod beyond;
 mod check;
 mod client;
 mod edge;
@@ -26,6 +27,7 @@ mod trace;
 mod world;
 
 pub use check::Violation;
+pub use gate::Counts;
 pub use holdfast_chance::Rng;
 pub use plan::{ClientPlan, DiskPlan, Fault, Mutation, Path, Plan, Ways, When};
 
@@ -49,6 +51,8 @@ pub struct Outcome {
     pub takeovers: u64,
     /// Bytes, FINs among them, that the backup got from the primary's kernel.
     pub unread: u64,
+    /// What gates did.
+    pub gates: Counts,
     /// Both members had lost what the clients were told: the service stopped,
     /// as it must.
     pub service_ended: bool,

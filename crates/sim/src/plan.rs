@@ -25,6 +25,10 @@ pub struct ClientPlan {
     pub half_close: bool,
     /// The server ends first.
     pub server_ends: bool,
+    /// It reports, and hears, what came beyond a hole (RFC 2018).
+    pub sack: bool,
+    /// It and its server mark what they send as able to hear of congestion (RFC 3168).
+    pub ecn: bool,
     /// The next session has the same ports.
     pub reuse_port: bool,
     /// Its repeats contradict what it sent first.
@@ -41,6 +45,8 @@ pub struct Path {
     pub loss_permille: u64,
     pub duplicate_permille: u64,
     pub reorder_permille: u64,
+    /// Of packets whose ends can hear of it, so many say that the path is congested.
+    pub congestion_permille: u64,
 }
 
 /// The edge's disk.
@@ -137,6 +143,10 @@ pub enum Mutation {
     CountTwice,
     /// The edge promotes a backup that is not in step (L5).
     PromoteAnybody,
+    /// The gate lets FINs leave with payload, though the server did not ask (L2).
+    LeaveFin,
+    /// The gate leaves D-SACKs above the ACK that it has rewritten (L1).
+    KeepDsack,
     /// The gate takes more connections than it has slots (L6).
     NoLimit,
     /// Bytes that the server has not read are told wrongly (L5).
@@ -195,14 +205,19 @@ impl Plan {
             loss_permille: if rough { rng.below(60) } else { 0 },
             duplicate_permille: if rough { rng.below(30) } else { 0 },
             reorder_permille: if rough { rng.below(60) } else { 0 },
+            congestion_permille: 0,
         };
         let count = 2 + rng.below(5);
         // A stream of its own: what came before it draws as it always did.
         let mut strain = Rng::new(seed, 3);
+        let mut habits = Rng::new(seed, 4);
+        let mut clients: Vec<ClientPlan> = (0..count).map(|_| ClientPlan::draw(&mut rng)).collect();
+        clients.iter_mut().for_each(|client| client.draw_habits(&mut habits));
+        let congestion_permille = habits.pick(&[0, 100]);
         Self {
             seed,
-            clients: (0..count).map(|_| ClientPlan::draw(&mut rng)).collect(),
-            path,
+            clients,
+            path: Path { congestion_permille, ..path },
             gate_slots: if rng.one_in(8) { 2 * count as usize + 2 } else { 256 },
             ring_bytes: rng.pick(&[16 << 10, 64 << 10, 1 << 20]),
             receive_buffer: rng.pick(&[3000, 8000, 60000]),
@@ -234,12 +249,22 @@ impl ClientPlan {
             wscale: rng.pick(&[NO_SCALING, 0, 3]),
             near_wrap: rng.one_in(4),
             half_close: rng.one_in(4),
+            sack: false,
+            ecn: false,
             server_ends: rng.one_in(4),
             reuse_port: rng.one_in(4),
             lies: rng.one_in(6),
             looks_away: rng.one_in(5).then(|| (from, from + rng.spread(20 * MS, 1000 * MS))),
             vanishes_at: rng.one_in(10).then(|| rng.range(100 * MS, 1200 * MS)),
         }
+    }
+}
+
+impl ClientPlan {
+    /// Habits with a stream of their own.
+    fn draw_habits(&mut self, rng: &mut Rng) {
+        self.sack = rng.one_in(2);
+        self.ecn = rng.one_in(3);
     }
 }
 

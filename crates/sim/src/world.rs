@@ -4,7 +4,7 @@ use crate::Rng;
 use crate::check::Checkers;
 use crate::client::Client;
 use crate::edge::Edge;
-use crate::gate::Gate;
+use crate::gate::{Counts, Gate};
 use crate::kernel::Socket;
 use crate::member::Daemon;
 use crate::packet::Packet;
@@ -108,6 +108,8 @@ pub struct World {
     /// Every client packet, so that a machine can ask for its raw bytes.
     pub packets: Vec<Packet>,
     pub servers: u32,
+    /// What gates did.
+    pub gates: Counts,
     pub events: u64,
     pub faults_over: Ns,
     pub pending: usize,
@@ -143,6 +145,7 @@ impl World {
             pipes: Vec::new(),
             packets: Vec::new(),
             servers: 0,
+            gates: Counts::default(),
             events: 0,
             faults_over: 0,
             pending,
@@ -182,6 +185,7 @@ impl World {
             replies: self.check.replies(),
             takeovers: self.check.takeovers(),
             unread: self.check.unread(),
+            gates: self.gates,
             service_ended: self.check.is_service_gone(),
             violations: self.check.into_violations(),
             trace: self.trace.into_lines(),
@@ -382,7 +386,10 @@ impl World {
             self.trace.add(self.now, || format!("client {n}: {notice:?}"));
             self.check.noticed(self.now, n, self.clients[n].plan.lies, &notice);
         }
+        let (ecn, permille) = (self.clients[n].plan.ecn, self.plan.path.congestion_permille);
         for mut packet in out {
+            // RFC 3168 §6.1.4: only data may say that it can hear of congestion.
+            packet.ce = ecn && !packet.payload.is_empty() && self.rng.below(1000) < permille;
             packet.id = self.packets.len() as u64;
             self.packets.push(packet.clone());
             self.cross(0, packet, Event::AtEdge);

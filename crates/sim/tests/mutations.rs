@@ -54,6 +54,16 @@ fn l2_a_syn_ack_that_does_not_wait_is_seen() {
 }
 
 #[test]
+fn l2_an_end_that_leaves_with_the_last_bytes_is_seen() {
+    sees("L2", Mutation::LeaveFin, &[at(300, Fault::KillServer { member: 0 })]);
+}
+
+#[test]
+fn l1_a_repeat_that_looks_like_news_is_seen() {
+    sees("L1", Mutation::KeepDsack, &[]);
+}
+
+#[test]
 fn l3_two_speakers_are_seen() {
     sees("L3", Mutation::NoFence, &[at(300, Fault::Mistake)]);
 }

@@ -12,6 +12,7 @@ fn no_seed_breaks_a_law() {
     let wanted = std::env::var("HOLDFAST_SEEDS").ok();
     let seeds = wanted.map_or(SEEDS, |text| text.parse().expect("a number of seeds"));
     let (mut takeovers, mut unread) = (0, 0);
+    let mut gates = holdfast_sim::Counts::default();
     for seed in 0..seeds {
         let outcome = simulate(Plan::draw(seed), false);
         if let Some(line) = outcome.failure() {
@@ -19,9 +20,13 @@ fn no_seed_breaks_a_law() {
         }
         takeovers += outcome.takeovers;
         unread += outcome.unread;
+        gates += outcome.gates;
     }
     println!("{seeds} seeds, {takeovers} takeovers, {unread} bytes fetched unread");
+    println!("{gates:?}");
     assert!(takeovers * 10 > seeds && unread > seeds, "the seeds exercise too little");
+    let least = [gates.held_ends, gates.cleared_fins, gates.dsacks, gates.telling_repeats];
+    assert!(least.iter().all(|count| count * 20 > seeds), "the gate's rare cases: {gates:?}");
 }
 
 #[test]
