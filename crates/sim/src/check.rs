@@ -9,13 +9,14 @@ mod voice;
 mod window;
 
 use crate::Ns;
-use crate::client::Notice;
+use crate::client::{Ear, Notice};
 use crate::packet::Packet;
+use crate::plan::Manners;
 use crate::world::NAMES;
 use alive::Alive;
 use held::Held;
 use holdfast_wire::log::Header;
-use holdfast_wire::message::{ConnId, ConnRecord};
+use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
 use holdfast_wire::seq::SeqNo;
 use streams::Streams;
 use voice::Voice;
@@ -103,6 +104,11 @@ impl Checkers {
         }
     }
 
+    /// A handshake was ended since others want its place.
+    pub fn handshake_ended(&mut self, key: ConnKey) {
+        self.streams.handshake_ended(key);
+    }
+
     pub fn took_over(&mut self, member: usize) {
         self.alive.took_over(member);
     }
@@ -155,19 +161,17 @@ impl Checkers {
         self.windows.iss_of(packet)
     }
 
-    /// A member's packet is on its way to a client that expects `expected` next.
-    pub fn passed(
-        &mut self,
-        at: Ns,
-        packet: &Packet,
-        member: usize,
-        epoch: u64,
-        expected: Option<SeqNo>,
-    ) {
+    /// A member's packet is on its way to its client.
+    pub fn passed(&mut self, at: Ns, packet: &Packet, member: usize, epoch: u64, ear: Ear) {
+        let expected = match ear {
+            Ear::Expects(next) => Some(next),
+            Ear::Unknown | Ear::Elsewhere => None,
+        };
         let mut found = Vec::new();
         found.extend(self.voice.passed(member, epoch).map(|what| ("L3", what)));
         if self.held.is_protected(member, epoch) {
-            found.extend(self.held.acknowledges(packet).map(|what| ("L1", what)));
+            let heard = ear != Ear::Elsewhere;
+            found.extend(self.held.acknowledges(packet).filter(|_| heard).map(|what| ("L1", what)));
             found.extend(Held::misreports(packet).map(|what| ("L1", what)));
             found.extend(self.held.depends(packet).map(|what| ("L2", what)));
         }
@@ -180,9 +184,9 @@ impl Checkers {
 
     // What clients notice.
 
-    pub fn noticed(&mut self, at: Ns, client: usize, lies: bool, notice: &Notice) {
+    pub fn noticed(&mut self, at: Ns, client: usize, manners: Manners, notice: &Notice) {
         let gone = self.alive.is_gone();
-        if let Some(what) = self.streams.noticed(client, lies, gone, notice) {
+        if let Some(what) = self.streams.noticed(client, manners, gone, notice) {
             self.violation(at, "L5", what);
         }
     }

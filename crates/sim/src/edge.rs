@@ -3,6 +3,7 @@
 //! pipes to the members, and a disk of two blocks (`daemon/edge_state.rs`).
 
 use crate::Ns;
+use crate::client::Ear;
 use crate::member::HEARTBEAT;
 use crate::packet::{ACK, NO_SCALING, Packet, shift};
 use crate::pipe::{Input, PipeId, Process};
@@ -20,8 +21,10 @@ use std::collections::{BTreeMap, VecDeque};
 /// The name of the only group.
 pub const GROUP: &str = "sim";
 const FLOW_AGE: Ns = 1_000_000_000;
-/// Flows that the edge follows; more are refused.
-pub const FLOWS_MAX: usize = 64;
+/// A flow that has been silent for so long is asked about, and for so long where less
+/// than a quarter of the table is free.
+const SILENT: Ns = 60_000_000_000;
+const SILENT_CROWDED: Ns = 1_000_000_000;
 
 /// What the edge knows of one connection.
 #[derive(Clone, Debug)]
@@ -40,6 +43,8 @@ struct Flow {
     /// Its SYN-ACK was not seen.
     learnt: bool,
     seen: Ns,
+    /// The current member was asked about it when it was last seen then.
+    asked: Option<Ns>,
 }
 
 impl Flow {
@@ -109,6 +114,10 @@ pub struct Edge {
     pub current: Option<usize>,
     tap: [bool; 2],
     flows: BTreeMap<ConnKey, Flow>,
+    /// More are refused.
+    flows_max: usize,
+    /// New ones that were.
+    pub refused: u64,
     /// Packets that the fence let pass.
     spoken: u64,
     disk: Disk,
@@ -118,12 +127,14 @@ pub struct Edge {
 }
 
 impl Edge {
-    pub fn new(mutation: Option<Mutation>) -> Self {
+    pub fn new(flows_max: usize, mutation: Option<Mutation>) -> Self {
         Self {
             epoch: 0,
             current: None,
             tap: [false; 2],
             flows: BTreeMap::new(),
+            flows_max,
+            refused: 0,
             spoken: 0,
             disk: Disk::new(),
             daemon: None,
@@ -200,7 +211,7 @@ impl Edge {
     /// A flow that is older than the table.
     fn learn_flow(&mut self, now: Ns, p: &Packet) {
         let speaks = p.is(ACK) && !p.is(Flags::RST) && !p.is(Flags::FIN);
-        if !speaks || self.flows.len() >= FLOWS_MAX {
+        if !speaks || self.flows.len() >= self.flows_max {
             return;
         }
         let flow = Flow {
@@ -217,12 +228,14 @@ impl Edge {
             reset: false,
             learnt: true,
             seen: now,
+            asked: None,
         };
         self.flows.insert(p.key, flow);
     }
 
     fn start_flow(&mut self, now: Ns, p: &Packet) -> bool {
-        if self.flows.len() >= FLOWS_MAX && !self.flows.contains_key(&p.key) {
+        if self.flows.len() >= self.flows_max && !self.flows.contains_key(&p.key) {
+            self.refused += 1;
             return false;
         }
         let flow = Flow {
@@ -239,6 +252,7 @@ impl Edge {
             reset: false,
             learnt: false,
             seen: now,
+            asked: None,
         };
         self.flows.insert(p.key, flow);
         true
@@ -267,6 +281,7 @@ impl World {
         let current = self.edge.current;
         self.check.client_said(&packet);
         let plausible = self.edge.track_client(now, &packet);
+        self.reached.implausible += u64::from(!plausible);
         let copied = plausible && !packet.is_pure();
         let tap = self.edge.tap;
         for member in (0..2).filter(|m| copied && Some(*m) != current && tap[*m]) {
@@ -306,8 +321,9 @@ impl World {
         self.edge.spoken += 1;
         let iss_owner = self.clients.iter().find(|client| client.owns(&packet.key));
         let iss = self.check.iss_of(&packet);
-        let expected = iss.and_then(|iss| iss_owner?.rcv_nxt(&packet.key, iss));
-        self.check.passed(self.now, &packet, member, self.edge.epoch, expected);
+        let ear = iss.and_then(|iss| Some(iss_owner?.ear(&packet.key, iss)));
+        let ear = ear.unwrap_or(Ear::Unknown);
+        self.check.passed(self.now, &packet, member, self.edge.epoch, ear);
         self.cross(1, packet, Event::AtClient);
     }
 
@@ -540,14 +556,25 @@ impl EdgeHost for World {
 
     fn resend(&mut self, _member: usize) {}
 
-    fn age_flows(&mut self, now: Nanos, _can_ask: bool) -> Vec<ConnKey> {
+    fn age_flows(&mut self, now: Nanos, can_ask: bool) -> Vec<ConnKey> {
+        let max = self.edge.flows_max;
+        self.check.table(now.0, "edge flows", self.edge.flows(), max);
         self.edge.flows.retain(|_, flow| !flow.is_over() || now.0 - flow.seen <= FLOW_AGE);
-        self.check.table(now.0, "edge flows", self.edge.flows(), FLOWS_MAX);
-        Vec::new()
+        let crowded = self.edge.flows() * 4 > max * 3;
+        let silent = if crowded { SILENT_CROWDED } else { SILENT };
+        let mut asked = Vec::new();
+        for (key, flow) in self.edge.flows.iter_mut().filter(|_| can_ask) {
+            if now.0 - flow.seen > silent && flow.asked != Some(flow.seen) {
+                flow.asked = Some(flow.seen);
+                asked.push(*key);
+            }
+        }
+        asked
     }
 
     fn forget_flows(&mut self, keys: &[ConnKey]) {
-        self.edge.flows.retain(|key, _| !keys.contains(key));
+        let asked = |flow: &Flow| flow.asked == Some(flow.seen);
+        self.edge.flows.retain(|key, flow| !(keys.contains(key) && asked(flow)));
     }
 
     fn note(&mut self, what: &'static str, words: String) {

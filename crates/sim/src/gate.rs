@@ -194,7 +194,11 @@ impl Gate {
         let limited = self.mutation != Some(Mutation::NoLimit);
         if limited && self.slots.len() >= self.slots_max {
             self.refused += 1;
-            return None;
+            let oldest = self.slots.keys().next().copied();
+            match oldest.filter(|_| self.mutation == Some(Mutation::EvictOldest)) {
+                Some(oldest) => self.free(oldest),
+                None => return None,
+            }
         }
         self.generation += 1;
         let id = ConnId(self.generation << 32 | self.slots.len() as u64);

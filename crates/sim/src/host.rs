@@ -45,7 +45,8 @@ impl World {
         if packet.is(Flags::SYN) && !packet.is(ACK) {
             return self.kernel_takes_syn(member, packet);
         }
-        let Some(socket) = host.sockets.get_mut(&packet.key) else {
+        let meant = |socket: &&mut Socket| !socket.is_not_meant(packet);
+        let Some(socket) = host.sockets.get_mut(&packet.key).filter(meant) else {
             if !packet.is(Flags::RST) {
                 self.answer_reset(member, packet);
             }
@@ -96,11 +97,28 @@ impl World {
         if !host.listening {
             return self.answer_reset(member, syn);
         }
+        if self.is_listener_full(member) {
+            // Without SYN cookies, which nobody could replicate, it is not answered.
+            self.reached.syns_dropped += 1;
+            return;
+        }
+        let host = &mut self.hosts[member];
         self.last_iss.insert(syn.key, iss);
         let mut socket = Socket::new(syn, iss, wscale, buffer, now);
         let packet = socket.syn_ack(now);
         host.sockets.insert(syn.key, socket);
         self.host_sends(member, vec![packet]);
+    }
+
+    /// Has it as many handshakes, or connections to accept, as it bears?
+    fn is_listener_full(&mut self, member: usize) -> bool {
+        let (now, max) = (self.now, self.plan.limits.backlog);
+        let host = &mut self.hosts[member];
+        let half_open = host.sockets.values().filter(|socket| !socket.established).count();
+        let crowded = half_open * 2 > max;
+        host.sockets.retain(|_, socket| !socket.is_expired(now, crowded));
+        let half_open = host.sockets.values().filter(|socket| !socket.established).count();
+        half_open >= max || host.backlog.len() > max
     }
 
     /// RFC 9293 §3.10.7.1: no connection has this.
@@ -123,7 +141,7 @@ impl World {
             let socket = host.sockets.get(&packet.key).filter(|socket| socket.established);
             let una = socket.map(Socket::snd_una_seq);
             let packet = match &mut host.gate {
-                Some(gate) => gate.egress(packet, una, &mut self.gates),
+                Some(gate) => gate.egress(packet, una, &mut self.reached.gates),
                 None => Some(packet),
             };
             if host.gate.as_ref().is_some_and(|gate| !gate.events.is_empty()) {

@@ -23,6 +23,11 @@ const BURST: usize = 8;
 /// Output that the kernel takes before a write falls short.
 const SEND_BUFFER: u64 = 4000;
 
+/// How long an unanswered SYN-ACK is remembered: five repeats, and two where half of
+/// the listener's queue is full (Linux' `tcp_synack_retries`, `reqsk_timer_handler`).
+const HANDSHAKE: Ns = 63_000_000_000;
+const HANDSHAKE_CROWDED: Ns = 7_000_000_000;
+
 /// What names a socket among all that its tuple ever had, as SO_COOKIE does.
 pub fn cookie(iss: SeqNo, irs: SeqNo) -> u64 {
     u64::from(iss.0) << 32 | u64::from(irs.0)
@@ -37,6 +42,7 @@ pub struct Socket {
     /// The server's number of it.
     pub accept: Option<u32>,
     pub established: bool,
+    opened: Ns,
     /// Stream offset of the first byte in `unread`.
     pub read: u64,
     pub unread: VecDeque<u8>,
@@ -91,6 +97,7 @@ impl Socket {
             irs: syn.seq,
             accept: None,
             established: false,
+            opened: now,
             read: 0,
             unread: VecDeque::new(),
             client_fin: false,
@@ -139,6 +146,7 @@ impl Socket {
             irs: r.record.irs,
             accept: r.accept,
             established: true,
+            opened: now,
             read,
             edge,
             unread,
@@ -453,6 +461,17 @@ impl Socket {
 
     pub fn is_readable(&self, eof_seen: bool) -> bool {
         self.established && (!self.unread.is_empty() || (self.client_fin && !eof_seen))
+    }
+
+    /// Nobody has answered its SYN-ACK in time.
+    pub fn is_expired(&self, now: Ns, crowded: bool) -> bool {
+        let life = if crowded { HANDSHAKE_CROWDED } else { HANDSHAKE };
+        !self.established && now - self.opened > life
+    }
+
+    /// RFC 9293 §3.10.7.4: its SYN-ACK is not what `p` acknowledges.
+    pub fn is_not_meant(&self, p: &Packet) -> bool {
+        !self.established && p.is(ACK) && !p.is(Flags::RST) && p.ack != self.iss.plus(1)
     }
 
     /// Both ends of stream are acknowledged.

@@ -29,7 +29,9 @@ mod world;
 pub use check::Violation;
 pub use gate::Counts;
 pub use holdfast_chance::Rng;
-pub use plan::{ClientPlan, DiskPlan, Fault, Mutation, Path, Plan, Ways, When};
+pub use plan::{
+    ClientPlan, DiskPlan, Fault, Limits, Manners, Mutation, Path, Plan, Stage, Trick, Ways, When,
+};
 
 /// Virtual time and durations, in nanoseconds.
 pub type Ns = u64;
@@ -37,6 +39,39 @@ pub type Ns = u64;
 /// A duration of the daemons in virtual time.
 const fn ns(duration: std::time::Duration) -> Ns {
     duration.as_nanos() as Ns
+}
+
+/// How often a run came to what is rare.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reached {
+    pub gates: Counts,
+    /// Packets of clients with bad manners.
+    pub hostile: u64,
+    /// Answers of such clients to who asks where they stand.
+    pub lies_at_probe: u64,
+    /// Segments that the edge copied to nobody, for no kernel could take them.
+    pub implausible: u64,
+    /// SYN-ACKs that found no room in the edge's table.
+    pub edge_refused: u64,
+    /// SYNs that found the listener's queue full.
+    pub syns_dropped: u64,
+    /// Handshakes that made room for others.
+    pub handshakes_ended: u64,
+    /// Clients that found no room until the end.
+    pub shut_out: u64,
+}
+
+impl std::ops::AddAssign for Reached {
+    fn add_assign(&mut self, other: Self) {
+        self.gates += other.gates;
+        self.hostile += other.hostile;
+        self.lies_at_probe += other.lies_at_probe;
+        self.implausible += other.implausible;
+        self.edge_refused += other.edge_refused;
+        self.syns_dropped += other.syns_dropped;
+        self.handshakes_ended += other.handshakes_ended;
+        self.shut_out += other.shut_out;
+    }
 }
 
 /// What a run led to.
@@ -51,8 +86,7 @@ pub struct Outcome {
     pub takeovers: u64,
     /// Bytes, FINs among them, that the backup got from the primary's kernel.
     pub unread: u64,
-    /// What gates did.
-    pub gates: Counts,
+    pub reached: Reached,
     /// Both members had lost what the clients were told: the service stopped,
     /// as it must.
     pub service_ended: bool,

@@ -155,7 +155,8 @@ impl World {
         let phase = std::mem::replace(&mut daemon.phase, Phase::Away);
         daemon.phase = self.daemon_turn(&mut daemon, phase);
         // Inputs of this very turn go to the same inboxes.
-        let again = !daemon.edge.inbox.is_empty() || !daemon.pair.inbox.is_empty();
+        let pair = !daemon.pair.inbox.is_empty() && !daemon.lost;
+        let again = !daemon.edge.inbox.is_empty() || pair;
         self.hosts[member].daemon = Some(daemon);
         if again {
             self.wake_daemon_soon(member);
@@ -204,6 +205,7 @@ impl World {
             Turn::Until(at) => self.sleep(d, at.0),
             Turn::End(End::Again) => {
                 let phase = Phase::asks(d.at, self.now);
+                d.lost = false;
                 self.sleep(d, self.now);
                 return phase;
             }
@@ -288,7 +290,7 @@ impl World {
             format!("{}: primary in epoch {}, waits for the backup", NAMES[member], d.member.epoch)
         });
         d.member.speaks = true;
-        let gate = crate::gate::Gate::new(self.plan.gate_slots, self.plan.mutation);
+        let gate = crate::gate::Gate::new(self.plan.limits.gate_slots, self.plan.mutation);
         self.hosts[member].gate = Some(gate);
         // It may be a backup's host of old.
         self.hosts[member].tap_drop = None;
@@ -315,7 +317,7 @@ impl World {
         self.check.pair_begins(at, d.member.epoch, self.servers);
         self.say(|| format!("{}: serves, protected", NAMES[at]));
         // As `linger_max`: half of the slots may linger.
-        let linger_max = self.plan.gate_slots / 2;
+        let linger_max = self.plan.limits.gate_slots / 2;
         let machine = PrimaryMachine::new(linger_max, &mut AtHost { world: self, d });
         self.daemon_turn(d, Phase::Primary(Box::new(machine)))
     }

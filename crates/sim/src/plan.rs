@@ -8,6 +8,43 @@ use std::fmt;
 
 const MS: Ns = 1_000_000;
 
+/// Bad manners of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trick {
+    /// It acknowledges what was never sent.
+    AcksUnsent,
+    /// It resets one beyond the next number, and claims to have more than was sent when
+    /// a member that takes over asks where it stands.
+    ResetsBeside,
+    /// Its segments lie outside the window, have no ACK, or begin anew.
+    StraysOutside,
+    /// It ends its stream more than once, and in different places.
+    EndsTwice,
+    /// It completes none of many handshakes.
+    FloodsSyns,
+    /// Many short connections, each ended by a reset.
+    Storms,
+}
+
+/// Where a client vanishes without a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Its SYN is answered.
+    HalfOpen,
+    /// It has said FIN.
+    Ended,
+}
+
+/// What may be expected of a client's streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manners {
+    Good,
+    /// It says two things of one byte, and nobody knows which of them is read.
+    Contradicts,
+    /// See [`Trick`].
+    Bad,
+}
+
 /// One client's habits.
 #[derive(Clone, Debug)]
 pub struct ClientPlan {
@@ -36,6 +73,12 @@ pub struct ClientPlan {
     /// It reads nothing from then until then, and its window closes.
     pub looks_away: Option<(Ns, Ns)>,
     pub vanishes_at: Option<Ns>,
+    /// It vanishes at this stage of its second session.
+    pub vanishes_in: Option<Stage>,
+    /// It leaves sessions in the middle, without a word, and comes again from the same
+    /// port at once.
+    pub comes_again: bool,
+    pub trick: Option<Trick>,
 }
 
 /// The way between clients and edge.
@@ -47,6 +90,17 @@ pub struct Path {
     pub reorder_permille: u64,
     /// Of packets whose ends can hear of it, so many say that the path is congested.
     pub congestion_permille: u64,
+}
+
+/// Sizes of tables and queues (law L6).
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections that the gate knows.
+    pub gate_slots: usize,
+    /// Flows that the edge follows.
+    pub edge_flows: usize,
+    /// Handshakes, and connections to accept, that a listener bears.
+    pub backlog: usize,
 }
 
 /// The edge's disk.
@@ -149,6 +203,8 @@ pub enum Mutation {
     KeepDsack,
     /// The gate takes more connections than it has slots (L6).
     NoLimit,
+    /// At its limit the gate gives a new connection the slot of an old one (L6).
+    EvictOldest,
     /// Bytes that the server has not read are told wrongly (L5).
     PeekAside,
     /// A backup that could take over does not (liveness).
@@ -178,7 +234,7 @@ pub struct Plan {
     pub seed: u64,
     pub clients: Vec<ClientPlan>,
     pub path: Path,
-    pub gate_slots: usize,
+    pub limits: Limits,
     pub ring_bytes: u64,
     pub receive_buffer: u64,
     pub wscale: u8,
@@ -213,12 +269,18 @@ impl Plan {
         let mut habits = Rng::new(seed, 4);
         let mut clients: Vec<ClientPlan> = (0..count).map(|_| ClientPlan::draw(&mut rng)).collect();
         clients.iter_mut().for_each(|client| client.draw_habits(&mut habits));
+        let hostile = if habits.one_in(4) { habits.range(1, 3) } else { 0 };
+        clients.extend((0..hostile).map(|_| ClientPlan::draw_hostile(&mut habits)));
         let congestion_permille = habits.pick(&[0, 100]);
         Self {
             seed,
             clients,
             path: Path { congestion_permille, ..path },
-            gate_slots: if rng.one_in(8) { 2 * count as usize + 2 } else { 256 },
+            limits: Limits {
+                gate_slots: if rng.one_in(8) { 2 * count as usize + 2 } else { 256 },
+                edge_flows: habits.pick(&[64, 64, 64, count as usize + 2]),
+                backlog: habits.pick(&[128, 32, 4]),
+            },
             ring_bytes: rng.pick(&[16 << 10, 64 << 10, 1 << 20]),
             receive_buffer: rng.pick(&[3000, 8000, 60000]),
             wscale: rng.pick(&[NO_SCALING, 0, 2, 7]),
@@ -256,15 +318,53 @@ impl ClientPlan {
             lies: rng.one_in(6),
             looks_away: rng.one_in(5).then(|| (from, from + rng.spread(20 * MS, 1000 * MS))),
             vanishes_at: rng.one_in(10).then(|| rng.range(100 * MS, 1200 * MS)),
+            vanishes_in: None,
+            comes_again: false,
+            trick: None,
         }
     }
 }
 
 impl ClientPlan {
+    /// What may be expected of it.
+    pub fn manners(&self) -> Manners {
+        match (self.trick, self.lies) {
+            (Some(_), _) => Manners::Bad,
+            (None, true) => Manners::Contradicts,
+            (None, false) => Manners::Good,
+        }
+    }
+
     /// Habits with a stream of their own.
     fn draw_habits(&mut self, rng: &mut Rng) {
         self.sack = rng.one_in(2);
         self.ecn = rng.one_in(3);
+        self.vanishes_in = rng.one_in(12).then(|| rng.pick(&[Stage::HalfOpen, Stage::Ended]));
+        self.comes_again = rng.one_in(8);
+    }
+
+    /// A client with bad manners.
+    fn draw_hostile(rng: &mut Rng) -> Self {
+        let mut plan = Self::draw(rng);
+        plan.draw_habits(rng);
+        let trick = rng.pick(&[
+            Trick::AcksUnsent,
+            Trick::ResetsBeside,
+            Trick::StraysOutside,
+            Trick::EndsTwice,
+            Trick::FloodsSyns,
+            Trick::Storms,
+        ]);
+        plan.plays(trick);
+        plan
+    }
+
+    /// From now on it plays this trick.
+    pub fn plays(&mut self, trick: Trick) {
+        self.trick = Some(trick);
+        if trick == Trick::Storms {
+            (self.requests, self.think) = (1, 10 * MS);
+        }
     }
 }
 
@@ -337,11 +437,11 @@ impl fmt::Display for Plan {
         writeln!(
             f,
             "copies lost {} ‰, server pauses up to {:?} ns, {:?}, \
-             gate slots {}, ring {} bytes, receive buffer {}, scale {}, load until {} ms",
+             {:?}, ring {} bytes, receive buffer {}, scale {}, load until {} ms",
             self.copy_loss_permille,
             self.server_pause,
             self.disk,
-            self.gate_slots,
+            self.limits,
             self.ring_bytes,
             self.receive_buffer,
             self.wscale,

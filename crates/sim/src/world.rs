@@ -4,7 +4,7 @@ use crate::Rng;
 use crate::check::Checkers;
 use crate::client::Client;
 use crate::edge::Edge;
-use crate::gate::{Counts, Gate};
+use crate::gate::Gate;
 use crate::kernel::Socket;
 use crate::member::Daemon;
 use crate::packet::Packet;
@@ -13,7 +13,7 @@ use crate::plan::{Fault, Plan};
 use crate::queue::Queue;
 use crate::server::{Mode, Server};
 use crate::trace::Trace;
-use crate::{Ns, Outcome};
+use crate::{Ns, Outcome, Reached};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
@@ -108,8 +108,7 @@ pub struct World {
     /// Every client packet, so that a machine can ask for its raw bytes.
     pub packets: Vec<Packet>,
     pub servers: u32,
-    /// What gates did.
-    pub gates: Counts,
+    pub reached: Reached,
     pub events: u64,
     pub faults_over: Ns,
     pub pending: usize,
@@ -140,12 +139,12 @@ impl World {
             client_wakes: vec![None; clients.len()],
             clients,
             hosts: [Host::new(), Host::new(), Host::new()],
-            edge: Edge::new(plan.mutation),
+            edge: Edge::new(plan.limits.edge_flows, plan.mutation),
             links: Links::default(),
             pipes: Vec::new(),
             packets: Vec::new(),
             servers: 0,
-            gates: Counts::default(),
+            reached: Reached::default(),
             events: 0,
             faults_over: 0,
             pending,
@@ -185,7 +184,11 @@ impl World {
             replies: self.check.replies(),
             takeovers: self.check.takeovers(),
             unread: self.check.unread(),
-            gates: self.gates,
+            reached: Reached {
+                edge_refused: self.edge.refused,
+                lies_at_probe: self.clients.iter().map(|client| client.lies).sum(),
+                ..self.reached
+            },
             service_ended: self.check.is_service_gone(),
             violations: self.check.into_violations(),
             trace: self.trace.into_lines(),
@@ -195,7 +198,7 @@ impl World {
     fn is_over(&self) -> bool {
         let done = self.pending == 0
             && self.now > self.faults_over
-            && self.clients.iter().all(|client| client.finished || client.vanished)
+            && self.clients.iter().all(|c| c.finished || c.vanished || c.is_hostile())
             && self.replaced().is_none();
         done || (self.pending == 0 && self.now > self.deadline())
     }
@@ -218,11 +221,13 @@ impl World {
         if let Some(member) = self.replaced() {
             self.check.still_runs(self.now, member);
         }
-        for client in &self.clients {
-            // At its limit the gate refuses new connections (law L6).
-            let full = self.hosts.iter().flat_map(|host| &host.gate).any(|gate| gate.refused > 0);
+        for client in self.clients.iter().filter(|client| !client.is_hostile()) {
+            // At their limits gate and edge refuse new connections (law L6).
+            let gates = self.hosts.iter().flat_map(|host| &host.gate);
+            let full = self.edge.refused + gates.map(|gate| gate.refused).sum::<u64>() > 0;
             let refused = full && client.conn.as_ref().is_some_and(|conn| conn.iss.is_none());
             // Without its memory the edge lets nobody speak but who spoke last.
+            self.reached.shut_out += u64::from(refused && !client.finished && !client.vanished);
             if !client.finished && !client.vanished && !refused && !self.edge.is_behind() {
                 let replies = client.conn.as_ref().map_or(0, |conn| conn.replies);
                 self.check.hangs(self.now, client.number, client.session, replies);
@@ -384,12 +389,14 @@ impl World {
     fn after_client(&mut self, n: usize, out: Vec<Packet>) {
         for notice in std::mem::take(&mut self.clients[n].notices) {
             self.trace.add(self.now, || format!("client {n}: {notice:?}"));
-            self.check.noticed(self.now, n, self.clients[n].plan.lies, &notice);
+            let manners = self.clients[n].plan.manners();
+            self.check.noticed(self.now, n, manners, &notice);
         }
         let (ecn, permille) = (self.clients[n].plan.ecn, self.plan.path.congestion_permille);
         for mut packet in out {
             // RFC 3168 §6.1.4: only data may say that it can hear of congestion.
             packet.ce = ecn && !packet.payload.is_empty() && self.rng.below(1000) < permille;
+            self.reached.hostile += u64::from(self.clients[n].is_hostile());
             packet.id = self.packets.len() as u64;
             self.packets.push(packet.clone());
             self.cross(0, packet, Event::AtEdge);

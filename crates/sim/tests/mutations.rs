@@ -105,6 +105,11 @@ fn l6_a_table_without_a_limit_is_seen() {
 }
 
 #[test]
+fn l6_a_new_connection_that_harms_an_old_one_is_seen() {
+    sees("liveness", Mutation::EvictOldest, &[]);
+}
+
+#[test]
 fn a_cluster_that_does_not_go_on_is_seen() {
     sees("liveness", Mutation::NeverPromote, &[at(300, Fault::HostDies { member: 0 })]);
 }

@@ -84,14 +84,15 @@ impl PrimaryMachine {
     }
 
     /// Those of which the client has not answered the SYN-ACK; `None`: the kernel does
-    /// not tell.
+    /// not tell. It knows a tuple's newest life only: what it says is not of an older one.
     fn unanswered(
         &self,
         conns: &[ConnId],
         host: &mut impl PrimaryHost,
     ) -> Option<Vec<(ConnId, ConnKey)>> {
         let known = conns.iter().filter_map(|id| Some((*id, self.tables.conns.get(id)?.key)));
-        let known: Vec<(ConnId, ConnKey)> = known.collect();
+        let known: Vec<(ConnId, ConnKey)> =
+            known.filter(|(id, key)| host.conn_of(key) == Some(*id)).collect();
         if known.is_empty() {
             return Some(known);
         }

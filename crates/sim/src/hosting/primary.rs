@@ -143,11 +143,16 @@ impl PrimaryHost for AtHost<'_> {
     }
 
     fn backlog(&mut self) -> Option<usize> {
-        None
+        Some(self.world.plan.limits.backlog)
     }
 
-    fn destroy(&mut self, _: &[ConnKey]) -> bool {
-        false
+    fn destroy(&mut self, keys: &[ConnKey]) -> bool {
+        for key in keys {
+            self.host_mut().sockets.remove(key);
+            self.world.check.handshake_ended(*key);
+            self.world.reached.handshakes_ended += 1;
+        }
+        true
     }
 
     fn stop_watching(&mut self) {}
@@ -188,7 +193,7 @@ impl PrimaryHost for AtHost<'_> {
     fn report(&mut self, report: &Report<'_>) {
         let now = self.world.now;
         let used = self.gate().map_or(0, Gate::slots_used);
-        let limit = self.world.plan.gate_slots;
+        let limit = self.world.plan.limits.gate_slots;
         self.world.check.table(now, "gate slots", used, limit);
         let frames = report.frames_unconfirmed;
         self.world.check.table(now, "frames unconfirmed", frames, FRAMES_UNCONFIRMED_MAX);
