@@ -147,6 +147,11 @@ impl Edge {
         self.flows.len()
     }
 
+    /// No new flow finds room.
+    pub fn is_full(&self) -> bool {
+        self.flows.len() >= self.flows_max
+    }
+
     /// The disk is older than what the members know, and who could go on is gone.
     pub fn is_behind(&self) -> bool {
         let machine = self.daemon.as_ref().and_then(|daemon| daemon.machine.as_ref());

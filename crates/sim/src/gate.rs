@@ -3,7 +3,7 @@
 //! FINs and RSTs that the server did not ask for. Lives on without its daemon.
 
 use crate::packet::{ACK, NO_SCALING, Packet, shift};
-use crate::plan::Mutation;
+use crate::plan::{Limits, Mutation};
 use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
 use holdfast_wire::packet::{Flags, SackBlocks};
@@ -113,9 +113,11 @@ pub struct Held {
 pub struct Gate {
     slots: BTreeMap<ConnId, Slot>,
     conns: BTreeMap<ConnKey, ConnId>,
-    syns: BTreeMap<ConnKey, Packet>,
+    /// The newest last.
+    syns: VecDeque<Packet>,
     pub events: VecDeque<Held>,
     slots_max: usize,
+    syns_max: usize,
     generation: u64,
     pub server_dead: bool,
     mutation: Option<Mutation>,
@@ -123,13 +125,14 @@ pub struct Gate {
 }
 
 impl Gate {
-    pub fn new(slots_max: usize, mutation: Option<Mutation>) -> Self {
+    pub fn new(limits: &Limits, mutation: Option<Mutation>) -> Self {
         Self {
             slots: BTreeMap::new(),
             conns: BTreeMap::new(),
-            syns: BTreeMap::new(),
+            syns: VecDeque::new(),
             events: VecDeque::new(),
-            slots_max,
+            slots_max: limits.gate_slots,
+            syns_max: limits.gate_syns,
             generation: 0,
             server_dead: false,
             mutation,
@@ -153,6 +156,10 @@ impl Gate {
         self.slots.len()
     }
 
+    pub fn is_full(&self) -> bool {
+        self.slots.len() >= self.slots_max
+    }
+
     pub fn free(&mut self, id: ConnId) {
         if let Some(slot) = self.slots.remove(&id)
             && self.conns.get(&slot.key) == Some(&id)
@@ -164,7 +171,11 @@ impl Gate {
     /// `gate_ingress`: what the client offered.
     pub fn ingress(&mut self, p: &Packet) {
         if p.is(Flags::SYN) && !p.is(ACK) {
-            self.syns.insert(p.key, p.clone());
+            self.syns.retain(|syn| syn.key != p.key);
+            self.syns.push_back(p.clone());
+            if self.syns.len() > self.syns_max {
+                self.syns.pop_front();
+            }
         }
     }
 
@@ -190,7 +201,8 @@ impl Gate {
         if let Some(slot) = slot.filter(|s| s.iss == p.seq && s.irs.plus(1) == p.ack) {
             return slot.open.then_some(p);
         }
-        let offer = self.syns.get(&p.key).filter(|syn| syn.seq.plus(1) == p.ack)?.clone();
+        let is_offer = |syn: &&Packet| syn.key == p.key && syn.seq.plus(1) == p.ack;
+        let offer = self.syns.iter().find(is_offer)?.clone();
         let limited = self.mutation != Some(Mutation::NoLimit);
         if limited && self.slots.len() >= self.slots_max {
             self.refused += 1;

@@ -26,7 +26,11 @@ impl World {
             return;
         }
         if let Some(tap) = &mut host.tap {
-            tap.push_back(packet.clone());
+            if tap.len() < self.plan.limits.tap_packets {
+                tap.push_back(packet.clone());
+            } else {
+                self.reached.tap_lost += 1;
+            }
             self.tap_rings(member);
         }
         let host = &self.hosts[member];

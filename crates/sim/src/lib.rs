@@ -57,6 +57,10 @@ pub struct Reached {
     pub syns_dropped: u64,
     /// Handshakes that made room for others.
     pub handshakes_ended: u64,
+    /// Connections, or segments, for which a member's machine had no room.
+    pub refused_full: u64,
+    /// Copies that found no room in the tap.
+    pub tap_lost: u64,
     /// Clients that found no room until the end.
     pub shut_out: u64,
 }
@@ -70,6 +74,8 @@ impl std::ops::AddAssign for Reached {
         self.edge_refused += other.edge_refused;
         self.syns_dropped += other.syns_dropped;
         self.handshakes_ended += other.handshakes_ended;
+        self.refused_full += other.refused_full;
+        self.tap_lost += other.tap_lost;
         self.shut_out += other.shut_out;
     }
 }

@@ -69,6 +69,8 @@ pub struct Daemon {
     pub takes_over: bool,
     /// The takeover has asked its replica for its connections.
     pub settles: bool,
+    /// What its machine had refused when it last said so.
+    pub refused_full: u64,
     /// A broken member does what the primary says.
     pub sent_away: bool,
 }
@@ -109,6 +111,7 @@ impl World {
             lost: false,
             takes_over: false,
             settles: false,
+            refused_full: 0,
             sent_away: false,
         };
         host.daemon = Some(daemon);
@@ -290,7 +293,7 @@ impl World {
             format!("{}: primary in epoch {}, waits for the backup", NAMES[member], d.member.epoch)
         });
         d.member.speaks = true;
-        let gate = crate::gate::Gate::new(self.plan.limits.gate_slots, self.plan.mutation);
+        let gate = crate::gate::Gate::new(&self.plan.limits, self.plan.mutation);
         self.hosts[member].gate = Some(gate);
         // It may be a backup's host of old.
         self.hosts[member].tap_drop = None;
@@ -318,7 +321,10 @@ impl World {
         self.say(|| format!("{}: serves, protected", NAMES[at]));
         // As `linger_max`: half of the slots may linger.
         let linger_max = self.plan.limits.gate_slots / 2;
-        let machine = PrimaryMachine::new(linger_max, &mut AtHost { world: self, d });
+        let limits = self.plan.limits.primary;
+        d.refused_full = 0;
+        let host = &mut AtHost { world: self, d };
+        let machine = PrimaryMachine::with_limits(linger_max, limits, host);
         self.daemon_turn(d, Phase::Primary(Box::new(machine)))
     }
 
@@ -329,7 +335,9 @@ impl World {
         self.check.replica_begins(at);
         self.say(|| format!("{}: follows in epoch {}", NAMES[at], d.member.epoch));
         (d.lost, d.takes_over, d.settles) = (false, false, false);
-        let machine = BackupMachine::new(KEY, &mut AtHost { world: self, d });
+        let limits = self.plan.limits.backup;
+        d.refused_full = 0;
+        let machine = BackupMachine::with_limits(KEY, limits, &mut AtHost { world: self, d });
         self.daemon_turn(d, Phase::Backup(Box::new(machine)))
     }
 

@@ -4,6 +4,7 @@
 use crate::Ns;
 use crate::Rng;
 use crate::packet::NO_SCALING;
+use holdfast_replica::limits::{self as replica, PrimaryLimits, Share};
 use std::fmt;
 
 const MS: Ns = 1_000_000;
@@ -99,8 +100,66 @@ pub struct Limits {
     pub gate_slots: usize,
     /// Flows that the edge follows.
     pub edge_flows: usize,
+    /// SYNs that the gate remembers; the oldest gives way.
+    pub gate_syns: usize,
     /// Handshakes, and connections to accept, that a listener bears.
     pub backlog: usize,
+    /// Packets in the socket of a backup's tap; more are lost.
+    pub tap_packets: usize,
+    pub primary: PrimaryLimits,
+    pub backup: replica::Limits,
+}
+
+impl Limits {
+    /// As daemons have them, but for the tables of the kernels.
+    const WIDE: Self = Self {
+        gate_slots: 256,
+        edge_flows: 64,
+        gate_syns: 1024,
+        backlog: 128,
+        tap_packets: usize::MAX,
+        primary: PrimaryLimits::DEFAULT,
+        backup: replica::Limits::DEFAULT,
+    };
+
+    /// Some that a few clients reach; `clients` there are.
+    fn draw(rng: &mut Rng, clients: usize) -> Self {
+        let mut limits = Self::WIDE;
+        limits.edge_flows = rng.pick(&[64, 64, 64, clients + 2]);
+        limits.backlog = rng.pick(&[128, 32, 4]);
+        if rng.one_in(4) {
+            limits.tighten(rng, clients);
+        }
+        limits
+    }
+
+    /// Everything is tiny, and lets everybody through in the end: what clients send at
+    /// a time, and what a log's records are, has room.
+    pub fn tighten(&mut self, rng: &mut Rng, clients: usize) {
+        self.gate_syns = rng.range(2, 6) as usize;
+        self.tap_packets = rng.pick(&[4, 16, 64]);
+        let conns_max = clients + rng.range(2, 6) as usize;
+        self.primary = PrimaryLimits {
+            conns_max,
+            frames_unconfirmed_max: rng.range(1, 6) as usize,
+            frame_bytes_max: rng.spread(100, 3000) as usize,
+        };
+        self.backup = replica::Limits {
+            conns_max,
+            stream_bytes_max: rng.spread(1500, 9000) as usize,
+            beyond_pieces_max: rng.range(1, 5) as usize,
+            beyond_bytes_max: rng.spread(100, 2000) as usize,
+            raws_bytes_max: rng.range(8, 64) as usize,
+            held: Share { each: 500, common: rng.below(2000) as usize },
+            aside: Share { each: 250, common: rng.below(1000) as usize },
+            syns_max: rng.range(1, 5) as usize,
+            early_bytes_max: rng.range(1, 1000) as usize,
+            unread_asked_max: rng.range(1, 4) as usize,
+            late_syns_max: rng.range(1, 4) as usize,
+            late_bytes_max: rng.range(8, 64) as usize,
+            ..replica::Limits::DEFAULT
+        };
+    }
 }
 
 /// The edge's disk.
@@ -278,8 +337,7 @@ impl Plan {
             path: Path { congestion_permille, ..path },
             limits: Limits {
                 gate_slots: if rng.one_in(8) { 2 * count as usize + 2 } else { 256 },
-                edge_flows: habits.pick(&[64, 64, 64, count as usize + 2]),
-                backlog: habits.pick(&[128, 32, 4]),
+                ..Limits::draw(&mut habits, count as usize)
             },
             ring_bytes: rng.pick(&[16 << 10, 64 << 10, 1 << 20]),
             receive_buffer: rng.pick(&[3000, 8000, 60000]),

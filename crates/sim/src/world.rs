@@ -222,10 +222,7 @@ impl World {
             self.check.still_runs(self.now, member);
         }
         for client in self.clients.iter().filter(|client| !client.is_hostile()) {
-            // At their limits gate and edge refuse new connections (law L6).
-            let gates = self.hosts.iter().flat_map(|host| &host.gate);
-            let full = self.edge.refused + gates.map(|gate| gate.refused).sum::<u64>() > 0;
-            let refused = full && client.conn.as_ref().is_some_and(|conn| conn.iss.is_none());
+            let refused = self.is_refused(client);
             // Without its memory the edge lets nobody speak but who spoke last.
             self.reached.shut_out += u64::from(refused && !client.finished && !client.vanished);
             if !client.finished && !client.vanished && !refused && !self.edge.is_behind() {
@@ -233,6 +230,20 @@ impl World {
                 self.check.hangs(self.now, client.number, client.session, replies);
             }
         }
+    }
+
+    /// At their limits gate and edge refuse new connections (law L6). A handshake whose
+    /// SYN-ACK the gate has refused keeps its tuple until the kernel gives it up.
+    fn is_refused(&self, client: &Client) -> bool {
+        let Some(conn) = client.conn.as_ref().filter(|conn| conn.iss.is_none()) else {
+            return false;
+        };
+        let waits = |host: &Host| host.sockets.get(&conn.key).is_some_and(|s| !s.established);
+        let by_gate = |host: &Host| {
+            let gate = host.gate.as_ref();
+            gate.is_some_and(|gate| gate.is_full() || (gate.refused > 0 && waits(host)))
+        };
+        self.edge.is_full() || self.hosts.iter().any(by_gate)
     }
 
     pub fn schedule(&mut self, delay: Ns, event: Event) {

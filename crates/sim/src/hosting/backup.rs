@@ -8,7 +8,6 @@ use crate::plan::Mutation;
 use crate::server::Mode;
 use holdfast_member::backup::{BackupHost, Replica, Report};
 use holdfast_replica::TapSegment;
-use holdfast_replica::backup::FRAMES_QUEUED_MAX;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
@@ -252,7 +251,11 @@ impl BackupHost for AtHost<'_> {
     fn nudge_again(&mut self) {}
 
     fn report(&mut self, report: &Report<'_>) {
+        let refused = report.counters.refused_full;
+        self.world.reached.refused_full += refused - self.d.refused_full;
+        self.d.refused_full = refused;
         let (now, (_, bytes)) = (self.world.now, report.unresolved);
-        self.world.check.table(now, "frames queued, bytes", bytes, FRAMES_QUEUED_MAX);
+        let max = self.world.plan.limits.backup.frames_queued_max;
+        self.world.check.table(now, "frames queued, bytes", bytes, max);
     }
 }

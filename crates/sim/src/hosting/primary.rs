@@ -8,7 +8,7 @@ use crate::pipe::Input;
 use crate::plan::Mutation;
 use crate::server::Mode;
 use holdfast_member::primary::{Held, PrimaryHost, Report};
-use holdfast_replica::primary::{FRAMES_UNCONFIRMED_MAX, Peeked, Wanted};
+use holdfast_replica::primary::{Peeked, Wanted};
 use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
 use holdfast_wire::seq::SeqNo;
@@ -191,11 +191,15 @@ impl PrimaryHost for AtHost<'_> {
     }
 
     fn report(&mut self, report: &Report<'_>) {
+        let refused = report.counters.refused_full;
+        self.world.reached.refused_full += refused - self.d.refused_full;
+        self.d.refused_full = refused;
         let now = self.world.now;
         let used = self.gate().map_or(0, Gate::slots_used);
         let limit = self.world.plan.limits.gate_slots;
         self.world.check.table(now, "gate slots", used, limit);
         let frames = report.frames_unconfirmed;
-        self.world.check.table(now, "frames unconfirmed", frames, FRAMES_UNCONFIRMED_MAX);
+        let limits = self.world.plan.limits.primary;
+        self.world.check.table(now, "frames unconfirmed", frames, limits.frames_unconfirmed_max);
     }
 }
