@@ -256,7 +256,8 @@ impl PrimaryMachine {
             stage: Stage::Serving,
             log: Primary::with_limits(0, limits),
             tables: Tables::default(),
-            half_open: HalfOpen::new(now),
+            // Half of what may linger, and so a quarter of the gate's slots at most.
+            half_open: HalfOpen::new(linger_max / 2, now),
             linger: VecDeque::new(),
             linger_max,
             log_at: 0,

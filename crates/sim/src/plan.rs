@@ -112,7 +112,7 @@ pub struct Limits {
 
 impl Limits {
     /// As daemons have them, but for the tables of the kernels.
-    const WIDE: Self = Self {
+    pub const WIDE: Self = Self {
         gate_slots: 256,
         edge_flows: 64,
         gate_syns: 1024,
@@ -137,6 +137,8 @@ impl Limits {
     /// a time, and what a log's records are, has room.
     pub fn tighten(&mut self, rng: &mut Rng, clients: usize) {
         self.gate_syns = rng.range(2, 6) as usize;
+        // Fewer handshakes may be old than there are connections.
+        self.backlog = 4;
         self.tap_packets = rng.pick(&[4, 16, 64]);
         let conns_max = clients + rng.range(2, 6) as usize;
         self.primary = PrimaryLimits {
