@@ -376,6 +376,36 @@ impl World {
         self.end_pipes_of(Process { host: EDGE, life: daemon.life });
     }
 
+    /// Somebody closes it, if its daemon is there to hear of it.
+    pub fn closed_by_hand(&mut self, until_takeover: bool) {
+        let Some((life, mut machine)) = self.edge_machine() else { return };
+        if let Err(error) = machine.handle_close(until_takeover, self) {
+            self.check.violation(self.now, "edge", error);
+        }
+        self.edge_rests(life, machine);
+    }
+
+    /// Somebody opens it: at first on the disk, where that says that it is closed. Whether
+    /// it is open.
+    pub fn opened_by_hand(&mut self) -> bool {
+        let Some((life, mut machine)) = self.edge_machine() else { return false };
+        let opens = machine.handle_opening(self).is_none() && self.edge_writes_nothing();
+        if opens && let Err(error) = machine.handle_open(Nanos(self.now), self) {
+            self.check.violation(self.now, "edge", error);
+        }
+        self.edge_rests(life, machine);
+        opens
+    }
+
+    fn edge_writes_nothing(&self) -> bool {
+        self.edge.daemon.as_ref().is_some_and(|daemon| daemon.writing.is_empty())
+    }
+
+    fn edge_machine(&mut self) -> Option<(u32, Box<EdgeMachine>)> {
+        let daemon = self.edge.daemon.as_mut()?;
+        Some((daemon.life, daemon.machine.take()?))
+    }
+
     /// What the kernel held is gone: programs, fence and flows.
     pub fn edge_forgets(&mut self) {
         self.edge.epoch = 0;

@@ -1,11 +1,14 @@
 //! What breaks, and how it mends.
 
-use crate::plan::{Fault, Ways, When};
+use crate::Ns;
+use crate::plan::{Fault, Mutation, Ways, When};
 use crate::server::Mode;
 use crate::world::{EDGE, Event, World};
 
 /// How many times as long a slow backup takes.
 const SLOW: u64 = 10;
+/// Time between two attempts to open the edge by hand.
+const BY_HAND_AGAIN: Ns = 100_000_000;
 
 impl World {
     pub fn schedule_faults(&mut self) {
@@ -66,6 +69,7 @@ impl World {
             Fault::TapLoss { .. } => self.links.copies_lost = true,
             Fault::SlowPair { .. } => self.links.pair_slow = true,
             Fault::EdgeDaemon { .. } => self.edge_daemon_dies(),
+            Fault::ClosedByHand { until_takeover, .. } => self.closed_by_hand(until_takeover),
             Fault::EdgeHost { .. } => {
                 self.hosts[EDGE].alive = false;
                 self.edge_daemon_dies();
@@ -93,6 +97,13 @@ impl World {
                 self.hosts[EDGE].alive = true;
                 if self.edge.daemon.is_none() {
                     self.edge_starts();
+                }
+            }
+            Fault::ClosedByHand { .. } => {
+                if self.plan.mutation != Some(Mutation::StaysClosed) && !self.opened_by_hand() {
+                    // Whoever wants it open tries until it is.
+                    self.faults_over = self.faults_over.max(self.now + BY_HAND_AGAIN);
+                    self.schedule(BY_HAND_AGAIN, Event::Ends(index));
                 }
             }
             Fault::HostDies { .. }

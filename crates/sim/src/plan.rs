@@ -229,6 +229,11 @@ pub enum Fault {
     EdgeHost {
         lasts: Ns,
     },
+    /// Somebody closes the edge by hand, and opens it again.
+    ClosedByHand {
+        until_takeover: bool,
+        lasts: Ns,
+    },
 }
 
 /// When a fault strikes.
@@ -266,6 +271,8 @@ pub enum Mutation {
     NoLimit,
     /// At its limit the gate gives a new connection the slot of an old one (L6).
     EvictOldest,
+    /// An edge that was closed by hand is never opened (liveness).
+    StaysClosed,
     /// Bytes that the server has not read are told wrongly (L5).
     PeekAside,
     /// A backup that could take over does not (liveness).
@@ -315,7 +322,7 @@ impl Plan {
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed, 1);
-        let faults = draw_faults(&mut rng);
+        let mut faults = draw_faults(&mut rng);
         let rough = rng.one_in(2);
         let path = Path {
             delay: rng.spread(100_000, 20 * MS),
@@ -332,6 +339,9 @@ impl Plan {
         clients.iter_mut().for_each(|client| client.draw_habits(&mut habits));
         let hostile = if habits.one_in(4) { habits.range(1, 3) } else { 0 };
         clients.extend((0..hostile).map(|_| ClientPlan::draw_hostile(&mut habits)));
+        if habits.one_in(12) {
+            faults.push(draw_hand(&mut habits, faults.is_empty()));
+        }
         let congestion_permille = habits.pick(&[0, 100]);
         Self {
             seed,
@@ -445,6 +455,14 @@ fn draw_faults(rng: &mut Rng) -> Vec<(When, Fault)> {
     }
 }
 
+/// The edge is closed by hand, `alone` or after other faults.
+fn draw_hand(rng: &mut Rng, alone: bool) -> (When, Fault) {
+    let after = rng.spread(MS, 600 * MS);
+    let when = if alone { When::At(100 * MS + after) } else { When::After(after) };
+    let lasts = rng.spread(10 * MS, 1500 * MS);
+    (when, Fault::ClosedByHand { until_takeover: rng.one_in(2), lasts })
+}
+
 fn draw_fault(rng: &mut Rng) -> Fault {
     let lasts = rng.spread(10 * MS, 4000 * MS);
     let ways = rng.pick(&[Ways::Both, Ways::To, Ways::From]);
@@ -479,7 +497,8 @@ impl Fault {
             | Self::TapLoss { lasts }
             | Self::SlowPair { lasts }
             | Self::EdgeDaemon { lasts }
-            | Self::EdgeHost { lasts } => lasts,
+            | Self::EdgeHost { lasts }
+            | Self::ClosedByHand { lasts, .. } => lasts,
             Self::KillDaemon { again, .. } => again.unwrap_or(0),
             Self::HostDies { .. } | Self::KillServer { .. } | Self::HangReplica | Self::Mistake => {
                 0

@@ -115,6 +115,13 @@ fn a_cluster_that_does_not_go_on_is_seen() {
 }
 
 #[test]
+fn an_edge_that_stays_closed_is_seen() {
+    let closed = Fault::ClosedByHand { until_takeover: false, lasts: 300 * MS };
+    let dies = (When::After(100 * MS), Fault::HostDies { member: 0 });
+    sees("liveness", Mutation::StaysClosed, &[at(300, closed), dies]);
+}
+
+#[test]
 fn nobody_misses_a_restarted_edge() {
     let restart = [at(300, Fault::EdgeHost { lasts: 500 * MS })];
     sees("liveness", Mutation::NoKeepalive, &restart);
