@@ -69,6 +69,7 @@ impl World {
             Fault::TapLoss { .. } => self.links.copies_lost = true,
             Fault::SlowPair { .. } => self.links.pair_slow = true,
             Fault::EdgeDaemon { .. } => self.edge_daemon_dies(),
+            Fault::ShimBreaks { member } => self.shim_breaks(member),
             Fault::ClosedByHand { until_takeover, .. } => self.closed_by_hand(until_takeover),
             Fault::EdgeHost { .. } => {
                 self.hosts[EDGE].alive = false;
@@ -108,6 +109,7 @@ impl World {
             }
             Fault::HostDies { .. }
             | Fault::KillServer { .. }
+            | Fault::ShimBreaks { .. }
             | Fault::HangReplica
             | Fault::Mistake => {}
         }
@@ -131,6 +133,15 @@ impl World {
         host.gate = None;
         if let Some(server) = &mut host.server {
             server.alive = false;
+        }
+    }
+
+    /// It lets no call of its server through until somebody decides.
+    fn shim_breaks(&mut self, member: usize) {
+        let server = self.hosts[member].server.as_mut();
+        if let Some(server) = server.filter(|s| s.alive && s.mode == Mode::Record) {
+            (server.broken, server.hung) = (true, true);
+            self.wake_daemon_soon(member);
         }
     }
 

@@ -232,7 +232,7 @@ impl World {
         let mut server = Server::new(self.servers, mode, self.plan.ring_bytes);
         server.twice = mode == Mode::Replay && self.plan.mutation == Some(Mutation::CountTwice);
         self.hosts[member].server = Some(server);
-        if mode == Mode::Record {
+        if mode != Mode::Replay {
             self.hosts[member].listening = true;
         }
         self.wake_server(member);

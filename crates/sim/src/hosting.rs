@@ -55,6 +55,11 @@ impl AtHost<'_> {
         self.world.check.violation(now, law, what);
     }
 
+    /// The reason of a primary to go on alone is what its plan has broken.
+    fn is_meant(&self, reason: &str) -> bool {
+        self.world.plan.unattached || reason == primary::BROKEN
+    }
+
     /// What a broken member does not hear.
     fn is_deaf_to(&self, message: &Message<'_>) -> bool {
         let other = NAMES[1 - self.d.at];
@@ -186,7 +191,7 @@ impl MemberHost for AtHost<'_> {
 
     fn show(&mut self, news: News<'_>) {
         match &news {
-            News::Asks { reason } if !is_of_the_backup(reason) => {
+            News::Asks { reason } if !is_of_the_backup(reason) && !self.is_meant(reason) => {
                 let now = self.world.now;
                 self.world.check.broke(now, format!("primary: {reason}"));
             }

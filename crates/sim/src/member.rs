@@ -316,7 +316,9 @@ impl World {
     fn primary_starts(&mut self, d: &mut Daemon) -> Phase {
         let at = d.at;
         self.hosts[at].address = true;
-        self.start_server(at, Mode::Record);
+        // Nothing of it is in a log if no shim runs in it.
+        let mode = if self.plan.unattached { Mode::Live } else { Mode::Record };
+        self.start_server(at, mode);
         self.check.pair_begins(at, d.member.epoch, self.servers);
         self.say(|| format!("{}: serves, protected", NAMES[at]));
         // As `linger_max`: half of the slots may linger.

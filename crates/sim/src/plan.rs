@@ -229,6 +229,10 @@ pub enum Fault {
     EdgeHost {
         lasts: Ns,
     },
+    /// The shim of a server that records says that it cannot go on.
+    ShimBreaks {
+        member: usize,
+    },
     /// Somebody closes the edge by hand, and opens it again.
     ClosedByHand {
         until_takeover: bool,
@@ -310,6 +314,8 @@ pub struct Plan {
     pub copy_loss_permille: u64,
     /// Now and then the server does nothing for up to this long.
     pub server_pause: Option<Ns>,
+    /// No shim ever runs in the first primary's server.
+    pub unattached: bool,
     pub disk: DiskPlan,
     /// Clients begin no session after this.
     pub load_until: Ns,
@@ -340,7 +346,7 @@ impl Plan {
         let hostile = if habits.one_in(4) { habits.range(1, 3) } else { 0 };
         clients.extend((0..hostile).map(|_| ClientPlan::draw_hostile(&mut habits)));
         if habits.one_in(12) {
-            faults.push(draw_hand(&mut habits, faults.is_empty()));
+            faults.push(draw_rare(&mut habits, faults.is_empty()));
         }
         let congestion_permille = habits.pick(&[0, 100]);
         Self {
@@ -356,6 +362,7 @@ impl Plan {
             wscale: rng.pick(&[NO_SCALING, 0, 2, 7]),
             copy_loss_permille: strain.pick(&[0, 0, 10, 100]),
             server_pause: strain.one_in(2).then(|| strain.spread(MS, 200 * MS)),
+            unattached: habits.one_in(40),
             disk: DiskPlan {
                 fails_permille: strain.pick(&[0, 0, 100, 500]),
                 rolls_back: strain.one_in(2),
@@ -455,10 +462,13 @@ fn draw_faults(rng: &mut Rng) -> Vec<(When, Fault)> {
     }
 }
 
-/// The edge is closed by hand, `alone` or after other faults.
-fn draw_hand(rng: &mut Rng, alone: bool) -> (When, Fault) {
+/// What people and shims do, `alone` or after other faults.
+fn draw_rare(rng: &mut Rng, alone: bool) -> (When, Fault) {
     let after = rng.spread(MS, 600 * MS);
     let when = if alone { When::At(100 * MS + after) } else { When::After(after) };
+    if rng.one_in(3) {
+        return (when, Fault::ShimBreaks { member: rng.below(2) as usize });
+    }
     let lasts = rng.spread(10 * MS, 1500 * MS);
     (when, Fault::ClosedByHand { until_takeover: rng.one_in(2), lasts })
 }
@@ -500,6 +510,7 @@ impl Fault {
             | Self::EdgeHost { lasts }
             | Self::ClosedByHand { lasts, .. } => lasts,
             Self::KillDaemon { again, .. } => again.unwrap_or(0),
+            Self::ShimBreaks { .. } => 0,
             Self::HostDies { .. } | Self::KillServer { .. } | Self::HangReplica | Self::Mistake => {
                 0
             }
@@ -515,8 +526,9 @@ impl fmt::Display for Plan {
         }
         writeln!(
             f,
-            "copies lost {} ‰, server pauses up to {:?} ns, {:?}, \
+            "unattached {}, copies lost {} ‰, server pauses up to {:?} ns, {:?}, \
              {:?}, ring {} bytes, receive buffer {}, scale {}, load until {} ms",
+            self.unattached,
             self.copy_loss_permille,
             self.server_pause,
             self.disk,

@@ -13,6 +13,9 @@ use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
 use holdfast_wire::seq::SeqNo;
 
+/// What a broken shim says.
+pub const BROKEN: &str = "the shim cannot go on";
+
 impl AtHost<'_> {
     fn gate(&self) -> Option<&Gate> {
         self.host().gate.as_ref()
@@ -79,7 +82,7 @@ impl PrimaryHost for AtHost<'_> {
     }
 
     fn is_attached(&self) -> bool {
-        true
+        !self.world.plan.unattached
     }
 
     fn tail(&self) -> u64 {
@@ -107,7 +110,7 @@ impl PrimaryHost for AtHost<'_> {
     }
 
     fn log_fault(&self) -> Option<String> {
-        None
+        self.server().filter(|server| server.broken).map(|_| BROKEN.to_owned())
     }
 
     fn peek(&mut self, wanted: &Wanted, into: &mut Vec<u8>) -> Peeked {
@@ -134,7 +137,7 @@ impl PrimaryHost for AtHost<'_> {
     fn go_alone(&mut self) -> Result<(), String> {
         self.host_mut().gate = None;
         if let Some(server) = self.server_mut() {
-            server.mode = Mode::Live;
+            (server.mode, server.hung) = (Mode::Live, false);
         }
         let packets: Vec<Packet> = std::mem::take(&mut self.d.held).into_values().collect();
         self.world.host_sends(self.d.at, packets);
