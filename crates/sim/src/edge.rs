@@ -2,6 +2,8 @@
 //! daemon, and what the real daemon's machine ([`EdgeMachine`]) needs of a host:
 //! pipes to the members, and a disk of two blocks (`daemon/edge_state.rs`).
 
+mod disk;
+
 use crate::Ns;
 use crate::client::Ear;
 use crate::member::HEARTBEAT;
@@ -9,8 +11,9 @@ use crate::packet::{ACK, NO_SCALING, Packet, shift};
 use crate::pipe::{Input, PipeId, Process};
 use crate::plan::Mutation;
 use crate::world::{EDGE, Event, NAMES, World};
+use disk::Disk;
 use holdfast_cluster::Nanos;
-use holdfast_cluster::state::{BLOCKS, EdgeState, StateBlock, StateBlocks, StateWrite};
+use holdfast_cluster::state::{EdgeState, StateBlocks};
 use holdfast_member::edge::{EdgeHost, EdgeMachine, Setup, Wish};
 use holdfast_member::standing::hello;
 use holdfast_wire::message::{ConnKey, FlowBounds, Message};
@@ -50,40 +53,6 @@ struct Flow {
 impl Flow {
     fn is_over(&self) -> bool {
         (self.client_fin && self.server_fin) || self.reset || !self.established
-    }
-}
-
-/// The blocks of the state file, and all that they ever were.
-#[derive(Debug)]
-struct Disk {
-    blocks: [Vec<u8>; BLOCKS],
-    history: Vec<[Vec<u8>; BLOCKS]>,
-}
-
-impl Disk {
-    fn new() -> Self {
-        let empty = StateBlock::default().to_string().into_bytes();
-        Self { blocks: [empty.clone(), empty], history: Vec::new() }
-    }
-
-    fn read(&self) -> Option<StateBlocks> {
-        StateBlocks::read(self.blocks.each_ref().map(|block| Some(block.as_slice())))
-    }
-
-    /// Writes `part` of the state's bytes; all of them unless the power fails.
-    fn write(&mut self, write: &StateWrite, part: Option<usize>) {
-        self.history.push(self.blocks.clone());
-        let mut bytes = write.bytes();
-        bytes.truncate(part.unwrap_or(bytes.len()));
-        self.blocks[write.block] = bytes;
-    }
-
-    /// An image of an earlier day is put back.
-    fn roll_back(&mut self, writes: usize) {
-        let at = self.history.len().saturating_sub(writes);
-        if let Some(blocks) = self.history.get(at) {
-            self.blocks = blocks.clone();
-        }
     }
 }
 
