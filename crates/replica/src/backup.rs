@@ -204,7 +204,11 @@ impl Backup {
                     self.handle_progress(now, progress, out);
                 }
             }
-            Message::Gone { conn } => self.handle_gone(*conn, out),
+            Message::Gone { conn } => {
+                self.handle_gone(*conn, out);
+                // Nothing may be left to confirm, and so no flush may follow.
+                self.admit_waiting(now, out);
+            }
             Message::ServerDied { last } => {
                 self.server_died = Some(*last);
                 out.server_died();
