@@ -13,6 +13,7 @@ use crate::timing::takeover::IDLE_LOOK;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Ground;
 use holdfast_replica::backup::{Backup, BackupOutput, Counters};
+use holdfast_replica::limits::Limits;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_replica::{Broken, TapSegment};
 use holdfast_wire::hash::HashKey;
@@ -234,6 +235,11 @@ pub struct BackupMachine {
 impl BackupMachine {
     /// The replica has just been started, and follows the primary whose hello was heard.
     pub fn new(key: HashKey, host: &mut impl BackupHost) -> Self {
+        Self::with_limits(key, Limits::DEFAULT, host)
+    }
+
+    /// As [`new`](Self::new), with bounds of one's own.
+    pub fn with_limits(key: HashKey, limits: Limits, host: &mut impl BackupHost) -> Self {
         let now = host.now();
         let Member { standing, watch, speaks, .. } = host.member();
         // What the edge said of an earlier pairing.
@@ -243,7 +249,7 @@ impl BackupMachine {
         say_in_step(true, host);
         Self {
             stage: Stage::Following,
-            log: Backup::new(key),
+            log: Backup::with_limits(key, limits),
             effects: Effects::default(),
             refused: None,
             wake_at: None,

@@ -16,6 +16,7 @@ use half_open::HalfOpen;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Ground;
 use holdfast_replica::Broken;
+use holdfast_replica::limits::PrimaryLimits;
 use holdfast_replica::primary::{Counters, Peeked, Primary, PrimaryOutput, Wanted};
 use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, ConnProgress, ConnRecord, Message};
@@ -238,15 +239,25 @@ impl PrimaryMachine {
     /// The server has just been started, and the backup follows. At most `linger_max`
     /// connections that are over keep their slots.
     pub fn new(linger_max: usize, host: &mut impl PrimaryHost) -> Self {
+        Self::with_limits(linger_max, PrimaryLimits::DEFAULT, host)
+    }
+
+    /// As [`new`](Self::new), with bounds of one's own.
+    pub fn with_limits(
+        linger_max: usize,
+        limits: PrimaryLimits,
+        host: &mut impl PrimaryHost,
+    ) -> Self {
         let now = host.now();
         let Member { speaks, watch, .. } = host.member();
         *speaks = true;
         watch.renew(now);
         Self {
             stage: Stage::Serving,
-            log: Primary::new(0),
+            log: Primary::with_limits(0, limits),
             tables: Tables::default(),
-            half_open: HalfOpen::new(now),
+            // Half of what may linger, and so a quarter of the gate's slots at most.
+            half_open: HalfOpen::new(linger_max / 2, now),
             linger: VecDeque::new(),
             linger_max,
             log_at: 0,

@@ -18,9 +18,9 @@ use conns::{Accepted, Conn};
 use early::Early;
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::Header;
-use holdfast_wire::message::{ConnId, ConnKey, Message};
+use holdfast_wire::message::{ConnId, ConnKey, ConnRecord, Message};
 use log::Log;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use unread::Gaps;
 
 /// How long a read waits for the tap before the primary is asked.
@@ -118,6 +118,9 @@ pub struct Backup {
     dirty: BTreeSet<ConnId>,
     gaps: Gaps,
     lag: Lag,
+    /// Records that find no room: the primary forgets sooner what is over. Their SYN-ACKs
+    /// wait, and so do they.
+    waiting: VecDeque<(ConnId, ConnRecord)>,
     early: Early,
     limits: Limits,
     pools: Pools,
@@ -147,7 +150,8 @@ impl Backup {
             dirty: BTreeSet::new(),
             gaps: Gaps::default(),
             lag: Lag::default(),
-            early: Early::default(),
+            waiting: VecDeque::new(),
+            early: Early::new(limits),
             limits,
             pools: Pools { held: Pool::new(limits.held), aside: Pool::new(limits.aside) },
             peer_lost: false,
@@ -200,7 +204,11 @@ impl Backup {
                     self.handle_progress(now, progress, out);
                 }
             }
-            Message::Gone { conn } => self.handle_gone(*conn, out),
+            Message::Gone { conn } => {
+                self.handle_gone(*conn, out);
+                // Nothing may be left to confirm, and so no flush may follow.
+                self.admit_waiting(now, out);
+            }
             Message::ServerDied { last } => {
                 self.server_died = Some(*last);
                 out.server_died();
@@ -274,6 +282,7 @@ impl Backup {
         if self.phase != Phase::Following {
             return;
         }
+        self.admit_waiting(now, out);
         if !self.is_behind(now)
             && let Some(number) = self.log.take_confirmable()
         {
@@ -325,7 +334,8 @@ impl Backup {
         }
         let syns = self.early.take_syns(now);
         let conns = std::mem::take(&mut self.conns);
-        Some(Promotion::new(conns.into_values().map(|conn| self.planned(conn)).collect(), syns))
+        let planned = conns.into_values().map(|conn| self.planned(conn)).collect();
+        Some(Promotion::new(planned, syns, self.limits))
     }
 
     /// What was ignored or repaired so far.

@@ -1,7 +1,12 @@
-//! How much of clients' streams a backup holds: bounds for each connection, and
-//! for all of them together, of which every connection keeps a share that no
-//! other can use up (law L6). What is refused is not acknowledged: it comes
+//! How much the machines of a pair hold (law L6). Of clients' streams a backup has
+//! bounds for each connection, and for all of them together, of which every connection
+//! keeps a share that no other can use up. What is refused is not acknowledged: it comes
 //! again, from the client or from the primary.
+
+use crate::CONNS_MAX;
+use crate::backup::{ACCEPTS_MAX, EARLY_BYTES_MAX, FRAMES_QUEUED_MAX, SYNS_MAX, UNREAD_ASKED_MAX};
+use crate::primary::{FRAME_BYTES_MAX, FRAMES_UNCONFIRMED_MAX};
+use crate::promotion::{LATE_BYTES_MAX, LATE_SYNS_MAX};
 
 /// Bytes of one client that may be held ahead of what the server has read.
 /// Beyond it segments are refused.
@@ -30,7 +35,7 @@ pub struct Share {
     pub common: usize,
 }
 
-/// Every bound on what a backup holds of clients' streams. Tests set them tiny.
+/// Every bound on what a backup holds. Tests and the simulator set them tiny.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub stream_bytes_max: usize,
@@ -41,19 +46,61 @@ pub struct Limits {
     pub held: Share,
     /// Of all streams: what lies beyond a hole.
     pub aside: Share,
+    /// Connections that are known; a record more is not confirmed.
+    pub conns_max: usize,
+    /// See [`ACCEPTS_MAX`], and so on.
+    pub accepts_max: usize,
+    pub syns_max: usize,
+    pub early_bytes_max: usize,
+    pub frames_queued_max: usize,
+    pub unread_asked_max: usize,
+    pub late_syns_max: usize,
+    pub late_bytes_max: usize,
+}
+
+impl Limits {
+    /// What a daemon has.
+    pub const DEFAULT: Self = Self {
+        stream_bytes_max: STREAM_BYTES_MAX,
+        beyond_pieces_max: BEYOND_PIECES_MAX,
+        beyond_bytes_max: BEYOND_BYTES_MAX,
+        raws_bytes_max: RAWS_BYTES_MAX,
+        held: HELD,
+        aside: ASIDE,
+        conns_max: CONNS_MAX,
+        accepts_max: ACCEPTS_MAX,
+        syns_max: SYNS_MAX,
+        early_bytes_max: EARLY_BYTES_MAX,
+        frames_queued_max: FRAMES_QUEUED_MAX,
+        unread_asked_max: UNREAD_ASKED_MAX,
+        late_syns_max: LATE_SYNS_MAX,
+        late_bytes_max: LATE_BYTES_MAX,
+    };
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            stream_bytes_max: STREAM_BYTES_MAX,
-            beyond_pieces_max: BEYOND_PIECES_MAX,
-            beyond_bytes_max: BEYOND_BYTES_MAX,
-            raws_bytes_max: RAWS_BYTES_MAX,
-            held: HELD,
-            aside: ASIDE,
-        }
+        Self::DEFAULT
     }
+}
+
+/// Every bound on what a primary holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrimaryLimits {
+    /// Connections that are known; the SYN-ACK of one more is dropped.
+    pub conns_max: usize,
+    /// See [`FRAMES_UNCONFIRMED_MAX`] and [`FRAME_BYTES_MAX`].
+    pub frames_unconfirmed_max: usize,
+    pub frame_bytes_max: usize,
+}
+
+impl PrimaryLimits {
+    /// What a daemon has.
+    pub const DEFAULT: Self = Self {
+        conns_max: CONNS_MAX,
+        frames_unconfirmed_max: FRAMES_UNCONFIRMED_MAX,
+        frame_bytes_max: FRAME_BYTES_MAX,
+    };
 }
 
 /// How much of a [`Share`] is in use.

@@ -3,7 +3,8 @@
 
 mod frames;
 
-use crate::{Broken, CONNS_MAX, Nanos};
+use crate::limits::PrimaryLimits;
+use crate::{Broken, Nanos};
 use frames::{Frame, Walk};
 use holdfast_wire::message::{
     ConnId, ConnKey, ConnProgress, ConnRecord, Message, UNREAD_BYTES_MAX,
@@ -75,7 +76,7 @@ pub struct Counters {
     pub held_ignored: u64,
     /// Messages that are not for a primary.
     pub messages_ignored: u64,
-    /// Connections refused at [`CONNS_MAX`].
+    /// Connections refused at [`CONNS_MAX`](crate::CONNS_MAX).
     pub refused_full: u64,
     /// Accepted connections that the gate did not know.
     pub accepts_unknown: u64,
@@ -122,6 +123,7 @@ pub struct Primary {
     last_frame: u64,
     unconfirmed: VecDeque<Frame>,
     frozen: bool,
+    limits: PrimaryLimits,
     counters: Counters,
 }
 
@@ -129,6 +131,12 @@ impl Primary {
     /// A machine for a log that starts at ring position `log_start`.
     #[must_use]
     pub fn new(log_start: u64) -> Self {
+        Self::with_limits(log_start, PrimaryLimits::DEFAULT)
+    }
+
+    /// As [`new`](Self::new), with bounds of one's own.
+    #[must_use]
+    pub fn with_limits(log_start: u64, limits: PrimaryLimits) -> Self {
         Self {
             conns: BTreeMap::new(),
             by_key: BTreeMap::new(),
@@ -139,6 +147,7 @@ impl Primary {
             last_frame: 0,
             unconfirmed: VecDeque::new(),
             frozen: false,
+            limits,
             counters: Counters::default(),
         }
     }
@@ -157,7 +166,7 @@ impl Primary {
             return;
         }
         self.replace_bound(&record.key);
-        if self.conns.len() >= CONNS_MAX {
+        if self.conns.len() >= self.limits.conns_max {
             self.counters.refused_full += 1;
             out.refuse(id);
             return;
@@ -171,7 +180,8 @@ impl Primary {
             accept: None,
         };
         self.conns.insert(id, conn);
-        assert!(self.conns.len() <= CONNS_MAX, "L6: more connections than the limit");
+        let max = self.limits.conns_max;
+        assert!(self.conns.len() <= max, "L6: more connections than the limit");
         self.by_key.entry(record.key).or_default().push(id);
         out.send(&Message::Conn { conn: id, record });
     }
@@ -195,7 +205,7 @@ impl Primary {
         let result = if self.framed == pos {
             self.frame_up(bytes, Walk::Whole, out)
         } else {
-            self.pump(FRAMES_UNCONFIRMED_MAX, out)
+            self.pump(self.limits.frames_unconfirmed_max, out)
         };
         if let Err(reason) = result {
             self.break_off(&reason, out);

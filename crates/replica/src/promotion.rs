@@ -6,6 +6,7 @@ mod settle;
 
 pub use settle::{Closing, Restore, Why};
 
+use crate::limits::Limits;
 use crate::segment::OwnedSegment;
 use crate::tap::Tap;
 use crate::{Nanos, TapSegment, Verdict};
@@ -132,10 +133,11 @@ pub struct Promotion {
     late: VecDeque<Vec<u8>>,
     late_bytes: usize,
     syns: VecDeque<OwnedSegment>,
+    limits: Limits,
 }
 
 impl Promotion {
-    pub(crate) fn new(planned: Vec<Planned>, syns: VecDeque<OwnedSegment>) -> Self {
+    pub(crate) fn new(planned: Vec<Planned>, syns: VecDeque<OwnedSegment>, limits: Limits) -> Self {
         let by_key = planned.iter().filter(|p| !p.replaced).map(|p| (p.record.key, p.id)).collect();
         let conns = planned
             .into_iter()
@@ -154,6 +156,7 @@ impl Promotion {
             late: VecDeque::new(),
             late_bytes: 0,
             syns,
+            limits,
         }
     }
 
@@ -270,17 +273,19 @@ impl Promotion {
     fn keep_syn(&mut self, segment: &TapSegment<'_>) {
         let same =
             |syn: &OwnedSegment| syn.view().key == segment.key && syn.view().seq == segment.seq;
-        if self.syns.len() < LATE_SYNS_MAX && !self.syns.iter().any(same) {
+        if self.syns.len() < self.limits.late_syns_max && !self.syns.iter().any(same) {
             self.syns.push_back(OwnedSegment::new(segment));
-            assert!(self.syns.len() <= LATE_SYNS_MAX, "L6: more SYNs than the limit");
+            let max = self.limits.late_syns_max;
+            assert!(self.syns.len() <= max, "L6: more SYNs than the limit");
         }
     }
 
     fn keep_late(&mut self, segment: &TapSegment<'_>) {
         let matters = !segment.payload.is_empty() || segment.fin || segment.rst;
-        if matters && self.late_bytes + segment.raw.len() <= LATE_BYTES_MAX {
+        let max = self.limits.late_bytes_max;
+        if matters && self.late_bytes + segment.raw.len() <= max {
             self.late_bytes += segment.raw.len();
-            assert!(self.late_bytes <= LATE_BYTES_MAX, "L6: more late packets than the limit");
+            assert!(self.late_bytes <= max, "L6: more late packets than the limit");
             self.late.push_back(segment.raw.to_vec());
         }
     }

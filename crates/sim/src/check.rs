@@ -13,16 +13,16 @@ mod voice;
 mod window;
 
 use crate::Ns;
-use crate::client::Notice;
+use crate::client::{Ear, Notice};
 use crate::packet::Packet;
-use crate::plan::{ClientPlan, Fault, Plan};
+use crate::plan::{ClientPlan, Fault, Manners, Plan};
 use crate::world::NAMES;
 use alive::Alive;
 use cause::Causes;
 use clock::Clocks;
 use held::Held;
 use holdfast_wire::log::Header;
-use holdfast_wire::message::{ConnId, ConnRecord};
+use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
 use holdfast_wire::seq::SeqNo;
 use shown::Shown;
 pub use shown::{LOOK_EVERY, Said, Truth};
@@ -71,6 +71,10 @@ pub struct Checkers {
 
 impl Checkers {
     pub fn new(plan: &Plan) -> Self {
+        let mut causes = Causes::default();
+        if plan.unattached {
+            causes.unattached();
+        }
         Self {
             violations: Vec::new(),
             held: Held::default(),
@@ -79,7 +83,7 @@ impl Checkers {
             streams: Streams::new(plan.clients.len()),
             alive: Alive::default(),
             clocks: Clocks::default(),
-            causes: Causes::default(),
+            causes,
             shown: Shown::default(),
             at_fault: plan.clients.iter().map(ClientPlan::is_at_fault).collect(),
             all_read: plan.clients.iter().all(ClientPlan::reads_all),
@@ -129,6 +133,11 @@ impl Checkers {
             let what = format!("{} may speak, and lacks what the other has", NAMES[member]);
             self.violation(at, "L3", what);
         }
+    }
+
+    /// A handshake was ended since others want its place.
+    pub fn handshake_ended(&mut self, key: ConnKey) {
+        self.streams.handshake_ended(key);
     }
 
     pub fn took_over(&mut self, member: usize) {
@@ -183,24 +192,26 @@ impl Checkers {
         self.windows.iss_of(packet)
     }
 
-    /// A member's packet is on its way to a client that expects `expected` next.
-    pub fn passed(
-        &mut self,
-        at: Ns,
-        packet: &Packet,
-        member: usize,
-        epoch: u64,
-        expected: Option<SeqNo>,
-    ) {
+    /// A member's packet is on its way to its client.
+    pub fn passed(&mut self, at: Ns, packet: &Packet, member: usize, epoch: u64, ear: Ear) {
+        let expected = match ear {
+            Ear::Expects(next) => Some(next),
+            Ear::Unknown | Ear::Elsewhere => None,
+        };
         let mut found = Vec::new();
         found.extend(self.voice.passed(member, epoch).map(|what| ("L3", what)));
         if self.held.is_protected(member, epoch) {
-            found.extend(self.held.acknowledges(packet).map(|what| ("L1", what)));
+            let heard = ear != Ear::Elsewhere;
+            found.extend(self.held.acknowledges(packet).filter(|_| heard).map(|what| ("L1", what)));
+            found.extend(Held::misreports(packet).map(|what| ("L1", what)));
             found.extend(self.held.depends(packet).map(|what| ("L2", what)));
         }
         found.extend(self.windows.passed(packet, expected).map(|what| ("L4", what)));
         found.extend(self.streams.passed(packet, expected).map(|what| ("L5", what)));
-        found.extend(self.clocks.passed(packet, expected).map(|what| ("L5", what)));
+        // What an older life of the tuple repeats is told by its numbers.
+        if self.iss_of(packet).is_none_or(|iss| !iss.after(packet.seq)) {
+            found.extend(self.clocks.passed(packet, expected).map(|what| ("L5", what)));
+        }
         for (law, what) in found {
             self.violation(at, law, format!("{what} ({packet})"));
         }
@@ -208,9 +219,9 @@ impl Checkers {
 
     // What clients notice.
 
-    pub fn noticed(&mut self, at: Ns, client: usize, lies: bool, notice: &Notice) {
+    pub fn noticed(&mut self, at: Ns, client: usize, manners: Manners, notice: &Notice) {
         let gone = self.alive.is_gone();
-        if let Some(what) = self.streams.noticed(client, lies, gone, notice) {
+        if let Some(what) = self.streams.noticed(client, manners, gone, notice) {
             self.violation(at, self.law_of(client, "L5"), what);
         }
     }

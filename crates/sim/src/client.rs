@@ -1,65 +1,51 @@
-//! A model client: its TCP (one timer that backs off, overlapping repeats) and
-//! sessions of requests, each on a connection of its own.
+//! A model client: sessions of requests, each on a connection of its own, and what a
+//! client with bad manners does besides.
+
+mod conn;
+mod tricks;
 
 use crate::Ns;
 use crate::Rng;
 use crate::app::{END, Reply, Request};
-use crate::kernel::CHALLENGE_PAUSE;
-use crate::packet::{ACK, NO_SCALING, Packet, Truth, shift};
-use crate::plan::ClientPlan;
+use crate::packet::Packet;
+use crate::plan::{ClientPlan, Stage};
+use conn::{Conn, Took};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 
-const SEGMENT_MAX: u64 = 120;
-const RTO_MIN: Ns = 40_000_000;
-const RTO_MAX: Ns = 1_000_000_000;
-/// Timeouts in a row after which the pause grows no more.
-const RETRIES_MAX: u32 = 8;
-/// Segments sent again at a time.
-const BURST: usize = 8;
-const BUFFER: u64 = 8192;
 const FIRST_PORT: u16 = 1000;
+/// Of the requests of a client that leaves sessions in the middle, one in so many is
+/// not made, and how long it stays away at most.
+const LEAVES_ONE_IN: u64 = 8;
+const AWAY_MAX: Ns = 2_000_000;
+/// Ports of one client.
+const PORTS: u16 = 1000;
 
 /// What a client noticed, for the checkers.
 #[derive(Clone, Debug)]
 pub enum Notice {
-    Reply { request: Request, reply: Reply, whole: bool },
-    Reset,
+    Reply {
+        request: Request,
+        reply: Reply,
+        whole: bool,
+    },
+    /// `heard`: its server had said something.
+    Reset {
+        key: ConnKey,
+        heard: bool,
+    },
     Finished,
 }
 
-/// Its end of one connection.
-#[derive(Clone, Debug)]
-pub struct Conn {
-    pub key: ConnKey,
-    irs: SeqNo,
-    pub iss: Option<SeqNo>,
-    outgoing: Vec<u8>,
-    pub requests: Vec<Request>,
-    pub replies: usize,
-    una: u64,
-    nxt: u64,
-    /// No more requests: the FIN follows the last byte.
-    finishing: bool,
-    /// Right edge that the server promised, as an offset.
-    edge: u64,
-    rcv_wscale: u8,
-    snd_wscale: u8,
-    /// Its program reads nothing.
-    away: bool,
-    wl1: SeqNo,
-    /// Bytes received in order, and those the program has not looked at.
-    rx: u64,
-    unparsed: Vec<u8>,
-    server_fin: bool,
-    rto_at: Option<Ns>,
-    backoff: u32,
-    /// Sent again up to here after a timeout.
-    recover: u64,
-    quiet_until: Ns,
-    /// Ended first: TIME-WAIT answers; else nothing is remembered.
-    ended_first: bool,
+/// How a client listens to one of its server's connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ear {
+    /// It does not know it, or nobody knows.
+    Unknown,
+    Expects(SeqNo),
+    /// It has given it up, and begins the tuple's next life.
+    Elsewhere,
 }
 
 /// See the module.
@@ -79,6 +65,8 @@ pub struct Client {
     pub notices: Vec<Notice>,
     /// Bytes of replies, for progress.
     pub received: u64,
+    /// How often it has lied to a member that asks where it stands.
+    pub lies: u64,
 }
 
 impl Client {
@@ -91,24 +79,30 @@ impl Client {
             session: 0,
             conn: None,
             over: Vec::new(),
-            next_port: FIRST_PORT + u16::from(number) * 1000,
+            next_port: 0,
             act_at,
             load_until,
             vanished: false,
             finished: false,
             notices: Vec::new(),
             received: 0,
+            lies: 0,
         }
     }
 
-    /// What the client expects next of this connection's server, if it knows it.
-    pub fn rcv_nxt(&self, key: &ConnKey, iss: SeqNo) -> Option<SeqNo> {
-        let conns = self.conn.iter().chain(&self.over).filter(|c| c.key == *key);
-        conns.filter(|c| c.iss == Some(iss)).map(Conn::rcv_nxt).next()
+    /// How it listens to this connection of its server, to anything but a SYN-ACK.
+    pub fn ear(&self, key: &ConnKey, iss: SeqNo) -> Ear {
+        let begins = |conn: &Conn| conn.key == *key && conn.iss.is_none();
+        if self.conn.as_ref().is_some_and(begins) {
+            return Ear::Elsewhere;
+        }
+        let mut conns = self.conn.iter().chain(&self.over).filter(|c| c.key == *key);
+        let known = conns.find(|c| c.iss == Some(iss));
+        known.map_or(Ear::Unknown, |conn| Ear::Expects(conn.rcv_nxt()))
     }
 
     pub fn owns(&self, key: &ConnKey) -> bool {
-        (key.client_port - FIRST_PORT) / 1000 == u16::from(self.number)
+        (key.client_port - FIRST_PORT) / PORTS == u16::from(self.number)
     }
 
     /// When [`Self::act`] is due.
@@ -121,27 +115,48 @@ impl Client {
     /// Whatever is due: a new session, a request, a repeat.
     pub fn act(&mut self, now: Ns, out: &mut Vec<Packet>) {
         if self.plan.vanishes_at.is_some_and(|at| at <= now) {
-            self.vanished = true;
-            self.act_at = None;
-            self.conn = None;
+            self.vanish();
         }
         if self.act_at.is_some_and(|at| at <= now) {
             self.act_at = None;
             match &self.conn {
+                None if self.floods(now) => {}
                 None if now < self.load_until || self.session == 0 => self.connect(now),
                 None => self.finish(),
                 Some(_) => self.ask(now),
             }
         }
         self.look(now, out);
-        let Some(conn) = &mut self.conn else { return };
-        conn.push(now, out);
-        if conn.rto_at.is_some_and(|at| at <= now) {
-            conn.on_timer(now, &self.plan, &mut self.rng, out);
-            if conn.is_done() {
-                self.end_session(now);
+        if let Some(conn) = &mut self.conn {
+            conn.push(now, out);
+            if conn.rto_at.is_some_and(|at| at <= now) {
+                conn.on_timer(now, &self.plan, &mut self.rng, out);
+                if conn.is_done() {
+                    self.end_session(now);
+                }
             }
         }
+        self.misbehave(now, None, out);
+        self.vanish_in_time();
+    }
+
+    /// Where it vanishes in this session, if it does.
+    fn stage(&self) -> Option<Stage> {
+        self.plan.vanishes_in.filter(|_| self.session > 1)
+    }
+
+    /// It has said all that it will ever say.
+    fn vanish_in_time(&mut self) {
+        let ended = self.conn.as_ref().is_some_and(Conn::has_ended);
+        if ended && self.stage() == Some(Stage::Ended) {
+            self.vanish();
+        }
+    }
+
+    fn vanish(&mut self) {
+        self.vanished = true;
+        self.act_at = None;
+        self.conn = None;
     }
 
     fn finish(&mut self) {
@@ -151,16 +166,11 @@ impl Client {
 
     fn connect(&mut self, now: Ns) {
         self.session += 1;
-        let reuse = self.plan.reuse_port && self.session > 1;
+        let reuse = (self.plan.reuse_port || self.plan.comes_again) && self.session > 1;
         if !reuse {
-            self.next_port += 1;
+            self.next_port = (self.next_port + 1) % PORTS;
         }
-        let key = ConnKey {
-            server: [1; 16],
-            client: [2; 16],
-            server_port: 7,
-            client_port: self.next_port,
-        };
+        let key = self.key_of(self.next_port);
         let near = (self.rng.below(4000) as u32).wrapping_neg();
         let mut irs = if self.plan.near_wrap { near } else { self.rng.draw() as u32 };
         if reuse && let Some(last) = self.over.last() {
@@ -168,35 +178,16 @@ impl Client {
             irs = last.irs.0.wrapping_add(1_000_000);
         }
         self.over.retain(|conn| conn.key != key);
-        let conn = Conn {
-            key,
-            irs: SeqNo(irs),
-            iss: None,
-            outgoing: Vec::new(),
-            requests: Vec::new(),
-            replies: 0,
-            una: 0,
-            nxt: 0,
-            finishing: false,
-            edge: 0,
-            rcv_wscale: self.plan.wscale,
-            snd_wscale: NO_SCALING,
-            away: false,
-            wl1: SeqNo(0),
-            rx: 0,
-            unparsed: Vec::new(),
-            server_fin: false,
-            rto_at: Some(now),
-            backoff: 0,
-            recover: 0,
-            quiet_until: 0,
-            ended_first: false,
-        };
-        self.conn = Some(conn);
+        self.conn = Some(Conn::new(key, SeqNo(irs), &self.plan, now));
     }
 
     /// The next request, or the end of the session.
     fn ask(&mut self, now: Ns) {
+        if self.plan.comes_again && now < self.load_until && self.rng.one_in(LEAVES_ONE_IN) {
+            self.over.extend(self.conn.take());
+            self.act_at = Some(now + 1 + self.rng.below(AWAY_MAX));
+            return;
+        }
         let (number, session) = (self.number, self.session);
         let Some(conn) = self.conn.as_mut().filter(|conn| !conn.finishing) else { return };
         let last = conn.requests.len() >= usize::from(self.plan.requests)
@@ -252,13 +243,23 @@ impl Client {
             return;
         }
         self.look(now, out);
-        let Some(conn) = self.conn.as_mut().filter(|conn| conn.key == p.key) else {
-            self.answer_for_ended(now, p, out);
-            return;
-        };
+        if self.conn.as_ref().is_none_or(|conn| conn.key != p.key) {
+            return self.answer_for_ended(now, p, out);
+        }
+        if self.stage() == Some(Stage::HalfOpen) && p.is(Flags::SYN | Flags::ACK) {
+            return self.vanish();
+        }
+        self.take(now, p, out);
+        self.misbehave(now, Some(p), out);
+        self.vanish_in_time();
+    }
+
+    fn take(&mut self, now: Ns, p: &Packet, out: &mut Vec<Packet>) {
+        let Some(conn) = &mut self.conn else { return };
         match conn.receive(now, p, out) {
             Took::Reset => {
-                self.notices.push(Notice::Reset);
+                let heard = conn.rx > 0;
+                self.notices.push(Notice::Reset { key: conn.key, heard });
                 self.end_session(now);
                 return;
             }
@@ -322,241 +323,6 @@ impl Client {
             out.push(Packet { seq: p.ack, flags: Flags::RST, ..conn.ack(now) });
         } else if p.len() > 0 {
             out.push(conn.ack(now));
-        }
-    }
-}
-
-enum Took {
-    Nothing,
-    Bytes,
-    Reset,
-}
-
-impl Conn {
-    fn rcv_nxt(&self) -> SeqNo {
-        self.iss.unwrap_or_default().plus(1 + self.rx + u64::from(self.server_fin))
-    }
-
-    fn end(&self) -> u64 {
-        self.outgoing.len() as u64
-    }
-
-    pub fn is_done(&self) -> bool {
-        self.server_fin && self.una == self.end() + 1
-    }
-
-    /// Nothing is missing but the ACK of the FIN of this side (RFC 9293 §3.3.2).
-    fn is_last_ack(&self) -> bool {
-        self.server_fin && self.nxt == self.end() + 1
-    }
-
-    /// What it can take now.
-    fn window(&self) -> u64 {
-        BUFFER.saturating_sub(if self.away { self.unparsed.len() as u64 } else { 0 })
-    }
-
-    fn ack(&self, now: Ns) -> Packet {
-        self.packet(now, self.nxt, ACK, &[])
-    }
-
-    fn packet(&self, now: Ns, from: u64, flags: Flags, payload: &[u8]) -> Packet {
-        let window = (self.window() >> shift(self.rcv_wscale)).min(65535) as u16;
-        Packet {
-            key: self.key,
-            seq: self.irs.plus(1 + from),
-            ack: self.rcv_nxt(),
-            flags: if self.iss.is_some() { flags | ACK } else { flags },
-            window,
-            wscale: NO_SCALING,
-            tsval: (now / 1_000_000) as u32,
-            payload: payload.into(),
-            id: 0,
-            truth: Truth::default(),
-        }
-    }
-
-    /// Bytes `[from, until)`; one beyond the last is the FIN.
-    fn data(&self, now: Ns, from: u64, until: u64) -> Packet {
-        let end = self.end();
-        let flags = if until > end { Flags::FIN } else { ACK };
-        let bytes = &self.outgoing[from.min(end) as usize..until.min(end) as usize];
-        self.packet(now, from, flags, bytes)
-    }
-
-    fn push(&mut self, now: Ns, out: &mut Vec<Packet>) {
-        if self.iss.is_none() {
-            return;
-        }
-        let limit = self.end().min(self.edge);
-        while self.nxt < limit {
-            let until = limit.min(self.nxt + SEGMENT_MAX);
-            out.push(self.data(now, self.nxt, until));
-            self.nxt = until;
-        }
-        if self.finishing && self.nxt == self.end() {
-            out.push(self.data(now, self.nxt, self.nxt + 1));
-            self.nxt += 1;
-        }
-        let waits = self.una < self.nxt || self.nxt < self.end();
-        if waits && self.rto_at.is_none() {
-            self.rto_at = Some(now + RTO_MIN);
-        }
-    }
-
-    fn on_timer(&mut self, now: Ns, plan: &ClientPlan, rng: &mut Rng, out: &mut Vec<Packet>) {
-        if self.backoff == RETRIES_MAX && self.is_last_ack() && self.una == self.end() {
-            // As `tcp_orphan_retries`: a program that has closed waits no longer.
-            self.una = self.nxt;
-            self.rto_at = None;
-            return;
-        }
-        self.backoff = (self.backoff + 1).min(RETRIES_MAX);
-        self.rto_at = Some(now + (RTO_MIN << self.backoff).min(RTO_MAX));
-        if self.iss.is_none() {
-            let syn = self.packet(now, 0, Flags::SYN, &[]);
-            let (window, wscale) = (BUFFER as u16, self.rcv_wscale);
-            out.push(Packet { seq: self.irs, window, wscale, ..syn });
-        } else if self.una < self.nxt {
-            self.recover = self.nxt;
-            self.repeat(now, plan, rng, out);
-        } else if self.nxt < self.end() {
-            // A zero-window probe: an old number, to be answered.
-            out.push(Packet { seq: self.irs.plus(self.una), ..self.ack(now) });
-        } else {
-            self.rto_at = None;
-        }
-    }
-
-    /// Other cuts than the first time, so that copies overlap; a liar says other
-    /// bytes than before.
-    fn repeat(&mut self, now: Ns, plan: &ClientPlan, rng: &mut Rng, out: &mut Vec<Packet>) {
-        let mut at = self.una;
-        for _ in 0..BURST {
-            if at < self.recover {
-                let until = (at + 1 + rng.below(2 * SEGMENT_MAX)).min(self.recover);
-                let mut p = self.data(now, at, until);
-                if plan.lies && rng.one_in(2) {
-                    self.change_filler(at, &mut p);
-                }
-                out.push(p);
-                at = until;
-            }
-        }
-    }
-
-    /// Flips filler bytes; the requests' framing stays what it is.
-    fn change_filler(&self, from: u64, p: &mut Packet) {
-        let mut payload = p.payload.to_vec();
-        let mut start = 0;
-        for request in &self.requests {
-            let end = start + crate::app::REQUEST_HEADER + usize::from(request.filler);
-            for at in start + crate::app::REQUEST_HEADER..end {
-                if let Some(byte) = at.checked_sub(from as usize).and_then(|i| payload.get_mut(i)) {
-                    *byte ^= 0x55;
-                }
-            }
-            start = end;
-        }
-        p.payload = payload.into();
-    }
-
-    fn receive(&mut self, now: Ns, p: &Packet, out: &mut Vec<Packet>) -> Took {
-        let Some(iss) = self.iss else { return self.receive_first(now, p, out) };
-        if p.is(Flags::RST) {
-            // RFC 5961 §3.2; in LAST-ACK a reset only says that the other end is done.
-            let last_ack = self.is_last_ack();
-            if last_ack {
-                self.una = self.nxt;
-            }
-            let exact = p.seq == self.rcv_nxt();
-            return if exact && !last_ack { Took::Reset } else { Took::Nothing };
-        }
-        let next = self.rx + u64::from(self.server_fin);
-        let start = next as i64 + i64::from(p.seq.since(iss.plus(1 + next)));
-        let end = start + p.payload.len() as i64 + i64::from(p.is(Flags::FIN));
-        let window = self.window();
-        if end < next as i64 || start > (next + window) as i64 || p.is(Flags::SYN) {
-            // Two ends that disagree must not answer each other for ever.
-            if p.len() > 0 || now >= self.quiet_until {
-                self.quiet_until = now + CHALLENGE_PAUSE;
-                out.push(self.ack(now));
-            }
-            return Took::Nothing;
-        }
-        let una = self.una;
-        self.take_ack(now, p);
-        let progress = self.una > una;
-        let mut took = Took::Nothing;
-        if start <= next as i64 && end > next as i64 && !self.server_fin {
-            let skip = (next as i64 - start) as usize;
-            let fresh = p.payload.get(skip..).unwrap_or_default();
-            let taken = fresh.len().min(window as usize);
-            self.unparsed.extend(&fresh[..taken]);
-            self.rx += taken as u64;
-            self.server_fin |= p.is(Flags::FIN) && taken == fresh.len();
-            took = Took::Bytes;
-        }
-        if p.len() > 0 {
-            out.push(self.ack(now));
-        }
-        if progress {
-            self.repeat_if_recovering(now, out);
-        }
-        took
-    }
-
-    fn receive_first(&mut self, now: Ns, p: &Packet, out: &mut Vec<Packet>) -> Took {
-        if p.is(Flags::RST) {
-            return Took::Nothing;
-        }
-        if !p.is(Flags::SYN) || p.ack != self.irs.plus(1) {
-            // RFC 9293 §3.10.7.3: not for this connection.
-            if p.is(ACK) && !p.is(Flags::RST) && p.ack != self.irs.plus(1) {
-                out.push(Packet { seq: p.ack, flags: Flags::RST, ..self.ack(now) });
-            }
-            return Took::Nothing;
-        }
-        self.iss = Some(p.seq);
-        self.wl1 = p.seq;
-        self.edge = u64::from(p.window);
-        self.snd_wscale = p.wscale;
-        if p.wscale == NO_SCALING {
-            self.rcv_wscale = NO_SCALING;
-        }
-        self.rto_at = None;
-        self.backoff = 0;
-        out.push(self.ack(now));
-        Took::Nothing
-    }
-
-    fn take_ack(&mut self, now: Ns, p: &Packet) {
-        let acked = i64::from(p.ack.since(self.irs.plus(1)));
-        let Ok(acked) = u64::try_from(acked) else { return };
-        if acked > self.nxt {
-            return;
-        }
-        if acked > self.una {
-            self.una = acked;
-            self.backoff = 0;
-            let waits = self.una < self.nxt || self.nxt < self.end();
-            self.rto_at = waits.then_some(now + RTO_MIN);
-        }
-        if acked == self.una && !self.wl1.after(p.seq) {
-            self.wl1 = p.seq;
-            let window = u64::from(p.window) << shift(self.snd_wscale);
-            // Never beyond reason; a server's edge does not move left.
-            self.edge = self.edge.max(acked + window);
-        }
-    }
-
-    fn repeat_if_recovering(&mut self, now: Ns, out: &mut Vec<Packet>) {
-        let mut at = self.una;
-        for _ in 0..2 {
-            if at < self.recover {
-                let until = (at + SEGMENT_MAX).min(self.recover);
-                out.push(self.data(now, at, until));
-                at = until;
-            }
         }
     }
 }

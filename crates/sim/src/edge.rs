@@ -2,14 +2,18 @@
 //! daemon, and what the real daemon's machine ([`EdgeMachine`]) needs of a host:
 //! pipes to the members, and a disk of two blocks (`daemon/edge_state.rs`).
 
+mod disk;
+
 use crate::Ns;
+use crate::client::Ear;
 use crate::member::HEARTBEAT;
 use crate::packet::{ACK, NO_SCALING, Packet, shift};
 use crate::pipe::{Input, PipeId, Process};
 use crate::plan::Mutation;
 use crate::world::{EDGE, Event, NAMES, World};
+use disk::Disk;
 use holdfast_cluster::Nanos;
-use holdfast_cluster::state::{BLOCKS, EdgeState, StateBlock, StateBlocks, StateWrite};
+use holdfast_cluster::state::{EdgeState, StateBlocks};
 use holdfast_member::edge::{EdgeHost, EdgeMachine, Setup, Wish};
 use holdfast_member::standing::hello;
 use holdfast_wire::message::{ConnKey, FlowBounds, Message};
@@ -21,10 +25,10 @@ use std::collections::{BTreeMap, VecDeque};
 pub const GROUP: &str = "sim";
 const FLOW_AGE: Ns = 1_000_000_000;
 /// After so long a silence, ns, the member is asked whether a flow lives: twice in the
-/// time after which all is to be given back.
+/// time after which all is to be given back. And for so long where less than a quarter
+/// of the table is free.
 const QUIET: Ns = 20_000_000_000;
-/// Flows that the edge follows; more are refused.
-pub const FLOWS_MAX: usize = 64;
+const QUIET_CROWDED: Ns = 1_000_000_000;
 /// How late a copy on an uneven way may be, ns: later than the log that needs it.
 const COPY_LATE_MAX: Ns = 1_500_000;
 
@@ -45,45 +49,13 @@ struct Flow {
     /// Its SYN-ACK was not seen.
     learnt: bool,
     seen: Ns,
+    /// The current member was asked about it when it was last seen then.
+    asked: Option<Ns>,
 }
 
 impl Flow {
     fn is_over(&self) -> bool {
         (self.client_fin && self.server_fin) || self.reset || !self.established
-    }
-}
-
-/// The blocks of the state file, and all that they ever were.
-#[derive(Debug)]
-struct Disk {
-    blocks: [Vec<u8>; BLOCKS],
-    history: Vec<[Vec<u8>; BLOCKS]>,
-}
-
-impl Disk {
-    fn new() -> Self {
-        let empty = StateBlock::default().to_string().into_bytes();
-        Self { blocks: [empty.clone(), empty], history: Vec::new() }
-    }
-
-    fn read(&self) -> Option<StateBlocks> {
-        StateBlocks::read(self.blocks.each_ref().map(|block| Some(block.as_slice())))
-    }
-
-    /// Writes `part` of the state's bytes; all of them unless the power fails.
-    fn write(&mut self, write: &StateWrite, part: Option<usize>) {
-        self.history.push(self.blocks.clone());
-        let mut bytes = write.bytes();
-        bytes.truncate(part.unwrap_or(bytes.len()));
-        self.blocks[write.block] = bytes;
-    }
-
-    /// An image of an earlier day is put back.
-    fn roll_back(&mut self, writes: usize) {
-        let at = self.history.len().saturating_sub(writes);
-        if let Some(blocks) = self.history.get(at) {
-            self.blocks = blocks.clone();
-        }
     }
 }
 
@@ -114,6 +86,10 @@ pub struct Edge {
     pub current: Option<usize>,
     tap: [bool; 2],
     flows: BTreeMap<ConnKey, Flow>,
+    /// More are refused.
+    flows_max: usize,
+    /// New ones that were.
+    pub refused: u64,
     /// Packets that the fence let pass.
     spoken: u64,
     disk: Disk,
@@ -123,12 +99,14 @@ pub struct Edge {
 }
 
 impl Edge {
-    pub fn new(mutation: Option<Mutation>) -> Self {
+    pub fn new(flows_max: usize, mutation: Option<Mutation>) -> Self {
         Self {
             epoch: 0,
             current: None,
             tap: [false; 2],
             flows: BTreeMap::new(),
+            flows_max,
+            refused: 0,
             spoken: 0,
             disk: Disk::new(),
             daemon: None,
@@ -149,6 +127,11 @@ impl Edge {
     pub fn left(&self) -> Vec<(&'static str, usize)> {
         let unwritten = self.daemon.as_ref().map_or(0, |daemon| daemon.writing.len());
         vec![("edge flows", self.flows()), ("writes of the edge", unwritten)]
+    }
+
+    /// No new flow finds room.
+    pub fn is_full(&self) -> bool {
+        self.flows.len() >= self.flows_max
     }
 
     /// The disk is older than what the members know, and who could go on is gone.
@@ -214,7 +197,7 @@ impl Edge {
     /// A flow that is older than the table.
     fn learn_flow(&mut self, now: Ns, p: &Packet) {
         let speaks = p.is(ACK) && !p.is(Flags::RST) && !p.is(Flags::FIN);
-        if !speaks || self.flows.len() >= FLOWS_MAX {
+        if !speaks || self.flows.len() >= self.flows_max {
             return;
         }
         let flow = Flow {
@@ -231,12 +214,14 @@ impl Edge {
             reset: false,
             learnt: true,
             seen: now,
+            asked: None,
         };
         self.flows.insert(p.key, flow);
     }
 
     fn start_flow(&mut self, now: Ns, p: &Packet) -> bool {
-        if self.flows.len() >= FLOWS_MAX && !self.flows.contains_key(&p.key) {
+        if self.flows.len() >= self.flows_max && !self.flows.contains_key(&p.key) {
+            self.refused += 1;
             return false;
         }
         let flow = Flow {
@@ -253,6 +238,7 @@ impl Edge {
             reset: false,
             learnt: false,
             seen: now,
+            asked: None,
         };
         self.flows.insert(p.key, flow);
         true
@@ -281,6 +267,7 @@ impl World {
         let current = self.edge.current;
         self.check.client_said(&packet);
         let plausible = self.edge.track_client(now, &packet);
+        self.reached.implausible += u64::from(!plausible);
         let copied = plausible && !packet.is_pure();
         let tap = self.edge.tap;
         for member in (0..2).filter(|m| copied && Some(*m) != current && tap[*m]) {
@@ -325,8 +312,9 @@ impl World {
         self.edge.spoken += 1;
         let iss_owner = self.clients.iter().find(|client| client.owns(&packet.key));
         let iss = self.check.iss_of(&packet);
-        let expected = iss.and_then(|iss| iss_owner?.rcv_nxt(&packet.key, iss));
-        self.check.passed(self.now, &packet, member, self.edge.epoch, expected);
+        let ear = iss.and_then(|iss| Some(iss_owner?.ear(&packet.key, iss)));
+        let ear = ear.unwrap_or(Ear::Unknown);
+        self.check.passed(self.now, &packet, member, self.edge.epoch, ear);
         self.cross(1, packet, Event::AtClient);
     }
 
@@ -372,6 +360,36 @@ impl World {
             self.edge.disk.write(&daemon.blocks.next(state), part);
         }
         self.end_pipes_of(Process { host: EDGE, life: daemon.life });
+    }
+
+    /// Somebody closes it, if its daemon is there to hear of it.
+    pub fn closed_by_hand(&mut self, until_takeover: bool) {
+        let Some((life, mut machine)) = self.edge_machine() else { return };
+        if let Err(error) = machine.handle_close(until_takeover, self) {
+            self.check.violation(self.now, "edge", error);
+        }
+        self.edge_rests(life, machine);
+    }
+
+    /// Somebody opens it: at first on the disk, where that says that it is closed. Whether
+    /// it is open.
+    pub fn opened_by_hand(&mut self) -> bool {
+        let Some((life, mut machine)) = self.edge_machine() else { return false };
+        let opens = machine.handle_opening(self).is_none() && self.edge_writes_nothing();
+        if opens && let Err(error) = machine.handle_open(Nanos(self.now), self) {
+            self.check.violation(self.now, "edge", error);
+        }
+        self.edge_rests(life, machine);
+        opens
+    }
+
+    fn edge_writes_nothing(&self) -> bool {
+        self.edge.daemon.as_ref().is_some_and(|daemon| daemon.writing.is_empty())
+    }
+
+    fn edge_machine(&mut self) -> Option<(u32, Box<EdgeMachine>)> {
+        let daemon = self.edge.daemon.as_mut()?;
+        Some((daemon.life, daemon.machine.take()?))
     }
 
     /// What the kernel held is gone: programs, fence and flows.
@@ -560,16 +578,20 @@ impl EdgeHost for World {
     fn resend(&mut self, _member: usize) {}
 
     fn age_flows(&mut self, now: Nanos, can_ask: bool) -> Vec<ConnKey> {
+        let max = self.edge.flows_max;
+        self.check.table(now.0, "edge flows", self.edge.flows(), max);
         self.edge.flows.retain(|_, flow| !flow.is_over() || now.0 - flow.seen <= FLOW_AGE);
-        self.check.table(now.0, "edge flows", self.edge.flows(), FLOWS_MAX);
+        let crowded = self.edge.flows() * 4 > max * 3;
+        let silent = if crowded { QUIET_CROWDED } else { QUIET };
         let flows = self.edge.flows.iter_mut().filter(|_| can_ask);
-        let quiet = flows.filter(|(_, flow)| now.0 - flow.seen > QUIET);
+        let quiet = flows.filter(|(_, flow)| now.0 - flow.seen > silent);
         // They are asked about again after as long a time.
         quiet.map(|(key, flow)| (flow.seen = now.0, *key).1).collect()
     }
 
     fn forget_flows(&mut self, keys: &[ConnKey]) {
-        self.edge.flows.retain(|key, _| !keys.contains(key));
+        let asked = |flow: &Flow| flow.asked == Some(flow.seen);
+        self.edge.flows.retain(|key, flow| !(keys.contains(key) && asked(flow)));
     }
 
     fn note(&mut self, what: &'static str, words: String) {

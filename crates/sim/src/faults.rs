@@ -12,6 +12,8 @@ const SLOW: u64 = 10;
 /// How far behind the death of a host its last words may come, ns: as long as a link
 /// takes, without a repeat.
 const WAKE: Ns = 100_000;
+/// Time between two attempts to open the edge by hand.
+const BY_HAND_AGAIN: Ns = 100_000_000;
 
 impl World {
     pub fn schedule_faults(&mut self) {
@@ -87,6 +89,8 @@ impl World {
             Fault::TapLoss { .. } => self.links.copies_lost = true,
             Fault::SlowPair { .. } => self.links.pair_slow = true,
             Fault::EdgeDaemon { .. } => self.edge_daemon_dies(),
+            Fault::ShimBreaks { member } => self.shim_breaks(member),
+            Fault::ClosedByHand { until_takeover, .. } => self.closed_by_hand(until_takeover),
             Fault::EdgeHost { .. } => {
                 self.hosts[EDGE].alive = false;
                 self.edge_daemon_dies();
@@ -116,8 +120,16 @@ impl World {
                     self.edge_starts();
                 }
             }
+            Fault::ClosedByHand { .. } => {
+                if self.plan.mutation != Some(Mutation::StaysClosed) && !self.opened_by_hand() {
+                    // Whoever wants it open tries until it is.
+                    self.faults_over = self.faults_over.max(self.now + BY_HAND_AGAIN);
+                    self.schedule(BY_HAND_AGAIN, Event::Ends(index));
+                }
+            }
             Fault::HostDies { .. }
             | Fault::KillServer { .. }
+            | Fault::ShimBreaks { .. }
             | Fault::HangReplica
             | Fault::Mistake => {}
         }
@@ -156,6 +168,15 @@ impl World {
             (packet.flags, packet.payload) = (Flags::RST | ACK, [].into());
         }
         packet
+    }
+
+    /// It lets no call of its server through until somebody decides.
+    fn shim_breaks(&mut self, member: usize) {
+        let server = self.hosts[member].server.as_mut();
+        if let Some(server) = server.filter(|s| s.alive && s.mode == Mode::Record) {
+            (server.broken, server.hung) = (true, true);
+            self.wake_daemon_soon(member);
+        }
     }
 
     fn hang_replica(&mut self) {

@@ -2,12 +2,11 @@
 //! SYN-ACKs, clamps ACKs to what is stable, keeps the right edge, withholds
 //! FINs and RSTs that the server did not ask for. Lives on without its daemon.
 
-use crate::Ns;
 use crate::packet::{ACK, NO_SCALING, Packet, shift};
-use crate::plan::Mutation;
+use crate::plan::{Limits, Mutation};
 use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
-use holdfast_wire::packet::Flags;
+use holdfast_wire::packet::{Flags, SackBlocks};
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -30,7 +29,55 @@ pub struct Slot {
     pub rcv_wscale: u8,
 }
 
+/// What the gate did, and how often.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// FINs and RSTs that the server did not ask for: withheld, or taken off.
+    pub held_ends: u64,
+    pub cleared_fins: u64,
+    /// ACKs that went no further than what is stable.
+    pub clamped: u64,
+    /// Among those, D-SACKs that were taken off.
+    pub dsacks: u64,
+    /// Repeats that did not go, and those that went since they say more.
+    pub repeats: u64,
+    pub telling_repeats: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.held_ends += other.held_ends;
+        self.cleared_fins += other.cleared_fins;
+        self.clamped += other.clamped;
+        self.dsacks += other.dsacks;
+        self.repeats += other.repeats;
+        self.telling_repeats += other.telling_repeats;
+    }
+}
+
 impl Slot {
+    /// `fill_slot`: of a SYN-ACK.
+    pub fn of(p: &Packet) -> Self {
+        // Windows on SYNs are unscaled (RFC 7323 §2.2).
+        let edge = p.ack.plus(u64::from(p.window));
+        Self {
+            key: p.key,
+            iss: p.seq,
+            irs: p.ack.plus(u64::from(u32::MAX)),
+            open: false,
+            fin_allowed: false,
+            stable: p.ack,
+            snd_una: p.seq.plus(1),
+            snd_nxt: p.seq.plus(1),
+            rcv_nxt: p.ack,
+            last_ack: p.ack,
+            last_edge: edge,
+            right_edge: edge,
+            tsval: p.tsval,
+            rcv_wscale: p.wscale,
+        }
+    }
+
     /// As a daemon sees it.
     fn view(&self) -> SlotView {
         SlotView {
@@ -66,9 +113,11 @@ pub struct Held {
 pub struct Gate {
     slots: BTreeMap<ConnId, Slot>,
     conns: BTreeMap<ConnKey, ConnId>,
-    syns: BTreeMap<ConnKey, Packet>,
+    /// The newest last.
+    syns: VecDeque<Packet>,
     pub events: VecDeque<Held>,
     slots_max: usize,
+    syns_max: usize,
     generation: u64,
     pub server_dead: bool,
     mutation: Option<Mutation>,
@@ -76,13 +125,14 @@ pub struct Gate {
 }
 
 impl Gate {
-    pub fn new(slots_max: usize, mutation: Option<Mutation>) -> Self {
+    pub fn new(limits: &Limits, mutation: Option<Mutation>) -> Self {
         Self {
             slots: BTreeMap::new(),
             conns: BTreeMap::new(),
-            syns: BTreeMap::new(),
+            syns: VecDeque::new(),
             events: VecDeque::new(),
-            slots_max,
+            slots_max: limits.gate_slots,
+            syns_max: limits.gate_syns,
             generation: 0,
             server_dead: false,
             mutation,
@@ -119,6 +169,10 @@ impl Gate {
         self.slots.len()
     }
 
+    pub fn is_full(&self) -> bool {
+        self.slots.len() >= self.slots_max
+    }
+
     pub fn free(&mut self, id: ConnId) {
         if let Some(slot) = self.slots.remove(&id)
             && self.conns.get(&slot.key) == Some(&id)
@@ -130,53 +184,50 @@ impl Gate {
     /// `gate_ingress`: what the client offered.
     pub fn ingress(&mut self, p: &Packet) {
         if p.is(Flags::SYN) && !p.is(ACK) {
-            self.syns.insert(p.key, p.clone());
+            self.syns.retain(|syn| syn.key != p.key);
+            self.syns.push_back(p.clone());
+            if self.syns.len() > self.syns_max {
+                self.syns.pop_front();
+            }
         }
     }
 
     /// `gate_egress`: the packet that leaves, if one does; `snd_una` is what the
     /// kernel holds acknowledged.
-    pub fn egress(&mut self, p: Packet, snd_una: Option<SeqNo>, now: Ns) -> Option<Packet> {
-        let slot = self.conns.get(&p.key).and_then(|id| self.slots.get_mut(id));
-        if p.is(Flags::SYN) {
-            return self.on_syn_ack(p, now);
+    pub fn egress(
+        &mut self,
+        p: Packet,
+        snd_una: Option<SeqNo>,
+        counts: &mut Counts,
+    ) -> Option<Packet> {
+        if p.is(Flags::SYN | ACK) {
+            return self.on_syn_ack(p);
         }
-        match slot {
-            Some(slot) => on_segment(slot, p, snd_una, self.mutation),
+        match self.conns.get(&p.key).and_then(|id| self.slots.get_mut(id)) {
+            Some(slot) => on_segment(slot, p, snd_una, self.mutation, counts),
             None => self.on_no_slot(p),
         }
     }
 
-    fn on_syn_ack(&mut self, p: Packet, _now: Ns) -> Option<Packet> {
+    fn on_syn_ack(&mut self, p: Packet) -> Option<Packet> {
         let slot = self.conns.get(&p.key).and_then(|id| self.slots.get(id));
         if let Some(slot) = slot.filter(|s| s.iss == p.seq && s.irs.plus(1) == p.ack) {
             return slot.open.then_some(p);
         }
-        let offer = self.syns.get(&p.key).filter(|syn| syn.seq.plus(1) == p.ack)?.clone();
+        let is_offer = |syn: &&Packet| syn.key == p.key && syn.seq.plus(1) == p.ack;
+        let offer = self.syns.iter().find(is_offer)?.clone();
         let limited = self.mutation != Some(Mutation::NoLimit);
         if limited && self.slots.len() >= self.slots_max {
             self.refused += 1;
-            return None;
+            let oldest = self.slots.keys().next().copied();
+            match oldest.filter(|_| self.mutation == Some(Mutation::EvictOldest)) {
+                Some(oldest) => self.free(oldest),
+                None => return None,
+            }
         }
         self.generation += 1;
         let id = ConnId(self.generation << 32 | self.slots.len() as u64);
-        let edge = p.ack.plus(u64::from(p.window));
-        let slot = Slot {
-            key: p.key,
-            iss: p.seq,
-            irs: p.ack.plus(u64::from(u32::MAX)),
-            open: false,
-            fin_allowed: false,
-            stable: p.ack,
-            snd_una: p.seq.plus(1),
-            snd_nxt: p.seq.plus(1),
-            rcv_nxt: p.ack,
-            last_ack: p.ack,
-            last_edge: edge,
-            right_edge: edge,
-            tsval: p.tsval,
-            rcv_wscale: p.wscale,
-        };
+        let slot = Slot::of(&p);
         let record = ConnRecord {
             key: p.key,
             iss: slot.iss,
@@ -186,7 +237,7 @@ impl Gate {
             rcv_wscale: p.wscale,
             // Both sides scale or neither does (RFC 7323 §2.2).
             snd_wscale: if p.wscale == NO_SCALING { NO_SCALING } else { offer.wscale },
-            sack: true,
+            sack: p.sack_permitted,
             tsval: Some(p.tsval),
             window: p.window,
         };
@@ -202,32 +253,38 @@ impl Gate {
     }
 }
 
-fn on_segment(
+/// A segment of a connection that has a slot: what goes out of it, if anything does.
+/// Depends on nothing but slot and packet; the counts only grow.
+pub fn on_segment(
     slot: &mut Slot,
     mut p: Packet,
     snd_una: Option<SeqNo>,
     mutation: Option<Mutation>,
+    counts: &mut Counts,
 ) -> Option<Packet> {
-    if !slot.open || (p.is(Flags::RST) && !slot.fin_allowed) {
+    if !slot.open {
+        return None;
+    }
+    if p.is(Flags::RST) && !slot.fin_allowed {
+        counts.held_ends += 1;
         return None;
     }
     if !p.is(ACK) {
         return p.is(Flags::RST).then_some(p);
     }
+    // A reset's number answers a packet, and need not be the stack's own.
     if !p.is(Flags::RST) {
         slot.rcv_nxt = slot.rcv_nxt.max(p.ack);
     }
-    let withheld = p.payload.is_empty() && p.seq == slot.snd_nxt.plus(1);
-    if !slot.fin_allowed && ((p.is(Flags::FIN) && p.payload.is_empty()) || withheld) {
-        return None;
+    let seq_end = end_allowed(slot, &mut p, mutation, counts)?;
+    if !SeqNo(slot.tsval).after(SeqNo(p.tsval)) {
+        slot.tsval = p.tsval;
     }
-    slot.tsval = p.tsval;
     let edge = p.ack.plus(u64::from(p.window) << shift(slot.rcv_wscale));
     slot.right_edge = slot.right_edge.max(edge);
-    let seq_end = p.seq_end();
     let beyond = p.ack.after(slot.stable) && mutation != Some(Mutation::AckBeyondStable);
-    let result = if beyond { clamp(slot, &mut p, edge, mutation).then_some(p) } else { Some(p) };
-    if let Some(p) = &result {
+    let goes = !beyond || clamp(slot, &mut p, edge, seq_end, mutation, counts);
+    if goes {
         slot.snd_nxt = slot.snd_nxt.max(seq_end);
         slot.last_ack = slot.last_ack.max(p.ack);
         let shown = p.ack.plus(u64::from(p.window) << shift(slot.rcv_wscale));
@@ -236,18 +293,65 @@ fn on_segment(
     if let Some(una) = snd_una.filter(|una| una.after(slot.snd_una) && !una.after(slot.snd_nxt)) {
         slot.snd_una = una;
     }
-    result
+    goes.then_some(p)
+}
+
+/// The end of what the segment says to the client, without a FIN that the server did
+/// not ask for; nothing if that is all it says.
+fn end_allowed(
+    slot: &Slot,
+    p: &mut Packet,
+    mutation: Option<Mutation>,
+    counts: &mut Counts,
+) -> Option<SeqNo> {
+    let payload_end = p.seq.plus(p.payload.len() as u64);
+    if slot.fin_allowed {
+        return Some(payload_end.plus(u64::from(p.is(Flags::FIN))));
+    }
+    // Behind what was sent it counts a FIN that was withheld.
+    let counts_fin = p.seq == slot.snd_nxt.plus(1);
+    if p.payload.is_empty() && (p.is(Flags::FIN) || counts_fin) {
+        counts.held_ends += 1;
+        return None;
+    }
+    if p.is(Flags::FIN) && mutation != Some(Mutation::LeaveFin) {
+        p.flags = Flags(p.flags.0 & !Flags::FIN.0);
+        counts.cleared_fins += 1;
+    }
+    Some(payload_end)
 }
 
 /// Rewrites ACK and window so that the right edge stays; false: a repeat that
 /// need not go.
-fn clamp(slot: &Slot, p: &mut Packet, edge: SeqNo, mutation: Option<Mutation>) -> bool {
+fn clamp(
+    slot: &Slot,
+    p: &mut Packet,
+    edge: SeqNo,
+    seq_end: SeqNo,
+    mutation: Option<Mutation>,
+    counts: &mut Counts,
+) -> bool {
     let unit = shift(slot.rcv_wscale);
     let window = (edge.since(slot.stable).max(0) as u32 >> unit).min(65535);
     let shown = slot.stable.plus(u64::from(window) << unit);
-    if p.is_pure() && slot.stable == slot.last_ack && !shown.after(slot.last_edge) {
-        return false;
+    // Above the rewritten ACK a D-SACK would read as a SACK (decision 12).
+    let first = p.sack.as_slice().first();
+    if first.is_some_and(|(_, right)| !right.after(p.ack) && right.after(slot.stable))
+        && mutation != Some(Mutation::KeepDsack)
+    {
+        p.sack = SackBlocks::default();
+        counts.dsacks += 1;
     }
+    let notices = [Flags::RST, Flags::ECE, Flags::CWR];
+    let repeats = seq_end == p.seq && slot.stable == slot.last_ack && !shown.after(slot.last_edge);
+    if repeats {
+        if p.sack.as_slice().is_empty() && !notices.iter().any(|flag| p.is(*flag)) {
+            counts.repeats += 1;
+            return false;
+        }
+        counts.telling_repeats += 1;
+    }
+    counts.clamped += 1;
     p.ack = slot.stable;
     // The mutation moves the right edge left (law L4).
     p.window = if mutation == Some(Mutation::ShrinkWindow) { p.window } else { window as u16 };

@@ -26,7 +26,11 @@ impl World {
             return;
         }
         if let Some(tap) = &mut host.tap {
-            tap.push_back(packet.clone());
+            if tap.len() < self.plan.limits.tap_packets {
+                tap.push_back(packet.clone());
+            } else {
+                self.reached.tap_lost += 1;
+            }
             self.tap_rings(member);
         }
         let host = &self.hosts[member];
@@ -45,7 +49,8 @@ impl World {
         if packet.is(Flags::SYN) && !packet.is(ACK) {
             return self.kernel_takes_syn(member, packet);
         }
-        let Some(socket) = host.sockets.get_mut(&packet.key) else {
+        let meant = |socket: &&mut Socket| !socket.is_not_meant(packet);
+        let Some(socket) = host.sockets.get_mut(&packet.key).filter(meant) else {
             if !packet.is(Flags::RST) {
                 self.answer_reset(member, packet);
             }
@@ -96,11 +101,28 @@ impl World {
         if !host.listening {
             return self.answer_reset(member, syn);
         }
+        if self.is_listener_full(member) {
+            // Without SYN cookies, which nobody could replicate, it is not answered.
+            self.reached.syns_dropped += 1;
+            return;
+        }
+        let host = &mut self.hosts[member];
         self.last_iss.insert(syn.key, iss);
         let mut socket = Socket::new(syn, iss, wscale, buffer, now);
         let packet = socket.syn_ack(now);
         host.sockets.insert(syn.key, socket);
         self.host_sends(member, vec![packet]);
+    }
+
+    /// Has it as many handshakes, or connections to accept, as it bears?
+    fn is_listener_full(&mut self, member: usize) -> bool {
+        let (now, max) = (self.now, self.plan.limits.backlog);
+        let host = &mut self.hosts[member];
+        let half_open = host.sockets.values().filter(|socket| !socket.established).count();
+        let crowded = half_open * 2 > max;
+        host.sockets.retain(|_, socket| !socket.is_expired(now, crowded));
+        let half_open = host.sockets.values().filter(|socket| !socket.established).count();
+        half_open >= max || host.backlog.len() > max
     }
 
     /// RFC 9293 §3.10.7.1: no connection has this.
@@ -117,14 +139,13 @@ impl World {
 
     /// Out through the gate, if there is one, towards the edge.
     pub fn host_sends(&mut self, member: usize, packets: Vec<Packet>) {
-        let now = self.now;
         for packet in packets {
             let host = &mut self.hosts[member];
             // A request for a connection is no full socket yet (`track_snd_una`).
             let socket = host.sockets.get(&packet.key).filter(|socket| socket.established);
             let una = socket.map(Socket::snd_una_seq);
             let packet = match &mut host.gate {
-                Some(gate) => gate.egress(packet, una, now),
+                Some(gate) => gate.egress(packet, una, &mut self.reached.gates),
                 None => Some(packet),
             };
             if host.gate.as_ref().is_some_and(|gate| !gate.events.is_empty()) {
@@ -211,7 +232,7 @@ impl World {
         let mut server = Server::new(self.servers, mode, self.plan.ring_bytes);
         server.twice = mode == Mode::Replay && self.plan.mutation == Some(Mutation::CountTwice);
         self.hosts[member].server = Some(server);
-        if mode == Mode::Record {
+        if mode != Mode::Replay {
             self.hosts[member].listening = true;
         }
         self.wake_server(member);

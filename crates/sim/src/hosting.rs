@@ -56,6 +56,11 @@ impl AtHost<'_> {
         self.world.check.violation(now, law, what);
     }
 
+    /// The reason of a primary to go on alone is what its plan has broken.
+    fn is_meant(&self, reason: &str) -> bool {
+        self.world.plan.unattached || reason == primary::BROKEN
+    }
+
     /// What a broken member does not hear.
     fn is_deaf_to(&self, message: &Message<'_>) -> bool {
         let other = NAMES[1 - self.d.at];
@@ -167,10 +172,15 @@ impl MemberHost for AtHost<'_> {
             flags: segment.flags,
             window: segment.window,
             wscale: segment.options.wscale.unwrap_or(NO_SCALING),
+            sack_permitted: segment.options.sack_permitted,
+            sack: segment.options.sack,
             tsval: segment.options.timestamps.map_or(0, |(value, _)| value),
+            ce: false,
             payload: segment.payload.into(),
             id: 0,
             truth: Truth::default(),
+            fin_truth: Truth::default(),
+            is_dsack: false,
         };
         if self.host().gate.is_none() && self.d.member.speaks && self.is(Mutation::AcksKept) {
             return;
@@ -192,7 +202,7 @@ impl MemberHost for AtHost<'_> {
     fn show(&mut self, news: News<'_>) {
         self.judge_news(&news);
         match &news {
-            News::Asks { reason } if !is_of_the_backup(reason) => {
+            News::Asks { reason } if !is_of_the_backup(reason) && !self.is_meant(reason) => {
                 let now = self.world.now;
                 self.world.check.broke(now, format!("primary: {reason}"));
             }

@@ -3,11 +3,12 @@
 //! repeats on a timer that backs off.
 
 use crate::Ns;
+use crate::beyond::Beyond;
 use crate::packet::{ACK, NO_SCALING, Packet, Truth, shift};
 use holdfast_replica::primary::Peeked;
 use holdfast_replica::promotion::Restore;
 use holdfast_wire::message::ConnKey;
-use holdfast_wire::packet::Flags;
+use holdfast_wire::packet::{Flags, SackBlocks};
 use holdfast_wire::seq::SeqNo;
 use std::collections::VecDeque;
 
@@ -21,6 +22,11 @@ const RTO_MAX: Ns = 1_000_000_000;
 const BURST: usize = 8;
 /// Output that the kernel takes before a write falls short.
 const SEND_BUFFER: u64 = 4000;
+
+/// How long an unanswered SYN-ACK is remembered: five repeats, and two where half of
+/// the listener's queue is full (Linux' `tcp_synack_retries`, `reqsk_timer_handler`).
+const HANDSHAKE: Ns = 63_000_000_000;
+const HANDSHAKE_CROWDED: Ns = 7_000_000_000;
 
 /// What names a socket among all that its tuple ever had, as SO_COOKIE does.
 pub fn cookie(iss: SeqNo, irs: SeqNo) -> u64 {
@@ -36,6 +42,7 @@ pub struct Socket {
     /// The server's number of it.
     pub accept: Option<u32>,
     pub established: bool,
+    opened: Ns,
     /// Stream offset of the first byte in `unread`.
     pub read: u64,
     pub unread: VecDeque<u8>,
@@ -64,6 +71,15 @@ pub struct Socket {
     rto_at: Option<Ns>,
     backoff: u32,
     quiet_until: Ns,
+    /// Both sides report what came beyond a hole, and only then is it kept.
+    sack: bool,
+    beyond: Beyond,
+    /// What came twice, for the next ACK (RFC 2883).
+    twice: Option<(u64, u64)>,
+    /// Both sides know of it (RFC 3168 §6.1.1), which no repaired socket does.
+    ecn: bool,
+    /// The client has not heard yet that the path is congested (RFC 3168 §6.1.3).
+    congested: bool,
     /// The server has let go of it.
     pub orphan: bool,
     pub reset: bool,
@@ -81,6 +97,7 @@ impl Socket {
             irs: syn.seq,
             accept: None,
             established: false,
+            opened: now,
             read: 0,
             unread: VecDeque::new(),
             client_fin: false,
@@ -100,10 +117,16 @@ impl Socket {
             peer_window: u64::from(syn.window),
             wl1: syn.seq,
             ts_recent: Some(syn.tsval),
-            tsval: (1000, now),
+            // One clock for all lives of a tuple, as Linux has it.
+            tsval: (1000 + (now / 1_000_000) as u32, now),
             rto_at: None,
             backoff: 0,
             quiet_until: 0,
+            sack: syn.sack_permitted,
+            beyond: Beyond::default(),
+            twice: None,
+            ecn: syn.is(Flags::ECE | Flags::CWR),
+            congested: false,
             orphan: false,
             reset: false,
             time_wait: false,
@@ -124,6 +147,7 @@ impl Socket {
             irs: r.record.irs,
             accept: r.accept,
             established: true,
+            opened: now,
             read,
             edge,
             unread,
@@ -147,6 +171,11 @@ impl Socket {
             rto_at: (r.in_flight_end > r.snd_una_offset).then_some(now),
             backoff: 0,
             quiet_until: 0,
+            sack: r.record.sack,
+            beyond: Beyond::default(),
+            twice: None,
+            ecn: false,
+            congested: false,
             orphan: r.closing.orphan,
             reset: false,
             time_wait: false,
@@ -180,25 +209,45 @@ impl Socket {
     }
 
     fn packet(&mut self, now: Ns, seq: SeqNo, flags: Flags, payload: &[u8]) -> Packet {
+        let is_dsack = self.twice.is_some();
+        let agrees = flags.has(Flags::SYN) && self.ecn;
+        let notice = if self.congested || agrees { Flags::ECE } else { Flags::default() };
         Packet {
             key: self.key,
             seq,
             ack: self.irs.plus(1 + self.received()),
-            flags: flags | ACK,
+            flags: flags | ACK | notice,
             window: self.advertise(),
             wscale: NO_SCALING,
+            sack_permitted: false,
+            sack: self.report(),
+            ce: false,
             tsval: self.tsval.0.wrapping_add(((now - self.tsval.1) / 1_000_000) as u32),
             payload: payload.into(),
             id: 0,
             truth: Truth::default(),
+            fin_truth: Truth::default(),
+            is_dsack,
         }
+    }
+
+    /// What came twice, once, and what lies beyond a hole.
+    fn report(&mut self) -> SackBlocks {
+        let mut sack = SackBlocks::default();
+        if self.sack {
+            let beyond = self.beyond.blocks();
+            for (left, right) in self.twice.take().into_iter().chain(beyond) {
+                sack.push(self.irs.plus(1 + left), self.irs.plus(1 + right));
+            }
+        }
+        sack
     }
 
     pub fn syn_ack(&mut self, now: Ns) -> Packet {
         let window = self.buffer.min(65535) as u16;
         let wscale = self.rcv_wscale;
-        let seq = self.iss;
-        Packet { window, wscale, ..self.packet(now, seq, Flags::SYN, &[]) }
+        let (seq, sack_permitted) = (self.iss, self.sack);
+        Packet { window, wscale, sack_permitted, ..self.packet(now, seq, Flags::SYN, &[]) }
     }
 
     pub fn ack(&mut self, now: Ns) -> Packet {
@@ -216,7 +265,11 @@ impl Socket {
             self.reset |= start == next as i64;
             return false;
         }
+        self.congested = self.ecn && ((self.congested && !p.is(Flags::CWR)) || p.ce);
         let old = self.ts_recent.is_some_and(|recent| recent.wrapping_sub(p.tsval) as i32 > 1);
+        if self.sack && !p.payload.is_empty() && end <= next as i64 {
+            self.twice = u64::try_from(start).ok().map(|start| (start, end as u64));
+        }
         if old || start > self.edge as i64 || (end < next as i64) {
             let answers = p.len() > 0 || now >= self.quiet_until;
             self.quiet_until = if answers { now + CHALLENGE_PAUSE } else { self.quiet_until };
@@ -232,6 +285,9 @@ impl Socket {
         }
         self.established = true;
         if start > next as i64 || end <= next as i64 || self.client_fin {
+            if self.sack && start > next as i64 && !self.client_fin {
+                self.beyond.keep(start as u64, self.edge, p);
+            }
             return p.len() > 0;
         }
         let skip = (next as i64 - start) as usize;
@@ -240,6 +296,11 @@ impl Socket {
         let taken = fresh.len().min(room);
         self.unread.extend(&fresh[..taken]);
         self.client_fin |= p.is(Flags::FIN) && taken == fresh.len();
+        if !self.client_fin {
+            let (bytes, ends) = self.beyond.take(self.received());
+            self.unread.extend(bytes);
+            self.client_fin = ends;
+        }
         true
     }
 
@@ -336,27 +397,38 @@ impl Socket {
             self.snd_nxt = until;
         }
         self.snd_max = self.snd_max.max(self.snd_nxt);
-        if self.snd_nxt == self.out_end() && self.fin.is_some() && !self.fin_sent {
-            self.fin_sent = true;
-            out.push(self.fin_packet(now));
-        }
+        self.end_sending(now, out);
         if self.is_waiting() && self.rto_at.is_none() {
             self.rto_at = Some(now + RTO_MIN);
         }
     }
 
+    /// The FIN goes once everything has, unless the last bytes had it.
+    fn end_sending(&mut self, now: Ns, out: &mut Vec<Packet>) {
+        if self.snd_nxt == self.out_end() && self.fin.is_some() && !self.fin_sent {
+            self.fin_sent = true;
+            if out.last().is_none_or(|last| !last.is(Flags::FIN)) {
+                out.push(self.fin_packet(now));
+            }
+        }
+    }
+
+    /// The last bytes have the FIN with them, if the stream ends there by now.
     fn data(&mut self, now: Ns, from: u64, until: u64) -> Packet {
+        let fin = self.fin.filter(|_| until == self.out_end());
+        let flags = fin.map_or(ACK, |_| Flags::FIN | ACK);
         let at = (from - self.out_from) as usize..(until - self.out_from) as usize;
         let bytes: Vec<u8> = self.out.range(at).copied().collect();
         let mark = self.marks.iter().find(|(end, _)| *end >= until).map(|(_, truth)| *truth);
         let seq = self.iss.plus(1 + from);
-        Packet { truth: mark.unwrap_or_default(), ..self.packet(now, seq, ACK, &bytes) }
+        let (truth, fin_truth) = (mark.unwrap_or_default(), fin.unwrap_or_default());
+        Packet { truth, fin_truth, ..self.packet(now, seq, flags, &bytes) }
     }
 
     fn fin_packet(&mut self, now: Ns) -> Packet {
         let seq = self.iss.plus(1 + self.out_end());
-        let truth = self.fin.unwrap_or_default();
-        Packet { truth, ..self.packet(now, seq, Flags::FIN, &[]) }
+        let fin_truth = self.fin.unwrap_or_default();
+        Packet { fin_truth, ..self.packet(now, seq, Flags::FIN, &[]) }
     }
 
     /// Repeats the oldest segments, or asks after a closed window.
@@ -375,7 +447,9 @@ impl Socket {
                 at = until;
             }
         }
-        if at == self.out_end() && self.fin_sent && !self.fin_acked {
+        let has_fin = out.last().is_some_and(|last| last.is(Flags::FIN));
+        self.fin_sent |= has_fin;
+        if at == self.out_end() && self.fin_sent && !self.fin_acked && !has_fin {
             out.push(self.fin_packet(now));
         }
         if out.is_empty() {
@@ -388,6 +462,17 @@ impl Socket {
 
     pub fn is_readable(&self, eof_seen: bool) -> bool {
         self.established && (!self.unread.is_empty() || (self.client_fin && !eof_seen))
+    }
+
+    /// Nobody has answered its SYN-ACK in time.
+    pub fn is_expired(&self, now: Ns, crowded: bool) -> bool {
+        let life = if crowded { HANDSHAKE_CROWDED } else { HANDSHAKE };
+        !self.established && now - self.opened > life
+    }
+
+    /// RFC 9293 §3.10.7.4: its SYN-ACK is not what `p` acknowledges.
+    pub fn is_not_meant(&self, p: &Packet) -> bool {
+        !self.established && p.is(ACK) && !p.is(Flags::RST) && p.ack != self.iss.plus(1)
     }
 
     /// Both ends of stream are acknowledged.

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod app;
+mod beyond;
 mod check;
 mod client;
 mod edge;
@@ -28,8 +29,11 @@ mod trace;
 mod world;
 
 pub use check::Violation;
+pub use gate::Counts;
 pub use holdfast_chance::Rng;
-pub use plan::{ClientPlan, DiskPlan, Fault, Mutation, Path, Plan, Ways, When};
+pub use plan::{
+    ClientPlan, DiskPlan, Fault, Limits, Manners, Mutation, Path, Plan, Stage, Trick, Ways, When,
+};
 pub use sweep::{Case, Uneven};
 
 /// Virtual time and durations, in nanoseconds.
@@ -40,7 +44,7 @@ const fn ns(duration: std::time::Duration) -> Ns {
     duration.as_nanos() as Ns
 }
 
-/// Where a run got.
+/// Where a run got, and how often it came to what is rare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
     /// Records of the first primary's log.
@@ -49,6 +53,43 @@ pub struct Reached {
     pub messages: u64,
     /// Reads of the server of which the tap had lost something.
     pub repairs: u64,
+    pub gates: Counts,
+    /// Packets of clients with bad manners.
+    pub hostile: u64,
+    /// Answers of such clients to who asks where they stand.
+    pub lies_at_probe: u64,
+    /// Segments that the edge copied to nobody, for no kernel could take them.
+    pub implausible: u64,
+    /// SYN-ACKs that found no room in the edge's table.
+    pub edge_refused: u64,
+    /// SYNs that found the listener's queue full.
+    pub syns_dropped: u64,
+    /// Handshakes that made room for others.
+    pub handshakes_ended: u64,
+    /// Connections, or segments, for which a member's machine had no room.
+    pub refused_full: u64,
+    /// Copies that found no room in the tap.
+    pub tap_lost: u64,
+    /// Clients that found no room until the end.
+    pub shut_out: u64,
+}
+
+impl std::ops::AddAssign for Reached {
+    fn add_assign(&mut self, other: Self) {
+        self.records += other.records;
+        self.messages += other.messages;
+        self.repairs += other.repairs;
+        self.gates += other.gates;
+        self.hostile += other.hostile;
+        self.lies_at_probe += other.lies_at_probe;
+        self.implausible += other.implausible;
+        self.edge_refused += other.edge_refused;
+        self.syns_dropped += other.syns_dropped;
+        self.handshakes_ended += other.handshakes_ended;
+        self.refused_full += other.refused_full;
+        self.tap_lost += other.tap_lost;
+        self.shut_out += other.shut_out;
+    }
 }
 
 /// What a run led to.

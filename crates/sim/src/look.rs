@@ -24,10 +24,14 @@ impl World {
             | Fault::CutEdge { member, .. } => [member == 0, member == 1],
             Fault::HangReplica => [0, 1].map(|member| self.serves(member, true)),
             Fault::Mistake => [0, 1].map(|member| self.follows(1 - member)),
-            Fault::CutPair { .. } | Fault::SlowPair { .. } | Fault::EdgeHost { .. } => [true; 2],
-            Fault::SlowBackup { .. } | Fault::TapLoss { .. } | Fault::EdgeDaemon { .. } => {
-                [false; 2]
-            }
+            Fault::CutPair { .. }
+            | Fault::SlowPair { .. }
+            | Fault::EdgeHost { .. }
+            | Fault::ShimBreaks { .. } => [true; 2],
+            Fault::SlowBackup { .. }
+            | Fault::TapLoss { .. }
+            | Fault::EdgeDaemon { .. }
+            | Fault::ClosedByHand { .. } => [false; 2],
         }
     }
 
@@ -124,7 +128,9 @@ impl World {
         }
         // Nobody ends the connection of a client that has vanished, nor answers for the
         // one that it had ended before.
-        let vanished = 2 * self.clients.iter().filter(|client| client.vanished).count();
+        let silent =
+            self.clients.iter().filter(|c| c.vanished || c.plan.comes_again || c.is_hostile());
+        let vanished = 2 * silent.count();
         for (what, count) in left {
             self.check.at_rest(self.now, what, count, vanished);
         }

@@ -73,6 +73,8 @@ pub struct Daemon {
     pub takes_over: bool,
     /// The takeover has asked its replica for its connections.
     pub settles: bool,
+    /// What its machine had refused when it last said so.
+    pub refused_full: u64,
     /// A broken member does what the primary says.
     pub sent_away: bool,
     /// Connections that its machine knows, and what is not confirmed of the log, as it
@@ -129,6 +131,7 @@ impl World {
             lost: false,
             takes_over: false,
             settles: false,
+            refused_full: 0,
             sent_away: false,
             connections: 0,
             unconfirmed: 0,
@@ -182,7 +185,8 @@ impl World {
             daemon.pair.inbox.clear();
         }
         // Inputs of this very turn go to the same inboxes.
-        let again = !daemon.edge.inbox.is_empty() || !daemon.pair.inbox.is_empty();
+        let pair = !daemon.pair.inbox.is_empty() && !daemon.lost;
+        let again = !daemon.edge.inbox.is_empty() || pair;
         self.hosts[member].daemon = Some(daemon);
         if again {
             self.wake_daemon_soon(member);
@@ -232,6 +236,7 @@ impl World {
             Turn::End(End::Again) => {
                 self.check.says(d.at, Said::Waits);
                 let phase = Phase::asks(d.at, self.now);
+                d.lost = false;
                 self.sleep(d, self.now);
                 return phase;
             }
@@ -316,7 +321,7 @@ impl World {
             format!("{}: primary in epoch {}, waits for the backup", NAMES[member], d.member.epoch)
         });
         d.member.speaks = true;
-        let gate = crate::gate::Gate::new(self.plan.gate_slots, self.plan.mutation);
+        let gate = crate::gate::Gate::new(&self.plan.limits, self.plan.mutation);
         self.hosts[member].gate = Some(gate);
         // It may be a backup's host of old.
         self.hosts[member].tap_drop = None;
@@ -339,12 +344,17 @@ impl World {
     fn primary_starts(&mut self, d: &mut Daemon) -> Phase {
         let at = d.at;
         self.hosts[at].address = true;
-        self.start_server(at, Mode::Record);
+        // Nothing of it is in a log if no shim runs in it.
+        let mode = if self.plan.unattached { Mode::Live } else { Mode::Record };
+        self.start_server(at, mode);
         self.check.pair_begins(at, d.member.epoch, self.servers);
         self.say(|| format!("{}: serves, protected", NAMES[at]));
         // As `linger_max`: half of the slots may linger.
-        let linger_max = self.plan.gate_slots / 2;
-        let machine = PrimaryMachine::new(linger_max, &mut AtHost { world: self, d });
+        let linger_max = self.plan.limits.gate_slots / 2;
+        let limits = self.plan.limits.primary;
+        d.refused_full = 0;
+        let host = &mut AtHost { world: self, d };
+        let machine = PrimaryMachine::with_limits(linger_max, limits, host);
         self.daemon_turn(d, Phase::Primary(Box::new(machine)))
     }
 
@@ -355,7 +365,9 @@ impl World {
         self.check.replica_begins(at);
         self.say(|| format!("{}: follows in epoch {}", NAMES[at], d.member.epoch));
         (d.lost, d.takes_over, d.settles) = (false, false, false);
-        let machine = BackupMachine::new(KEY, &mut AtHost { world: self, d });
+        let limits = self.plan.limits.backup;
+        d.refused_full = 0;
+        let machine = BackupMachine::with_limits(KEY, limits, &mut AtHost { world: self, d });
         self.daemon_turn(d, Phase::Backup(Box::new(machine)))
     }
 

@@ -2,7 +2,7 @@
 
 use holdfast_replica::TapSegment;
 use holdfast_wire::message::ConnKey;
-use holdfast_wire::packet::Flags;
+use holdfast_wire::packet::{Flags, SackBlocks};
 use holdfast_wire::seq::SeqNo;
 use std::rc::Rc;
 
@@ -23,12 +23,21 @@ pub struct Packet {
     pub window: u16,
     /// Of a SYN.
     pub wscale: u8,
+    /// Of a SYN: SACK is permitted.
+    pub sack_permitted: bool,
+    pub sack: SackBlocks,
     pub tsval: u32,
+    /// The path is congested, which the IP header says (RFC 3168 §5).
+    pub ce: bool,
     pub payload: Rc<[u8]>,
     /// Of a client's packet: its number, which stands for the raw bytes.
     pub id: u64,
-    /// Of a server's packet: where it comes from, in truth.
+    /// Of a server's packet: where its payload, or its RST, comes from, in truth.
     pub truth: Truth,
+    /// And its FIN.
+    pub fin_truth: Truth,
+    /// Its first SACK block tells of bytes that came twice (RFC 2883).
+    pub is_dsack: bool,
 }
 
 /// What the checkers know of a packet of a member.
@@ -74,7 +83,7 @@ impl Packet {
             tsval: Some(self.tsval),
             mss: self.is(Flags::SYN).then_some(1460),
             wscale: (self.is(Flags::SYN) && self.wscale != NO_SCALING).then_some(self.wscale),
-            sack_permitted: self.is(Flags::SYN),
+            sack_permitted: self.is(Flags::SYN) && self.sack_permitted,
             payload: &self.payload,
             raw: &raw,
         })
@@ -89,9 +98,14 @@ pub fn shift(wscale: u8) -> u8 {
 impl std::fmt::Display for Packet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} ", self.key.client_port)?;
-        for (flag, name) in
-            [(Flags::SYN, "S"), (Flags::FIN, "F"), (Flags::RST, "R"), (Flags::ACK, ".")]
-        {
+        for (flag, name) in [
+            (Flags::SYN, "S"),
+            (Flags::FIN, "F"),
+            (Flags::RST, "R"),
+            (Flags::ECE, "E"),
+            (Flags::CWR, "W"),
+            (Flags::ACK, "."),
+        ] {
             f.write_str(if self.is(flag) { name } else { "" })?;
         }
         write!(
@@ -101,6 +115,10 @@ impl std::fmt::Display for Packet {
             self.ack.0,
             self.window,
             self.payload.len()
-        )
+        )?;
+        for (left, right) in self.sack.as_slice() {
+            write!(f, " sack {}-{}", left.0, right.0)?;
+        }
+        Ok(())
     }
 }

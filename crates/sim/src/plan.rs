@@ -5,9 +5,47 @@ use crate::Ns;
 use crate::Rng;
 use crate::packet::NO_SCALING;
 use crate::sweep::{Case, Uneven};
+use holdfast_replica::limits::{self as replica, PrimaryLimits, Share};
 use std::fmt;
 
 const MS: Ns = 1_000_000;
+
+/// Bad manners of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trick {
+    /// It acknowledges what was never sent.
+    AcksUnsent,
+    /// It resets one beyond the next number, and claims to have more than was sent when
+    /// a member that takes over asks where it stands.
+    ResetsBeside,
+    /// Its segments lie outside the window, have no ACK, or begin anew.
+    StraysOutside,
+    /// It ends its stream more than once, and in different places.
+    EndsTwice,
+    /// It completes none of many handshakes.
+    FloodsSyns,
+    /// Many short connections, each ended by a reset.
+    Storms,
+}
+
+/// Where a client vanishes without a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Its SYN is answered.
+    HalfOpen,
+    /// It has said FIN.
+    Ended,
+}
+
+/// What may be expected of a client's streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manners {
+    Good,
+    /// It says two things of one byte, and nobody knows which of them is read.
+    Contradicts,
+    /// See [`Trick`].
+    Bad,
+}
 
 /// One client's habits.
 #[derive(Clone, Debug)]
@@ -26,6 +64,10 @@ pub struct ClientPlan {
     pub half_close: bool,
     /// The server ends first.
     pub server_ends: bool,
+    /// It reports, and hears, what came beyond a hole (RFC 2018).
+    pub sack: bool,
+    /// It and its server mark what they send as able to hear of congestion (RFC 3168).
+    pub ecn: bool,
     /// The next session has the same ports.
     pub reuse_port: bool,
     /// Its repeats contradict what it sent first.
@@ -33,6 +75,12 @@ pub struct ClientPlan {
     /// It reads nothing from then until then, and its window closes.
     pub looks_away: Option<(Ns, Ns)>,
     pub vanishes_at: Option<Ns>,
+    /// It vanishes at this stage of its second session.
+    pub vanishes_in: Option<Stage>,
+    /// It leaves sessions in the middle, without a word, and comes again from the same
+    /// port at once.
+    pub comes_again: bool,
+    pub trick: Option<Trick>,
 }
 
 /// The way between clients and edge.
@@ -42,6 +90,79 @@ pub struct Path {
     pub loss_permille: u64,
     pub duplicate_permille: u64,
     pub reorder_permille: u64,
+    /// Of packets whose ends can hear of it, so many say that the path is congested.
+    pub congestion_permille: u64,
+}
+
+/// Sizes of tables and queues (law L6).
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections that the gate knows.
+    pub gate_slots: usize,
+    /// Flows that the edge follows.
+    pub edge_flows: usize,
+    /// SYNs that the gate remembers; the oldest gives way.
+    pub gate_syns: usize,
+    /// Handshakes, and connections to accept, that a listener bears.
+    pub backlog: usize,
+    /// Packets in the socket of a backup's tap; more are lost.
+    pub tap_packets: usize,
+    pub primary: PrimaryLimits,
+    pub backup: replica::Limits,
+}
+
+impl Limits {
+    /// As daemons have them, but for the tables of the kernels.
+    pub const WIDE: Self = Self {
+        gate_slots: 256,
+        edge_flows: 64,
+        gate_syns: 1024,
+        backlog: 128,
+        tap_packets: usize::MAX,
+        primary: PrimaryLimits::DEFAULT,
+        backup: replica::Limits::DEFAULT,
+    };
+
+    /// Some that a few clients reach; `clients` there are.
+    fn draw(rng: &mut Rng, clients: usize) -> Self {
+        let mut limits = Self::WIDE;
+        limits.edge_flows = rng.pick(&[64, 64, 64, clients + 2]);
+        limits.backlog = rng.pick(&[128, 32, 4]);
+        if rng.one_in(4) {
+            limits.tighten(rng, clients);
+        }
+        limits
+    }
+
+    /// Everything is tiny, and lets everybody through in the end: what clients send at
+    /// a time, and what a log's records are, has room.
+    pub fn tighten(&mut self, rng: &mut Rng, clients: usize) {
+        self.gate_syns = rng.range(2, 6) as usize;
+        // Fewer handshakes may be old than there are connections.
+        self.backlog = 4;
+        self.tap_packets = rng.pick(&[4, 16, 64]);
+        let conns_max = clients + rng.range(2, 6) as usize;
+        self.primary = PrimaryLimits {
+            conns_max,
+            frames_unconfirmed_max: rng.range(1, 6) as usize,
+            frame_bytes_max: rng.spread(100, 3000) as usize,
+        };
+        self.backup = replica::Limits {
+            conns_max,
+            stream_bytes_max: rng.spread(1500, 9000) as usize,
+            beyond_pieces_max: rng.range(1, 5) as usize,
+            beyond_bytes_max: rng.spread(100, 2000) as usize,
+            raws_bytes_max: rng.range(8, 64) as usize,
+            held: Share { each: 500, common: rng.below(2000) as usize },
+            aside: Share { each: 250, common: rng.below(1000) as usize },
+            syns_max: rng.range(1, 5) as usize,
+            early_bytes_max: rng.range(1, 1000) as usize,
+            unread_asked_max: rng.range(1, 4) as usize,
+            late_syns_max: rng.range(1, 4) as usize,
+            late_bytes_max: rng.range(8, 64) as usize,
+            ..replica::Limits::DEFAULT
+        };
+    }
 }
 
 /// The edge's disk.
@@ -109,6 +230,15 @@ pub enum Fault {
     EdgeHost {
         lasts: Ns,
     },
+    /// The shim of a server that records says that it cannot go on.
+    ShimBreaks {
+        member: usize,
+    },
+    /// Somebody closes the edge by hand, and opens it again.
+    ClosedByHand {
+        until_takeover: bool,
+        lasts: Ns,
+    },
 }
 
 /// When a fault strikes.
@@ -140,8 +270,16 @@ pub enum Mutation {
     CountTwice,
     /// The edge promotes a backup that is not in step (L5).
     PromoteAnybody,
+    /// The gate lets FINs leave with payload, though the server did not ask (L2).
+    LeaveFin,
+    /// The gate leaves D-SACKs above the ACK that it has rewritten (L1).
+    KeepDsack,
     /// The gate takes more connections than it has slots (L6).
     NoLimit,
+    /// At its limit the gate gives a new connection the slot of an old one (L6).
+    EvictOldest,
+    /// An edge that was closed by hand is never opened (liveness).
+    StaysClosed,
     /// Bytes that the server has not read are told wrongly (L5).
     PeekAside,
     /// A backup that could take over does not (liveness).
@@ -181,7 +319,7 @@ pub struct Plan {
     pub seed: u64,
     pub clients: Vec<ClientPlan>,
     pub path: Path,
-    pub gate_slots: usize,
+    pub limits: Limits,
     pub ring_bytes: u64,
     pub receive_buffer: u64,
     pub wscale: u8,
@@ -189,6 +327,8 @@ pub struct Plan {
     pub copy_loss_permille: u64,
     /// Now and then the server does nothing for up to this long.
     pub server_pause: Option<Ns>,
+    /// No shim ever runs in the first primary's server.
+    pub unattached: bool,
     pub disk: DiskPlan,
     /// Clients begin no session after this.
     pub load_until: Ns,
@@ -206,27 +346,41 @@ impl Plan {
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed, 1);
-        let faults = draw_faults(&mut rng);
+        let mut faults = draw_faults(&mut rng);
         let rough = rng.one_in(2);
         let path = Path {
             delay: rng.spread(100_000, 20 * MS),
             loss_permille: if rough { rng.below(60) } else { 0 },
             duplicate_permille: if rough { rng.below(30) } else { 0 },
             reorder_permille: if rough { rng.below(60) } else { 0 },
+            congestion_permille: 0,
         };
         let count = 2 + rng.below(5);
         // A stream of its own: what came before it draws as it always did.
         let mut strain = Rng::new(seed, 3);
+        let mut habits = Rng::new(seed, 4);
+        let mut clients: Vec<ClientPlan> = (0..count).map(|_| ClientPlan::draw(&mut rng)).collect();
+        clients.iter_mut().for_each(|client| client.draw_habits(&mut habits));
+        let hostile = if habits.one_in(4) { habits.range(1, 3) } else { 0 };
+        clients.extend((0..hostile).map(|_| ClientPlan::draw_hostile(&mut habits)));
+        if habits.one_in(12) {
+            faults.push(draw_rare(&mut habits, faults.is_empty()));
+        }
+        let congestion_permille = habits.pick(&[0, 100]);
         Self {
             seed,
-            clients: (0..count).map(|_| ClientPlan::draw(&mut rng)).collect(),
-            path,
-            gate_slots: if rng.one_in(8) { 2 * count as usize + 2 } else { 256 },
+            clients,
+            path: Path { congestion_permille, ..path },
+            limits: Limits {
+                gate_slots: if rng.one_in(8) { 2 * count as usize + 2 } else { 256 },
+                ..Limits::draw(&mut habits, count as usize)
+            },
             ring_bytes: rng.pick(&[16 << 10, 64 << 10, 1 << 20]),
             receive_buffer: rng.pick(&[3000, 8000, 60000]),
             wscale: rng.pick(&[NO_SCALING, 0, 2, 7]),
             copy_loss_permille: strain.pick(&[0, 0, 10, 100]),
             server_pause: strain.one_in(2).then(|| strain.spread(MS, 200 * MS)),
+            unattached: habits.one_in(40),
             disk: DiskPlan {
                 fails_permille: strain.pick(&[0, 0, 100, 500]),
                 rolls_back: strain.one_in(2),
@@ -245,14 +399,14 @@ impl ClientPlan {
     /// Does it do what no other client may suffer from?
     #[must_use]
     pub fn is_at_fault(&self) -> bool {
-        self.lies || self.vanishes_at.is_some()
+        self.manners() != Manners::Good || self.vanishes_at.is_some() || self.vanishes_in.is_some()
     }
 
     /// Does it read all that it asks for? One that looks away may end its connection with
-    /// replies unread.
+    /// replies unread, and so does one that leaves in the middle.
     #[must_use]
     pub fn reads_all(&self) -> bool {
-        !self.is_at_fault() && self.looks_away.is_none()
+        !self.is_at_fault() && self.looks_away.is_none() && !self.comes_again
     }
 
     fn draw(rng: &mut Rng) -> Self {
@@ -268,11 +422,59 @@ impl ClientPlan {
             wscale: rng.pick(&[NO_SCALING, 0, 3]),
             near_wrap: rng.one_in(4),
             half_close: rng.one_in(4),
+            sack: false,
+            ecn: false,
             server_ends: rng.one_in(4),
             reuse_port: rng.one_in(4),
             lies: rng.one_in(6),
             looks_away: rng.one_in(5).then(|| (from, from + rng.spread(20 * MS, 1000 * MS))),
             vanishes_at: rng.one_in(10).then(|| rng.range(100 * MS, 1200 * MS)),
+            vanishes_in: None,
+            comes_again: false,
+            trick: None,
+        }
+    }
+}
+
+impl ClientPlan {
+    /// What may be expected of it.
+    pub fn manners(&self) -> Manners {
+        match (self.trick, self.lies) {
+            (Some(_), _) => Manners::Bad,
+            (None, true) => Manners::Contradicts,
+            (None, false) => Manners::Good,
+        }
+    }
+
+    /// Habits with a stream of their own.
+    fn draw_habits(&mut self, rng: &mut Rng) {
+        self.sack = rng.one_in(2);
+        self.ecn = rng.one_in(3);
+        self.vanishes_in = rng.one_in(12).then(|| rng.pick(&[Stage::HalfOpen, Stage::Ended]));
+        self.comes_again = rng.one_in(8);
+    }
+
+    /// A client with bad manners.
+    fn draw_hostile(rng: &mut Rng) -> Self {
+        let mut plan = Self::draw(rng);
+        plan.draw_habits(rng);
+        let trick = rng.pick(&[
+            Trick::AcksUnsent,
+            Trick::ResetsBeside,
+            Trick::StraysOutside,
+            Trick::EndsTwice,
+            Trick::FloodsSyns,
+            Trick::Storms,
+        ]);
+        plan.plays(trick);
+        plan
+    }
+
+    /// From now on it plays this trick.
+    pub fn plays(&mut self, trick: Trick) {
+        self.trick = Some(trick);
+        if trick == Trick::Storms {
+            (self.requests, self.think) = (1, 10 * MS);
         }
     }
 }
@@ -292,6 +494,17 @@ fn draw_faults(rng: &mut Rng) -> Vec<(When, Fault)> {
             vec![(when, first), (after, draw_fault(rng))]
         }
     }
+}
+
+/// What people and shims do, `alone` or after other faults.
+fn draw_rare(rng: &mut Rng, alone: bool) -> (When, Fault) {
+    let after = rng.spread(MS, 600 * MS);
+    let when = if alone { When::At(100 * MS + after) } else { When::After(after) };
+    if rng.one_in(3) {
+        return (when, Fault::ShimBreaks { member: rng.below(2) as usize });
+    }
+    let lasts = rng.spread(10 * MS, 1500 * MS);
+    (when, Fault::ClosedByHand { until_takeover: rng.one_in(2), lasts })
 }
 
 fn draw_fault(rng: &mut Rng) -> Fault {
@@ -328,8 +541,10 @@ impl Fault {
             | Self::TapLoss { lasts }
             | Self::SlowPair { lasts }
             | Self::EdgeDaemon { lasts }
-            | Self::EdgeHost { lasts } => lasts,
+            | Self::EdgeHost { lasts }
+            | Self::ClosedByHand { lasts, .. } => lasts,
             Self::KillDaemon { again, .. } => again.unwrap_or(0),
+            Self::ShimBreaks { .. } => 0,
             Self::HostDies { .. } | Self::KillServer { .. } | Self::HangReplica | Self::Mistake => {
                 0
             }
@@ -345,12 +560,13 @@ impl fmt::Display for Plan {
         }
         writeln!(
             f,
-            "copies lost {} ‰, server pauses up to {:?} ns, {:?}, \
-             gate slots {}, ring {} bytes, receive buffer {}, scale {}, load until {} ms",
+            "unattached {}, copies lost {} ‰, server pauses up to {:?} ns, {:?}, \
+             {:?}, ring {} bytes, receive buffer {}, scale {}, load until {} ms",
+            self.unattached,
             self.copy_loss_permille,
             self.server_pause,
             self.disk,
-            self.gate_slots,
+            self.limits,
             self.ring_bytes,
             self.receive_buffer,
             self.wscale,

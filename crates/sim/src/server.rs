@@ -88,6 +88,8 @@ pub struct Server {
     pub diverged: Option<String>,
     /// Stands still for ever, without a word.
     pub hung: bool,
+    /// Its shim cannot go on recording.
+    pub broken: bool,
     /// A mutation: the replica executes this request twice.
     pub twice: bool,
 }
@@ -116,6 +118,7 @@ impl Server {
             parked: false,
             diverged: None,
             hung: false,
+            broken: false,
             twice: false,
         }
     }

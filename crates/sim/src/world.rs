@@ -114,8 +114,8 @@ pub struct World {
     /// Every client packet, so that a machine can ask for its raw bytes.
     pub packets: Vec<Packet>,
     pub servers: u32,
-    pub events: u64,
     pub reached: Reached,
+    pub events: u64,
     pub faults_over: Ns,
     /// Since when everybody is done.
     rests: Option<Ns>,
@@ -147,13 +147,13 @@ impl World {
             client_wakes: vec![None; clients.len()],
             clients,
             hosts: [Host::new(), Host::new(), Host::new()],
-            edge: Edge::new(plan.mutation),
+            edge: Edge::new(plan.limits.edge_flows, plan.mutation),
             links: Links::default(),
             pipes: Vec::new(),
             packets: Vec::new(),
             servers: 0,
-            events: 0,
             reached: Reached::default(),
+            events: 0,
             faults_over: 0,
             rests: None,
             pending,
@@ -190,12 +190,16 @@ impl World {
         Outcome {
             seed: self.plan.seed,
             case: self.plan.case,
-            reached: self.reached,
             events: self.events,
             virtual_ns: self.now,
             replies: self.check.replies(),
             takeovers: self.check.takeovers(),
             unread: self.check.unread(),
+            reached: Reached {
+                edge_refused: self.edge.refused,
+                lies_at_probe: self.clients.iter().map(|client| client.lies).sum(),
+                ..self.reached
+            },
             service_ended: self.check.is_service_gone(),
             violations: self.check.into_violations(),
             trace: self.trace.into_lines(),
@@ -205,7 +209,7 @@ impl World {
     fn is_over(&mut self) -> bool {
         let done = self.pending == 0
             && self.now > self.faults_over
-            && self.clients.iter().all(|client| client.finished || client.vanished)
+            && self.clients.iter().all(|c| c.finished || c.vanished || c.is_hostile())
             && self.replaced().is_none();
         self.rests = done.then(|| self.rests.unwrap_or(self.now));
         let rested = self.rests.is_some_and(|since| self.now - since >= self.plan.rest);
@@ -236,16 +240,29 @@ impl World {
         if self.clients.iter().all(|client| client.finished) {
             self.check.all_done(self.now);
         }
-        for client in &self.clients {
-            // At its limit the gate refuses new connections (law L6).
-            let full = self.hosts.iter().flat_map(|host| &host.gate).any(|gate| gate.refused > 0);
-            let refused = full && client.conn.as_ref().is_some_and(|conn| conn.iss.is_none());
+        for client in self.clients.iter().filter(|client| !client.is_hostile()) {
+            let refused = self.is_refused(client);
             // Without its memory the edge lets nobody speak but who spoke last.
+            self.reached.shut_out += u64::from(refused && !client.finished && !client.vanished);
             if !client.finished && !client.vanished && !refused && !self.edge.is_behind() {
                 let replies = client.conn.as_ref().map_or(0, |conn| conn.replies);
                 self.check.hangs(self.now, client.number, client.session, replies);
             }
         }
+    }
+
+    /// At their limits gate and edge refuse new connections (law L6). A handshake whose
+    /// SYN-ACK the gate has refused keeps its tuple until the kernel gives it up.
+    fn is_refused(&self, client: &Client) -> bool {
+        let Some(conn) = client.conn.as_ref().filter(|conn| conn.iss.is_none()) else {
+            return false;
+        };
+        let waits = |host: &Host| host.sockets.get(&conn.key).is_some_and(|s| !s.established);
+        let by_gate = |host: &Host| {
+            let gate = host.gate.as_ref();
+            gate.is_some_and(|gate| gate.is_full() || (gate.refused > 0 && waits(host)))
+        };
+        self.edge.is_full() || self.hosts.iter().any(by_gate)
     }
 
     pub fn schedule(&mut self, delay: Ns, event: Event) {
@@ -403,9 +420,14 @@ impl World {
     fn after_client(&mut self, n: usize, out: Vec<Packet>) {
         for notice in std::mem::take(&mut self.clients[n].notices) {
             self.trace.add(self.now, || format!("client {n}: {notice:?}"));
-            self.check.noticed(self.now, n, self.clients[n].plan.lies, &notice);
+            let manners = self.clients[n].plan.manners();
+            self.check.noticed(self.now, n, manners, &notice);
         }
+        let (ecn, permille) = (self.clients[n].plan.ecn, self.plan.path.congestion_permille);
         for mut packet in out {
+            // RFC 3168 §6.1.4: only data may say that it can hear of congestion.
+            packet.ce = ecn && !packet.payload.is_empty() && self.rng.below(1000) < permille;
+            self.reached.hostile += u64::from(self.clients[n].is_hostile());
             packet.id = self.packets.len() as u64;
             self.packets.push(packet.clone());
             self.cross(0, packet, Event::AtEdge);

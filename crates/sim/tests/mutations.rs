@@ -54,6 +54,16 @@ fn l2_a_syn_ack_that_does_not_wait_is_seen() {
 }
 
 #[test]
+fn l2_an_end_that_leaves_with_the_last_bytes_is_seen() {
+    sees("L2", Mutation::LeaveFin, &[at(300, Fault::KillServer { member: 0 })]);
+}
+
+#[test]
+fn l1_a_repeat_that_looks_like_news_is_seen() {
+    sees("L1", Mutation::KeepDsack, &[]);
+}
+
+#[test]
 fn l3_two_speakers_are_seen() {
     sees("L3", Mutation::NoFence, &[at(300, Fault::Mistake)]);
 }
@@ -95,6 +105,12 @@ fn l6_a_table_without_a_limit_is_seen() {
 }
 
 #[test]
+fn l6_a_new_connection_that_harms_an_old_one_is_seen() {
+    // Nothing else is wrong there but a client.
+    sees("one client", Mutation::EvictOldest, &[]);
+}
+
+#[test]
 fn a_cluster_that_does_not_go_on_is_seen() {
     sees("liveness", Mutation::NeverPromote, &[at(300, Fault::HostDies { member: 0 })]);
 }
@@ -102,6 +118,13 @@ fn a_cluster_that_does_not_go_on_is_seen() {
 #[test]
 fn a_withheld_ack_that_a_lone_primary_keeps_is_seen() {
     sees("owed", Mutation::AcksKept, &[at(300, Fault::KillServer { member: 1 })]);
+}
+
+#[test]
+fn an_edge_that_stays_closed_is_seen() {
+    let closed = Fault::ClosedByHand { until_takeover: false, lasts: 300 * MS };
+    let dies = (When::After(100 * MS), Fault::HostDies { member: 0 });
+    sees("liveness", Mutation::StaysClosed, &[at(300, closed), dies]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! `HOLDFAST_SEEDS=N` runs the seeds 0 to N; `make soak SEEDS=N` sets it.
 
-use holdfast_sim::{Plan, simulate, trace_tail};
+use holdfast_sim::{Plan, Reached, simulate, trace_tail};
 
 /// About half a minute of one processor.
 const SEEDS: u64 = 1_500;
@@ -12,6 +12,7 @@ fn no_seed_breaks_a_law() {
     let wanted = std::env::var("HOLDFAST_SEEDS").ok();
     let seeds = wanted.map_or(SEEDS, |text| text.parse().expect("a number of seeds"));
     let (mut takeovers, mut unread) = (0, 0);
+    let mut reached = Reached::default();
     for seed in 0..seeds {
         let outcome = simulate(Plan::draw(seed), false);
         if let Some(line) = outcome.failure() {
@@ -19,9 +20,14 @@ fn no_seed_breaks_a_law() {
         }
         takeovers += outcome.takeovers;
         unread += outcome.unread;
+        reached += outcome.reached;
     }
     println!("{seeds} seeds, {takeovers} takeovers, {unread} bytes fetched unread");
+    println!("{reached:?}");
+    let gates = reached.gates;
     assert!(takeovers * 10 > seeds && unread > seeds, "the seeds exercise too little");
+    let least = [gates.held_ends, gates.cleared_fins, gates.dsacks, gates.telling_repeats];
+    assert!(least.iter().all(|count| count * 20 > seeds), "the gate's rare cases: {gates:?}");
 }
 
 #[test]

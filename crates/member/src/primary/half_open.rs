@@ -17,16 +17,18 @@ pub(super) struct HalfOpen {
     young: VecDeque<(Nanos, ConnId)>,
     /// Those that were not answered when they were [`YOUNG`].
     old: VecDeque<ConnId>,
-    /// How many may be old: half of what the smallest listener bears.
+    /// How many may be old: half of what the smallest listener bears, and never more
+    /// than `share` of the gate's slots.
     old_max: usize,
+    share: usize,
     backlog_at: Nanos,
     ended: u64,
 }
 
 impl HalfOpen {
-    pub(super) fn new(now: Nanos) -> Self {
+    pub(super) fn new(share: usize, now: Nanos) -> Self {
         let (young, old) = (VecDeque::new(), VecDeque::new());
-        Self { young, old, old_max: usize::MAX, backlog_at: now, ended: 0 }
+        Self { young, old, old_max: share, share, backlog_at: now, ended: 0 }
     }
 
     pub(super) fn begun(&mut self, conn: ConnId, now: Nanos) {
@@ -55,7 +57,8 @@ impl HalfOpen {
     fn ask_backlog(&mut self, now: Nanos, host: &mut impl PrimaryHost) {
         if now >= self.backlog_at {
             self.backlog_at = now.plus(nanos(BACKLOG_EVERY));
-            self.old_max = host.backlog().map_or(usize::MAX, |backlog| (backlog / 2).max(1));
+            self.old_max =
+                host.backlog().map_or(self.share, |backlog| (backlog / 2).min(self.share)).max(1);
         }
     }
 }
@@ -84,14 +87,15 @@ impl PrimaryMachine {
     }
 
     /// Those of which the client has not answered the SYN-ACK; `None`: the kernel does
-    /// not tell.
+    /// not tell. It knows a tuple's newest life only: what it says is not of an older one.
     fn unanswered(
         &self,
         conns: &[ConnId],
         host: &mut impl PrimaryHost,
     ) -> Option<Vec<(ConnId, ConnKey)>> {
         let known = conns.iter().filter_map(|id| Some((*id, self.tables.conns.get(id)?.key)));
-        let known: Vec<(ConnId, ConnKey)> = known.collect();
+        let known: Vec<(ConnId, ConnKey)> =
+            known.filter(|(id, key)| host.conn_of(key) == Some(*id)).collect();
         if known.is_empty() {
             return Some(known);
         }

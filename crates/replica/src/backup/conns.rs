@@ -4,7 +4,7 @@
 use super::{Backup, BackupOutput, Phase};
 use crate::promotion::Planned;
 use crate::tap::{Room, Tap, Usage};
-use crate::{CONNS_MAX, Nanos, TapSegment, Verdict};
+use crate::{Nanos, TapSegment, Verdict};
 use holdfast_wire::message::{ConnId, ConnProgress, ConnRecord, Message};
 
 /// One announced connection.
@@ -95,8 +95,18 @@ impl Backup {
             out.send(&Message::ConnOk { conn: id });
             return;
         }
-        if self.conns.len() >= CONNS_MAX || self.conns.contains_key(&id) {
+        // Of a tuple's handshakes the client has given up all but the newest.
+        self.waiting.retain(|(_, waiting)| waiting.key != record.key);
+        if self.conns.contains_key(&id) {
             self.counters.refused_full += 1;
+            return;
+        }
+        if self.conns.len() >= self.limits.conns_max {
+            self.counters.refused_full += 1;
+            if self.waiting.len() < self.limits.conns_max {
+                self.waiting.push_back((id, record));
+            }
+            assert!(self.waiting.len() <= self.limits.conns_max, "L6: more wait than the limit");
             return;
         }
         if let Some(older) = self.by_key.insert(record.key, id) {
@@ -115,12 +125,20 @@ impl Backup {
             conn.tap.note_syn(now, &syn.view(), &mut conn.record);
         }
         self.conns.insert(id, conn);
-        assert!(self.conns.len() <= CONNS_MAX, "L6: more connections than the limit");
+        assert!(self.conns.len() <= self.limits.conns_max, "L6: more connections than the limit");
         out.send(&Message::ConnOk { conn: id });
         for segment in self.early.take(&record.key) {
             if self.tap(now, &segment.view()).is_some() {
                 self.dirty.insert(id);
             }
+        }
+    }
+
+    /// Takes records for which there is room by now.
+    pub(super) fn admit_waiting(&mut self, now: Nanos, out: &mut impl BackupOutput) {
+        while self.conns.len() < self.limits.conns_max {
+            let Some((id, record)) = self.waiting.pop_front() else { return };
+            self.handle_conn(now, id, record, out);
         }
     }
 
@@ -141,6 +159,7 @@ impl Backup {
     }
 
     pub(super) fn handle_gone(&mut self, id: ConnId, out: &mut impl BackupOutput) {
+        self.waiting.retain(|(waiting, _)| *waiting != id);
         if self.conns.contains_key(&id) {
             self.leave_after(self.log.received(), id, out);
         }

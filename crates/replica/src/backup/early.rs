@@ -1,7 +1,8 @@
 //! What the tap showed of connections that the primary has not announced yet:
 //! their SYNs, and what came behind them.
 
-use super::{EARLY_BYTES_MAX, SYN_AGE_MAX, SYNS_MAX};
+use super::SYN_AGE_MAX;
+use crate::limits::Limits;
 use crate::segment::OwnedSegment;
 use crate::{Nanos, TapSegment};
 use holdfast_wire::message::ConnKey;
@@ -9,8 +10,9 @@ use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Early {
+    limits: Limits,
     /// In the order of arrival.
     syns: BTreeMap<u64, (Nanos, OwnedSegment)>,
     /// The same by tuple and sequence number.
@@ -21,11 +23,16 @@ pub(super) struct Early {
 }
 
 impl Early {
+    pub(super) fn new(limits: Limits) -> Self {
+        let (syns, numbers) = (BTreeMap::new(), BTreeMap::new());
+        Self { limits, syns, numbers, next: 0, segments: BTreeMap::new(), bytes: 0 }
+    }
+
     /// Keeps a SYN; a repeated one replaces the older copy, and the oldest gives
     /// way to it.
     pub(super) fn keep_syn(&mut self, now: Nanos, syn: &TapSegment<'_>) {
         while self.syns.first_key_value().is_some_and(|(_, (at, _))| {
-            self.syns.len() >= SYNS_MAX || now.since(*at) >= SYN_AGE_MAX
+            self.syns.len() >= self.limits.syns_max || now.since(*at) >= SYN_AGE_MAX
         }) {
             if let Some((_, (_, syn))) = self.syns.pop_first() {
                 let (key, seq) = (syn.view().key, syn.view().seq);
@@ -38,7 +45,7 @@ impl Early {
         }
         self.syns.insert(self.next, (now, OwnedSegment::new(syn)));
         self.next += 1;
-        assert!(self.syns.len() <= SYNS_MAX, "L6: more SYNs than the limit");
+        assert!(self.syns.len() <= self.limits.syns_max, "L6: more SYNs than the limit");
         assert!(self.numbers.len() == self.syns.len(), "every SYN is found by its number");
     }
 
@@ -49,9 +56,12 @@ impl Early {
             return;
         }
         let size = segment.payload.len() + segment.raw.len() + size_of::<OwnedSegment>();
-        if self.bytes + size <= EARLY_BYTES_MAX {
+        if self.bytes + size <= self.limits.early_bytes_max {
             self.bytes += size;
-            assert!(self.bytes <= EARLY_BYTES_MAX, "L6: more early bytes than the limit");
+            assert!(
+                self.bytes <= self.limits.early_bytes_max,
+                "L6: more early bytes than the limit"
+            );
             self.segments.entry(segment.key).or_default().push(OwnedSegment::new(segment));
         }
     }

@@ -1,7 +1,7 @@
 //! The log at the backup: frames in, records out to the replica, each tapped
 //! read only with the bytes that the primary's server really read.
 
-use super::{ACCEPTS_MAX, Accepted, Backup, BackupOutput, FRAMES_QUEUED_MAX, NEED_AFTER, Phase};
+use super::{Accepted, Backup, BackupOutput, NEED_AFTER, Phase};
 use crate::{Broken, Nanos};
 use holdfast_wire::hash::{hash, hash_pieces};
 use holdfast_wire::log::{
@@ -143,11 +143,12 @@ impl Backup {
     }
 
     fn queue(&mut self, number: u64, index: u32, records: &[u8], out: &mut impl BackupOutput) {
-        if self.log.queue_bytes + records.len() > FRAMES_QUEUED_MAX {
-            return self.break_off(&Broken::FramesFull { max: FRAMES_QUEUED_MAX }, out);
+        let max = self.limits.frames_queued_max;
+        if self.log.queue_bytes + records.len() > max {
+            return self.break_off(&Broken::FramesFull { max }, out);
         }
         self.log.queue_bytes += records.len();
-        assert!(self.log.queue_bytes <= FRAMES_QUEUED_MAX, "L6: more frames wait than the limit");
+        assert!(self.log.queue_bytes <= max, "L6: more frames wait than the limit");
         self.log.queue.push_back(Queued { number, index, records: records.to_vec() });
     }
 
@@ -288,8 +289,9 @@ impl Backup {
         if self.accepts.contains_key(&accept) {
             return Err(Stop::Broken(Broken::AcceptTwice { accept }));
         }
-        if self.accepts.len() >= ACCEPTS_MAX {
-            return Err(Stop::Broken(Broken::AcceptsFull { max: ACCEPTS_MAX }));
+        let max = self.limits.accepts_max;
+        if self.accepts.len() >= max {
+            return Err(Stop::Broken(Broken::AcceptsFull { max }));
         }
         if info.conn_id == 0 {
             return Ok(Some(None));
@@ -303,7 +305,8 @@ impl Backup {
 
     fn bind(&mut self, frame: u64, accept: u32, id: Option<ConnId>, out: &mut impl BackupOutput) {
         self.accepts.insert(accept, Accepted { conn: id, ..Accepted::default() });
-        assert!(self.accepts.len() <= ACCEPTS_MAX, "L6: more accepts than the limit");
+        let max = self.limits.accepts_max;
+        assert!(self.accepts.len() <= max, "L6: more accepts than the limit");
         let Some((id, conn)) = id.and_then(|id| Some((id, self.conns.get_mut(&id)?))) else {
             return;
         };

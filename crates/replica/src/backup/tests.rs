@@ -156,6 +156,7 @@ const TINY: Limits = Limits {
     raws_bytes_max: 500,
     held: Share { each: 30, common: 100 },
     aside: Share { each: 20, common: 200 },
+    ..Limits::DEFAULT
 };
 
 struct Case {

@@ -107,7 +107,7 @@ impl Backup {
             // What the server has read comes with its record, which may wait behind
             // the one that is being repaired.
             let may = conn.accept.is_some() && !self.log.is_stalled();
-            if may && self.gaps.asked < UNREAD_ASKED_MAX {
+            if may && self.gaps.asked < self.limits.unread_asked_max {
                 self.ask(id, from, until, gap, now, out);
             } else {
                 self.gaps.put(id, gap.later(now));

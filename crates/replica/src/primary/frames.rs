@@ -1,6 +1,6 @@
 //! From the ring to numbered frames, and back to a record's payload.
 
-use super::{FRAME_BYTES_MAX, FRAMES_UNCONFIRMED_MAX, Primary, PrimaryOutput};
+use super::{Primary, PrimaryOutput};
 use crate::Broken;
 use holdfast_wire::log::{
     AcceptInfo, HEADER_LEN, Header, LogError, NO_CONN, Op, PAYLOAD_MAX, TAPPED, read_header,
@@ -53,7 +53,7 @@ impl Primary {
         walk: Walk,
         out: &mut impl PrimaryOutput,
     ) -> Result<(), Broken> {
-        self.frame_up_to(bytes, walk, FRAMES_UNCONFIRMED_MAX, out)
+        self.frame_up_to(bytes, walk, self.limits.frames_unconfirmed_max, out)
     }
 
     fn frame_up_to(
@@ -65,14 +65,16 @@ impl Primary {
     ) -> Result<(), Broken> {
         let mut at = 0;
         let mut frame = Builder::new(self.framed);
-        frame.records.reserve(bytes.len().min(FRAME_BYTES_MAX));
+        frame.records.reserve(bytes.len().min(self.limits.frame_bytes_max));
         while at < bytes.len() && self.unconfirmed.len() < frames_max {
             let (header, op, record) = match split(&bytes[at..]) {
                 Err(LogError::Truncated) if walk == Walk::Partial => break,
                 other => other?,
             };
             let stripped = stripped_len(&header, op);
-            if !frame.records.is_empty() && frame.records.len() + stripped > FRAME_BYTES_MAX {
+            if !frame.records.is_empty()
+                && frame.records.len() + stripped > self.limits.frame_bytes_max
+            {
                 self.send_frame(&mut frame, out);
                 continue;
             }
@@ -197,7 +199,7 @@ impl Primary {
             self.confirmed = pos;
             out.stable(pos);
         }
-        if let Err(reason) = self.pump(FRAMES_UNCONFIRMED_MAX, out) {
+        if let Err(reason) = self.pump(self.limits.frames_unconfirmed_max, out) {
             self.break_off(&reason, out);
         }
     }

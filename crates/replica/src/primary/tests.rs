@@ -1,4 +1,5 @@
 use super::*;
+use crate::CONNS_MAX;
 use holdfast_wire::log::{AcceptInfo, HEADER_LEN, Header, Op, TAPPED, record_len};
 use proptest::prelude::*;
 use zerocopy::{FromBytes, IntoBytes};

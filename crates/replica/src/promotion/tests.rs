@@ -144,7 +144,7 @@ fn verdict(
     replica: ManifestConn,
 ) -> Note {
     let seq = planned.tap.held();
-    let mut promotion = Promotion::new(vec![planned], VecDeque::new());
+    let mut promotion = Promotion::new(vec![planned], VecDeque::new(), Limits::DEFAULT);
     let mut out = Notes::default();
     promotion.probes(Nanos(0));
     promotion.handle_manifest(Nanos(0), &[replica], &mut out);
@@ -192,7 +192,7 @@ fn a_connection_that_had_ended_is_not_waited_for() {
     let at_once = |replica| {
         let mut ended = Planned { snd_una: 101, ..planned(Some(1)) };
         ended.tap.accept(Nanos(0), &TapSegment { fin: true, ..segment(0, 0, b"") });
-        let mut promotion = Promotion::new(vec![ended], VecDeque::new());
+        let mut promotion = Promotion::new(vec![ended], VecDeque::new(), Limits::DEFAULT);
         let mut out = Notes::default();
         promotion.probes(Nanos(0));
         promotion.handle_manifest(Nanos(0), &[replica], &mut out);
@@ -323,7 +323,7 @@ fn the_accept_queue_is_rebuilt_also_for_clients_that_may_not_know_of_it() {
 #[test]
 fn a_reset_as_answer_ends_the_connection() {
     let run = |accept| {
-        let mut promotion = Promotion::new(vec![planned(accept)], VecDeque::new());
+        let mut promotion = Promotion::new(vec![planned(accept)], VecDeque::new(), Limits::DEFAULT);
         let mut out = Notes::default();
         promotion.handle_manifest(Nanos(0), &[replica()], &mut out);
         promotion.handle_segment(
@@ -349,7 +349,7 @@ fn a_reset_heard_before_the_probe_must_be_said_again() {
 
 #[test]
 fn bytes_that_acknowledge_what_never_left_are_not_the_clients() {
-    let mut promotion = Promotion::new(vec![planned(Some(1))], VecDeque::new());
+    let mut promotion = Promotion::new(vec![planned(Some(1))], VecDeque::new(), Limits::DEFAULT);
     let mut out = Notes::default();
     promotion.probes(Nanos(0));
     promotion.handle_bounds(Nanos(0), &[bounds(80, 10)], true, &mut out);
@@ -367,11 +367,11 @@ fn probes_use_numbers_that_the_client_has_passed() {
     let mut active = planned(Some(1));
     active.snd_una = (5 << 30) + 7;
     active.tap.accept(Nanos(0), &segment(0, 0, b"abc"));
-    let mut promotion = Promotion::new(vec![active], VecDeque::new());
+    let mut promotion = Promotion::new(vec![active], VecDeque::new(), Limits::DEFAULT);
     let probe = promotion.probes(Nanos::from_ms(10))[0];
     assert_eq!((probe.seq, probe.ack), (ISS.plus((5 << 30) + 7), IRS.plus(4)));
     assert_eq!((probe.syn, probe.payload, probe.tsval), (false, Some(0), Some(1110)));
-    let mut promotion = Promotion::new(vec![planned(None)], VecDeque::new());
+    let mut promotion = Promotion::new(vec![planned(None)], VecDeque::new(), Limits::DEFAULT);
     let probe = promotion.probes(Nanos(0))[0];
     assert_eq!((probe.seq, probe.ack, probe.syn, probe.payload), (ISS, IRS.plus(1), true, None));
     assert_eq!(promotion.next_deadline(), Some(PROBE_WAIT));
@@ -383,7 +383,7 @@ fn input_that_came_in_between_is_neither_lost_nor_doubled() {
     half_read.tap.accept(Nanos(0), &segment(0, 0, b"read unread"));
     half_read.tap.stream.consume_to(5);
     half_read.in_bytes = 5;
-    let mut promotion = Promotion::new(vec![half_read], VecDeque::new());
+    let mut promotion = Promotion::new(vec![half_read], VecDeque::new(), Limits::DEFAULT);
     let mut out = Notes::default();
     promotion.handle_segment(Nanos(0), &segment(20, 0, b"beyond a hole"), &mut out);
     promotion.handle_segment(Nanos(0), &segment(11, 60, b" more"), &mut out);

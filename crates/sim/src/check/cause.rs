@@ -30,6 +30,11 @@ pub struct Causes {
 }
 
 impl Causes {
+    /// A server to which no shim attaches parts the pair by itself.
+    pub fn unattached(&mut self) {
+        self.until = [Ns::MAX; 2];
+    }
+
     /// A fault strikes, which can be held against `whom`.
     pub fn strikes(&mut self, now: Ns, fault: &Fault, whom: [bool; 2]) {
         self.struck += 1;

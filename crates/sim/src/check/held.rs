@@ -1,6 +1,6 @@
 //! Laws L1 and L2: what reached the backup before a packet of its primary left.
 
-use crate::packet::{ACK, Packet};
+use crate::packet::{ACK, Packet, Truth};
 use holdfast_wire::log::{AcceptInfo, Header, Op, TAPPED};
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
 use holdfast_wire::packet::Flags;
@@ -157,6 +157,13 @@ impl Held {
             .then(|| format!("{acked} bytes are acknowledged, the backup lacks some"))
     }
 
+    /// A SACK above the ACK tells of bytes that are missing before it: one that only
+    /// repeats must not look like that, or it tells of bytes that nobody holds (L1).
+    pub fn misreports(p: &Packet) -> Option<String> {
+        let (_, right) = p.sack.as_slice().first().filter(|_| p.is_dsack)?;
+        right.after(p.ack).then(|| "a D-SACK looks like a SACK of bytes that are not held".into())
+    }
+
     /// L2: every event on which the packet depends has reached the backup.
     pub fn depends(&self, p: &Packet) -> Option<String> {
         if p.is(Flags::SYN) {
@@ -167,13 +174,13 @@ impl Held {
             // No connection of the pair.
             return None;
         }
-        let speaks = !p.payload.is_empty() || p.is(Flags::FIN) || p.is(Flags::RST);
         let (_, _, server) = self.pair?;
-        if !speaks || (p.truth.server != server && p.truth.depends != u64::MAX) {
-            return None;
-        }
+        let payload = (!p.payload.is_empty() || p.is(Flags::RST)).then_some(p.truth);
+        let fin = p.is(Flags::FIN).then_some(p.fin_truth);
+        let known = |truth: &Truth| truth.server == server || truth.depends == u64::MAX;
+        let truths = payload.into_iter().chain(fin).filter(known);
+        let depends = truths.map(|truth| truth.depends).max()?;
         let records = self.records;
-        let depends = p.truth.depends;
         (depends > records).then(|| match depends {
             u64::MAX => "an end that the server did not ask for".to_owned(),
             _ => format!("output of record {depends} left, the backup holds {records}"),

@@ -5,11 +5,10 @@ use crate::check::Said;
 use crate::kernel::Socket;
 use crate::packet::{Packet, Truth};
 use crate::pipe::{Input, Kind};
-use crate::plan::Mutation;
+use crate::plan::{Manners, Mutation};
 use crate::server::Mode;
 use holdfast_member::backup::{BackupHost, Replica, Report};
 use holdfast_replica::TapSegment;
-use holdfast_replica::backup::FRAMES_QUEUED_MAX;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
@@ -197,6 +196,11 @@ impl BackupHost for AtHost<'_> {
     }
 
     fn lost(&mut self, conn: ConnId, accept: Option<u32>, why: Why) {
+        // Who claims what nobody wrote loses its own connection (decision 16).
+        let lies = self.world.clients.iter().any(|client| client.plan.manners() != Manners::Good);
+        if why == Why::NeverWritten && lies {
+            return;
+        }
         let what = format!("a connection was lost: {conn:?}, accept {accept:?}: {why:?}");
         self.violation("L5", what);
     }
@@ -273,11 +277,15 @@ impl BackupHost for AtHost<'_> {
     fn nudge_again(&mut self) {}
 
     fn report(&mut self, report: &Report<'_>) {
+        let refused = report.counters.refused_full;
+        self.world.reached.refused_full += refused - self.d.refused_full;
+        self.d.refused_full = refused;
         let (now, (_, bytes)) = (self.world.now, report.unresolved);
         if report.promoting.is_none() {
             self.world.check.says(self.d.at, Said::Protected { speaks: false });
         }
         (self.d.connections, self.d.unconfirmed) = (report.connections, bytes);
-        self.world.check.table(now, "frames queued, bytes", bytes, FRAMES_QUEUED_MAX);
+        let max = self.world.plan.limits.backup.frames_queued_max;
+        self.world.check.table(now, "frames queued, bytes", bytes, max);
     }
 }

@@ -9,10 +9,13 @@ use crate::pipe::Input;
 use crate::plan::Mutation;
 use crate::server::Mode;
 use holdfast_member::primary::{Held, PrimaryHost, Report};
-use holdfast_replica::primary::{FRAMES_UNCONFIRMED_MAX, Peeked, Wanted};
+use holdfast_replica::primary::{Peeked, Wanted};
 use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
 use holdfast_wire::seq::SeqNo;
+
+/// What a broken shim says.
+pub const BROKEN: &str = "the shim cannot go on";
 
 impl AtHost<'_> {
     fn gate(&self) -> Option<&Gate> {
@@ -83,7 +86,7 @@ impl PrimaryHost for AtHost<'_> {
     }
 
     fn is_attached(&self) -> bool {
-        true
+        !self.world.plan.unattached
     }
 
     fn tail(&self) -> u64 {
@@ -111,7 +114,7 @@ impl PrimaryHost for AtHost<'_> {
     }
 
     fn log_fault(&self) -> Option<String> {
-        None
+        self.server().filter(|server| server.broken).map(|_| BROKEN.to_owned())
     }
 
     fn peek(&mut self, wanted: &Wanted, into: &mut Vec<u8>) -> Peeked {
@@ -142,7 +145,7 @@ impl PrimaryHost for AtHost<'_> {
         self.d.owed = owed;
         self.host_mut().gate = None;
         if let Some(server) = self.server_mut() {
-            server.mode = Mode::Live;
+            (server.mode, server.hung) = (Mode::Live, false);
         }
         let packets: Vec<Packet> = std::mem::take(&mut self.d.held).into_values().collect();
         self.world.host_sends(self.d.at, packets);
@@ -151,11 +154,16 @@ impl PrimaryHost for AtHost<'_> {
     }
 
     fn backlog(&mut self) -> Option<usize> {
-        None
+        Some(self.world.plan.limits.backlog)
     }
 
-    fn destroy(&mut self, _: &[ConnKey]) -> bool {
-        false
+    fn destroy(&mut self, keys: &[ConnKey]) -> bool {
+        for key in keys {
+            self.host_mut().sockets.remove(key);
+            self.world.check.handshake_ended(*key);
+            self.world.reached.handshakes_ended += 1;
+        }
+        true
     }
 
     fn stop_watching(&mut self) {}
@@ -194,15 +202,20 @@ impl PrimaryHost for AtHost<'_> {
     }
 
     fn report(&mut self, report: &Report<'_>) {
+        let refused = report.counters.refused_full;
+        self.world.reached.refused_full += refused - self.d.refused_full;
+        self.d.refused_full = refused;
         let now = self.world.now;
         let used = self.gate().map_or(0, Gate::slots_used);
-        let limit = self.world.plan.gate_slots;
+        let limit = self.world.plan.limits.gate_slots;
         self.world.check.table(now, "gate slots", used, limit);
         self.world.reached.repairs = report.counters.repairs;
-        self.world.check.says(self.d.at, Said::Protected { speaks: true });
+        let said = if report.is_attached { Said::Protected { speaks: true } } else { Said::Waits };
+        self.world.check.says(self.d.at, said);
         self.d.connections = report.connections;
         self.d.unconfirmed = report.frames_unconfirmed;
         let frames = report.frames_unconfirmed;
-        self.world.check.table(now, "frames unconfirmed", frames, FRAMES_UNCONFIRMED_MAX);
+        let limits = self.world.plan.limits.primary;
+        self.world.check.table(now, "frames unconfirmed", frames, limits.frames_unconfirmed_max);
     }
 }

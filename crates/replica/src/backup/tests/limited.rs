@@ -90,3 +90,27 @@ fn copies_beyond_holes_have_one_bound_for_all_and_come_from_the_primary_later() 
     case.message(&Message::Progress { conns: vec![progress] });
     assert!(case.backup.next_deadline().is_some(), "it is looked at again");
 }
+
+#[test]
+fn a_record_without_room_waits_until_there_is_some() {
+    let mut case = Case::accepted_within(Limits { conns_max: 2, ..Limits::DEFAULT });
+    announce(&mut case, 6000);
+    let id = |port: u64| ConnId(port << 32);
+    let record = |port| {
+        let key = ConnKey { client_port: port, ..conn_record().key };
+        ConnRecord { key, ..conn_record() }
+    };
+    for port in 6001..6005 {
+        let conn = id(u64::from(port));
+        case.message(&Message::Conn { conn, record: record(port) });
+    }
+    case.flush();
+    assert_eq!(case.take(), [], "and no more than two wait");
+    // One gives up, one comes anew, one that was here is over.
+    case.message(&Message::Gone { conn: id(6001) });
+    case.message(&Message::Conn { conn: id(6100), record: record(6002) });
+    case.message(&Message::Gone { conn: id(6000) });
+    assert_eq!(case.take(), [Effect::ConnOk(id(6100))], "with nothing to confirm");
+    case.flush();
+    assert_eq!(case.take(), []);
+}

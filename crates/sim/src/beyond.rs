@@ -1,0 +1,69 @@
+//! What came beyond a hole: the queue of a receiver that reports it (RFC 2018).
+
+use crate::packet::Packet;
+use holdfast_wire::packet::Flags;
+use std::collections::BTreeMap;
+
+/// Blocks that an ACK reports, beside timestamps (RFC 2018 §3).
+const BLOCKS_MAX: usize = 3;
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Beyond {
+    /// By stream offset; they may overlap.
+    pieces: BTreeMap<u64, Vec<u8>>,
+    /// Where the stream ends, if that came.
+    fin: Option<u64>,
+    /// Offset of what came last: its block is reported first (RFC 2018 §4).
+    newest: u64,
+}
+
+impl Beyond {
+    /// Keeps what `p` has from stream offset `start` on, as far as the window goes.
+    pub fn keep(&mut self, start: u64, edge: u64, p: &Packet) {
+        let len = p.payload.len().min(edge.saturating_sub(start) as usize);
+        if len > 0 {
+            let piece = self.pieces.entry(start).or_default();
+            // Who came first is right.
+            piece.extend_from_slice(p.payload[..len].get(piece.len()..).unwrap_or_default());
+            self.newest = start;
+        }
+        if p.is(Flags::FIN) && len == p.payload.len() {
+            self.fin.get_or_insert(start + len as u64);
+        }
+    }
+
+    /// The bytes from `next` on, once the hole before them is closed, and whether the
+    /// stream ends behind them.
+    pub fn take(&mut self, next: u64) -> (Vec<u8>, bool) {
+        let mut bytes = Vec::new();
+        while let Some((start, piece)) = self.pieces.pop_first() {
+            let at = next + bytes.len() as u64;
+            if start > at {
+                self.pieces.insert(start, piece);
+                break;
+            }
+            bytes.extend_from_slice(piece.get((at - start) as usize..).unwrap_or_default());
+        }
+        let ends = self.fin == Some(next + bytes.len() as u64);
+        (bytes, ends)
+    }
+
+    /// What is here, as `[left, right)`, what came last first.
+    pub fn blocks(&self) -> Vec<(u64, u64)> {
+        let mut blocks: Vec<(u64, u64)> = Vec::new();
+        for (start, piece) in &self.pieces {
+            let end = start + piece.len() as u64;
+            match blocks.last_mut() {
+                Some((_, right)) if *start <= *right => *right = end.max(*right),
+                _ => blocks.push((*start, end)),
+            }
+        }
+        let has_newest = |(left, right): &(u64, u64)| (*left..*right).contains(&self.newest);
+        if let Some(first) = blocks.iter().position(has_newest) {
+            blocks[..=first].rotate_right(1);
+        }
+        blocks.truncate(BLOCKS_MAX);
+        blocks
+    }
+}

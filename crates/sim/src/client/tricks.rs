@@ -1,0 +1,160 @@
+//! Bad manners: what a client says besides, or in place of, what its TCP would. Its
+//! own connections may end of it; nobody else's.
+
+use super::{Client, FIRST_PORT, PORTS};
+use crate::Ns;
+use crate::Rng;
+use crate::client::conn::Conn;
+use crate::packet::{ACK, Packet};
+use crate::plan::{Manners, Trick};
+use holdfast_wire::message::ConnKey;
+use holdfast_wire::packet::Flags;
+use holdfast_wire::seq::SeqNo;
+
+/// SYNs that a flood sends in one go, and the longest time between two goes.
+const FLOOD_BURST: u64 = 8;
+const FLOOD_PAUSE: Ns = 20_000_000;
+/// After so long a session with bad manners is given up: nobody waits for its end.
+const PATIENCE: Ns = 1_500_000_000;
+/// How far beyond what was sent a liar acknowledges at most, bytes.
+const LIE_MAX: u64 = 50_000;
+/// Bytes of a segment that belongs nowhere, at most.
+const STRAY_MAX: u64 = 200;
+
+impl Client {
+    /// It plays tricks, so nobody owes it the end of its sessions.
+    pub fn is_hostile(&self) -> bool {
+        self.plan.manners() == Manners::Bad
+    }
+
+    /// What its manners add to `out`; it has just heard `heard`, or acts by itself.
+    pub(super) fn misbehave(&mut self, now: Ns, heard: Option<&Packet>, out: &mut Vec<Packet>) {
+        let Some(trick) = self.plan.trick else { return };
+        if now >= self.load_until {
+            return;
+        }
+        if trick == Trick::FloodsSyns {
+            if heard.is_none() && self.act_at.is_none() {
+                self.flood(now, out);
+            }
+            return;
+        }
+        let Some(conn) = self.conn.as_ref().filter(|conn| conn.iss.is_some()) else { return };
+        match trick {
+            Trick::AcksUnsent => acks_unsent(conn, now, &mut self.rng, out),
+            Trick::ResetsBeside => {
+                self.lies += resets_beside(conn, now, heard, &mut self.rng, out);
+            }
+            Trick::StraysOutside => strays(conn, now, &mut self.rng, out),
+            Trick::EndsTwice => ends_twice(conn, now, &mut self.rng, out),
+            Trick::Storms | Trick::FloodsSyns => {}
+        }
+        let conn_age = now.saturating_sub(conn.since);
+        let storms = trick == Trick::Storms && conn.replies > 0;
+        if storms || conn_age > PATIENCE {
+            self.hang_up(now, out);
+        }
+    }
+
+    /// Ends the connection at once, which its server can believe.
+    fn hang_up(&mut self, now: Ns, out: &mut Vec<Packet>) {
+        if let Some(conn) = &self.conn {
+            out.push(Packet { flags: Flags::RST | ACK, ..conn.ack(now) });
+        }
+        self.end_session(now);
+    }
+
+    /// It begins no session of its own.
+    pub(super) fn floods(&self, now: Ns) -> bool {
+        self.plan.trick == Some(Trick::FloodsSyns) && now < self.load_until
+    }
+
+    /// SYNs that nobody will complete.
+    fn flood(&mut self, now: Ns, out: &mut Vec<Packet>) {
+        for _ in 0..1 + self.rng.below(FLOOD_BURST) {
+            self.session = self.session.wrapping_add(1);
+            let key = self.key_of(self.session % PORTS);
+            let conn = Conn::new(key, SeqNo(self.rng.draw() as u32), &self.plan, now);
+            out.push(conn.syn(now, &self.plan));
+        }
+        self.act_at = Some(now + self.rng.below(FLOOD_PAUSE));
+    }
+
+    /// The tuple of one of its ports.
+    pub(super) fn key_of(&self, port: u16) -> ConnKey {
+        ConnKey {
+            server: [1; 16],
+            client: [2; 16],
+            server_port: 7,
+            client_port: FIRST_PORT + u16::from(self.number) * PORTS + port,
+        }
+    }
+}
+
+fn acks_unsent(conn: &Conn, now: Ns, rng: &mut Rng, out: &mut Vec<Packet>) {
+    if rng.one_in(3) {
+        let ack = conn.rcv_nxt().plus(1 + rng.below(LIE_MAX));
+        let last = out.last().cloned().unwrap_or_else(|| conn.ack(now));
+        out.push(Packet { ack, ..last });
+    }
+}
+
+/// RFC 5961 §3.2: answered with a challenge, as the next number would end it. And to
+/// what asks where it stands (an old byte: a probe) it claims to have more; how often.
+fn resets_beside(
+    conn: &Conn,
+    now: Ns,
+    heard: Option<&Packet>,
+    rng: &mut Rng,
+    out: &mut Vec<Packet>,
+) -> u64 {
+    let asks = |p: &Packet| p.payload.len() == 1 && !p.seq_end().after(conn.rcv_nxt());
+    let asked = heard.is_some_and(asks);
+    if asked {
+        let more = 1 + rng.below(LIE_MAX);
+        out.iter_mut().for_each(|packet| packet.ack = packet.ack.plus(more));
+    }
+    if rng.one_in(6) {
+        let seq = conn.ack(now).seq.plus(1);
+        out.push(Packet { seq, flags: Flags::RST, ..conn.ack(now) });
+    }
+    u64::from(asked)
+}
+
+/// Behind the window, long before it, nowhere, without an ACK, or a SYN in the middle.
+fn strays(conn: &Conn, now: Ns, rng: &mut Rng, out: &mut Vec<Packet>) {
+    if !rng.one_in(3) {
+        return;
+    }
+    let own = conn.ack(now);
+    let edge = conn.irs.plus(1 + conn.edge);
+    let seq = match rng.below(4) {
+        0 => edge.plus(rng.below(2000)),
+        1 => SeqNo(own.seq.0.wrapping_sub(rng.below(5000) as u32)),
+        2 => SeqNo(rng.draw() as u32),
+        _ => own.seq,
+    };
+    let flags = match rng.below(8) {
+        0 => Flags::SYN,
+        1 => Flags::default(),
+        2 => Flags::FIN | ACK,
+        _ => ACK,
+    };
+    // As another life of the tuple would, and not like this one.
+    let seq = if flags.has(Flags::SYN) { own.seq.plus(1 << 30) } else { seq };
+    let len = if flags.has(Flags::SYN) { 0 } else { rng.below(STRAY_MAX) as usize };
+    // What it says in place is what it says for ever.
+    let payload = if seq == own.seq { [].into() } else { vec![0xaa; len].into() };
+    out.push(Packet { seq, flags, payload, ..own });
+}
+
+/// A FIN in the middle of the stream, and later another one, with bytes before it.
+fn ends_twice(conn: &Conn, now: Ns, rng: &mut Rng, out: &mut Vec<Packet>) {
+    if !rng.one_in(4) {
+        return;
+    }
+    let own = conn.ack(now);
+    let later = rng.below(3) * 10;
+    let payload = vec![0xbb; later as usize].into();
+    out.push(Packet { flags: Flags::FIN | ACK, payload, ..own });
+}
