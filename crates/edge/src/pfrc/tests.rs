@@ -276,6 +276,7 @@ fn another_failure_begins_anew_with_what_is_left_then() {
 fn no_right_edge_moves_left_through_failures_and_repairs() {
     let config = PfrcConfig { law: Law::SHIPPED, right_edge: RightEdge::Keeps, ..CONFIG };
     let mut controller = Controller::new(config);
+    (0..60).for_each(|key| controller.handle_data(key, 1500));
     let (mut ack, mut edge, mut now) = (SeqNo(u32::MAX - 200_000), None::<SeqNo>, 0);
     for step in 0..4000u32 {
         controller.handle_data(1, 1500);

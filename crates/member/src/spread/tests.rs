@@ -211,7 +211,7 @@ fn a_silent_host_server_is_out_after_three_heartbeats_and_in_again_with_the_next
     let mut bed = Bed::serving();
     let beats = bed.book.beats;
     bed.dies(0);
-    bed.run(210);
+    bed.run(150);
     assert_eq!(bed.noted(), ["suspect: a"]);
     assert!(bed.book.caching, "SYNs on their way to it may be lost");
     assert_eq!(bed.table(443), Some(&[0][..]), "not yet");
@@ -241,7 +241,7 @@ fn a_silent_host_server_is_out_after_three_heartbeats_and_in_again_with_the_next
 fn one_that_was_only_late_keeps_its_flows_and_gets_its_syns_again() {
     let mut bed = Bed::serving();
     bed.dies(0);
-    bed.run(250);
+    bed.run(150);
     bed.alive.push(0);
     bed.run(200);
     assert_eq!(bed.noted(), ["suspect: a", "resend: 1 flows"]);
@@ -350,6 +350,7 @@ fn an_edge_that_starts_again_leaves_everything_as_it_is_until_all_are_back() {
     assert_eq!((bed.table(80), bed.book.hosts[&5]), (Some(&[0][..]), State::Dead));
     // And one that was dead before holds up nobody.
     let mut bed = Bed::new(&services, vec![placed(0, "a", 2, State::Dead)]);
+    bed.turn();
     bed.join("b", 3, &[80]);
     bed.turn();
     assert_eq!(bed.table(80), Some(&[1][..]));

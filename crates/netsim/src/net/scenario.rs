@@ -70,8 +70,8 @@ pub enum Alert {
     Told,
     /// By heartbeats, one in each of these times: two that are missing make it
     /// suspect that packets are lost, the first one that gets through says that there
-    /// is a way again. Lost is what went into what was down since the last heartbeat
-    /// that got through.
+    /// is a way again, unless it has moved the flows to another one itself. Lost is
+    /// what went into what was down since the last heartbeat that got through.
     Heartbeats(Ns),
 }
 

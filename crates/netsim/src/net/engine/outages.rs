@@ -62,7 +62,10 @@ impl Network<'_> {
             let Alert::Heartbeats(period) = self.switches[switch].spec.alert else { continue };
             let outage = &self.scenario.outages[outage];
             let suspects = outage.from_ns / period * period + SUSPECT_AFTER * period;
-            let back = outage.until_ns.div_ceil(period) * period;
+            // Where flows move, the edge itself has ended it.
+            let is_moved = outage.string.is_some() && outage.moves_flows;
+            let heard = outage.until_ns.div_ceil(period) * period;
+            let back = if is_moved { outage.until_ns } else { heard };
             // An outage that swallows no two heartbeats in a row is none.
             if suspects < back {
                 self.wheel.push(suspects, Event::Suspects(doubt as u32));
