@@ -68,9 +68,11 @@ fn the_law_that_ships_is_fair_after_an_outage_and_takes_nothing_back() {
     };
     let (on, off) = (shared(Some(pfrc())), shared(None));
     assert!(on.rate_control[0].capped > 0 && off.rate_control.is_empty());
-    for (from, until) in [(13, 17), (17, 21)] {
+    // What was promised before is used up first, so that the queue overflows once more,
+    // and who has lost packets there grows again for some seconds.
+    for (from, until, least, most) in [(13, 17, 0.9, 0.7), (17, 21, 0.98, 0.9)] {
         let (on, off) = (fairness(&on, from, until), fairness(&off, from, until));
-        assert!(on >= 0.98 && off < 0.9, "{from} to {until} s: {on} {off}");
+        assert!(on >= least && off < most, "{from} to {until} s: {on} {off}");
     }
     // And the string is used.
     let bytes = |outcome: &Outcome| -> u64 {
@@ -124,12 +126,12 @@ fn a_modern_flow_goes_on_when_its_string_is_back() {
 fn a_syn_of_the_outage_goes_out_when_it_is_over() {
     let connected = |keeps| {
         let outage = Some((FAILS_AT, FAILS_AT + 5000 * MS));
-        let begins = FAILS_AT + 1100 * MS;
+        let begins = FAILS_AT + 1950 * MS;
         let scenario = one_flow(&dumbbell(keeps), Profile::MODERN, 10, begins, outage);
         run(&scenario).unwrap().flows[0].connected_ns.unwrap() - begins
     };
     let mended = connected(Some(Keeps::Syns));
-    assert_eq!(mended / MS, 3900 + 100, "with the first heartbeat, and a round trip");
+    assert_eq!(mended / MS, 3050 + 60, "with the first heartbeat, from the edge there and back");
     assert!(connected(None) > mended + 900 * MS, "else with its own timer");
 }
 
