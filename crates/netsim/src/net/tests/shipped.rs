@@ -74,12 +74,14 @@ fn the_law_that_ships_is_fair_after_an_outage_and_takes_nothing_back() {
         let (on, off) = (fairness(&on, from, until), fairness(&off, from, until));
         assert!(on >= least && off < most, "{from} to {until} s: {on} {off}");
     }
-    // And the string is used.
+    // And the string is used meanwhile.
     let bytes = |outcome: &Outcome| -> u64 {
-        let bins = outcome.flows.iter().flat_map(|flow| &flow.bins[130.min(flow.bins.len())..]);
+        let bins = outcome.flows.iter().flat_map(|flow| flow.bins.iter().take(210).skip(130));
         bins.map(|it| u64::from(*it)).sum()
     };
-    assert!(bytes(&on) > 0 && on.flows.iter().all(|flow| flow.finished_ns.is_some()));
+    let (with, without) = (bytes(&on), bytes(&off));
+    assert!(with * 100 > without * 90, "{with} of {without} bytes in 8 s");
+    assert!(on.flows.iter().all(|flow| flow.finished_ns.is_some()));
 }
 
 fn halr(keeps: Keeps, always: bool) -> HalrConfig {
