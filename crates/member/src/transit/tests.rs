@@ -162,7 +162,7 @@ impl Bed {
             let Ok(()) = machine.handle_timeout(now, book);
         }
         let Ok(()) = machine.handle_turned(book);
-        for (at, lost) in book.beats[before..].to_vec() {
+        for (at, lost) in book.beats[before..].iter().copied() {
             for (string, is_cut) in cut.into_iter().enumerate() {
                 *number += 1;
                 if !is_cut {

@@ -7,7 +7,7 @@ use super::syns::Syns;
 use crate::admin::Events;
 use crate::channel::{Channel, ChannelError};
 use crate::config::spread::SpreadConfig;
-use crate::poll::{Interest, Poll};
+use crate::poll::Poll;
 use anyhow::Result;
 use holdfast_cluster::Nanos;
 use holdfast_linux::bpf::{Host, HostState, Redirect, ServiceKey, Way};
