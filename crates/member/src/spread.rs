@@ -302,8 +302,8 @@ impl SpreadMachine {
     /// host server by the slot.
     fn place(&mut self, name: &str, said: &Said, host: &mut impl SpreadHost) -> Option<u8> {
         let said_by_family = |is_v4: bool| {
-            let addresses = said.tunnels.iter().map(address_of);
-            addresses.filter(|address| address.is_ipv4() == is_v4).next_back()
+            let mut addresses = said.tunnels.iter().map(address_of);
+            addresses.rfind(|address| address.is_ipv4() == is_v4)
         };
         let tunnels: Vec<IpAddr> = [true, false].into_iter().filter_map(said_by_family).collect();
         let same = |p: &&mut Placed| p.tunnels.iter().any(|address| tunnels.contains(address));
