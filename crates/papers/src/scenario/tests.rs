@@ -105,7 +105,7 @@ fn the_machines_can_be_those_that_ship() {
     let with = |recovery: &str, law: &str| {
         let text = FILE.replace("segments = 2", recovery);
         let text = text.replace("[sweep]", &format!("[rate_control]\n{law}\n[sweep]"));
-        let scenario = build(&Sweep::parse(&text).unwrap().file(2).unwrap()).unwrap();
+        let scenario = build(&Sweep::parse(&text).unwrap().file(5).unwrap()).unwrap();
         let outcome = simulate(&scenario).unwrap();
         assert!(outcome.flows.iter().all(|flow| flow.finished_ns.is_some()));
         (scenario.switches[0].clone(), outcome.recovery[0].resent)
