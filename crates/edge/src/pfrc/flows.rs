@@ -1,5 +1,6 @@
 //! What flows send and what is promised to them, one by one: what `bpf/regulate.h`
 //! does to packets, with its rule for windows ([`clamp`]), for packets of a simulator.
+//! It does not bound what receivers promise before a failure, as that does.
 
 use super::{Law, Measurement, PfrcConfig, PfrcHost, RightEdge, clamp};
 use holdfast_wire::seq::SeqNo;
