@@ -1,7 +1,7 @@
 //! What an edge does for TCP while a member is replaced, as machines: they keep
 //! the packets that the outage would swallow and resend them when it is over
-//! ([`Recovery`], HALR), and share what is left of the bandwidth afterwards
-//! ([`RateController`], PFRC). Both have hard limits on what they remember.
+//! ([`Recovery`], HALR; [`halr`] says when), and share what is left of the bandwidth afterwards
+//! ([`Pfrc`], PFRC). Both have hard limits on what they remember.
 //! [`strings::Strings`] decides which of several parallel ways is used.
 //!
 //! What a new flow's member is, where several serve, says [`maglev`].
@@ -10,6 +10,7 @@
 //! arguments, so the same machines run at the wire and in the simulator.
 #![forbid(unsafe_code)]
 
+pub mod halr;
 mod heaviest;
 pub mod maglev;
 mod pfrc;
@@ -18,9 +19,10 @@ mod recovery;
 mod slabs;
 pub mod strings;
 
+pub use halr::{Halr, HalrConfig, HalrHost, HalrLimits, Intake, Keeps};
 pub use pfrc::{
-    Law, Measurement, PfrcConfig, PfrcCounts, QueueDelay, RateController, RightEdge, WindowControl,
-    clamp,
+    Flows, Law, Measurement, Pfrc, PfrcConfig, PfrcCounts, PfrcHost, QueueDelay, RightEdge,
+    WindowControl, clamp,
 };
 pub use recovery::{
     Direction, Loose, Passing, Recovery, RecoveryConfig, RecoveryCounts, Resend, Shelf,

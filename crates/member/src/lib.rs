@@ -1,5 +1,6 @@
-//! What the daemons of a pair are, wherever they run: the wire's daemons
-//! (`crates/holdfast`) and the simulated ones (`crates/sim`) take it from here.
+//! What daemons are, wherever they run: the wire's daemons (`crates/holdfast`) take
+//! those of pairs, and the edges of the other groups, from here, and the simulated
+//! ones of a pair (`crates/sim`) do so, too.
 
 pub mod backup;
 pub mod edge;
@@ -7,8 +8,10 @@ pub mod host;
 pub mod pairing;
 pub mod primary;
 pub mod request;
+pub mod spread;
 pub mod standing;
 pub mod timing;
+pub mod transit;
 
 use holdfast_cluster::Nanos;
 use std::time::Duration;

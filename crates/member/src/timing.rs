@@ -1,4 +1,4 @@
-//! How long the daemons of a pair wait for what. A number that stood in two places
+//! How long daemons wait for what. A number that stood in two places
 //! would be tested in one and shipped in the other.
 
 use std::time::Duration;
@@ -141,4 +141,18 @@ pub mod edge {
     /// After the host was started again, members that live have said so by then: the
     /// time of a connection attempt whose first packets were lost.
     pub const SETTLE: Duration = Duration::from_secs(3);
+}
+
+/// The edge of a spread group.
+pub mod spread {
+    use super::Duration;
+
+    /// Time between two ticks of the redirector's clock, and between two looks at the
+    /// routes.
+    pub const TICK: Duration = Duration::from_secs(1);
+    /// Ticks between two looks for flows that are over.
+    pub const AGE_TICKS: u64 = 5;
+    /// How long after its start the daemon leaves everything as it is, unless all host
+    /// servers that were up have come back before.
+    pub const GRACE: Duration = Duration::from_secs(3);
 }

@@ -30,6 +30,11 @@ pub enum Law {
     },
 }
 
+impl Law {
+    /// As it ships: a quarter of a standing queue is drained in an interval.
+    pub const SHIPPED: Self = Self::Shipped { beta: 0.25 };
+}
+
 /// What one interval has shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measurement {
@@ -44,8 +49,7 @@ pub struct Measurement {
     pub queue_bytes: Option<f64>,
 }
 
-/// The controller without the flows: [`super::RateController`] in the
-/// simulator, and an eBPF program on the wire, count and cap for it.
+/// The controller without the flows; [`super::Pfrc`] says when it is asked.
 ///
 /// Contract: [`WindowControl::start`] switches it on; when the time of
 /// [`WindowControl::poll_timeout`] has come [`WindowControl::handle_interval`]

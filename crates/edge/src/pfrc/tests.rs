@@ -12,8 +12,45 @@ const CONFIG: PfrcConfig = PfrcConfig {
     flows_max: 1000,
 };
 
-fn controller(config: PfrcConfig, flows: u32) -> RateController<u32> {
-    let mut controller = RateController::new(config);
+/// The machine and the flows of a switch.
+struct Controller {
+    pfrc: Pfrc,
+    flows: Flows<u32>,
+}
+
+impl Controller {
+    fn new(config: PfrcConfig) -> Self {
+        Self { pfrc: Pfrc::new(config), flows: Flows::new(&config) }
+    }
+    fn handle_data(&mut self, key: u32, bytes: u32) {
+        self.flows.handle_data(key, bytes);
+    }
+    fn handle_ack(&mut self, key: u32, ack: SeqNo, window_bytes: u32) -> u32 {
+        self.flows.handle_ack(key, ack, window_bytes)
+    }
+    fn handle_failure(&mut self, now: Ns) {
+        let (capacity, flows) = (CONFIG.capacity_bytes_per_s, self.flows.len());
+        self.pfrc.handle_failure(now, capacity, flows, &mut self.flows).unwrap();
+    }
+    fn handle_repair(&mut self) -> bool {
+        self.pfrc.handle_repair(&mut self.flows).unwrap()
+    }
+    fn handle_timeout(&mut self, now: Ns) {
+        self.pfrc.handle_timeout(now, &mut self.flows).unwrap();
+    }
+    fn window_bytes(&self) -> Option<f64> {
+        self.pfrc.window_bytes()
+    }
+    fn poll_timeout(&self) -> Option<Ns> {
+        self.pfrc.poll_timeout()
+    }
+    fn counts(&self) -> PfrcCounts {
+        self.flows.counts()
+    }
+}
+
+fn controller(config: PfrcConfig, flows: u32) -> Controller {
+    let mut controller = Controller::new(config);
     (0..flows).for_each(|key| controller.handle_data(key, 1500));
     controller.handle_failure(0);
     controller
@@ -78,7 +115,8 @@ fn it_caps_only_while_it_is_on_and_never_raises() {
     assert_eq!(controller.handle_ack(1, SeqNo(0), 64 * 1500), 59_375);
     assert_eq!(controller.handle_ack(1, SeqNo(0), 700), 700);
     assert_eq!(controller.handle_ack(77, SeqNo(0), 64 * 1500), 64 * 1500, "unknown");
-    controller.handle_repair();
+    assert!(controller.handle_repair());
+    assert!(!controller.handle_repair(), "said once");
     assert_eq!(controller.handle_ack(1, SeqNo(0), 64 * 1500), 64 * 1500);
     assert_eq!((controller.poll_timeout(), controller.counts().capped), (None, 1));
 }
@@ -86,7 +124,7 @@ fn it_caps_only_while_it_is_on_and_never_raises() {
 #[test]
 fn a_promise_is_kept_if_it_must_be() {
     let config = PfrcConfig { right_edge: RightEdge::Keeps, ..CONFIG };
-    let mut controller = RateController::new(config);
+    let mut controller = Controller::new(config);
     (0..20).for_each(|key| controller.handle_data(key, 1500));
     assert_eq!(controller.handle_ack(1, SeqNo(1000), 96_000), 96_000);
     controller.handle_failure(0);
@@ -219,4 +257,44 @@ fn windows_are_clamped_as_the_vectors_say() {
             clamp(number(cap), edge, SeqNo(number(ack)), number(field), number(scale) as u8);
         assert_eq!((to, after), (number(becomes), Some(SeqNo(number(promised)))), "{row}");
     }
+}
+
+#[test]
+fn another_failure_begins_anew_with_what_is_left_then() {
+    let mut controller = controller(CONFIG, 20);
+    let before = controller.window_bytes().unwrap();
+    controller.handle_data(0, 1_000_000);
+    let half = CONFIG.capacity_bytes_per_s / 2;
+    controller.pfrc.handle_failure(100, half, 20, &mut controller.flows).unwrap();
+    assert_eq!(controller.window_bytes(), Some(before / 2.0));
+    assert_eq!(controller.poll_timeout(), Some(100 + CONFIG.interval_ns));
+    assert_eq!(controller.flows.measured().bytes, 0, "what came before does not count");
+}
+
+/// Law L4: a receiver's right edge, seen behind the switch, whatever is capped.
+#[test]
+fn no_right_edge_moves_left_through_failures_and_repairs() {
+    let config = PfrcConfig { law: Law::SHIPPED, right_edge: RightEdge::Keeps, ..CONFIG };
+    let mut controller = Controller::new(config);
+    (0..60).for_each(|key| controller.handle_data(key, 1500));
+    let (mut ack, mut edge, mut now) = (SeqNo(u32::MAX - 200_000), None::<SeqNo>, 0);
+    for step in 0..4000u32 {
+        controller.handle_data(1, 1500);
+        match step % 1000 {
+            300 => controller.handle_failure(now),
+            900 => drop(controller.handle_repair()),
+            _ => {}
+        }
+        // Receivers open and close their windows, but take nothing back themselves.
+        let offered = 20_000 + step * 7919 % 180_000;
+        let floor = edge.map_or(0, |edge| edge.since(ack).max(0) as u32);
+        let allowed = controller.handle_ack(1, ack, offered.max(floor));
+        let reaches = ack.plus(u64::from(allowed));
+        assert!(edge.is_none_or(|edge| !edge.after(reaches)), "L4: step {step}");
+        edge = Some(reaches);
+        ack = ack.plus(u64::from(allowed.min(4000)));
+        now += 10_000_000;
+        controller.handle_timeout(now);
+    }
+    assert!(controller.counts().capped > 1000, "{:?}", controller.counts());
 }

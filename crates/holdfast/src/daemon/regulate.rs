@@ -1,18 +1,13 @@
-//! Rate control after a failover (PFRC) at any edge: the window that
-//! `bpf/regulate.h` caps acknowledgements at, computed every interval from what
-//! it has counted.
+//! Rate control after a failover (PFRC) at any edge: the host of the machine of
+//! `crates/edge`. What flows send is counted, and what is advertised to them is
+//! capped, by `bpf/regulate.h`.
 
 use crate::config::recover::Regulate;
-use holdfast_edge::{Law, Measurement, PfrcConfig, RightEdge, WindowControl};
+use holdfast_edge::{Law, Measurement, Pfrc, PfrcConfig, PfrcHost, RightEdge};
 use holdfast_linux::bpf::{BpfError, Measured, REGULATE_FLOWS_DEFAULT, Regulated};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Weight of a measurement: it converges without swinging although a round
-/// trip may be longer than an interval.
-const ALPHA: f64 = 0.25;
-/// Share of a standing queue that is drained in an interval.
-const BETA: f64 = 0.25;
 /// A flow whose handshake is so long ago is left alone, unless it was seen since
 /// while windows were capped (RFC 5382 REQ-5): who sends is not looked at before.
 const FLOW_AGE: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
@@ -21,14 +16,21 @@ const FLOW_AGE_PERIOD: Duration = Duration::from_secs(10);
 /// The rate control of one edge. A component of an event loop: due at
 /// [`Regulator::deadline`].
 pub struct Regulator {
+    machine: Pfrc,
+    path: DataPath,
+    enabled: bool,
+    origin: Instant,
+    aged: Instant,
+}
+
+/// The program's maps, and what was read of them.
+struct DataPath {
     maps: Regulated,
-    config: Regulate,
-    control: WindowControl,
     /// The strings that are left.
     strings: Vec<usize>,
     before: Measured,
-    origin: Instant,
-    aged: Instant,
+    /// What waits in front of them now, where that is known.
+    queue_bytes: Option<f64>,
 }
 
 impl Regulator {
@@ -40,10 +42,14 @@ impl Regulator {
         if config.enabled {
             maps.watch()?;
         }
-        let control = WindowControl::new(law(config, 0));
-        let before = Measured::default();
-        let strings = Vec::new();
-        Ok(Self { maps, config: *config, control, strings, before, origin: now, aged: now })
+        let (strings, before) = (Vec::new(), Measured::default());
+        Ok(Self {
+            machine: Pfrc::new(law(config)),
+            path: DataPath { maps, strings, before, queue_bytes: None },
+            enabled: config.enabled,
+            origin: now,
+            aged: now,
+        })
     }
 
     /// Only these strings are left, which carry `capacity` bytes per second, for
@@ -58,14 +64,12 @@ impl Regulator {
         capacity_bytes_per_s: u64,
         flows: usize,
     ) -> Result<bool, BpfError> {
-        if !self.config.enabled || capacity_bytes_per_s == 0 {
+        if !self.enabled || capacity_bytes_per_s == 0 {
             return Ok(false);
         }
-        self.control = WindowControl::new(law(&self.config, capacity_bytes_per_s));
-        self.control.start(self.nanos(now), flows);
-        strings.clone_into(&mut self.strings);
-        self.before = self.measured();
-        self.maps.set_window(self.window())?;
+        strings.clone_into(&mut self.path.strings);
+        let at = self.nanos(now);
+        self.machine.handle_failure(at, capacity_bytes_per_s, flows, &mut self.path)?;
         Ok(true)
     }
 
@@ -74,18 +78,13 @@ impl Regulator {
     /// # Errors
     /// [`BpfError`] if the kernel refuses.
     pub fn stop(&mut self) -> Result<bool, BpfError> {
-        let was_on = self.control.is_on();
-        self.control.stop();
-        if was_on {
-            self.maps.uncap()?;
-        }
-        Ok(was_on)
+        self.machine.handle_repair(&mut self.path)
     }
 
     /// When [`Regulator::poll`] is due.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let interval = self.control.poll_timeout();
+        let interval = self.machine.poll_timeout();
         let interval = interval.map(|at| self.origin + Duration::from_nanos(at));
         interval.into_iter().chain([self.aged + FLOW_AGE_PERIOD]).min()
     }
@@ -101,43 +100,26 @@ impl Regulator {
     ) -> Result<(), BpfError> {
         if now >= self.aged + FLOW_AGE_PERIOD {
             self.aged = now;
-            self.maps.age(now, FLOW_AGE)?;
+            self.path.maps.age(now, FLOW_AGE)?;
         }
         let at = self.nanos(now);
-        if self.control.poll_timeout().is_none_or(|due| due > at) {
+        if self.machine.poll_timeout().is_none_or(|due| due > at) {
             return Ok(());
         }
-        let all = self.measured();
-        let measured = Measurement {
-            bytes: all.bytes - self.before.bytes,
-            flows: (all.flows - self.before.flows) as usize,
-            free_bytes: all.free_bytes - self.before.free_bytes,
-            free_flows: (all.free_flows - self.before.free_flows) as usize,
-            queue_bytes: queue_bytes(&self.strings),
-        };
-        self.before = all;
-        self.control.handle_interval(at, measured);
-        self.maps.set_window(self.window())
+        self.path.queue_bytes = queue_bytes(&self.path.strings);
+        self.machine.handle_timeout(at, &mut self.path)
     }
 
     /// The part `regulate` of `holdfast edge show`.
     #[must_use]
     pub fn show(&self) -> Value {
-        let (clamped, refused) = self.maps.counts();
+        let (clamped, refused) = self.path.maps.counts();
         json!({
-            "active": self.control.is_on(),
-            "window_bytes": self.control.window_bytes().map(|window| window as u64),
+            "active": self.machine.is_on(),
+            "window_bytes": self.machine.window_bytes().map(|window| window as u64),
             "clamped": clamped,
             "refused": refused,
         })
-    }
-
-    fn window(&self) -> u32 {
-        self.control.window_bytes().map_or(0, |window| window as u32)
-    }
-
-    fn measured(&self) -> Measured {
-        self.strings.iter().map(|string| self.maps.measured(*string)).sum()
     }
 
     fn nanos(&self, now: Instant) -> u64 {
@@ -145,14 +127,41 @@ impl Regulator {
     }
 }
 
-fn law(config: &Regulate, capacity_bytes_per_s: u64) -> PfrcConfig {
+impl PfrcHost for DataPath {
+    type Error = BpfError;
+
+    fn measured(&mut self) -> Measurement {
+        let all: Measured = self.strings.iter().map(|string| self.maps.measured(*string)).sum();
+        let before = std::mem::replace(&mut self.before, all);
+        // Of other strings than before: what this says is not used.
+        let since = |all: u64, before: u64| all.saturating_sub(before);
+        Measurement {
+            bytes: since(all.bytes, before.bytes),
+            flows: since(all.flows, before.flows) as usize,
+            free_bytes: since(all.free_bytes, before.free_bytes),
+            free_flows: since(all.free_flows, before.free_flows) as usize,
+            queue_bytes: self.queue_bytes.take(),
+        }
+    }
+
+    fn set_window(&mut self, window_bytes: u32) -> Result<(), BpfError> {
+        self.maps.set_window(window_bytes)
+    }
+
+    fn uncap(&mut self) -> Result<(), BpfError> {
+        self.maps.uncap()
+    }
+}
+
+/// Nothing is capped before the capacity that is left is known.
+fn law(config: &Regulate) -> PfrcConfig {
     PfrcConfig {
-        capacity_bytes_per_s,
+        capacity_bytes_per_s: 0,
         interval_ns: config.interval().as_nanos() as u64,
         rtt_ns: config.rtt_ms * 1_000_000,
-        alpha: ALPHA,
+        alpha: PfrcConfig::ALPHA_SHIPPED,
         utilization: config.utilization_percent as f64 / 100.0,
-        law: Law::Shipped { beta: BETA },
+        law: Law::SHIPPED,
         window_min_bytes: config.window_min_bytes as u32,
         right_edge: RightEdge::Keeps,
         flows_max: REGULATE_FLOWS_DEFAULT as usize,

@@ -1,16 +1,15 @@
 //! The daemons of a spread group: the edge, which redirects, and its host
 //! servers, which serve.
 
-mod announced;
 mod edge;
 mod health;
 mod host;
 mod links;
 mod looks;
 mod report;
-mod roster;
 mod services;
 mod syns;
+mod wire;
 
 use crate::config::spread::SpreadConfig;
 use anyhow::{Context, Result};

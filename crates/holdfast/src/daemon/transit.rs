@@ -1,5 +1,6 @@
-//! The daemon of an edge of a transit group: hears through every string whether
-//! the other edge is there, and puts the table of strings in force.
+//! The daemon of an edge of a transit group: the host of the machine that hears
+//! through every string whether the other edge is there, and puts the table of
+//! strings in force.
 //!
 //! The data path is eBPF and does not need this process: while it is dead, flows
 //! stay where they are, and no string is declared dead here.
@@ -7,26 +8,25 @@
 pub mod beat;
 mod lines;
 mod report;
-mod resume;
+mod wire;
 
-use super::recover::{Exit, Recoverer};
-use super::regulate::Regulator;
 use super::trace;
 use crate::admin::{AdminSocket, Events, Request, TraceRequest, refusal};
 use crate::config::admin_socket;
 use crate::config::transit::{Return, Side, TransitConfig};
-use crate::poll::{Interest, Poll, Signals, Timers};
+use crate::poll::{Interest, Poll, Signals};
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
-use holdfast_edge::strings::{STRINGS_MAX, Strings, StringsEvent, Table};
-use holdfast_linux::bpf::{FlowSweeper, StringPort, Transit, TransitState};
+use holdfast_edge::strings::STRINGS_MAX;
+use holdfast_linux::bpf::{FlowSweeper, StringPort, Transit};
 use holdfast_linux::process;
+use holdfast_member::transit::{Setup, TransitMachine};
 use lines::Lines;
 use serde_json::{Value, json};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use wire::Wire;
 
 /// Real-time priority; above ordinary servers, below the kernel's own threads.
 const PRIORITY: i32 = 20;
@@ -39,33 +39,13 @@ const RECOVER: u64 = 2;
 /// String `i` has the token `STRINGS + i`.
 const STRINGS: u64 = 3;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Timer {
-    /// A heartbeat on every string.
-    Beat,
-}
-
 /// Flows on each string, as they were counted last.
 type FlowCounts = Arc<[AtomicU64; STRINGS_MAX]>;
 
 struct TransitDaemon<'a> {
-    config: &'a TransitConfig,
-    side: Side,
     poll: Poll,
-    timers: Timers<Timer>,
-    lines: Lines,
-    machine: Strings,
-    bpf: Transit,
-    recoverer: Recoverer,
-    regulator: Regulator,
-    /// By string.
-    exits: Vec<Rc<Exit>>,
-    epoch: u32,
-    flows: FlowCounts,
-    events: Events,
-    started: Instant,
-    /// Closed by the admin socket, until it is opened there.
-    closed_by_hand: bool,
+    machine: TransitMachine,
+    wire: Wire<'a>,
 }
 
 /// Runs one edge until a signal ends it. The programs stay in the kernel.
@@ -91,7 +71,7 @@ impl<'a> TransitDaemon<'a> {
     fn start(config: &'a TransitConfig, side: Side) -> Result<Self> {
         let key = config.key()?;
         let mut bpf = Transit::attach(&bpf_config(config, side, key.flows_seed()))?;
-        let (recoverer, regulator) = resume::components(config, &mut bpf)?;
+        let (recoverer, regulator) = wire::components(config, &mut bpf)?;
         // What an earlier life has declared dead has to be heard first.
         let known = bpf.state()?;
         let epoch = known.as_ref().map_or(0, |state| state.epoch);
@@ -105,40 +85,32 @@ impl<'a> TransitDaemon<'a> {
         poll.add(&recoverer.fd(), RECOVER, Interest::Read)?;
         let flows = FlowCounts::default();
         sweep_in_background(bpf.sweeper()?, Arc::clone(&flows))?;
-        let mut daemon = Self {
+        let wire = Wire {
             config,
             side,
-            poll,
-            timers: Timers::new(),
-            lines,
-            machine: Strings::new(config.strings_config(), usable),
-            exits: resume::exits(config, side)?,
             bpf,
             recoverer,
             regulator,
-            epoch,
+            lines,
+            exits: wire::exits(config, side)?,
             flows,
             events: Events::default(),
             started,
-            closed_by_hand: false,
         };
-        daemon.events.add("started", format!("{}, {}", side.name(), daemon.in_use()));
-        daemon.act()?;
+        let machine = TransitMachine::new(setup(config, side), epoch, usable, Nanos(0));
+        let mut daemon = Self { poll, machine, wire };
+        daemon.machine.handle_start(side.name(), &mut daemon.wire)?;
         Ok(daemon)
     }
 
     fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
-        self.timers.set(Timer::Beat, Instant::now());
         loop {
-            let judge = self.lines.deadline().map(|at| self.started + Duration::from_nanos(at.0));
-            let (recover, regulate) = (self.recoverer.deadline(), self.regulator.deadline());
-            let deadline = [self.timers.next(), judge, recover, regulate];
-            let deadline = deadline.into_iter().flatten().min();
+            let (recover, regulate) = self.wire.deadlines();
+            let judge = Some(self.wire.instant(self.machine.next_deadline()));
+            let deadline = [judge, recover, regulate].into_iter().flatten().min();
             let ready: Vec<u64> = self.poll.wait(deadline)?.iter().map(|r| r.token).collect();
             let now = Instant::now();
-            self.hear(now)?;
-            self.expire(now);
-            self.resume(now, ready.contains(&RECOVER))?;
+            self.turn(now, ready.contains(&RECOVER))?;
             if ready.contains(&ADMIN) {
                 admin.serve(|request| self.answer(&request));
             }
@@ -151,121 +123,25 @@ impl<'a> TransitDaemon<'a> {
         }
     }
 
-    fn nanos(&self, now: Instant) -> Nanos {
-        Nanos((now - self.started).as_nanos() as u64)
-    }
-
-    /// Takes what has come, and then judges who is silent: what waits in a socket
-    /// is not missing.
-    fn hear(&mut self, now: Instant) -> Result<()> {
-        let at = self.nanos(now);
-        self.lines.receive(at, &mut self.machine);
-        // Once per heartbeat: that is when each detector is due at least.
-        if self.lines.deadline().is_some_and(|due| due <= at) {
-            let traffic = self.bpf.traffic().into_iter().map(|(_, out)| out.packets);
-            self.lines.count(at, traffic, &mut self.machine);
+    /// Takes what has come, and then judges who is silent: what waits in a socket is
+    /// not missing.
+    fn turn(&mut self, now: Instant, is_readable: bool) -> Result<()> {
+        let Self { machine, wire, .. } = self;
+        let at = wire.nanos(now);
+        wire.lines.receive(at, machine);
+        machine.handle_timeout(at, wire)?;
+        if is_readable {
+            wire.recoverer.on_readable(now);
         }
-        self.lines.judge(at, &mut self.machine);
-        self.act()
-    }
-
-    fn expire(&mut self, now: Instant) {
-        while let Some(Timer::Beat) = self.timers.pop(now) {
-            self.timers.set(Timer::Beat, now + self.config.heartbeat());
-            // What came before the heartbeat is told apart from what comes behind it.
-            self.recoverer.look(now);
-            self.lines.send(self.nanos(Instant::now()), self.machine.lost());
-        }
-    }
-
-    /// Does what the machine says.
-    fn act(&mut self) -> Result<()> {
-        while let Some(event) = self.machine.poll_event() {
-            self.do_one(event)?;
-        }
-        Ok(())
-    }
-
-    fn do_one(&mut self, event: StringsEvent) -> Result<()> {
-        match event {
-            StringsEvent::Suspected(string) => {
-                let detail = format!("{}: two heartbeats are missing", self.name(string));
-                self.events.add("suspect", detail);
-            }
-            StringsEvent::Trusted(string) => {
-                self.events.add("trust", format!("{}: heard again", self.name(string)));
-            }
-            StringsEvent::Declared { string, by_peer } => {
-                let why = if by_peer {
-                    format!("the {} edge does not hear it", self.side.other().name())
-                } else {
-                    "three heartbeats are missing".to_owned()
-                };
-                self.events.add("declare", format!("{}: {why}", self.name(string)));
-            }
-            StringsEvent::Returned(string) => {
-                self.events.add("return", self.name(string).to_owned());
-            }
-            StringsEvent::AllSilent => {
-                let other = self.side.other().name();
-                let detail = format!("nothing from the {other} edge; its daemon may be dead");
-                self.events.add("silent", detail);
-            }
-            StringsEvent::Renew(string) => self.lines.renew(string, self.nanos(Instant::now())),
-            StringsEvent::Table(table) => self.put_in_force(&table)?,
-            StringsEvent::Restored { strings } => self.resend(strings),
-            StringsEvent::Capacity { bytes_per_s, full_bytes_per_s } => {
-                let [now, full] =
-                    [bytes_per_s, full_bytes_per_s].map(|bytes| bytes * 8 / 1_000_000);
-                self.events.add("capacity", format!("{now} of {full} Mbit/s"));
-                self.regulate(bytes_per_s, full_bytes_per_s)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// One map update: nothing goes to a string that is out, and its flows go
-    /// elsewhere with their next packet.
-    fn put_in_force(&mut self, table: &Table) -> Result<()> {
-        let before = self.bpf.state()?;
-        if before.as_ref().is_some_and(|s| s.usable == table.usable && s.slots == table.slots) {
-            return Ok(());
-        }
-        self.epoch = self.epoch.wrapping_add(1);
-        let usable = if self.closed_by_hand { 0 } else { table.usable };
-        self.bpf.set_state(&TransitState { epoch: self.epoch, usable, slots: table.slots })?;
-        let gone = before.map_or(0, |state| state.usable & !table.usable);
-        if gone != 0 {
-            let detail = format!("table {}: {} is out", self.epoch, self.names(gone));
-            self.events.add("fence", detail);
-        }
-        self.events.add("switch", format!("table {}: {}", self.epoch, self.in_use()));
-        Ok(())
-    }
-
-    /// Where new flows go, for people.
-    fn in_use(&self) -> String {
-        let Table { usable, slots } = self.machine.table();
-        if usable == 0 {
-            return "no string is left".to_owned();
-        }
-        let used = slots.iter().fold(0, |mask, slot| mask | 1 << slot);
-        format!("flows go by {}", self.names(used))
-    }
-
-    fn name(&self, string: usize) -> &str {
-        self.config.strings.get(string).map_or("?", |string| &string.name)
-    }
-
-    fn names(&self, mask: u32) -> String {
-        let of_mask = (0..self.config.strings.len()).filter(|index| mask >> index & 1 == 1);
-        of_mask.map(|index| self.name(index)).collect::<Vec<_>>().join(", ")
+        wire.recoverer.poll(now);
+        wire.poll_regulator(now, machine)?;
+        machine.handle_turned(wire)
     }
 
     fn answer(&mut self, request: &Request) -> Value {
         match request {
             Request::Status => serde_json::to_value(self.status()).unwrap_or_default(),
-            Request::Events { since } => self.events.answer(*since),
+            Request::Events { since } => self.wire.events.answer(*since),
             Request::Show => self.show(),
             Request::Fence { .. } => self.by_hand(true),
             Request::Unfence => self.by_hand(false),
@@ -278,27 +154,27 @@ impl<'a> TransitDaemon<'a> {
         if question.from.is_ipv4() != question.to.is_ipv4() {
             return refusal("both ends must be of one address family");
         }
-        match self.bpf.trace(&trace::question_of(question)) {
-            Ok(traced) => trace::answer(question, &traced, |string| self.name(usize::from(string))),
+        let name = |string| self.machine.name(usize::from(string));
+        match self.wire.bpf.trace(&trace::question_of(question)) {
+            Ok(traced) => trace::answer(question, &traced, name),
             Err(error) => refusal(&error.to_string()),
         }
     }
 
     fn by_hand(&mut self, close: bool) -> Value {
-        self.closed_by_hand = close;
-        let Table { usable, slots } = self.machine.table();
-        self.epoch = self.epoch.wrapping_add(1);
-        let usable = if close { 0 } else { usable };
-        match self.bpf.set_state(&TransitState { epoch: self.epoch, usable, slots }) {
+        match self.machine.handle_hand(close, &mut self.wire) {
             Err(error) => refusal(&error.to_string()),
-            Ok(()) => {
-                self.events.add(if close { "fenced" } else { "unfenced" }, "by hand");
-                if !close {
-                    self.resend(u32::MAX);
-                }
-                json!({ "epoch": self.epoch })
-            }
+            Ok(epoch) => json!({ "epoch": epoch }),
         }
+    }
+}
+
+fn setup(config: &TransitConfig, side: Side) -> Setup {
+    Setup {
+        names: config.strings.iter().map(|string| string.name.clone()).collect(),
+        other: side.other().name(),
+        strings: config.strings_config(),
+        period: Nanos::from_ms(config.group.heartbeat_ms),
     }
 }
 

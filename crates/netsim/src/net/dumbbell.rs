@@ -8,11 +8,11 @@
 use super::link::{LinkSpec, QueueLimit};
 use super::loss::LossModel;
 use super::scenario::{
-    CutAt, FlowSpec, Hop, OutageSpec, Path, Scenario, StringSpec, SwitchSpec, Watch,
+    Alert, CutAt, FlowSpec, Hop, OutageSpec, Path, Scenario, StringSpec, SwitchSpec, Watch,
 };
 use crate::Ns;
 use crate::tcp::Profile;
-use holdfast_edge::{PfrcConfig, RecoveryConfig};
+use holdfast_edge::{HalrConfig, PfrcConfig};
 
 const MS: Ns = 1_000_000;
 
@@ -33,7 +33,9 @@ pub struct Dumbbell {
     /// Of each string's first link.
     pub loss: LossModel,
     /// At R1.
-    pub recovery: Option<RecoveryConfig>,
+    pub recovery: Option<HalrConfig>,
+    /// Of R1's local recovery.
+    pub alert: Alert,
     /// At R1.
     pub rate_control: Option<PfrcConfig>,
 }
@@ -50,6 +52,7 @@ impl Dumbbell {
             buffer: QueueLimit::None,
             loss: LossModel::Never,
             recovery: None,
+            alert: Alert::Told,
             rate_control: None,
         }
     }
@@ -62,6 +65,7 @@ impl Dumbbell {
             profiles: vec![profile],
             switches: vec![SwitchSpec {
                 recovery: self.recovery,
+                alert: self.alert,
                 rate_control: self.rate_control,
                 ..SwitchSpec::default()
             }],

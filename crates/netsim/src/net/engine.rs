@@ -26,6 +26,11 @@ enum Event {
     Start(u32),
     OutageBegins(u32),
     OutageEnds(u32),
+    /// By heartbeats an edge suspects an outage: outages of the first switch come
+    /// before those of the second.
+    Suspects(u32),
+    /// By a heartbeat it knows that there is a way again.
+    Restored(u32),
     SwitchTimer(u32),
 }
 
@@ -168,6 +173,7 @@ impl<'a> Network<'a> {
             self.wheel.push(outage.from_ns, Event::OutageBegins(index as u32));
             self.wheel.push(outage.until_ns, Event::OutageEnds(index as u32));
         }
+        self.schedule_heartbeats();
         if self.scenario.watch.bin_ns.is_some() || self.scenario.watch.windows {
             self.outcome.flows = vec![FlowOutcome::default(); self.flows.len()];
         }
@@ -206,6 +212,8 @@ impl<'a> Network<'a> {
             Event::Start(flow) => self.start(flow),
             Event::OutageBegins(outage) => self.outage_begins(outage),
             Event::OutageEnds(outage) => self.outage_ends(outage),
+            Event::Suspects(doubt) => self.suspects(doubt),
+            Event::Restored(doubt) => self.restored(doubt),
             Event::SwitchTimer(switch) => self.switch_timer(switch),
         }
     }
@@ -247,7 +255,9 @@ impl<'a> Network<'a> {
                 Goes::Edge(switch) => {
                     place += 1;
                     step = self.routes.at(place);
-                    self.pass_edge(switch, number, place);
+                    if !self.pass_edge(switch, number, place) {
+                        return;
+                    }
                 }
                 Goes::End => {
                     let packet = self.packets.remove(number);
@@ -259,13 +269,24 @@ impl<'a> Network<'a> {
         self.enter(link, number);
     }
 
-    fn pass_edge(&mut self, switch: u32, number: u32, behind: u32) {
+    /// Whether it goes on.
+    fn pass_edge(&mut self, index: u32, number: u32, behind: u32) -> bool {
         let mut packet = Packet { hop: behind, ..self.packets.get(number) };
         let flow = &self.scenario.flows[packet.flow as usize];
         let profile = &self.scenario.profiles[flow.profile as usize];
         let bytes = profile.mss_bytes + profile.header_bytes;
-        self.switches[switch as usize].pass(self.now, &mut packet, profile.sack, bytes);
-        self.packets.set_window(number, packet.window);
+        let switch = &mut self.switches[index as usize];
+        let goes_on = switch.pass(self.now, &mut packet, profile.sack, bytes);
+        if switch.is_resending() {
+            self.transmit(index as usize);
+            self.arm_switches();
+        }
+        if goes_on {
+            self.packets.set_window(number, packet.window);
+        } else {
+            self.packets.remove(number);
+        }
+        goes_on
     }
 
     #[inline]
@@ -461,14 +482,8 @@ impl<'a> Network<'a> {
             outcome.moved = flow.moved;
         }
         self.outcome.links = self.links.iter().map(Link::counts).collect();
-        let machines = &self.switches;
-        self.outcome.recovery =
-            machines.iter().filter_map(|it| it.recovery.as_ref()).map(|it| it.counts()).collect();
-        self.outcome.rate_control = machines
-            .iter()
-            .filter_map(|it| it.rate_control.as_ref())
-            .map(|it| it.counts())
-            .collect();
+        self.outcome.recovery = self.switches.iter().filter_map(Switch::recovered).collect();
+        self.outcome.rate_control = self.switches.iter().filter_map(Switch::regulated).collect();
         self.outcome.ended_ns = self.now;
         self.outcome
     }

@@ -4,6 +4,7 @@
 //! A [`Scenario`] is data; [`run`] turns it into an [`Outcome`]. The same
 //! scenario always gives the same outcome.
 
+mod data_path;
 pub mod dumbbell;
 mod engine;
 pub mod link;

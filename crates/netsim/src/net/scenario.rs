@@ -4,7 +4,7 @@
 use super::link::LinkSpec;
 use crate::Ns;
 use crate::tcp::Profile;
-use holdfast_edge::{PfrcConfig, RecoveryConfig};
+use holdfast_edge::{HalrConfig, PfrcConfig};
 
 /// Hops of one path in one direction.
 pub const HOPS_MAX: usize = 64;
@@ -54,9 +54,25 @@ pub struct SwitchSpec {
     /// The strings; new flows are dealt out among those that are up.
     pub strings: Vec<StringSpec>,
     /// Local recovery, if it has it.
-    pub recovery: Option<RecoveryConfig>,
+    pub recovery: Option<HalrConfig>,
+    /// How its local recovery learns of outages.
+    pub alert: Alert,
     /// Rate control, if it has it.
     pub rate_control: Option<PfrcConfig>,
+}
+
+/// How an edge learns of an outage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Alert {
+    /// It is told when there is a way again, and takes all that it keeps for lost
+    /// (thesis §3.3).
+    #[default]
+    Told,
+    /// By heartbeats, one in each of these times: two that are missing make it
+    /// suspect that packets are lost, the first one that gets through says that there
+    /// is a way again, unless it has moved the flows to another one itself. Lost is
+    /// what went into what was down since the last heartbeat that got through.
+    Heartbeats(Ns),
 }
 
 /// A transfer.

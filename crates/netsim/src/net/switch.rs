@@ -1,26 +1,37 @@
 //! A balancing switch: deals flows out among parallel strings, and moves them
 //! when one has failed.
 
-use super::packet::{Kind, Packet};
+use super::data_path::DataPath;
+use super::packet::Packet;
 use super::scenario::SwitchSpec;
 use crate::Ns;
-use holdfast_edge::{Direction, Loose, Passing, RateController, Recovery};
+use holdfast_edge::{Flows, Halr, HalrConfig, Loose, Pfrc, PfrcConfig, PfrcCounts, RecoveryCounts};
 use holdfast_wire::seq::SeqNo;
-
-/// Headers below IP, as the thesis counts cached packets (1514 for 1500).
-const ETHERNET_BYTES: u32 = 14;
-/// The smallest frame.
-const FRAME_BYTES_MIN: u32 = 64;
 
 pub(super) struct Switch {
     pub(super) spec: SwitchSpec,
     up: Vec<bool>,
     /// Flows dealt to each string, in units of its share.
     load: Vec<u64>,
-    pub(super) recovery: Option<Recovery<u32, Loose<Packet>>>,
-    pub(super) rate_control: Option<RateController<u32>>,
+    recovery: Option<Recoverer>,
+    rate_control: Option<Regulator>,
+    /// Outages that it suspects now.
+    pub(super) doubts: u32,
     /// When its machines want to be called, as far as that is scheduled.
     pub(super) armed: Option<Ns>,
+}
+
+/// Local recovery, as machine and host.
+struct Recoverer {
+    machine: Halr<DataPath>,
+    path: DataPath,
+}
+
+/// Rate control, as machine and host.
+struct Regulator {
+    machine: Pfrc,
+    flows: Flows<u32>,
+    capacity_bytes_per_s: u64,
 }
 
 impl Switch {
@@ -28,8 +39,9 @@ impl Switch {
         Self {
             up: vec![true; spec.strings.len()],
             load: vec![0; spec.strings.len()],
-            recovery: spec.recovery.map(|config| Recovery::new(config, Loose::default())),
-            rate_control: spec.rate_control.map(RateController::new),
+            recovery: spec.recovery.map(Recoverer::new),
+            rate_control: spec.rate_control.as_ref().map(Regulator::new),
+            doubts: 0,
             armed: None,
             spec: spec.clone(),
         }
@@ -54,54 +66,126 @@ impl Switch {
         }
     }
 
-    /// A packet passes the edge's machines, which may reduce its window.
-    pub(super) fn pass(&mut self, now: Ns, packet: &mut Packet, sack: bool, segment_bytes: u32) {
-        if let Some(control) = &mut self.rate_control {
+    /// A packet passes the edge's machines, which may reduce its window; whether it
+    /// goes on now.
+    pub(super) fn pass(
+        &mut self,
+        now: Ns,
+        packet: &mut Packet,
+        sack: bool,
+        segment_bytes: u32,
+    ) -> bool {
+        if let Some(Regulator { flows, .. }) = &mut self.rate_control {
             if packet.is_forward() {
-                control.handle_data(packet.flow, u32::from(packet.bytes));
+                flows.handle_data(packet.flow, u32::from(packet.bytes));
             } else {
                 // Windows are whole segments here, bytes there.
                 let window = packet.window.saturating_mul(segment_bytes);
                 let ack = SeqNo(packet.ack.wrapping_mul(segment_bytes));
-                packet.window = control.handle_ack(packet.flow, ack, window) / segment_bytes;
+                packet.window = flows.handle_ack(packet.flow, ack, window) / segment_bytes;
             }
         }
-        if let Some(recovery) = &mut self.recovery {
-            recovery.handle_packet(now, packet.flow, &passing(packet, sack), |_| Some(*packet));
-        }
+        let Some(Recoverer { machine, path }) = &mut self.recovery else { return true };
+        let goes_on = path.pass(now, packet, sack);
+        machine.handle_copies(now, path);
+        goes_on
     }
 
     /// The flow has ended.
     pub(super) fn forget(&mut self, flow: u32) {
-        if let Some(control) = &mut self.rate_control {
-            control.forget(flow);
+        if let Some(Regulator { flows, .. }) = &mut self.rate_control {
+            flows.forget(flow);
         }
-        if let Some(recovery) = &mut self.recovery {
-            recovery.forget(flow);
+        if let Some(Recoverer { machine, .. }) = &mut self.recovery {
+            machine.forget(flow);
         }
+    }
+
+    /// Capacity is lost. The alert reaches the rate control at once (thesis §6.2).
+    pub(super) fn handle_failure(&mut self, now: Ns) {
+        if let Some(Regulator { machine, flows, capacity_bytes_per_s }) = &mut self.rate_control
+            && !machine.is_on()
+        {
+            let Ok(()) = machine.handle_failure(now, *capacity_bytes_per_s, flows.len(), flows);
+        }
+    }
+
+    /// It is back.
+    pub(super) fn handle_repair(&mut self) {
+        if let Some(Regulator { machine, flows, .. }) = &mut self.rate_control {
+            let Ok(_was_on) = machine.handle_repair(flows);
+        }
+    }
+
+    /// An outage is suspected: what passes may be lost.
+    pub(super) fn handle_suspected(&mut self, now: Ns) {
+        self.doubts += 1;
+        if let Some(Recoverer { machine, path }) = &mut self.recovery {
+            let Ok(_began) = machine.handle_suspected(now, path.at(now));
+        }
+    }
+
+    /// There is a way again for packets of flows that were lost since then.
+    pub(super) fn handle_restored(&mut self, now: Ns, lost_since: impl Fn(&Packet) -> Option<Ns>) {
+        if let Some(Recoverer { machine, path }) = &mut self.recovery {
+            machine.handle_restored(now, lost_since, path.at(now));
+        }
+    }
+
+    /// Does what its machines have to do now.
+    pub(super) fn handle_timeout(&mut self, now: Ns) {
+        if let Some(Regulator { machine, flows, .. }) = &mut self.rate_control {
+            let Ok(()) = machine.handle_timeout(now, flows);
+        }
+        if let Some(Recoverer { machine, path }) = &mut self.recovery {
+            machine.handle_timeout(now, path.at(now));
+            if self.doubts == 0 {
+                let Ok(_ended) = machine.handle_trusted(path);
+            }
+        }
+    }
+
+    /// What its local recovery sends now; it was kept behind the edge's place on its
+    /// path.
+    pub(super) fn poll_transmit(&mut self) -> Option<Packet> {
+        self.recovery.as_mut()?.path.poll_transmit()
+    }
+
+    /// Whether what passes may make its machines want to be called sooner.
+    pub(super) fn is_resending(&self) -> bool {
+        self.recovery.as_ref().is_some_and(|it| it.machine.is_resending())
     }
 
     /// When its machines want to be called.
     pub(super) fn poll_timeout(&self) -> Option<Ns> {
-        let control = self.rate_control.as_ref().and_then(RateController::poll_timeout);
-        let recovery = self.recovery.as_ref().and_then(Recovery::poll_timeout);
+        let control = self.rate_control.as_ref().and_then(|it| it.machine.poll_timeout());
+        let recovery = self.recovery.as_ref().and_then(|it| it.machine.poll_timeout());
         control.into_iter().chain(recovery).min()
+    }
+
+    /// What its local recovery did, if it has it.
+    pub(super) fn recovered(&self) -> Option<RecoveryCounts> {
+        self.recovery.as_ref().map(|it| it.machine.cache().counts())
+    }
+
+    /// What its rate control did, if it has it.
+    pub(super) fn regulated(&self) -> Option<PfrcCounts> {
+        self.rate_control.as_ref().map(|it| it.flows.counts())
     }
 }
 
-/// A packet as the recovery machine sees it.
-fn passing(packet: &Packet, sack: bool) -> Passing {
-    let forward = packet.is_forward();
-    let length = u64::from(forward);
-    Passing {
-        direction: if forward { Direction::IntoCluster } else { Direction::OutOfCluster },
-        seq: SeqNo(packet.seq),
-        end: SeqNo(packet.seq).plus(length),
-        ack: (!forward).then_some(SeqNo(packet.ack)),
-        is_syn: packet.kind == Kind::Syn,
-        is_end: false,
-        is_last: false,
-        sack: Some(sack),
-        bytes: (u32::from(packet.bytes) + ETHERNET_BYTES).max(FRAME_BYTES_MIN),
+impl Recoverer {
+    fn new(config: HalrConfig) -> Self {
+        let mut path = DataPath::default();
+        let mut machine = Halr::new(config, Loose::default(), 0);
+        let Ok(()) = machine.handle_start(0, &mut path);
+        Self { machine, path }
+    }
+}
+
+impl Regulator {
+    fn new(config: &PfrcConfig) -> Self {
+        let capacity_bytes_per_s = config.capacity_bytes_per_s;
+        Self { machine: Pfrc::new(*config), flows: Flows::new(config), capacity_bytes_per_s }
     }
 }

@@ -7,13 +7,16 @@ use super::outcome::Outcome;
 use super::*;
 use crate::Ns;
 use crate::tcp::{Congestion, Profile};
-use holdfast_edge::{Law, PfrcConfig, RecoveryConfig, RightEdge};
+use holdfast_edge::{HalrConfig, Law, PfrcConfig, RecoveryConfig, RightEdge};
+
+mod shipped;
 
 const MS: Ns = 1_000_000;
 const FAILS_AT: Ns = 2000 * MS;
 
 fn halr() -> Dumbbell {
-    Dumbbell { recovery: Some(RecoveryConfig::default()), ..Dumbbell::thesis() }
+    let recovery = Some(HalrConfig::printed(RecoveryConfig::default()));
+    Dumbbell { recovery, ..Dumbbell::thesis() }
 }
 
 /// Completion time of ten segments that start at `arrival_ms`.

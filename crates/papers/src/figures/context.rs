@@ -1,7 +1,7 @@
 //! What all figures share: the seed, the thesis' set-up, and small helpers.
 
 use holdfast_chance::Rng;
-use holdfast_edge::{Law, PfrcConfig, RecoveryConfig, RightEdge};
+use holdfast_edge::{HalrConfig, Law, PfrcConfig, RecoveryConfig, RightEdge};
 use holdfast_netsim::net::dumbbell::Dumbbell;
 use holdfast_netsim::net::{Outcome, Scenario, run};
 use holdfast_netsim::tcp::{Congestion, Profile};
@@ -65,7 +65,7 @@ pub fn ns2(tcp: Congestion) -> Profile {
 /// The thesis' dumb-bell, with local recovery or without.
 #[must_use]
 pub fn cluster(recovery: bool) -> Dumbbell {
-    let recovery = recovery.then(RecoveryConfig::default);
+    let recovery = recovery.then(|| HalrConfig::printed(RecoveryConfig::default()));
     Dumbbell { recovery, ..Dumbbell::thesis() }
 }
 

@@ -4,7 +4,7 @@
 use super::context::{Context, FAILS_AT_MS, MS, dots, ns2};
 use super::{Check, Drawn, Figure, Table};
 use crate::models::Range;
-use holdfast_edge::RecoveryConfig;
+use holdfast_edge::{HalrConfig, RecoveryConfig};
 use holdfast_netsim::net::Scenario;
 use holdfast_netsim::net::dumbbell::{Dumbbell, one_flow};
 use holdfast_netsim::tcp::Congestion;
@@ -34,7 +34,8 @@ fn draw(context: &Context) -> Drawn {
     let scenarios: Vec<Scenario> = policies
         .iter()
         .flat_map(|(_, recovery)| {
-            let dumbbell = Dumbbell { recovery: *recovery, ..Dumbbell::thesis() };
+            let recovery = recovery.map(HalrConfig::printed);
+            let dumbbell = Dumbbell { recovery, ..Dumbbell::thesis() };
             let outage = Some((FAILS_AT_MS * MS, until_ms * MS));
             let flow =
                 move |at: &u64| one_flow(&dumbbell, ns2(Congestion::NewReno), 10, *at, outage);

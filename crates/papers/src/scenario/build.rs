@@ -1,17 +1,14 @@
 //! From a scenario file to a scenario.
 
 use super::error::{FileError, at_most, within};
-use super::file::{
-    DumbbellTable, File, FlowTable, LossTable, OutageTable, ProfileTable, RateControlTable,
-    RecoveryTable,
-};
+use super::file::{DumbbellTable, File, FlowTable, LossTable, OutageTable, ProfileTable};
+use super::machines::{rate_control, recovery};
 use super::route::Graph;
-use holdfast_edge::{Law, PfrcConfig, RecoveryConfig, RightEdge};
 use holdfast_netsim::net::Scenario;
 use holdfast_netsim::net::dumbbell::Dumbbell;
 use holdfast_netsim::net::link::{LinkSpec, QueueLimit};
 use holdfast_netsim::net::loss::LossModel;
-use holdfast_netsim::net::scenario::{CutAt, FlowSpec, OutageSpec, StringSpec, SwitchSpec};
+use holdfast_netsim::net::scenario::{Alert, CutAt, FlowSpec, OutageSpec, StringSpec, SwitchSpec};
 use holdfast_netsim::tcp::{Congestion, Profile, Stack};
 use std::collections::BTreeMap;
 
@@ -60,13 +57,15 @@ fn dumbbell(file: &File, table: &DumbbellTable, pairs: u32) -> Result<Scenario, 
     if table.strings.is_empty() {
         within("the number of strings", 0.0, 1.0..=1e4, "at least 1")?;
     }
+    let recovery = file.recovery.as_ref().map(recovery).transpose()?;
     let dumbbell = Dumbbell {
         rate_bps: table.rate.0,
         string_rates_bps: table.strings.iter().map(|it| it.0).collect(),
         delays_ns: table.delays.map(|it| it.0),
         buffer: table.queue.map_or(QueueLimit::None, |it| it.0),
         loss: loss(table.loss)?,
-        recovery: file.recovery.as_ref().map(recovery),
+        recovery: recovery.map(|it| it.0),
+        alert: recovery.map_or(Alert::Told, |it| it.1),
         rate_control: file.rate_control.as_ref().map(rate_control).transpose()?,
     };
     Ok(dumbbell.scenario(pairs, Profile::NS2))
@@ -103,42 +102,6 @@ fn loss(table: Option<LossTable>) -> Result<LossModel, FileError> {
                 loss_bad: share("loss.loss_bad", loss_bad)?,
             }
         }
-    })
-}
-
-fn recovery(table: &RecoveryTable) -> RecoveryConfig {
-    let base = RecoveryConfig::default();
-    RecoveryConfig {
-        segments_max: table.segments.unwrap_or(base.segments_max),
-        syn_only: table.syn_only.unwrap_or(base.syn_only),
-        ack_copies: table.ack_copies.unwrap_or(base.ack_copies),
-        flows_max: table.flows_max.unwrap_or(base.flows_max),
-        bytes_max: table.bytes_max.unwrap_or(base.bytes_max),
-        pace_bytes_per_s: table.pace.map_or(base.pace_bytes_per_s, |it| it.0 / 8),
-        tail_delay_ns: table.tail_delay.map_or(base.tail_delay_ns, |it| it.0),
-        ..base
-    }
-}
-
-fn rate_control(table: &RateControlTable) -> Result<PfrcConfig, FileError> {
-    let interval_ns = table.interval.map_or(250_000_000, |it| it.0);
-    within("rate_control.interval, ns", interval_ns as f64, 1e6..=1e12, "at least 1ms")?;
-    let keeps = table.keeps_right_edge.unwrap_or(false);
-    Ok(PfrcConfig {
-        capacity_bytes_per_s: table.capacity.0 / 8,
-        interval_ns,
-        rtt_ns: table.rtt.0,
-        alpha: within("rate_control.alpha", table.alpha.unwrap_or(1.0), 0.0..=2.0, "0 to 2")?,
-        utilization: within(
-            "rate_control.utilization",
-            table.utilization.unwrap_or(0.95),
-            0.0..=1.5,
-            "0 to 1.5",
-        )?,
-        window_min_bytes: table.window_min_bytes.unwrap_or(3000),
-        law: Law::Printed,
-        right_edge: if keeps { RightEdge::Keeps } else { RightEdge::MayShrink },
-        flows_max: FLOWS_MAX,
     })
 }
 
@@ -245,7 +208,10 @@ impl Builder<'_> {
         let (from, to) = (graph.find(&table.from)?, graph.find(&table.to)?);
         let mut spec = SwitchSpec::default();
         if number == 0 {
-            spec.recovery = self.file.recovery.as_ref().map(recovery);
+            if let Some(table) = &self.file.recovery {
+                let (config, alert) = recovery(table)?;
+                (spec.recovery, spec.alert) = (Some(config), alert);
+            }
             spec.rate_control = self.file.rate_control.as_ref().map(rate_control).transpose()?;
         }
         let mut delay_ns = 0;

@@ -222,6 +222,12 @@ pub struct RecoveryTable {
     pub bytes_max: Option<u64>,
     pub pace: Option<Rate>,
     pub tail_delay: Option<Time>,
+    /// As it ships: `syn`, `head`, `head+tail` or `all`.
+    pub policy: Option<String>,
+    /// `suspicion` or `always`.
+    pub start: Option<String>,
+    /// Between two of them.
+    pub heartbeat: Option<Time>,
 }
 
 /// PFRC.
@@ -236,4 +242,6 @@ pub struct RateControlTable {
     pub utilization: Option<f64>,
     pub window_min_bytes: Option<u32>,
     pub keeps_right_edge: Option<bool>,
+    /// `printed` or `shipped`.
+    pub law: Option<String>,
 }

@@ -6,6 +6,7 @@ mod build;
 mod capture;
 mod error;
 mod file;
+mod machines;
 mod output;
 mod route;
 mod series;

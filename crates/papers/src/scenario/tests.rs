@@ -1,5 +1,7 @@
 use super::*;
+use holdfast_edge::{Law, RightEdge};
 use holdfast_netsim::net::run as simulate;
+use holdfast_netsim::net::scenario::Alert;
 use holdfast_wire::packet::{Checksum, TcpPacket};
 
 const FILE: &str = r#"
@@ -99,6 +101,31 @@ fn a_file_becomes_a_scenario() {
 }
 
 #[test]
+fn the_machines_can_be_those_that_ship() {
+    let with = |recovery: &str, law: &str| {
+        let text = FILE.replace("segments = 2", recovery);
+        let text = text.replace("[sweep]", &format!("[rate_control]\n{law}\n[sweep]"));
+        let scenario = build(&Sweep::parse(&text).unwrap().file(5).unwrap()).unwrap();
+        let outcome = simulate(&scenario).unwrap();
+        assert!(outcome.flows.iter().all(|flow| flow.finished_ns.is_some()));
+        (scenario.switches[0].clone(), outcome.recovery[0].resent)
+    };
+    let capacity = "capacity = \"100mbit\"\nrtt = \"100ms\"";
+    let (printed, _) = with("segments = 2", capacity);
+    assert_eq!(printed.alert, Alert::Told);
+    assert_eq!(printed.rate_control.unwrap().law, Law::Printed);
+    assert!(printed.recovery.unwrap().always);
+    let law = format!("law = \"shipped\"\n{capacity}");
+    let (shipped, resent) = with("policy = \"head+tail\"\nheartbeat = \"10ms\"", &law);
+    assert_eq!(shipped.alert, Alert::Heartbeats(10_000_000));
+    let control = shipped.rate_control.unwrap();
+    assert_eq!((control.law, control.right_edge), (Law::SHIPPED, RightEdge::Keeps));
+    assert_eq!((control.interval_ns, control.utilization), (100_000_000, 0.98));
+    let recovery = shipped.recovery.unwrap();
+    assert!(!recovery.always && recovery.hold_ns > 0 && resent > 0);
+}
+
+#[test]
 fn errors_say_what_to_write() {
     let with = |from: &'static str, to: &'static str| error(move |text| text.replace(from, to));
     for (from, to, wanted) in [
@@ -123,6 +150,25 @@ fn errors_say_what_to_write() {
         ),
         ("[[\"N1\"], [\"N2\"]]", "[[\"N1\", \"N2\"], [\"N2\"]]", "there is no link of string"),
         ("until = \"600ms\"", "until = \"6xs\"", "is no time"),
+        ("segments = 2", "policy = \"tail\"", "there is no recovery.policy \"tail\"; there is syn"),
+        ("segments = 2", "segments = 2\npolicy = \"head\"", "leave out segments"),
+        ("segments = 2", "heartbeat = \"20ms\"", "heartbeat need a policy"),
+        (
+            "segments = 2",
+            "policy = \"head\"\nstart = \"now\"",
+            "there is no recovery.start \"now\"; there is suspicion, always",
+        ),
+        (
+            "[sweep]",
+            "[rate_control]\ncapacity = \"1mbit\"\nrtt = \"1ms\"\nlaw = \"mine\"\n[sweep]",
+            "there is no rate_control.law \"mine\"; there is printed, shipped",
+        ),
+        (
+            "[sweep]",
+            "[rate_control]\ncapacity = \"1mbit\"\nrtt = \"1ms\"\nlaw = \"shipped\"\n\
+             keeps_right_edge = false\n[sweep]",
+            "the shipped law keeps the right edge",
+        ),
     ] {
         let found = with(from, to);
         assert!(found.contains(wanted), "{from} -> {to}: {found}");

@@ -4,41 +4,34 @@ use super::edge::SpreadEdge;
 use crate::admin::EDGE_SCHEMA;
 use crate::config::Kind;
 use crate::status::{Peer, Role, State, Status};
-use holdfast_linux::bpf::ServiceKey;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
-
-/// As the file writes it.
-pub(super) fn service_name(service: &ServiceKey) -> String {
-    let address = SocketAddr::new(service.address, service.port);
-    format!("{address}{}", if service.udp { "/udp" } else { "" })
-}
 
 impl SpreadEdge<'_> {
     /// The answer to `edge show`.
     pub(super) fn show(&self) -> Value {
-        let flows = self.bpf.flows();
-        let services = self.roster.services().map(|(service, slots)| {
-            let mut members: Vec<&str> = slots.iter().map(|&slot| self.name_of(slot)).collect();
+        let flows = self.wire.bpf.flows();
+        let services = self.machine.roster().services().map(|(service, slots)| {
+            let mut members: Vec<&str> =
+                slots.iter().map(|&slot| self.machine.name_of(slot)).collect();
             // Slots are in the order of joining, which means nothing.
             members.sort_unstable();
-            json!({ "address": service_name(service), "members": members })
+            json!({ "address": service.to_string(), "members": members })
         });
-        let members = self.placed.iter().map(|placed| {
-            let ways = placed.host.v4.iter().chain(&placed.host.v6);
-            let tunnels: Vec<IpAddr> = ways.clone().map(|way| way.address).collect();
+        let members = self.machine.placed().iter().map(|placed| {
+            let host = self.wire.host_of(placed);
+            let ways = host.v4.iter().chain(&host.v6);
             json!({
                 "name": placed.name,
-                "state": self.roster.condition(placed.slot).name(),
-                "weight": self.roster.weight(placed.slot),
+                "state": self.machine.roster().condition(placed.slot).name(),
+                "weight": self.machine.roster().weight(placed.slot),
                 "flows": flows.per_host.get(usize::from(placed.slot)),
-                "tunnels": tunnels,
-                "method": if placed.host.layer2 { "layer-2" } else { "ip-in-ip" },
+                "tunnels": placed.tunnels,
+                "method": if placed.layer2 { "layer-2" } else { "ip-in-ip" },
                 "mtu": ways.filter(|way| way.ifindex != 0).map(|way| way.mtu).min(),
             })
         });
-        let counters: BTreeMap<&str, u64> = self.bpf.counters().into_iter().collect();
+        let counters: BTreeMap<&str, u64> = self.wire.bpf.counters().into_iter().collect();
         json!({
             "schema": EDGE_SCHEMA,
             "group": self.config.group.name,
@@ -51,7 +44,7 @@ impl SpreadEdge<'_> {
                 "ipv4": { "count": flows.ipv4, "max": flows.max },
                 "ipv6": { "count": flows.ipv6, "max": flows.max },
             },
-            "cache": self.syns.as_ref().map(super::syns::Syns::show),
+            "cache": self.wire.syns.as_ref().map(super::syns::Syns::show),
             "regulate": null,
             "counters": counters,
         })
@@ -61,10 +54,14 @@ impl SpreadEdge<'_> {
         let mut status = Status::new(&self.config.group.name, "edge");
         status.role = Role::Edge;
         (status.state, status.reason, status.remedy) = self.judge();
-        status.connections = self.bpf.flows().count() as u64;
-        status.peers =
-            self.placed.iter().map(|placed| self.peer(&placed.name, placed.slot)).collect();
-        let counters = self.bpf.counters().into_iter();
+        status.connections = self.wire.bpf.flows().count() as u64;
+        status.peers = self
+            .machine
+            .placed()
+            .iter()
+            .map(|placed| self.peer(&placed.name, placed.slot))
+            .collect();
+        let counters = self.wire.bpf.counters().into_iter();
         status.counters = counters.map(|(name, count)| (format!("edge.{name}"), count)).collect();
         let refused = self.listener.refused();
         status.counters.insert("edge.channels_refused".to_owned(), refused);
@@ -72,26 +69,26 @@ impl SpreadEdge<'_> {
     }
 
     fn peer(&self, name: &str, slot: u8) -> Peer {
-        let connected = self.links.iter().any(|l| l.name == name && l.is_connected());
-        let note = self.roster.condition(slot).name().to_owned();
+        let connected = self.machine.is_here(name);
+        let note = self.machine.roster().condition(slot).name().to_owned();
         Peer { name: name.to_owned(), connected, note }
     }
 
     /// A spread group is protected if every service has two host servers.
     fn judge(&self) -> (State, String, String) {
-        let weakest = self.roster.services().min_by_key(|(_, slots)| slots.len());
+        let weakest = self.machine.roster().services().min_by_key(|(_, slots)| slots.len());
         let Some((service, slots)) = weakest else {
             let remedy = "start holdfast on the host servers, and their servers";
             return (State::Waiting, "nothing is announced".to_owned(), remedy.to_owned());
         };
-        let name = service_name(service);
+        let name = service.to_string();
         match slots[..] {
             [] => {
                 let remedy = "look at `holdfast edge show`, and start a server on a host server";
                 (State::Waiting, format!("nobody serves {name}"), remedy.to_owned())
             }
             [only] => {
-                let reason = format!("only {} serves {name}", self.name_of(only));
+                let reason = format!("only {} serves {name}", self.machine.name_of(only));
                 (State::Unprotected, reason, "start its server on another host".to_owned())
             }
             _ => (State::Protected, String::new(), String::new()),

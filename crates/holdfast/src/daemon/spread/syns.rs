@@ -10,7 +10,6 @@ use anyhow::{Context, Result};
 use holdfast_linux::bpf::Redirect;
 use holdfast_linux::inlet::Inlet;
 use serde_json::Value;
-use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Instant;
@@ -19,10 +18,6 @@ use std::time::Instant;
 pub(super) struct Syns {
     recoverer: Recoverer,
     exit: Rc<Exit>,
-    /// Host servers of which heartbeats are missing.
-    silent: BTreeSet<String>,
-    /// Slots whose SYNs may have been lost and can be delivered now.
-    lost: BTreeSet<u8>,
 }
 
 impl Syns {
@@ -32,12 +27,8 @@ impl Syns {
     /// When the kernel refuses.
     pub fn new(config: &Recover, bpf: &mut Redirect, inlet: Inlet) -> Result<Self> {
         let copies = bpf.take_copies().context("the copies are taken")?;
-        Ok(Self {
-            recoverer: Recoverer::new(config, copies, Instant::now())?,
-            exit: Exit::Inlet(inlet).into(),
-            silent: BTreeSet::new(),
-            lost: BTreeSet::new(),
-        })
+        let recoverer = Recoverer::new(config, copies, Instant::now())?;
+        Ok(Self { recoverer, exit: Exit::Inlet(inlet).into() })
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -52,42 +43,30 @@ impl Syns {
         self.recoverer.show()
     }
 
-    /// Two heartbeats are missing.
-    pub fn handle_suspected(&mut self, name: &str) {
-        self.silent.insert(name.to_owned());
+    /// Much was copied.
+    pub fn on_readable(&mut self, now: Instant) {
+        self.recoverer.on_readable(now);
     }
 
-    /// A heartbeat came from the one that has these slots.
-    pub fn handle_beat(&mut self, name: &str, slots: &[u8]) {
-        if self.silent.remove(name) {
-            self.lost.extend(slots);
-        }
+    /// What was on its way to these slots comes in anew. Of how many connections.
+    pub fn resend(&mut self, now: Instant, slots: &[u8]) -> usize {
+        let way =
+            |slot: &u8| Way { way: u16::from(*slot), sound: now, exit: Rc::clone(&self.exit) };
+        let ways: Vec<Way> = slots.iter().map(way).collect();
+        self.recoverer.restored(now, &ways)
     }
 
-    /// Three are missing.
-    pub fn handle_declared(&mut self, slots: &[u8]) {
-        self.lost.extend(slots);
-    }
-
-    /// After the redirector knows who is there: what was on its way comes in anew.
-    /// Says of how many connections, if there are any.
+    /// Does what is due; and SYNs that pass may be lost, or not.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn turn(&mut self, now: Instant, is_readable: bool) -> Result<Option<usize>> {
-        if is_readable {
-            self.recoverer.on_readable(now);
-        }
-        let sound = now;
-        let way = |slot| Way { way: u16::from(slot), sound, exit: Rc::clone(&self.exit) };
-        let ways: Vec<Way> = std::mem::take(&mut self.lost).into_iter().map(way).collect();
-        let flows = if ways.is_empty() { 0 } else { self.recoverer.restored(now, &ways) };
+    pub fn turn(&mut self, now: Instant, is_in_doubt: bool) -> Result<()> {
         self.recoverer.poll(now);
-        if self.silent.is_empty() {
-            self.recoverer.stop()?;
-        } else {
+        if is_in_doubt {
             self.recoverer.start(now)?;
+        } else {
+            self.recoverer.stop()?;
         }
-        Ok(Some(flows).filter(|flows| *flows > 0))
+        Ok(())
     }
 }

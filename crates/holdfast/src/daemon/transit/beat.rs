@@ -14,6 +14,7 @@
 use crate::config::transit::Side;
 use crate::daemon::proven::{DATAGRAM_BYTES, Datagram, Echo};
 use holdfast_edge::strings::STRINGS_MAX;
+use holdfast_member::transit::Fresh;
 
 /// Name and version of the format.
 const MAGIC: [u8; 5] = *b"HFSB\x02";
@@ -29,21 +30,6 @@ pub enum Reject {
     Replayed,
     /// A session that has not proven yet to be of now.
     Unproven,
-}
-
-/// What a fresh heartbeat means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fresh {
-    /// The strings that the other edge has declared dead, as it last said.
-    pub peer_lost: u32,
-    /// How much further its number is than that of the one before on this string;
-    /// 0 if there was none.
-    pub step: u64,
-    /// From here through the string and back, without the time that the other edge
-    /// took, ns; `None` where what it echoes is too old.
-    pub round_trip_ns: Option<u64>,
-    /// When what it echoes was sent, ns: what had passed by then has arrived.
-    pub echoed_ns: Option<u64>,
 }
 
 /// See the module.

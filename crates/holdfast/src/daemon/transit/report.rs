@@ -6,16 +6,16 @@ use crate::config::Kind;
 use crate::status::{Peer, Role, State, Status};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 
 impl TransitDaemon<'_> {
     pub(super) fn status(&self) -> Status {
-        let mut status = Status::new(&self.config.group.name, self.side.name());
+        let mut status = Status::new(&self.wire.config.group.name, self.wire.side.name());
         status.role = Role::Edge;
-        status.epoch = u64::from(self.epoch);
+        status.epoch = u64::from(self.machine.epoch());
         (status.state, status.reason, status.remedy) = self.judge();
-        status.connections = self.flow_counts().iter().sum();
-        status.peers = (0..self.config.strings.len()).map(|string| self.peer(string)).collect();
+        status.connections = self.wire.flow_counts().iter().sum();
+        status.peers =
+            (0..self.wire.config.strings.len()).map(|string| self.peer(string)).collect();
         status.counters = self.counters();
         status
     }
@@ -23,26 +23,26 @@ impl TransitDaemon<'_> {
     fn judge(&self) -> (State, String, String) {
         let says =
             |state, reason: &str, remedy: &str| (state, reason.to_owned(), remedy.to_owned());
-        if self.closed_by_hand {
+        if self.machine.is_closed() {
             return says(
                 State::Fenced,
                 "the edge was closed by hand",
                 "holdfast edge unfence --config FILE --role ROLE",
             );
         }
-        let other = self.side.other().name();
-        if self.machine.is_all_silent() {
+        let (other, strings) = (self.wire.side.other().name(), self.machine.strings());
+        if strings.is_all_silent() {
             return says(
                 State::Waiting,
                 &format!("nothing is heard from the {other} edge; flows stay where they are"),
                 &format!("start holdfast on the {other} edge, or look at the strings"),
             );
         }
-        let dead: Vec<&str> = (0..self.config.strings.len())
-            .filter(|string| self.machine.usable() >> string & 1 == 0)
-            .map(|string| self.name(string))
+        let dead: Vec<&str> = (0..self.wire.config.strings.len())
+            .filter(|string| strings.usable() >> string & 1 == 0)
+            .map(|string| self.machine.name(string))
             .collect();
-        match self.machine.usable().count_ones() {
+        match strings.usable().count_ones() {
             0 => says(State::Waiting, "no string is left", "look at the strings"),
             1 => says(
                 State::Unprotected,
@@ -54,21 +54,16 @@ impl TransitDaemon<'_> {
     }
 
     fn peer(&self, string: usize) -> Peer {
-        let word = self.machine.word(string);
+        let word = self.machine.strings().word(string);
         let connected = matches!(word, "alive" | "suspected");
-        Peer { name: self.name(string).to_owned(), connected, note: word.to_owned() }
-    }
-
-    pub(super) fn flow_counts(&self) -> Vec<u64> {
-        let counts = self.flows.iter().take(self.config.strings.len());
-        counts.map(|count| count.load(Ordering::Relaxed)).collect()
+        Peer { name: self.machine.name(string).to_owned(), connected, note: word.to_owned() }
     }
 
     fn counters(&self) -> BTreeMap<String, u64> {
-        let counted = self.bpf.counters().into_iter();
+        let counted = self.wire.bpf.counters().into_iter();
         let mut counters: BTreeMap<String, u64> =
             counted.map(|(name, count)| (format!("transit.{name}"), count)).collect();
-        let rejected = self.lines.rejected();
+        let rejected = self.wire.lines.rejected();
         for (name, count) in [
             ("forged", rejected.forged),
             ("replayed", rejected.replayed),
@@ -81,10 +76,12 @@ impl TransitDaemon<'_> {
 
     /// One object of the schema [`EDGE_SCHEMA`].
     pub(super) fn show(&self) -> Value {
-        let flows = self.flow_counts();
-        let traffic = self.bpf.traffic();
-        let slots = self.machine.table().slots;
+        let flows = self.wire.flow_counts();
+        let traffic = self.wire.bpf.traffic();
+        let strings = self.machine.strings();
+        let slots = strings.table().slots;
         let members: Vec<Value> = self
+            .wire
             .config
             .strings
             .iter()
@@ -92,10 +89,10 @@ impl TransitDaemon<'_> {
             .map(|(string, it)| {
                 let (into, out) = traffic.get(string).copied().unwrap_or_default();
                 let parts = slots.iter().filter(|slot| usize::from(**slot) == string).count();
-                let usable = self.machine.usable() >> string & 1 == 1;
+                let usable = strings.usable() >> string & 1 == 1;
                 json!({
                     "name": it.name,
-                    "state": self.machine.word(string),
+                    "state": strings.word(string),
                     "weight": if usable { parts } else { 0 },
                     "flows": flows.get(string),
                     "capacity_bit_per_s": it.capacity,
@@ -108,13 +105,13 @@ impl TransitDaemon<'_> {
             .collect();
         json!({
             "schema": EDGE_SCHEMA,
-            "group": self.config.group.name,
+            "group": self.wire.config.group.name,
             "kind": Kind::Transit,
             "services": [],
             "members": members,
-            "flows": { "count": flows.iter().sum::<u64>(), "max": self.config.group.flows_max },
-            "cache": self.recoverer.show(),
-            "regulate": self.regulator.show(),
+            "flows": { "count": flows.iter().sum::<u64>(), "max": self.wire.config.group.flows_max },
+            "cache": self.wire.recoverer.show(),
+            "regulate": self.wire.regulator.show(),
             "counters": self.counters(),
         })
     }

@@ -1,7 +1,12 @@
 //! Outages, and what the machines of a switch do about them.
 
-use super::super::scenario::{Hop, Scenario};
+use super::super::packet::Packet;
+use super::super::scenario::{Alert, Hop, Scenario};
 use super::{Event, NEVER, Network};
+use crate::Ns;
+
+/// Heartbeats that are missing when an outage is suspected (HALR §3.3).
+const SUSPECT_AFTER: Ns = 2;
 
 impl Network<'_> {
     fn outage_links(&self, index: u32) -> Vec<u32> {
@@ -24,10 +29,7 @@ impl Network<'_> {
             if let Some((_, string)) = outage.string.filter(|it| it.0 as usize == number) {
                 switch.set_up(string, false);
             }
-            // The alert reaches the rate control at once (thesis §6.2).
-            if let Some(control) = &mut switch.rate_control {
-                control.handle_failure(self.now);
-            }
+            switch.handle_failure(self.now);
         }
         if let Some((switch, string)) = outage.string {
             for index in 0..self.flows.len() {
@@ -44,11 +46,61 @@ impl Network<'_> {
             _ => self.restore(index),
         }
         for number in 0..self.switches.len() {
-            if let Some(recovery) = &mut self.switches[number].recovery {
-                recovery.handle_restored(self.now);
+            if self.switches[number].spec.alert == Alert::Told {
+                let now = self.now;
+                self.switches[number].handle_restored(now, |_| Some(now));
             }
-            self.resend(number);
+            self.transmit(number);
         }
+        self.arm_switches();
+    }
+
+    /// When edges that hear heartbeats learn of the outages.
+    pub(super) fn schedule_heartbeats(&mut self) {
+        for doubt in 0..self.switches.len() * self.scenario.outages.len() {
+            let (switch, outage) = self.doubt(doubt as u32);
+            let Alert::Heartbeats(period) = self.switches[switch].spec.alert else { continue };
+            let outage = &self.scenario.outages[outage];
+            let suspects = outage.from_ns / period * period + SUSPECT_AFTER * period;
+            // Where flows move, the edge itself has ended it.
+            let is_moved = outage.string.is_some() && outage.moves_flows;
+            let heard = outage.until_ns.div_ceil(period) * period;
+            let back = if is_moved { outage.until_ns } else { heard };
+            // An outage that swallows no two heartbeats in a row is none.
+            if suspects < back {
+                self.wheel.push(suspects, Event::Suspects(doubt as u32));
+                self.wheel.push(back, Event::Restored(doubt as u32));
+            }
+        }
+    }
+
+    /// Which switch suspects which outage.
+    fn doubt(&self, doubt: u32) -> (usize, usize) {
+        let outages = self.scenario.outages.len();
+        (doubt as usize / outages, doubt as usize % outages)
+    }
+
+    pub(super) fn suspects(&mut self, doubt: u32) {
+        let (switch, _) = self.doubt(doubt);
+        self.switches[switch].handle_suspected(self.now);
+        self.arm_switches();
+    }
+
+    pub(super) fn restored(&mut self, doubt: u32) {
+        let (number, outage) = self.doubt(doubt);
+        let outage = &self.scenario.outages[outage];
+        let Alert::Heartbeats(period) = self.switches[number].spec.alert else { return };
+        let sound = outage.from_ns / period * period;
+        let Self { switches, flows, strings, now, .. } = self;
+        let lost_since = |packet: &Packet| {
+            let flow = packet.flow as usize;
+            let is_lost =
+                outage.string.is_none_or(|(_, it)| flows[flow].moved || strings[flow] == it);
+            is_lost.then_some(sound)
+        };
+        switches[number].doubts -= 1;
+        switches[number].handle_restored(*now, lost_since);
+        self.transmit(number);
         self.arm_switches();
     }
 
@@ -60,9 +112,7 @@ impl Network<'_> {
             self.switches[switch as usize].set_up(string, true);
         }
         for switch in &mut self.switches {
-            if let Some(control) = &mut switch.rate_control {
-                control.handle_repair();
-            }
+            switch.handle_repair();
         }
     }
 
@@ -89,32 +139,26 @@ impl Network<'_> {
             return;
         }
         switch.armed = None;
-        if let Some(control) = &mut switch.rate_control {
-            control.handle_timeout(self.now);
-        }
-        self.resend(index as usize);
+        switch.handle_timeout(self.now);
+        self.transmit(index as usize);
         self.arm_switches();
     }
 
-    fn resend(&mut self, number: usize) {
-        while let Some(recovery) = &mut self.switches[number].recovery {
-            let Some(resend) = recovery.poll_resend(self.now) else {
-                return;
-            };
-            // It was kept behind the edge's place on its path.
-            let packet = resend.packet;
+    /// Sends what a switch's machine has sent.
+    pub(super) fn transmit(&mut self, number: usize) {
+        while let Some(packet) = self.switches[number].poll_transmit() {
             self.send(&packet);
         }
     }
 
-    fn arm_switches(&mut self) {
+    pub(super) fn arm_switches(&mut self) {
         for (number, switch) in self.switches.iter_mut().enumerate() {
-            let Some(at) = switch.poll_timeout() else {
+            let Some(at) = switch.poll_timeout().map(|at| at.max(self.now)) else {
                 continue;
             };
             // A controller that nobody needs any more must not keep the run alive.
             if at <= self.scenario.end_ns && switch.armed.is_none_or(|armed| at < armed) {
-                switch.armed = Some(at.max(self.now));
+                switch.armed = Some(at);
                 self.wheel.push(at, Event::SwitchTimer(number as u32));
             }
         }

@@ -1,13 +1,13 @@
 //! Who serves what: what the host servers announce, and how they are. Knows no
-//! clock, no socket and no kernel; the edge's daemon carries out what it says.
+//! clock, no socket and no kernel; the machine carries out what it says.
 
+use super::Service;
 use holdfast_edge::maglev::{self, Share};
-use holdfast_linux::bpf::ServiceKey;
 use std::collections::BTreeMap;
 
 /// How a host server is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Condition {
+pub struct Condition {
     /// It is heard.
     pub alive: bool,
     /// An operator wants it empty.
@@ -16,6 +16,7 @@ pub(super) struct Condition {
 
 impl Condition {
     /// In a word.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match (self.alive, self.draining) {
             (true, false) => "up",
@@ -33,7 +34,7 @@ impl Condition {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Announcement {
     pub weight: u32,
-    pub services: Vec<ServiceKey>,
+    pub services: Vec<Service>,
     /// What makes its permutation: its tunnel addresses.
     pub identity: Vec<u8>,
 }
@@ -46,16 +47,16 @@ struct Entry {
 
 /// By the slot that the redirector knows them by.
 #[derive(Debug, Default)]
-pub(super) struct Roster {
+pub struct Roster {
     hosts: BTreeMap<u8, Entry>,
     /// The shares of which each service's table was made.
-    applied: BTreeMap<ServiceKey, Vec<(u8, u32)>>,
+    applied: BTreeMap<Service, Vec<(u8, u32)>>,
 }
 
 /// One service has to be redirected differently.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Change {
-    pub service: ServiceKey,
+    pub service: Service,
     pub table: Vec<u8>,
     /// Slots that get new flows.
     pub members: Vec<u8>,
@@ -63,7 +64,7 @@ pub(super) struct Change {
 
 impl Roster {
     /// A host server announces; false if that says nothing new.
-    pub fn announce(&mut self, slot: u8, said: Announcement) -> bool {
+    pub(super) fn announce(&mut self, slot: u8, said: Announcement) -> bool {
         let entry = self.hosts.entry(slot).or_default();
         let news = entry.said != said || !entry.condition.alive;
         entry.said = said;
@@ -72,40 +73,44 @@ impl Roster {
     }
 
     /// It is heard (again), or no longer; false if that is no news.
-    pub fn set_alive(&mut self, slot: u8, alive: bool) -> bool {
+    pub(super) fn set_alive(&mut self, slot: u8, alive: bool) -> bool {
         let entry = self.hosts.entry(slot).or_default();
         std::mem::replace(&mut entry.condition.alive, alive) != alive
     }
 
     /// It gets no new flows, or some again; false if that is no news.
-    pub fn set_draining(&mut self, slot: u8, draining: bool) -> bool {
+    pub(super) fn set_draining(&mut self, slot: u8, draining: bool) -> bool {
         let entry = self.hosts.entry(slot).or_default();
         std::mem::replace(&mut entry.condition.draining, draining) != draining
     }
 
+    /// How the one in this slot is.
+    #[must_use]
     pub fn condition(&self, slot: u8) -> Condition {
         self.hosts.get(&slot).map(|entry| entry.condition).unwrap_or_default()
     }
 
+    /// Its share, as it has announced it; 0: it has announced nothing.
+    #[must_use]
     pub fn weight(&self, slot: u8) -> u32 {
         self.hosts.get(&slot).map_or(0, |entry| entry.said.weight)
     }
 
     /// A service that was redirected before this edge's daemon began.
-    pub fn inherit(&mut self, service: ServiceKey) {
+    pub(super) fn inherit(&mut self, service: Service) {
         self.applied.entry(service).or_default();
     }
 
     /// The services there are, each with the slots that get its new flows.
-    pub fn services(&self) -> impl Iterator<Item = (&ServiceKey, Vec<u8>)> {
+    pub fn services(&self) -> impl Iterator<Item = (&Service, Vec<u8>)> {
         self.applied.iter().map(|(s, shares)| (s, shares.iter().map(|(slot, _)| *slot).collect()))
     }
 
     /// What has to change in the kernel; calling it again says nothing. A service
     /// that nobody serves any more keeps an empty table, for its old flows.
-    pub fn changes(&mut self) -> Vec<Change> {
+    pub(super) fn changes(&mut self) -> Vec<Change> {
         let announced = self.hosts.values().flat_map(|entry| &entry.said.services);
-        let mut services: Vec<ServiceKey> = announced.chain(self.applied.keys()).copied().collect();
+        let mut services: Vec<Service> = announced.chain(self.applied.keys()).copied().collect();
         services.sort_unstable();
         services.dedup();
         let mut changes = Vec::new();
@@ -122,16 +127,16 @@ impl Roster {
     }
 
     /// Services that nobody serves, to be forgotten when their flows are.
-    pub fn unserved(&self) -> Vec<ServiceKey> {
+    pub(super) fn unserved(&self) -> Vec<Service> {
         let empty = self.applied.iter().filter(|(_, shares)| shares.is_empty());
         empty.map(|(service, _)| *service).collect()
     }
 
-    pub fn forget(&mut self, service: &ServiceKey) {
+    pub(super) fn forget(&mut self, service: &Service) {
         self.applied.remove(service);
     }
 
-    fn shares(&self, service: &ServiceKey) -> Vec<(u8, u32)> {
+    fn shares(&self, service: &Service) -> Vec<(u8, u32)> {
         let serving = self.hosts.iter().filter(|(_, entry)| {
             entry.condition.takes_new() && entry.said.services.contains(service)
         });
@@ -151,8 +156,8 @@ impl Roster {
 mod tests {
     use super::*;
 
-    fn service(port: u16) -> ServiceKey {
-        ServiceKey { address: "10.9.0.100".parse().unwrap(), port, udp: false }
+    fn service(port: u16) -> Service {
+        Service { address: ([10, 9, 0, 100], port).into(), udp: false }
     }
 
     fn said(slot: u8, ports: &[u16]) -> Announcement {
@@ -161,7 +166,7 @@ mod tests {
     }
 
     fn members(roster: &mut Roster) -> Vec<(u16, Vec<u8>)> {
-        roster.changes().into_iter().map(|c| (c.service.port, c.members)).collect()
+        roster.changes().into_iter().map(|c| (c.service.address.port(), c.members)).collect()
     }
 
     #[test]

@@ -1,0 +1,159 @@
+//! What an edge keeps and how it resends: as it ships, by the names of the file's
+//! policies, and as the thesis describes it.
+
+use crate::Ns;
+use crate::recovery::{Recovery, RecoveryConfig};
+use crate::slabs::Slabs;
+
+/// Packets resent in one turn: whoever turns has other work between them.
+const RESENDS_PER_TURN: usize = 256;
+/// Segments of a flow under the policy `all`: a window of 400 KB.
+const ALL_SEGMENTS: usize = 256;
+/// Segments of a flow that the policy `head+tail` keeps while there is room, so
+/// that the lowest one is among them after every acknowledgement.
+const SPARE_SEGMENTS: usize = 254;
+/// Last segments of a flow that are resent behind its head if they passed in the
+/// outage: senders probe with one or two of them (RFC 8985 §7).
+const RECENT_SEGMENTS: usize = 8;
+/// Copies of the latest acknowledgement, as many as start a fast retransmit.
+const ACK_COPIES: u32 = 3;
+/// Time for which acknowledgements are held, ns, so that what they ask for overtakes
+/// what they make the sender send.
+const HOLD_NS: Ns = 2_000_000;
+/// The same while heads and tails are being resent, ns: all of them, but no sender's
+/// timer.
+const HOLD_MAX_NS: Ns = 10_000_000;
+/// Tries of a SYN: the new server may need some time until it listens.
+const SYN_TRIES: u32 = 8;
+/// Time between two of them, ns.
+const SYN_RETRY_NS: Ns = 12_000_000;
+/// Time after the last resend in which acknowledgements may ask for more, ns: longer
+/// than a round trip behind the edge.
+const FOLLOW_NS: Ns = 200_000_000;
+/// Time without an answer after which a flow's head and tail go out once more, ns:
+/// longer than a queue that has filled at once, and than its round trip.
+const OVERDUE_NS: Ns = 20_000_000;
+/// Size of the packets that fill the cache with the most of them, bytes.
+const PACKET_BYTES_MIN: u64 = 64;
+
+/// What of the packets that pass is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// None of them.
+    Nothing,
+    /// SYNs.
+    Syns,
+    /// Of every flow the lowest segment that is not acknowledged.
+    Head,
+    /// And the highest.
+    HeadTail,
+    /// As many as there is room for.
+    All,
+}
+
+/// How much of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HalrLimits {
+    /// Flows that are remembered at most.
+    pub flows_max: usize,
+    /// What the cache takes at most.
+    pub memory_bytes: u64,
+    /// What is older is not resent.
+    pub age_max_ns: Ns,
+    /// Resends are spaced to this rate; 0: at once.
+    pub pace_bytes_per_s: u64,
+    /// Only so many flows, those with the most bytes; 0: all.
+    pub heaviest: usize,
+}
+
+/// How HALR works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HalrConfig {
+    /// What is kept, and in which order it is resent.
+    pub cache: RecoveryConfig,
+    /// Packets are kept always, and not only while they may be lost.
+    pub always: bool,
+    /// For so long acknowledgements are held when resending begins; 0: not at all.
+    pub hold_ns: Ns,
+    /// For so long at most, while heads and tails are being resent.
+    pub hold_max_ns: Ns,
+    /// Packets that are resent in one turn.
+    pub resends_per_turn: usize,
+}
+
+impl HalrConfig {
+    /// As the thesis describes it (§3.3): packets are kept always, resent all in one
+    /// turn, and no acknowledgement is held.
+    #[must_use]
+    pub fn printed(cache: RecoveryConfig) -> Self {
+        Self { cache, always: true, hold_ns: 0, hold_max_ns: 0, resends_per_turn: usize::MAX }
+    }
+
+    /// As it ships.
+    #[must_use]
+    pub fn shipped(keeps: Keeps, always: bool, limits: &HalrLimits) -> Self {
+        let (segments_max, ack_copies) = match keeps {
+            Keeps::Nothing => (0, 0),
+            Keeps::Syns => (1, 0),
+            Keeps::Head => (1, ACK_COPIES),
+            Keeps::HeadTail => (2, ACK_COPIES),
+            Keeps::All => (ALL_SEGMENTS, ACK_COPIES),
+        };
+        let syn_only = keeps == Keeps::Syns;
+        let unless_syns = |ns| if syn_only { 0 } else { ns };
+        let (flows_max, bytes_max) = limits.share();
+        let cache = RecoveryConfig {
+            segments_max,
+            syn_only,
+            ack_copies,
+            flows_max,
+            bytes_max,
+            age_max_ns: limits.age_max_ns,
+            pace_bytes_per_s: limits.pace_bytes_per_s,
+            recent_max: RECENT_SEGMENTS,
+            segments_spare: if keeps == Keeps::HeadTail { SPARE_SEGMENTS } else { 0 },
+            // Before the senders: an acknowledgement of the head makes them send a whole
+            // window, and what the receiver waits for would queue behind it.
+            tail_delay_ns: 0,
+            tries: if syn_only { SYN_TRIES } else { 1 },
+            retry_ns: SYN_RETRY_NS,
+            follow_ns: unless_syns(FOLLOW_NS),
+            overdue_ns: unless_syns(OVERDUE_NS),
+            heaviest: limits.heaviest,
+            ..RecoveryConfig::default()
+        };
+        Self {
+            cache,
+            always,
+            hold_ns: unless_syns(HOLD_NS),
+            hold_max_ns: HOLD_MAX_NS,
+            resends_per_turn: RESENDS_PER_TURN,
+        }
+    }
+
+    /// Whether nothing is ever kept.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.cache.segments_max == 0 && self.cache.ack_copies == 0
+    }
+
+    /// What packets in [`Slabs`] may take together, so that with all that is noted of
+    /// the most of them the cache keeps within its memory.
+    #[must_use]
+    pub fn slabs_bytes(&self) -> u64 {
+        let RecoveryConfig { segments_max, ack_copies, flows_max, bytes_max, .. } = self.cache;
+        let per_packet = Recovery::<u64, Slabs>::packet_overhead_bytes() as u64;
+        let packets = flows_max as u64 * (segments_max as u64 + u64::from(ack_copies > 0));
+        bytes_max - packets.min(bytes_max / (PACKET_BYTES_MIN + per_packet)) * per_packet
+    }
+}
+
+impl HalrLimits {
+    /// So many flows that half of the memory is left for their packets, and what is
+    /// left.
+    fn share(&self) -> (usize, u64) {
+        let per_flow = Recovery::<u64, Slabs>::flow_overhead_bytes() as u64;
+        let flows = (self.flows_max as u64).min(self.memory_bytes / 2 / per_flow);
+        (flows as usize, self.memory_bytes - flows * per_flow)
+    }
+}

@@ -1,0 +1,111 @@
+//! When windows are capped, and at what: the order of a failure, its intervals and
+//! its repair.
+
+use super::{Measurement, PfrcConfig, WindowControl};
+use crate::Ns;
+
+/// What the machine needs of the host that it runs on: hands that count what flows
+/// send, and that cap what is advertised to them.
+pub trait PfrcHost {
+    /// Why the data path does not do what it was told.
+    type Error;
+    /// What has come for the strings that are left, since this was asked last.
+    fn measured(&mut self) -> Measurement;
+    /// A new interval begins, in which no window is larger than this, but for what
+    /// was promised before.
+    ///
+    /// # Errors
+    /// When the data path refuses.
+    fn set_window(&mut self, window_bytes: u32) -> Result<(), Self::Error>;
+    /// Nobody is capped any more.
+    ///
+    /// # Errors
+    /// When the data path refuses.
+    fn uncap(&mut self) -> Result<(), Self::Error>;
+}
+
+/// See the module.
+///
+/// Contract: [`Pfrc::handle_failure`] when capacity is lost,
+/// [`Pfrc::handle_repair`] when all is back, and [`Pfrc::handle_timeout`] when
+/// [`Pfrc::poll_timeout`] says.
+#[derive(Clone, Debug)]
+pub struct Pfrc {
+    config: PfrcConfig,
+    control: WindowControl,
+}
+
+impl Pfrc {
+    /// A machine that caps nothing.
+    #[must_use]
+    pub fn new(config: PfrcConfig) -> Self {
+        Self { config, control: WindowControl::new(config) }
+    }
+
+    /// Strings have failed: so much is left for so many flows. Where it is already
+    /// on, it begins anew.
+    ///
+    /// # Errors
+    /// When the host refuses.
+    pub fn handle_failure<H: PfrcHost>(
+        &mut self,
+        now: Ns,
+        capacity_bytes_per_s: u64,
+        flows: usize,
+        host: &mut H,
+    ) -> Result<(), H::Error> {
+        self.config.capacity_bytes_per_s = capacity_bytes_per_s;
+        self.control = WindowControl::new(self.config);
+        self.control.start(now, flows);
+        // What came before is no part of the first interval.
+        let _before = host.measured();
+        host.set_window(self.whole_bytes())
+    }
+
+    /// All is back; `true` if windows were capped until now.
+    ///
+    /// # Errors
+    /// When the host refuses.
+    pub fn handle_repair<H: PfrcHost>(&mut self, host: &mut H) -> Result<bool, H::Error> {
+        let was_on = self.control.is_on();
+        self.control.stop();
+        if was_on {
+            host.uncap()?;
+        }
+        Ok(was_on)
+    }
+
+    /// Ends the interval, if it is over.
+    ///
+    /// # Errors
+    /// When the host refuses.
+    pub fn handle_timeout<H: PfrcHost>(&mut self, now: Ns, host: &mut H) -> Result<(), H::Error> {
+        if self.control.poll_timeout().is_none_or(|ends| ends > now) {
+            return Ok(());
+        }
+        self.control.handle_interval(now, host.measured());
+        host.set_window(self.whole_bytes())
+    }
+
+    /// When the interval ends; `None` while it is off.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Ns> {
+        self.control.poll_timeout()
+    }
+
+    /// Is anybody capped?
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.control.is_on()
+    }
+
+    /// The window that every flow may use; `None` while it is off.
+    #[must_use]
+    pub fn window_bytes(&self) -> Option<f64> {
+        self.control.window_bytes()
+    }
+
+    fn whole_bytes(&self) -> u32 {
+        self.control.window_bytes().map_or(0, |window| window as u32)
+    }
+}

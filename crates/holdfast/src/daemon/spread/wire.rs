@@ -1,0 +1,198 @@
+//! What the machine of a spread group's edge needs, from this host's kernel and
+//! channels.
+
+use super::edge::HOSTS;
+use super::links::Link;
+use super::syns::Syns;
+use crate::admin::Events;
+use crate::channel::{Channel, ChannelError};
+use crate::config::spread::SpreadConfig;
+use crate::poll::Poll;
+use anyhow::Result;
+use holdfast_cluster::Nanos;
+use holdfast_linux::bpf::{Host, HostState, Redirect, ServiceKey, Way};
+use holdfast_linux::route::RouteSocket;
+use holdfast_member::spread::{Placed, Service, SpreadHost, State};
+use holdfast_wire::message::Message;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+/// The parts of the daemon that the machine acts upon.
+pub(super) struct Wire<'a> {
+    config: &'a SpreadConfig,
+    pub bpf: Redirect,
+    pub links: Vec<Link>,
+    /// None where it is off, or the kernel refuses.
+    pub syns: Option<Syns>,
+    pub poll: Poll,
+    routes: RouteSocket,
+    /// By tunnel address.
+    ways: BTreeMap<IpAddr, Way>,
+    pub events: Events,
+    started: Instant,
+}
+
+impl<'a> Wire<'a> {
+    pub fn new(
+        config: &'a SpreadConfig,
+        bpf: Redirect,
+        syns: Option<Syns>,
+        poll: Poll,
+        events: Events,
+    ) -> Result<Self> {
+        let known = bpf.hosts();
+        let ways = known.iter().flat_map(|(_, host)| host.v4.into_iter().chain(host.v6));
+        Ok(Self {
+            config,
+            links: Vec::new(),
+            syns,
+            poll,
+            routes: RouteSocket::open()?,
+            ways: ways.map(|way| (way.address, way)).collect(),
+            events,
+            started: Instant::now(),
+            bpf,
+        })
+    }
+
+    /// An instant as the machine counts time.
+    pub fn nanos(&self, at: Instant) -> Nanos {
+        Nanos(at.saturating_duration_since(self.started).as_nanos() as u64)
+    }
+
+    /// The other way round.
+    pub fn instant(&self, at: Nanos) -> Instant {
+        self.started + Duration::from_nanos(at.0)
+    }
+
+    /// From now on this is the channel of a host server.
+    pub fn adopt(&mut self, index: usize, channel: Channel) -> Result<(), ChannelError> {
+        self.links[index].adopt(channel, &self.poll, HOSTS + index as u64)
+    }
+
+    /// Writes what is queued for a host server.
+    pub fn flush(&mut self, index: usize) -> Result<(), ChannelError> {
+        self.links[index].flush(&self.poll, HOSTS + index as u64)
+    }
+
+    /// A host server as the redirector is to know it.
+    pub fn host_of(&self, placed: &Placed) -> Host {
+        let way = |is_v4: bool| {
+            let address = placed.tunnels.iter().find(|address| address.is_ipv4() == is_v4)?;
+            self.ways.get(address).copied()
+        };
+        let state = match placed.state {
+            State::Up => HostState::Up,
+            State::Draining => HostState::Draining,
+            State::Dead => HostState::Dead,
+        };
+        Host { v4: way(true), v6: way(false), state, layer2: placed.layer2 }
+    }
+}
+
+impl SpreadHost for Wire<'_> {
+    type Error = anyhow::Error;
+
+    fn send(&mut self, link: usize, message: &Message<'_>) {
+        self.links[link].send(message);
+    }
+
+    fn close(&mut self, link: usize) {
+        // Who is told why may be gone already.
+        let _gone = self.flush(link);
+        self.links[link].close();
+    }
+
+    fn find_ways(&mut self, placed: &[Placed]) {
+        let mtu = self.config.edge.mtu.map_or(u32::MAX, u32::from);
+        let known = std::mem::take(&mut self.ways);
+        for address in placed.iter().flat_map(|placed| placed.tunnels.iter().copied()) {
+            let new = Way { address, next_hop: address, ifindex: 0, mtu: 0 };
+            let mut way = known.get(&address).copied().unwrap_or(new);
+            match self.routes.next_hop(address) {
+                Ok(hop) => {
+                    way.next_hop = hop.address;
+                    way.ifindex = hop.ifindex;
+                    way.mtu = hop.mtu.min(mtu);
+                }
+                Err(error) => {
+                    if way.ifindex != 0 {
+                        tracing::warn!("no route to {address}: {error}");
+                    }
+                    way.ifindex = 0;
+                }
+            }
+            self.ways.insert(address, way);
+        }
+    }
+
+    fn set_hosts(&mut self, placed: &[Placed]) {
+        let known = self.bpf.hosts();
+        for placed in placed {
+            let host = self.host_of(placed);
+            let is_known = known.iter().any(|(slot, it)| *slot == placed.slot && *it == host);
+            if !is_known && let Err(error) = self.bpf.set_host(placed.slot, &host) {
+                tracing::error!("{}: {error}", placed.name);
+            }
+        }
+    }
+
+    fn set_service(&mut self, service: &Service, table: &[u8]) -> Result<(), String> {
+        self.bpf.set_service(&service_key(service), table).map_err(|error| error.to_string())
+    }
+
+    fn remove_service(&mut self, service: &Service) -> Result<()> {
+        Ok(self.bpf.remove_service(&service_key(service))?)
+    }
+
+    fn tick(&mut self) -> Result<()> {
+        Ok(self.bpf.tick()?)
+    }
+
+    fn age_flows(&mut self) -> Result<()> {
+        self.bpf.age_flows()?;
+        Ok(())
+    }
+
+    fn has_flows(&mut self) -> bool {
+        self.bpf.flows().count() > 0
+    }
+
+    fn resend(&mut self, slots: &[u8]) -> usize {
+        self.syns.as_mut().map_or(0, |syns| syns.resend(Instant::now(), slots))
+    }
+
+    fn set_cache(&mut self, on: bool) -> Result<()> {
+        self.syns.as_mut().map_or(Ok(()), |syns| syns.turn(Instant::now(), on))
+    }
+
+    fn note(&mut self, what: &'static str, words: String) {
+        self.events.add(what, words);
+    }
+}
+
+/// A host server that an earlier life has left in the kernel.
+pub(super) fn placed_of(config: &SpreadConfig, (slot, host): &(u8, Host)) -> Placed {
+    let tunnels: Vec<IpAddr> = host.v4.iter().chain(&host.v6).map(|way| way.address).collect();
+    let is = |configured: &&crate::config::spread::SpreadHost| {
+        configured.tunnels().iter().any(|tunnel| tunnels.contains(tunnel))
+    };
+    let name = config.hosts.iter().find(is).map_or("?", |host| &host.name).to_owned();
+    let state = match host.state {
+        HostState::Free | HostState::Up => State::Up,
+        HostState::Draining => State::Draining,
+        HostState::Dead => State::Dead,
+    };
+    Placed { slot: *slot, name, tunnels, layer2: host.layer2, state }
+}
+
+/// A service of the redirector.
+pub(super) fn key_of(key: &ServiceKey) -> Service {
+    Service { address: SocketAddr::new(key.address, key.port), udp: key.udp }
+}
+
+fn service_key(service: &Service) -> ServiceKey {
+    let Service { address, udp } = service;
+    ServiceKey { address: address.ip(), port: address.port(), udp: *udp }
+}

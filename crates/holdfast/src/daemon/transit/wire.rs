@@ -1,0 +1,150 @@
+//! What the machine of an edge needs, from this host's kernel: the programs' table,
+//! the cache that resends (HALR), and the cap on windows (PFRC).
+
+use super::FlowCounts;
+use super::lines::Lines;
+use crate::admin::Events;
+use crate::config::transit::{Side, TransitConfig};
+use crate::daemon::recover::{self, Exit, Recoverer};
+use crate::daemon::regulate::Regulator;
+use anyhow::{Context, Result};
+use holdfast_cluster::Nanos;
+use holdfast_edge::strings::Table;
+use holdfast_linux::bpf::{NO_STRING, Transit, TransitState};
+use holdfast_linux::link::Link;
+use holdfast_linux::raw::RawSender;
+use holdfast_member::transit::{TransitHost, TransitMachine, Way};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// The parts of the daemon that the machine acts upon.
+pub(super) struct Wire<'a> {
+    pub config: &'a TransitConfig,
+    pub side: Side,
+    pub bpf: Transit,
+    pub recoverer: Recoverer,
+    pub regulator: Regulator,
+    pub lines: Lines,
+    /// By string.
+    pub exits: Vec<Rc<Exit>>,
+    pub flows: FlowCounts,
+    pub events: Events,
+    pub started: Instant,
+}
+
+pub(super) fn components(
+    config: &TransitConfig,
+    bpf: &mut Transit,
+) -> Result<(Recoverer, Regulator)> {
+    let now = Instant::now();
+    let copies = bpf.take_copies().context("the copies are taken")?;
+    let regulated = bpf.take_regulated().context("the cap is taken")?;
+    let recoverer = Recoverer::new(&config.recover, copies, now)?;
+    Ok((recoverer, Regulator::new(&config.regulate, regulated, now)?))
+}
+
+/// A way out for each string, by the routes that lead into it.
+pub(super) fn exits(config: &TransitConfig, side: Side) -> Result<Vec<Rc<Exit>>> {
+    let exit = |string: &crate::config::transit::TransitString| {
+        let interface = &string.end(side).interface;
+        let ifindex = Link::by_name(interface)?.index;
+        Ok(Rc::new(Exit::Routed { raw: RawSender::open_on(interface)?, ifindex }))
+    };
+    config.strings.iter().map(exit).collect()
+}
+
+impl Wire<'_> {
+    /// An instant as the machine counts time.
+    pub fn nanos(&self, at: Instant) -> Nanos {
+        Nanos(at.saturating_duration_since(self.started).as_nanos() as u64)
+    }
+
+    /// The other way round.
+    pub fn instant(&self, at: Nanos) -> Instant {
+        self.started + Duration::from_nanos(at.0)
+    }
+
+    /// When the cache and the cap have to do something.
+    pub fn deadlines(&self) -> (Option<Instant>, Option<Instant>) {
+        (self.recoverer.deadline(), self.regulator.deadline())
+    }
+
+    pub fn flow_counts(&self) -> Vec<u64> {
+        let counts = self.flows.iter().take(self.config.strings.len());
+        counts.map(|count| count.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Ends an interval of the cap, if it is over.
+    pub fn poll_regulator(&mut self, now: Instant, machine: &mut TransitMachine) -> Result<()> {
+        let Self { regulator, config, .. } = self;
+        let mut waiting = |string: usize| {
+            let bytes_per_s = config.strings[string].capacity as f64 / 8.0;
+            let delay = machine.queue_delay(string)?;
+            Some(Duration::from_nanos(delay.0).as_secs_f64() * bytes_per_s)
+        };
+        Ok(regulator.poll(now, |strings| strings.iter().map(|string| waiting(*string)).sum())?)
+    }
+}
+
+impl TransitHost for Wire<'_> {
+    type Error = anyhow::Error;
+
+    fn now(&self) -> Nanos {
+        self.nanos(Instant::now())
+    }
+
+    fn beat(&mut self, lost: u32) {
+        self.lines.send(self.nanos(Instant::now()), lost);
+    }
+
+    fn traffic(&mut self) -> Vec<u64> {
+        self.bpf.traffic().into_iter().map(|(_, out)| out.packets).collect()
+    }
+
+    fn table(&mut self) -> Result<Option<Table>> {
+        let state = self.bpf.state()?;
+        Ok(state.map(|TransitState { usable, slots, .. }| Table { usable, slots }))
+    }
+
+    fn set_table(&mut self, epoch: u32, table: &Table) -> Result<()> {
+        let Table { usable, slots } = *table;
+        Ok(self.bpf.set_state(&TransitState { epoch, usable, slots })?)
+    }
+
+    fn mark(&mut self) {
+        self.recoverer.look(Instant::now());
+    }
+
+    fn set_cache(&mut self, on: bool) -> Result<bool> {
+        let changed = if on { self.recoverer.start(Instant::now()) } else { self.recoverer.stop() };
+        Ok(changed?)
+    }
+
+    fn resend(&mut self, ways: &[Way], usable: u32) -> usize {
+        let of = |way: &Way| recover::Way {
+            way: way.from.map_or(NO_STRING, |string| string as u16),
+            sound: self.instant(way.sound),
+            exit: Rc::clone(&self.exits[way.into]),
+        };
+        let ways: Vec<recover::Way> = ways.iter().map(of).collect();
+        for string in (0..self.exits.len()).filter(|string| usable >> string & 1 == 1) {
+            self.recoverer.has_way(string as u16, &self.exits[string]);
+        }
+        self.recoverer.restored(Instant::now(), &ways)
+    }
+
+    fn cap(&mut self, strings: &[usize], bytes_per_s: u64) -> Result<Option<usize>> {
+        let flows = self.flow_counts().iter().sum::<u64>() as usize;
+        let began = self.regulator.start(Instant::now(), strings, bytes_per_s, flows)?;
+        Ok(began.then_some(flows))
+    }
+
+    fn uncap(&mut self) -> Result<bool> {
+        Ok(self.regulator.stop()?)
+    }
+
+    fn note(&mut self, what: &'static str, words: String) {
+        self.events.add(what, words);
+    }
+}

@@ -1,0 +1,523 @@
+//! The edge of a spread group: which host servers are heard, what each of them may
+//! announce and does, and who gets the new flows of a service. The data path lives
+//! in the kernel and goes on without it.
+
+mod announced;
+mod links;
+mod roster;
+
+pub use links::{Said, Word};
+pub use roster::{Condition, Roster};
+
+use crate::nanos;
+use crate::standing::hello;
+use crate::timing::spread::{AGE_TICKS, GRACE, TICK};
+use announced::{address_of, allowed, check, complaint};
+use holdfast_cluster::Nanos;
+use holdfast_wire::message::Message;
+use links::{Link, News};
+use roster::Announcement;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+/// What the machine needs of the host that it runs on: the kernel's redirector, and
+/// channels to the host servers. These go by their link, and by the slot that the
+/// redirector has for each.
+pub trait SpreadHost {
+    /// Why the kernel does not do what it was told.
+    type Error;
+    /// Says something to a host server that is here. If its channel fails,
+    /// [`SpreadMachine::handle_closed`] follows the present call.
+    fn send(&mut self, link: usize, message: &Message<'_>);
+    /// Closes a channel, after what was said to it.
+    fn close(&mut self, link: usize);
+    /// Asks which way packets to these leave now.
+    fn find_ways(&mut self, placed: &[Placed]);
+    /// Makes the redirector know the host servers as they are.
+    fn set_hosts(&mut self, placed: &[Placed]);
+    /// Redirects a service by this table of slots.
+    ///
+    /// # Errors
+    /// When the kernel refuses, in words.
+    fn set_service(&mut self, service: &Service, table: &[u8]) -> Result<(), String>;
+    /// Packets of a service go the plain way again.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn remove_service(&mut self, service: &Service) -> Result<(), Self::Error>;
+    /// A second has passed; flows age by such ticks.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn tick(&mut self) -> Result<(), Self::Error>;
+    /// Forgets flows that are over.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn age_flows(&mut self) -> Result<(), Self::Error>;
+    /// Whether flows of any service are left.
+    fn has_flows(&mut self) -> bool;
+    /// SYNs that were kept on their way to these slots come in anew. Returns of how
+    /// many connections.
+    fn resend(&mut self, slots: &[u8]) -> usize;
+    /// Resends what is due. SYNs that pass may be lost, and are kept, or they are not.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn set_cache(&mut self, on: bool) -> Result<(), Self::Error>;
+    /// Something has happened that people want to know: the kind, and words.
+    fn note(&mut self, what: &'static str, words: String);
+}
+
+/// An address, a port, and whether it is UDP's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Service {
+    pub address: SocketAddr,
+    pub udp: bool,
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.address, if self.udp { "/udp" } else { "" })
+    }
+}
+
+/// What the edge's file gives a host server.
+#[derive(Clone, Debug)]
+pub struct Given {
+    pub name: String,
+    pub tunnels: Vec<IpAddr>,
+    /// Not encapsulated.
+    pub layer2: bool,
+    /// Its share at most.
+    pub weight: u32,
+    /// `None`: whatever it serves of the group's addresses.
+    pub services: Option<Vec<Service>>,
+}
+
+/// What an edge is.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub group: String,
+    /// Addresses that clients use.
+    pub addresses: Vec<IpAddr>,
+    pub hosts: Vec<Given>,
+    /// Host servers that there may be.
+    pub hosts_max: usize,
+    /// Time between two heartbeats.
+    pub period: Nanos,
+}
+
+impl Setup {
+    fn given(&self, name: &str) -> Option<&Given> {
+        self.hosts.iter().find(|host| host.name == name)
+    }
+}
+
+/// How the redirector has a host server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Up,
+    /// It keeps its flows and gets no new ones.
+    Draining,
+    /// Nobody waits for it: a repeated SYN goes elsewhere.
+    Dead,
+}
+
+/// A host server that the redirector has a slot for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    pub slot: u8,
+    pub name: String,
+    /// Its ends of the tunnel, one for each family at most.
+    pub tunnels: Vec<IpAddr>,
+    pub layer2: bool,
+    pub state: State,
+}
+
+/// See the module.
+///
+/// # Contract
+/// * [`SpreadMachine::handle_start`] comes first.
+/// * Host servers are judged in [`SpreadMachine::handle_timeout`]: before it, hand
+///   over whatever those have said that [`SpreadMachine::due`] names.
+/// * [`SpreadMachine::handle_timeout`] and then [`SpreadMachine::handle_turned`] end
+///   every turn, also one in which only words have come.
+#[derive(Debug)]
+pub struct SpreadMachine {
+    setup: Setup,
+    roster: Roster,
+    links: Vec<Link>,
+    placed: Vec<Placed>,
+    /// Everybody who was up when this life began is back, or was waited for.
+    settled: bool,
+    settle_at: Nanos,
+    tick_at: Nanos,
+    ticks: u64,
+    /// Slots whose SYNs may have been lost and can be delivered now.
+    lost: BTreeSet<u8>,
+}
+
+impl SpreadMachine {
+    #[must_use]
+    pub fn new(setup: Setup, now: Nanos) -> Self {
+        Self {
+            setup,
+            roster: Roster::default(),
+            links: Vec::new(),
+            placed: Vec::new(),
+            settled: false,
+            settle_at: now.plus(nanos(GRACE)),
+            tick_at: now.plus(nanos(TICK)),
+            ticks: 0,
+            lost: BTreeSet::new(),
+        }
+    }
+
+    /// Takes over what an earlier life has left in the kernel.
+    pub fn handle_start(
+        &mut self,
+        services: &[Service],
+        placed: Vec<Placed>,
+        host: &mut impl SpreadHost,
+    ) {
+        services.iter().for_each(|service| self.roster.inherit(*service));
+        for Placed { slot, state, .. } in &placed {
+            self.roster.set_draining(*slot, *state == State::Draining);
+        }
+        let (services, hosts) = (services.len(), placed.len());
+        host.note("started", format!("{services} services and {hosts} host servers found"));
+        self.settled = placed.is_empty();
+        self.placed = placed;
+    }
+
+    /// The link of the host server that comes as `name`; `None`: there are too many
+    /// already, or nobody may be called so.
+    pub fn link_of(&mut self, name: &str, now: Nanos) -> Option<usize> {
+        if let Some(index) = self.links.iter().position(|link| link.name == name) {
+            return Some(index);
+        }
+        if self.links.len() >= self.setup.hosts_max || name.is_empty() || name == "edge" {
+            return None;
+        }
+        self.links.push(Link::new(name, self.setup.period, now));
+        Some(self.links.len() - 1)
+    }
+
+    /// A host server's channel has opened; one that it had before is closed.
+    pub fn handle_opened(&mut self, index: usize, host: &mut impl SpreadHost) {
+        let Some(link) = self.links.get_mut(index) else { return };
+        (link.here, link.greeted) = (true, false);
+        host.send(index, &hello(&self.setup.group, "edge", (0, false), Vec::new()));
+        host.note("joined", link.name.clone());
+    }
+
+    /// Its channel is gone. Its heartbeats say when it is out; a daemon that starts
+    /// again was not.
+    pub fn handle_closed(&mut self, index: usize, why: &str, host: &mut impl SpreadHost) {
+        let Some(link) = self.links.get_mut(index).filter(|link| link.here) else { return };
+        link.here = false;
+        host.note("left", format!("{}: {why}", link.name));
+    }
+
+    /// A host server that is here says something; whether it may.
+    pub fn handle_word(
+        &mut self,
+        index: usize,
+        word: Word,
+        now: Nanos,
+        host: &mut impl SpreadHost,
+    ) -> bool {
+        let Some(link) = self.links.get_mut(index).filter(|link| link.here) else { return false };
+        link.hear(now);
+        if let Word::Hello { fits } = word {
+            link.greeted = fits;
+        }
+        if let Some(why) = word.fault(link.greeted) {
+            host.send(index, &Message::Refused { reason: why, again: false });
+            host.close(index);
+            self.handle_closed(index, why, host);
+            return false;
+        }
+        match word {
+            Word::Announce(said) => self.hear_announcement(index, &said, host),
+            Word::Hello { .. } | Word::Beat | Word::Nonsense => self.revive(index, host),
+        }
+        true
+    }
+
+    /// One that was declared dead is heard again.
+    fn revive(&mut self, index: usize, host: &mut impl SpreadHost) {
+        let slots = self.slots_of(&self.links[index].name);
+        let link = &mut self.links[index];
+        for slot in &slots {
+            // It is only news for one that has announced something before.
+            if self.roster.weight(*slot) > 0 && self.roster.set_alive(*slot, true) {
+                host.note("trusted", link.name.clone());
+            }
+        }
+        if std::mem::take(&mut link.doubted) {
+            self.lost.extend(slots);
+        }
+    }
+
+    /// A host server says what it is and serves. What the file does not give it is
+    /// refused, and what it had announced before stays.
+    fn hear_announcement(&mut self, index: usize, said: &Said, host: &mut impl SpreadHost) {
+        let name = self.links[index].name.clone();
+        let complaint = match self.announce(&name, said, host) {
+            Ok(complaint) => complaint,
+            Err(reason) => reason,
+        };
+        if complaint != self.links[index].complaint {
+            if !complaint.is_empty() {
+                host.send(index, &Message::Refused { reason: &complaint, again: false });
+                host.note("refused", format!("{name}: {complaint}"));
+            }
+            self.links[index].complaint = complaint;
+        }
+    }
+
+    /// What is wrong with it although it was taken; nothing, if that is empty.
+    fn announce(
+        &mut self,
+        name: &str,
+        said: &Said,
+        host: &mut impl SpreadHost,
+    ) -> Result<String, String> {
+        check(&self.setup, name, said)?;
+        let (services, strange) = allowed(&self.setup, name, &said.services);
+        let slot = self.place(name, said, host).ok_or("all slots are taken")?;
+        let list: Vec<String> = services.iter().map(ToString::to_string).collect();
+        let (weight, identity) = (said.weight, said.tunnels.concat());
+        if self.roster.announce(slot, Announcement { weight, services, identity }) {
+            let what = if list.is_empty() { "nothing".to_owned() } else { list.join(", ") };
+            host.note("announced", format!("{name}: {what}, weight {weight}"));
+        }
+        Ok(complaint(&strange))
+    }
+
+    /// The slot whose tunnel addresses these are, or a free one: a flow knows its
+    /// host server by the slot.
+    fn place(&mut self, name: &str, said: &Said, host: &mut impl SpreadHost) -> Option<u8> {
+        let said_by_family = |is_v4: bool| {
+            let mut addresses = said.tunnels.iter().map(address_of);
+            addresses.rfind(|address| address.is_ipv4() == is_v4)
+        };
+        let tunnels: Vec<IpAddr> = [true, false].into_iter().filter_map(said_by_family).collect();
+        let same = |p: &&mut Placed| p.tunnels.iter().any(|address| tunnels.contains(address));
+        let slot = match self.placed.iter_mut().find(same) {
+            Some(placed) => {
+                name.clone_into(&mut placed.name);
+                placed.tunnels = tunnels;
+                placed.layer2 = said.layer2;
+                placed.slot
+            }
+            None => {
+                let is_free = |slot: &u8| self.placed.iter().all(|p| p.slot != *slot);
+                let slot = (0..self.setup.hosts_max as u8).find(is_free)?;
+                let (name, layer2) = (name.to_owned(), said.layer2);
+                self.placed.push(Placed { slot, name, tunnels, layer2, state: State::Up });
+                slot
+            }
+        };
+        host.find_ways(&self.placed);
+        self.set_hosts(host);
+        Some(slot)
+    }
+
+    fn set_hosts(&mut self, host: &mut impl SpreadHost) {
+        for placed in &mut self.placed {
+            let condition = self.roster.condition(placed.slot);
+            // Before all have come back, nobody is dead.
+            placed.state = match (condition.alive || !self.settled, condition.draining) {
+                (false, _) => State::Dead,
+                (true, true) => State::Draining,
+                (true, false) => State::Up,
+            };
+        }
+        host.set_hosts(&self.placed);
+    }
+
+    /// The links of which silence would mean something now.
+    pub fn due(&self, now: Nanos) -> Vec<usize> {
+        let is_due =
+            |index: &usize| self.links[*index].next_deadline().is_some_and(|due| due <= now);
+        (0..self.links.len()).filter(is_due).collect()
+    }
+
+    /// When [`SpreadMachine::handle_timeout`] is due.
+    #[must_use]
+    pub fn next_deadline(&self) -> Nanos {
+        let settle = (!self.settled).then_some(self.settle_at);
+        let watch = self.links.iter().filter_map(Link::next_deadline);
+        watch.chain(settle).fold(self.tick_at, Nanos::min)
+    }
+
+    /// Sends heartbeats, judges the host servers, does what else is due, and redirects
+    /// what is to be redirected differently.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn handle_timeout<H: SpreadHost>(
+        &mut self,
+        now: Nanos,
+        host: &mut H,
+    ) -> Result<(), H::Error> {
+        for index in self.due(now) {
+            self.watch(index, now, host);
+        }
+        self.settled |= self.settle_at <= now;
+        if self.tick_at <= now {
+            self.tick_at = now.plus(nanos(TICK));
+            self.tick(host)?;
+        }
+        self.apply(host);
+        Ok(())
+    }
+
+    fn watch(&mut self, index: usize, now: Nanos, host: &mut impl SpreadHost) {
+        let link = &mut self.links[index];
+        let (beat, news) = link.watch(now, self.setup.period);
+        if let Some((number, echo)) = beat.filter(|_| link.here) {
+            host.send(index, &Message::Beat { number, echo, executed: 0 });
+        }
+        match news {
+            Some(News::Suspected) => {
+                host.note("suspect", link.name.clone());
+                link.doubted = true;
+            }
+            Some(News::Declared) => {
+                host.note("declare", link.name.clone());
+                for slot in self.slots_of(&self.links[index].name) {
+                    self.roster.set_alive(slot, false);
+                    self.lost.insert(slot);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn tick<H: SpreadHost>(&mut self, host: &mut H) -> Result<(), H::Error> {
+        self.ticks += 1;
+        host.tick()?;
+        host.find_ways(&self.placed);
+        self.set_hosts(host);
+        if self.ticks.is_multiple_of(AGE_TICKS) {
+            host.age_flows()?;
+            self.forget_unserved(host)?;
+        }
+        Ok(())
+    }
+
+    /// A service without host servers goes when the last flow has gone.
+    fn forget_unserved<H: SpreadHost>(&mut self, host: &mut H) -> Result<(), H::Error> {
+        let unserved = self.roster.unserved();
+        if !self.settled || unserved.is_empty() || host.has_flows() {
+            return Ok(());
+        }
+        for service in unserved {
+            host.remove_service(&service)?;
+            self.roster.forget(&service);
+            host.note("removed", service.to_string());
+        }
+        Ok(())
+    }
+
+    /// Carries out what the roster says, once everybody had the time to return.
+    fn apply(&mut self, host: &mut impl SpreadHost) {
+        if !self.settled {
+            let is_back = |p: &Placed| self.roster.condition(p.slot).alive;
+            let mut waited_for = self.placed.iter().filter(|p| p.state != State::Dead);
+            self.settled = waited_for.all(is_back);
+        }
+        if !self.settled {
+            return;
+        }
+        self.set_hosts(host);
+        for change in self.roster.changes() {
+            let service = change.service;
+            if let Err(error) = host.set_service(&service, &change.table) {
+                host.note("refused", format!("{service}: {error}"));
+                continue;
+            }
+            let members: Vec<&str> =
+                change.members.iter().map(|slot| self.name_of(*slot)).collect();
+            let to = if members.is_empty() { "nobody".to_owned() } else { members.join(", ") };
+            host.note("switch", format!("{service} -> {to}"));
+        }
+    }
+
+    /// After the redirector knows who is there: SYNs of a host server that died or was
+    /// away come in anew.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn handle_turned<H: SpreadHost>(&mut self, host: &mut H) -> Result<(), H::Error> {
+        if !self.lost.is_empty() {
+            let slots: Vec<u8> = std::mem::take(&mut self.lost).into_iter().collect();
+            let flows = host.resend(&slots);
+            if flows > 0 {
+                host.note("resend", format!("{flows} flows"));
+            }
+        }
+        host.set_cache(self.links.iter().any(|link| link.doubted))
+    }
+
+    /// An operator wants a host server empty, or (`end`) not any more.
+    ///
+    /// # Errors
+    /// When there is none of this name, in words.
+    pub fn handle_drain(
+        &mut self,
+        name: &str,
+        end: bool,
+        host: &mut impl SpreadHost,
+    ) -> Result<(), String> {
+        let slots = self.slots_of(name);
+        if slots.is_empty() {
+            let known: Vec<&str> = self.placed.iter().map(|p| p.name.as_str()).collect();
+            return Err(format!("no host server `{name}`; there are: {}", known.join(", ")));
+        }
+        for slot in slots {
+            if self.roster.set_draining(slot, !end) {
+                host.note(if end { "undrained" } else { "drained" }, name.to_owned());
+            }
+        }
+        self.set_hosts(host);
+        self.apply(host);
+        Ok(())
+    }
+
+    fn slots_of(&self, name: &str) -> Vec<u8> {
+        self.placed.iter().filter(|p| p.name == name).map(|p| p.slot).collect()
+    }
+
+    /// Who has a slot.
+    #[must_use]
+    pub fn name_of(&self, slot: u8) -> &str {
+        self.placed.iter().find(|p| p.slot == slot).map_or("?", |p| &p.name)
+    }
+
+    /// Who serves what.
+    #[must_use]
+    pub fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    /// The host servers that the redirector knows.
+    #[must_use]
+    pub fn placed(&self) -> &[Placed] {
+        &self.placed
+    }
+
+    /// Whether the host server's channel is open.
+    #[must_use]
+    pub fn is_here(&self, name: &str) -> bool {
+        self.links.iter().any(|link| link.name == name && link.here)
+    }
+}
+
+#[cfg(test)]
+mod tests;

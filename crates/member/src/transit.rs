@@ -1,0 +1,359 @@
+//! An edge of a transit group: which strings are heard, which of them are used, and
+//! what becomes of the packets and of the windows of flows when that changes. The
+//! data path lives in the kernel and goes on without it.
+//!
+//! [`Strings`] judges the strings; here are the detectors that it judges by, and the
+//! order in which its verdicts are carried out.
+
+mod lines;
+
+pub use lines::Fresh;
+
+use holdfast_cluster::Nanos;
+use holdfast_edge::strings::{Strings, StringsConfig, StringsEvent, Table};
+use lines::Lines;
+
+/// What the machine needs of the host that it runs on: the kernel's table, sockets
+/// into each string, and what keeps packets and caps windows. Strings go by their
+/// index.
+pub trait TransitHost {
+    /// Why the kernel does not do what it was told.
+    type Error;
+    /// The time, which has gone on since the machine was called.
+    fn now(&self) -> Nanos;
+    /// Sends a heartbeat into every string. `lost`: the strings that are dead here.
+    /// What cannot be sent is as good as lost.
+    fn beat(&mut self, lost: u32);
+    /// Packets of flows that have come through each string so far.
+    fn traffic(&mut self) -> Vec<u64>;
+    /// The table that is in force, also one from an earlier life.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn table(&mut self) -> Result<Option<Table>, Self::Error>;
+    /// Puts a table in force: nothing goes to a string that is out, and its flows go
+    /// elsewhere with their next packet.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn set_table(&mut self, epoch: u32, table: &Table) -> Result<(), Self::Error>;
+    /// What passed until now is told apart from what will.
+    fn mark(&mut self);
+    /// Packets that pass may be lost, and are kept, or they are not, and what is not
+    /// needed any more is forgotten; `true` if that changes anything.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn set_cache(&mut self, on: bool) -> Result<bool, Self::Error>;
+    /// What was kept on its way into one string goes into another; flows that have a
+    /// way of their own, by one of the strings in use, keep it. Returns of how many
+    /// flows that is.
+    fn resend(&mut self, ways: &[Way], usable: u32) -> usize;
+    /// Only these strings are left, which carry so much: windows are capped. Of how
+    /// many flows, if they are so from now on.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn cap(&mut self, strings: &[usize], bytes_per_s: u64) -> Result<Option<usize>, Self::Error>;
+    /// All the capacity is there; `true` if windows were capped until now.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn uncap(&mut self) -> Result<bool, Self::Error>;
+    /// Something has happened that people want to know: the kind, and words.
+    fn note(&mut self, what: &'static str, words: String);
+}
+
+/// Where packets go that were kept on their way into a string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The string that they were for; `None`: there was none.
+    pub from: Option<usize>,
+    /// The last moment at which packets are known to have got through it.
+    pub sound: Nanos,
+    /// The string that they go into now.
+    pub into: usize,
+}
+
+/// What an edge is.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The strings' names, by their index.
+    pub names: Vec<String>,
+    /// What the other edge is called.
+    pub other: &'static str,
+    pub strings: StringsConfig,
+    /// Time between two heartbeats.
+    pub period: Nanos,
+}
+
+/// See the module.
+///
+/// # Contract
+/// * [`TransitMachine::handle_start`] comes first.
+/// * Strings are judged in [`TransitMachine::handle_timeout`]: before it, hand over
+///   whatever has come already.
+/// * After it, and after what keeps packets had its turn,
+///   [`TransitMachine::handle_turned`].
+#[derive(Debug)]
+pub struct TransitMachine {
+    setup: Setup,
+    strings: Strings,
+    lines: Lines,
+    beat_at: Nanos,
+    /// Number of the table.
+    epoch: u32,
+    /// Closed by hand, until it is opened by hand.
+    closed: bool,
+}
+
+impl TransitMachine {
+    /// `epoch` and `usable` are those of the table that an earlier life has left:
+    /// what it has declared dead has to be heard first.
+    #[must_use]
+    pub fn new(setup: Setup, epoch: u32, usable: u32, now: Nanos) -> Self {
+        let lines = Lines::new(setup.names.len(), setup.period, now);
+        let strings = Strings::new(setup.strings.clone(), usable);
+        Self { strings, lines, beat_at: now, epoch, closed: false, setup }
+    }
+
+    /// Puts the first table in force.
+    ///
+    /// # Errors
+    /// When the host refuses.
+    pub fn handle_start<H: TransitHost>(&mut self, me: &str, host: &mut H) -> Result<(), H::Error> {
+        host.note("started", format!("{me}, {}", self.in_use()));
+        self.act(host)
+    }
+
+    /// A fresh heartbeat has come through a string.
+    pub fn handle_beat(&mut self, string: usize, fresh: &Fresh, now: Nanos) {
+        self.lines.handle_beat(string, fresh, now, &mut self.strings);
+    }
+
+    /// Judges who is silent, carries that out, and sends heartbeats, each when it is
+    /// time.
+    ///
+    /// # Errors
+    /// When the host refuses.
+    pub fn handle_timeout<H: TransitHost>(
+        &mut self,
+        now: Nanos,
+        host: &mut H,
+    ) -> Result<(), H::Error> {
+        // Once per heartbeat: that is when each detector is due at least.
+        if self.lines.next_deadline().is_some_and(|due| due <= now) {
+            self.lines.count(now, &host.traffic(), &mut self.strings);
+        }
+        self.lines.judge(now, &mut self.strings);
+        self.act(host)?;
+        if self.beat_at <= now {
+            self.beat_at = now.plus(self.setup.period);
+            host.mark();
+            host.beat(self.strings.lost());
+        }
+        Ok(())
+    }
+
+    /// Packets are kept while they may be lost.
+    ///
+    /// # Errors
+    /// When the host refuses.
+    pub fn handle_turned<H: TransitHost>(&mut self, host: &mut H) -> Result<(), H::Error> {
+        let is_in_doubt = self.strings.is_in_doubt();
+        if host.set_cache(is_in_doubt)? {
+            let words = if is_in_doubt {
+                "packets may be lost: they are kept"
+            } else {
+                "all is well: nothing is kept any more"
+            };
+            host.note("cache", words.to_owned());
+        }
+        Ok(())
+    }
+
+    /// When [`TransitMachine::handle_timeout`] is due.
+    #[must_use]
+    pub fn next_deadline(&self) -> Nanos {
+        self.lines.next_deadline().map_or(self.beat_at, |at| at.min(self.beat_at))
+    }
+
+    /// Closes or opens the edge, whatever is heard; the number of the table.
+    ///
+    /// # Errors
+    /// When the host refuses.
+    pub fn handle_hand<H: TransitHost>(
+        &mut self,
+        close: bool,
+        host: &mut H,
+    ) -> Result<u32, H::Error> {
+        self.closed = close;
+        self.set_table(&self.strings.table(), host)?;
+        host.note(if close { "fenced" } else { "unfenced" }, "by hand".to_owned());
+        if !close {
+            self.resend(u32::MAX, host);
+        }
+        Ok(self.epoch)
+    }
+
+    fn act<H: TransitHost>(&mut self, host: &mut H) -> Result<(), H::Error> {
+        while let Some(event) = self.strings.poll_event() {
+            self.do_one(event, host)?;
+        }
+        Ok(())
+    }
+
+    fn do_one<H: TransitHost>(
+        &mut self,
+        event: StringsEvent,
+        host: &mut H,
+    ) -> Result<(), H::Error> {
+        match event {
+            StringsEvent::Table(table) => return self.put_in_force(&table, host),
+            StringsEvent::Restored { strings } => self.resend(strings, host),
+            StringsEvent::Capacity { bytes_per_s, full_bytes_per_s } => {
+                return self.regulate(bytes_per_s, full_bytes_per_s, host);
+            }
+            StringsEvent::Renew(string) => self.lines.renew(string, host.now()),
+            StringsEvent::Suspected(string) => {
+                let words = format!("{}: two heartbeats are missing", self.name(string));
+                host.note("suspect", words);
+            }
+            StringsEvent::Trusted(string) => {
+                host.note("trust", format!("{}: heard again", self.name(string)));
+            }
+            StringsEvent::Declared { string, by_peer } => {
+                let why = if by_peer {
+                    format!("the {} edge does not hear it", self.setup.other)
+                } else {
+                    "three heartbeats are missing".to_owned()
+                };
+                host.note("declare", format!("{}: {why}", self.name(string)));
+            }
+            StringsEvent::Returned(string) => host.note("return", self.name(string).to_owned()),
+            StringsEvent::AllSilent => {
+                let other = self.setup.other;
+                let words = format!("nothing from the {other} edge; its daemon may be dead");
+                host.note("silent", words);
+            }
+        }
+        Ok(())
+    }
+
+    fn put_in_force<H: TransitHost>(
+        &mut self,
+        table: &Table,
+        host: &mut H,
+    ) -> Result<(), H::Error> {
+        let before = host.table()?;
+        if before.as_ref() == Some(table) {
+            return Ok(());
+        }
+        self.set_table(table, host)?;
+        let gone = before.map_or(0, |before| before.usable & !table.usable);
+        if gone != 0 {
+            let words = format!("table {}: {} is out", self.epoch, self.names(gone));
+            host.note("fence", words);
+        }
+        host.note("switch", format!("table {}: {}", self.epoch, self.in_use()));
+        Ok(())
+    }
+
+    fn set_table<H: TransitHost>(&mut self, table: &Table, host: &mut H) -> Result<(), H::Error> {
+        self.epoch = self.epoch.wrapping_add(1);
+        let usable = if self.closed { 0 } else { table.usable };
+        host.set_table(self.epoch, &Table { usable, slots: table.slots })
+    }
+
+    /// What was kept on its way into these strings goes into one that is in use: its
+    /// own, if it is, or the heir of those that are not.
+    fn resend<H: TransitHost>(&mut self, strings: u32, host: &mut H) {
+        let Some(heir) = self.strings.heir() else { return };
+        let usable = self.strings.usable();
+        let lost = (0..self.setup.names.len()).filter(|string| strings >> string & 1 == 1);
+        let way = |string: usize| Way {
+            from: Some(string),
+            sound: self.lines.sound(string),
+            into: if usable >> string & 1 == 1 { string } else { heir },
+        };
+        // While no string was left, packets were for none.
+        let none = Way { from: None, sound: Nanos(0), into: heir };
+        let ways: Vec<Way> = lost.map(way).chain([none]).collect();
+        let flows = host.resend(&ways, usable);
+        if flows > 0 {
+            host.note("resend", format!("{flows} flows"));
+        }
+    }
+
+    /// Less than all the capacity is left, or all is back.
+    fn regulate<H: TransitHost>(
+        &mut self,
+        bytes_per_s: u64,
+        full_bytes_per_s: u64,
+        host: &mut H,
+    ) -> Result<(), H::Error> {
+        let [now, full] = [bytes_per_s, full_bytes_per_s].map(|bytes| bytes * 8 / 1_000_000);
+        host.note("capacity", format!("{now} of {full} Mbit/s"));
+        if bytes_per_s == 0 || bytes_per_s >= full_bytes_per_s {
+            if host.uncap()? {
+                host.note("regulate", "off: all the capacity is there".to_owned());
+            }
+            return Ok(());
+        }
+        let usable = self.strings.usable();
+        let strings: Vec<usize> =
+            (0..self.setup.names.len()).filter(|string| usable >> string & 1 == 1).collect();
+        if let Some(flows) = host.cap(&strings, bytes_per_s)? {
+            host.note("regulate", format!("{flows} flows share {now} Mbit/s"));
+        }
+        Ok(())
+    }
+
+    /// How long packets wait in front of a string, there or back, since this was
+    /// asked last.
+    pub fn queue_delay(&mut self, string: usize) -> Option<Nanos> {
+        self.lines.queue_delay(string)
+    }
+
+    /// What the strings are judged to be.
+    #[must_use]
+    pub fn strings(&self) -> &Strings {
+        &self.strings
+    }
+
+    /// Number of the table in force.
+    #[must_use]
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Whether it was closed by hand.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// A string's name.
+    #[must_use]
+    pub fn name(&self, string: usize) -> &str {
+        self.setup.names.get(string).map_or("?", String::as_str)
+    }
+
+    fn names(&self, mask: u32) -> String {
+        let of_mask = (0..self.setup.names.len()).filter(|index| mask >> index & 1 == 1);
+        of_mask.map(|index| self.name(index)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Where new flows go, for people.
+    fn in_use(&self) -> String {
+        let Table { usable, slots } = self.strings.table();
+        if usable == 0 {
+            return "no string is left".to_owned();
+        }
+        let used = slots.iter().fold(0, |mask, slot| mask | 1 << slot);
+        format!("flows go by {}", self.names(used))
+    }
+}
+
+#[cfg(test)]
+mod tests;

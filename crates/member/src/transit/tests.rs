@@ -1,0 +1,394 @@
+use super::*;
+use holdfast_edge::strings::Mode;
+use std::convert::Infallible;
+
+const PERIOD: Nanos = Nanos::from_ms(20);
+/// One way through any string.
+const DELAY: Nanos = Nanos::from_ms(3);
+
+/// A kernel, and sockets whose heartbeats the bed carries.
+#[derive(Default)]
+struct Book {
+    now: Nanos,
+    /// What was sent into all strings: when, and the strings that are lost.
+    beats: Vec<(Nanos, u32)>,
+    traffic: Vec<u64>,
+    table: Option<Table>,
+    caching: bool,
+    marks: usize,
+    cap: Option<(Vec<usize>, u64)>,
+    resent: Vec<(Nanos, Vec<Way>)>,
+    lines: Vec<(Nanos, String)>,
+}
+
+impl TransitHost for Book {
+    type Error = Infallible;
+    fn now(&self) -> Nanos {
+        self.now
+    }
+    fn beat(&mut self, lost: u32) {
+        assert!(self.marks > self.beats.len(), "what came before is told apart");
+        self.beats.push((self.now, lost));
+    }
+    fn traffic(&mut self) -> Vec<u64> {
+        self.traffic.clone()
+    }
+    fn table(&mut self) -> Result<Option<Table>, Infallible> {
+        Ok(self.table.clone())
+    }
+    fn set_table(&mut self, _epoch: u32, table: &Table) -> Result<(), Infallible> {
+        self.table = Some(table.clone());
+        Ok(())
+    }
+    fn mark(&mut self) {
+        self.marks += 1;
+    }
+    fn set_cache(&mut self, on: bool) -> Result<bool, Infallible> {
+        Ok(std::mem::replace(&mut self.caching, on) != on)
+    }
+    fn resend(&mut self, ways: &[Way], _usable: u32) -> usize {
+        self.resent.push((self.now, ways.to_vec()));
+        7
+    }
+    fn cap(&mut self, strings: &[usize], bytes_per_s: u64) -> Result<Option<usize>, Infallible> {
+        self.cap = Some((strings.to_vec(), bytes_per_s));
+        Ok(Some(3))
+    }
+    fn uncap(&mut self) -> Result<bool, Infallible> {
+        Ok(self.cap.take().is_some())
+    }
+    fn note(&mut self, what: &'static str, words: String) {
+        self.lines.push((self.now, format!("{what}: {words}")));
+    }
+}
+
+struct Edge {
+    machine: TransitMachine,
+    book: Book,
+    /// Number of its next heartbeat, and of the last that came through each string.
+    number: u64,
+    heard: [u64; 2],
+    /// When what came last through each string was sent.
+    got: [Nanos; 2],
+    is_dead: bool,
+}
+
+/// A heartbeat on its way.
+struct Beat {
+    arrives: Nanos,
+    to: usize,
+    string: usize,
+    number: u64,
+    lost: u32,
+    /// When the last one was sent that its sender had heard through this string.
+    echoed: Nanos,
+}
+
+/// Two edges with two strings between them.
+struct Bed {
+    edges: [Edge; 2],
+    now: Nanos,
+    /// `cut[from][string]`: what this edge sends there is lost.
+    cut: [[bool; 2]; 2],
+    wire: Vec<Beat>,
+}
+
+fn edge(usable: u32, mode: Mode) -> Edge {
+    let setup = Setup {
+        names: vec!["upper".to_owned(), "lower".to_owned()],
+        other: "far",
+        strings: StringsConfig { mode, capacities_bytes_per_s: vec![12_500_000; 2] },
+        period: PERIOD,
+    };
+    let mut machine = TransitMachine::new(setup, 4, usable, Nanos(0));
+    let mut book = Book { traffic: vec![0; 2], ..Book::default() };
+    let Ok(()) = machine.handle_start("near", &mut book);
+    let heard = [0; 2];
+    Edge { machine, book, number: 0, heard, got: [Nanos(0); 2], is_dead: false }
+}
+
+impl Bed {
+    fn new(mode: Mode) -> Self {
+        let edges = [edge(u32::MAX, mode), edge(u32::MAX, mode)];
+        let mut bed = Self { edges, now: Nanos(0), cut: [[false; 2]; 2], wire: Vec::new() };
+        // They have known each other for a while.
+        bed.run(2000);
+        bed.edges.iter_mut().for_each(|edge| edge.book.lines.clear());
+        bed
+    }
+
+    fn run(&mut self, ms: u64) {
+        let until = self.now.plus(Nanos::from_ms(ms));
+        while self.now < until {
+            self.now = self.now.plus(Nanos(500_000));
+            self.carry();
+            for from in 0..2 {
+                self.turn(from);
+            }
+        }
+    }
+
+    fn carry(&mut self) {
+        let now = self.now;
+        let (come, rest): (Vec<Beat>, Vec<Beat>) =
+            self.wire.drain(..).partition(|beat| beat.arrives <= now);
+        self.wire = rest;
+        for Beat { arrives, to, string, number, lost, echoed } in come {
+            let Edge { machine, heard, got, is_dead, .. } = &mut self.edges[to];
+            if *is_dead {
+                continue;
+            }
+            let step = if heard[string] == 0 { 0 } else { number - heard[string] };
+            (heard[string], got[string]) = (number, arrives.since(DELAY));
+            let fresh = Fresh {
+                peer_lost: lost,
+                step,
+                round_trip_ns: Some(2 * DELAY.0),
+                echoed_ns: Some(echoed.0),
+            };
+            machine.handle_beat(string, &fresh, now);
+        }
+    }
+
+    fn turn(&mut self, from: usize) {
+        let (now, cut) = (self.now, self.cut[from]);
+        let Edge { machine, book, number, got, is_dead, .. } = &mut self.edges[from];
+        if *is_dead {
+            return;
+        }
+        book.now = now;
+        let before = book.beats.len();
+        if machine.next_deadline() <= now {
+            let Ok(()) = machine.handle_timeout(now, book);
+        }
+        let Ok(()) = machine.handle_turned(book);
+        for (at, lost) in book.beats[before..].iter().copied() {
+            for (string, is_cut) in cut.into_iter().enumerate() {
+                *number += 1;
+                if !is_cut {
+                    self.wire.push(Beat {
+                        arrives: at.plus(DELAY),
+                        to: 1 - from,
+                        string,
+                        number: *number,
+                        lost,
+                        echoed: got[string],
+                    });
+                }
+            }
+        }
+    }
+
+    fn cut(&mut self, string: usize, cut: bool) {
+        self.cut.iter_mut().for_each(|it| it[string] = cut);
+    }
+
+    fn near(&mut self) -> &mut Edge {
+        &mut self.edges[0]
+    }
+
+    /// What the near edge has noted since it was asked last.
+    fn noted(&mut self) -> Vec<String> {
+        self.near().book.lines.drain(..).map(|it| it.1).collect()
+    }
+
+    fn usable(&self) -> [u32; 2] {
+        [0, 1].map(|edge| self.edges[edge].book.table.as_ref().unwrap().usable)
+    }
+}
+
+#[test]
+fn the_first_table_is_put_in_force_once() {
+    let mut edge = edge(u32::MAX, Mode::ActiveActive);
+    let lines: Vec<&str> = edge.book.lines.iter().map(|it| it.1.as_str()).collect();
+    let expected =
+        ["started: near, flows go by upper, lower", "switch: table 5: flows go by upper, lower"];
+    assert_eq!(lines, expected);
+    let table = edge.book.table.clone();
+    let mut again = TransitMachine::new(edge.machine.setup.clone(), 5, 3, Nanos(0));
+    edge.book.lines.clear();
+    let Ok(()) = again.handle_start("near", &mut edge.book);
+    assert_eq!((again.epoch(), edge.book.table), (5, table), "it is in force already");
+}
+
+#[test]
+fn a_dead_string_is_declared_after_three_heartbeats_and_its_packets_go_by_the_other() {
+    let mut bed = Bed::new(Mode::ActiveActive);
+    let began = bed.now;
+    bed.cut(0, true);
+    bed.run(200);
+    assert_eq!(bed.usable(), [2, 2]);
+    let lines = std::mem::take(&mut bed.near().book.lines);
+    let words: Vec<&str> = lines.iter().map(|it| it.1.as_str()).collect();
+    assert_eq!(
+        words,
+        [
+            "suspect: upper: two heartbeats are missing",
+            "cache: packets may be lost: they are kept",
+            "declare: upper: three heartbeats are missing",
+            "fence: table 6: upper is out",
+            "switch: table 6: flows go by lower",
+            "resend: 7 flows",
+            "capacity: 100 of 200 Mbit/s",
+            "regulate: 3 flows share 100 Mbit/s",
+            "cache: all is well: nothing is kept any more",
+        ]
+    );
+    let after = |line: usize| lines[line].0.since(began).0 / 1_000_000;
+    assert!((21..=43).contains(&after(0)) && (41..=63).contains(&after(2)), "{lines:?}");
+    let (_, ways) = bed.near().book.resent.pop().unwrap();
+    let [upper, none] = ways[..] else { panic!("{ways:?}") };
+    assert_eq!((upper.from, upper.into), (Some(0), 1));
+    // The echo of a heartbeat goes with the next one.
+    assert!(began.since(upper.sound) <= Nanos::from_ms(45), "{upper:?} at {began:?}");
+    assert!(upper.sound <= began);
+    assert_eq!(none, Way { from: None, sound: Nanos(0), into: 1 });
+    assert_eq!(bed.near().book.cap, Some((vec![1], 12_500_000)));
+}
+
+#[test]
+fn a_string_returns_after_five_heartbeats_and_nothing_is_capped_any_more() {
+    let mut bed = Bed::new(Mode::ActiveActive);
+    bed.cut(0, true);
+    bed.run(200);
+    bed.noted();
+    bed.near().book.resent.clear();
+    let back = bed.now;
+    bed.cut(0, false);
+    bed.run(60);
+    assert_eq!(bed.usable(), [2, 2], "it may flap");
+    bed.run(140);
+    assert_eq!(bed.usable(), [3, 3]);
+    let lines = std::mem::take(&mut bed.near().book.lines);
+    let words: Vec<&str> = lines.iter().map(|it| it.1.as_str()).collect();
+    assert_eq!(
+        words,
+        [
+            "return: upper",
+            "switch: table 7: flows go by upper, lower",
+            "capacity: 200 of 200 Mbit/s",
+            "regulate: off: all the capacity is there",
+        ]
+    );
+    assert!(lines[0].0.since(back) >= Nanos::from_ms(80), "five of them: {lines:?}");
+    assert_eq!(bed.near().book.resent, [], "what it lacked went by the other one");
+}
+
+#[test]
+fn a_direction_that_is_dead_takes_the_string_out_at_both_edges() {
+    let mut bed = Bed::new(Mode::ActiveBackup);
+    // What the far edge sends arrives; what the near one sends does not.
+    bed.cut[0][0] = true;
+    bed.run(200);
+    assert_eq!(bed.usable(), [2, 2]);
+    let noted = bed.noted();
+    assert!(noted.contains(&"declare: upper: the far edge does not hear it".to_owned()));
+    assert!(!noted.iter().any(|it| it.starts_with("suspect")), "{noted:?}");
+    assert_eq!(bed.near().book.cap, None, "the backup carries as much");
+}
+
+#[test]
+fn silence_on_all_strings_changes_no_table_and_is_resent_into_each_when_it_ends() {
+    let mut bed = Bed::new(Mode::ActiveActive);
+    bed.edges[1].is_dead = true;
+    bed.run(500);
+    assert_eq!(bed.usable()[0], 3);
+    assert!(bed.near().machine.strings().is_all_silent() && bed.near().book.caching);
+    let noted = bed.noted();
+    assert_eq!(noted.last().unwrap(), "silent: nothing from the far edge; its daemon may be dead");
+    assert!(bed.near().book.resent.is_empty());
+    bed.edges[1].is_dead = false;
+    bed.run(300);
+    assert_eq!((bed.usable(), bed.near().book.caching), ([3, 3], false));
+    let ways: Vec<(Option<usize>, usize)> =
+        bed.near().book.resent.iter().flat_map(|it| &it.1).map(|it| (it.from, it.into)).collect();
+    for string in 0..2 {
+        let own = ways.iter().filter(|it| it.0 == Some(string)).collect::<Vec<_>>();
+        assert_eq!(own, [&(Some(string), string)], "once, and its own way");
+    }
+}
+
+#[test]
+fn an_outage_that_is_too_short_to_be_declared_is_resent_into_the_same_string() {
+    let mut bed = Bed::new(Mode::ActiveActive);
+    let began = bed.now;
+    bed.cut(0, true);
+    // Of the heartbeats two.
+    bed.run(40);
+    bed.cut(0, false);
+    bed.run(100);
+    assert_eq!(bed.usable(), [3, 3]);
+    let noted = bed.noted();
+    assert!(noted.contains(&"trust: upper: heard again".to_owned()), "{noted:?}");
+    let (_, ways) = bed.near().book.resent.first().cloned().unwrap();
+    assert_eq!((ways[0].from, ways[0].into), (Some(0), 0));
+    assert!(ways[0].sound <= began && began.since(ways[0].sound) <= Nanos::from_ms(45));
+}
+
+#[test]
+fn packets_of_flows_keep_a_string_whose_queue_swallows_heartbeats() {
+    let mut bed = Bed::new(Mode::ActiveActive);
+    bed.cut(0, true);
+    for _ in 0..50 {
+        bed.edges.iter_mut().for_each(|edge| edge.book.traffic[0] += 1);
+        bed.run(10);
+    }
+    assert_eq!(bed.usable(), [3, 3]);
+    bed.run(200);
+    assert_eq!(bed.usable(), [2, 2], "and no longer than there are some");
+    // They bring nothing back that was declared dead.
+    for _ in 0..50 {
+        bed.edges.iter_mut().for_each(|edge| edge.book.traffic[0] += 1);
+        bed.run(10);
+    }
+    assert_eq!(bed.usable(), [2, 2]);
+}
+
+#[test]
+fn what_an_earlier_life_has_declared_dead_is_not_used_before_it_is_heard() {
+    let mut near = edge(2, Mode::ActiveActive);
+    assert_eq!(near.book.table.as_ref().unwrap().usable, 2);
+    let fresh = Fresh { peer_lost: 0, step: 2, round_trip_ns: None, echoed_ns: None };
+    for beat in 1..=5u64 {
+        assert_eq!(near.book.table.as_ref().unwrap().usable, 2, "{beat}");
+        let now = Nanos(PERIOD.0 * beat);
+        near.book.now = now;
+        (0..2).for_each(|string| near.machine.handle_beat(string, &fresh, now));
+        let Ok(()) = near.machine.handle_timeout(now, &mut near.book);
+    }
+    assert_eq!(near.book.table.as_ref().unwrap().usable, 3);
+}
+
+#[test]
+fn an_edge_that_is_closed_by_hand_lets_nothing_through_until_it_is_opened() {
+    let mut bed = Bed::new(Mode::ActiveActive);
+    let Edge { machine, book, .. } = bed.near();
+    let Ok(epoch) = machine.handle_hand(true, book);
+    assert_eq!((epoch, machine.is_closed()), (6, true));
+    bed.cut(0, true);
+    bed.run(200);
+    assert_eq!(bed.usable(), [0, 2], "whatever is declared");
+    bed.near().book.resent.clear();
+    let Edge { machine, book, .. } = bed.near();
+    let Ok(_epoch) = machine.handle_hand(false, book);
+    assert_eq!(bed.usable(), [2, 2]);
+    let (_, ways) = bed.near().book.resent.pop().unwrap();
+    let ways: Vec<(Option<usize>, usize)> = ways.iter().map(|it| (it.from, it.into)).collect();
+    assert_eq!(ways, [(Some(0), 1), (Some(1), 1), (None, 1)]);
+}
+
+#[test]
+fn round_trips_tell_of_the_queue_in_front_of_a_string() {
+    let mut bed = Bed::new(Mode::ActiveActive);
+    assert_eq!(bed.near().machine.queue_delay(0), Some(Nanos(0)));
+    assert_eq!(bed.near().machine.queue_delay(0), None, "nothing came since");
+    let fresh = Fresh {
+        peer_lost: 0,
+        step: 2,
+        round_trip_ns: Some(2 * DELAY.0 + 5_000_000),
+        echoed_ns: None,
+    };
+    let now = bed.now;
+    bed.near().machine.handle_beat(0, &fresh, now);
+    assert_eq!(bed.near().machine.queue_delay(0), Some(Nanos::from_ms(5)));
+}
