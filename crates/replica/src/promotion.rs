@@ -8,8 +8,9 @@ pub use settle::{Closing, Restore, Why};
 
 use crate::segment::OwnedSegment;
 use crate::tap::Tap;
-use crate::{Nanos, TapSegment, Verdict};
+use crate::{Nanos, Verdict};
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord, FlowBounds};
+use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -176,11 +177,12 @@ impl Promotion {
     pub fn handle_segment(
         &mut self,
         now: Nanos,
-        segment: &TapSegment<'_>,
+        segment: &TcpPacket<'_>,
         out: &mut impl PromotionOutput,
     ) {
-        let conn = self.by_key.get(&segment.key).and_then(|id| self.conns.get_mut(id));
-        if segment.syn && !segment.ack_flag {
+        let conn =
+            self.by_key.get(&segment.client_to_server_key()).and_then(|id| self.conns.get_mut(id));
+        if segment.is_opening() {
             if conn.is_none_or(|conn| conn.planned.record.irs != segment.seq) {
                 self.keep_syn(segment);
             }
@@ -195,7 +197,7 @@ impl Promotion {
             return;
         }
         let verdict = conn.planned.tap.accept(now, segment);
-        if verdict.is_acceptable() && segment.ack_flag {
+        if verdict.is_acceptable() && segment.is_ack() {
             let probed = self.deadline.map_or(now, |deadline| Nanos(deadline.0 - PROBE_WAIT.0));
             conn.answered_ms.get_or_insert(now.since(probed).as_ms() as u32 + 1);
         }
@@ -267,17 +269,17 @@ impl Promotion {
         std::mem::take(&mut self.syns).into_iter().map(OwnedSegment::into_raw)
     }
 
-    fn keep_syn(&mut self, segment: &TapSegment<'_>) {
-        let same =
-            |syn: &OwnedSegment| syn.view().key == segment.key && syn.view().seq == segment.seq;
+    fn keep_syn(&mut self, segment: &TcpPacket<'_>) {
+        let key = segment.client_to_server_key();
+        let same = |syn: &OwnedSegment| syn.key() == key && syn.view().seq == segment.seq;
         if self.syns.len() < LATE_SYNS_MAX && !self.syns.iter().any(same) {
             self.syns.push_back(OwnedSegment::new(segment));
             assert!(self.syns.len() <= LATE_SYNS_MAX, "L6: more SYNs than the limit");
         }
     }
 
-    fn keep_late(&mut self, segment: &TapSegment<'_>) {
-        let matters = !segment.payload.is_empty() || segment.fin || segment.rst;
+    fn keep_late(&mut self, segment: &TcpPacket<'_>) {
+        let matters = !segment.payload.is_empty() || segment.is_fin() || segment.is_rst();
         if matters && self.late_bytes + segment.raw.len() <= LATE_BYTES_MAX {
             self.late_bytes += segment.raw.len();
             assert!(self.late_bytes <= LATE_BYTES_MAX, "L6: more late packets than the limit");
@@ -337,8 +339,8 @@ impl Conn {
 
     /// Does it acknowledge what never passed the edge? The kernel drops such a
     /// segment with all its bytes (RFC 9293 §3.10.7.4).
-    fn acknowledges_unsent(&self, segment: &TapSegment<'_>) -> bool {
-        segment.ack_flag
+    fn acknowledges_unsent(&self, segment: &TcpPacket<'_>) -> bool {
+        segment.is_ack()
             && self.whole_bounds().is_some_and(|bounds| segment.ack.after(bounds.seq_end))
     }
 

@@ -25,8 +25,7 @@ use holdfast_linux::spawn::Server;
 use holdfast_linux::tap::{BUFFER_DEFAULT_BYTES, TapSocket};
 use holdfast_member::backup::BackupMachine;
 use holdfast_member::host::End;
-use holdfast_replica::TapSegment;
-use holdfast_wire::packet::{Checksum, Flags, TcpOptions, TcpPacket};
+use holdfast_wire::packet::{Checksum, TcpOptions, TcpPacket};
 use holdfast_wire::shm::mode;
 use sockets::Mender;
 use std::sync::atomic::Ordering::Release;
@@ -140,23 +139,7 @@ impl<'a> Role<'a> for BackupDaemon<'_, 'a> {
 
 /// A client's packet as the machines take it. What a server's kernel without keys
 /// refuses (signed segments, malformed options) must not get past a dead one's.
-fn segment(l3: &[u8], checksum: Checksum) -> Option<TapSegment<'_>> {
+fn segment(l3: &[u8], checksum: Checksum) -> Option<TcpPacket<'_>> {
     let refused = |o: &TcpOptions| o.md5 || o.ao || o.malformed;
-    let p = TcpPacket::parse(l3, checksum).ok().filter(|p| !refused(&p.options))?;
-    Some(TapSegment {
-        key: p.client_to_server_key(),
-        seq: p.seq,
-        ack: p.ack,
-        syn: p.flags.has(Flags::SYN),
-        ack_flag: p.flags.has(Flags::ACK),
-        fin: p.flags.has(Flags::FIN),
-        rst: p.flags.has(Flags::RST),
-        window: p.window,
-        tsval: p.options.timestamps.map(|t| t.0),
-        mss: p.options.mss,
-        wscale: p.options.wscale,
-        sack_permitted: p.options.sack_permitted,
-        payload: p.payload,
-        raw: l3,
-    })
+    TcpPacket::parse(l3, checksum).ok().filter(|packet| !refused(&packet.options))
 }

@@ -29,6 +29,7 @@ use holdfast_linux::way::SignSocket;
 use holdfast_member::host::{Context, End, Hosted, Member as MemberState};
 use holdfast_member::standing::{Ask, Heard, Place};
 use holdfast_wire::message::Message;
+use holdfast_wire::packet::mapped;
 use holdfast_wire::shm::option;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -466,15 +467,6 @@ impl Tokens {
     #[must_use]
     pub fn has(self, token: u64) -> bool {
         self.0 & (1 << token) != 0
-    }
-}
-
-/// An address as the machines write it.
-#[must_use]
-pub fn mapped(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
     }
 }
 

@@ -7,7 +7,7 @@ mod shown;
 mod unread;
 
 use super::drive::{Role, drive};
-use super::member::{Node, ROLE, mapped};
+use super::member::{Node, ROLE};
 use super::pairing::wait_for_backup;
 use super::placement::Beside;
 use super::said::{Repetition, Said};
@@ -24,6 +24,7 @@ use holdfast_linux::spawn::Server;
 use holdfast_member::host::End;
 use holdfast_member::primary::PrimaryMachine;
 use holdfast_wire::message::{ConnId, ConnKey};
+use holdfast_wire::packet::mapped;
 use holdfast_wire::shm::mode;
 pub use host::states;
 use services::Services;

@@ -3,7 +3,7 @@
 //! server running, leaves it as it is, and tells how things are.
 
 use super::drive::{Role, drive};
-use super::member::{Node, RESTART_BOTH, ROLE, mapped};
+use super::member::{Node, RESTART_BOTH, ROLE};
 use super::pairing::{no_rejoin, turn_away};
 use super::primary::states;
 use super::{advice, heed};
@@ -16,6 +16,7 @@ use holdfast_linux::spawn::Server;
 use holdfast_member::host::{ConnState, End, Hosted, MemberHost, News, Turn, turn_found};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::TcpSegment;
+use holdfast_wire::packet::mapped;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 

@@ -2,9 +2,10 @@
 //! their SYNs, and what came behind them.
 
 use super::{EARLY_BYTES_MAX, SYN_AGE_MAX, SYNS_MAX};
+use crate::Nanos;
 use crate::segment::OwnedSegment;
-use crate::{Nanos, TapSegment};
 use holdfast_wire::message::ConnKey;
+use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,17 +24,18 @@ pub(super) struct Early {
 impl Early {
     /// Keeps a SYN; a repeated one replaces the older copy, and the oldest gives
     /// way to it.
-    pub(super) fn keep_syn(&mut self, now: Nanos, syn: &TapSegment<'_>) {
+    pub(super) fn keep_syn(&mut self, now: Nanos, syn: &TcpPacket<'_>) {
         while self.syns.first_key_value().is_some_and(|(_, (at, _))| {
             self.syns.len() >= SYNS_MAX || now.since(*at) >= SYN_AGE_MAX
         }) {
             if let Some((_, (_, syn))) = self.syns.pop_first() {
-                let (key, seq) = (syn.view().key, syn.view().seq);
+                let (key, seq) = (syn.key(), syn.view().seq);
                 self.numbers.remove(&(key, seq.0));
                 self.take(&key);
             }
         }
-        if let Some(older) = self.numbers.insert((syn.key, syn.seq.0), self.next) {
+        let number = (syn.client_to_server_key(), syn.seq.0);
+        if let Some(older) = self.numbers.insert(number, self.next) {
             self.syns.remove(&older);
         }
         self.syns.insert(self.next, (now, OwnedSegment::new(syn)));
@@ -43,8 +45,9 @@ impl Early {
     }
 
     /// Keeps a segment of a tuple whose SYN is here, while there is room.
-    pub(super) fn keep(&mut self, segment: &TapSegment<'_>) {
-        let of_tuple = (segment.key, 0)..=(segment.key, u32::MAX);
+    pub(super) fn keep(&mut self, segment: &TcpPacket<'_>) {
+        let key = segment.client_to_server_key();
+        let of_tuple = (key, 0)..=(key, u32::MAX);
         if self.numbers.range(of_tuple).next().is_none() {
             return;
         }
@@ -52,7 +55,7 @@ impl Early {
         if self.bytes + size <= EARLY_BYTES_MAX {
             self.bytes += size;
             assert!(self.bytes <= EARLY_BYTES_MAX, "L6: more early bytes than the limit");
-            self.segments.entry(segment.key).or_default().push(OwnedSegment::new(segment));
+            self.segments.entry(key).or_default().push(OwnedSegment::new(segment));
         }
     }
 

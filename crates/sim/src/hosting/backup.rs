@@ -7,11 +7,11 @@ use crate::pipe::{Input, Kind};
 use crate::plan::Mutation;
 use crate::server::Mode;
 use holdfast_member::backup::{BackupHost, Replica, Report};
-use holdfast_replica::TapSegment;
 use holdfast_replica::backup::FRAMES_QUEUED_MAX;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
+use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 
 /// A socket that was rebuilt, and what is to be played into it.
@@ -42,7 +42,7 @@ impl AtHost<'_> {
 }
 
 impl BackupHost for AtHost<'_> {
-    fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TapSegment<'_>)) -> bool {
+    fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool {
         let Some(tap) = &mut self.host_mut().tap else { return false };
         let count = tap.len().min(most);
         let packets: Vec<Packet> = tap.drain(..count).collect();

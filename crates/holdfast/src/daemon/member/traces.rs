@@ -1,7 +1,7 @@
 //! What a member has put into its host: kept there while it is needed, and removed
 //! when it is not.
 
-use super::{Node, mapped};
+use super::Node;
 use crate::leavings::{self, Own, Removed};
 use crate::status::{Role, State};
 use holdfast_linux::address::AddressSocket;
@@ -9,6 +9,7 @@ use holdfast_linux::bpf::{Gate, TapDrop};
 use holdfast_linux::link::Link;
 use holdfast_linux::neighbour::Announcer;
 use holdfast_member::host::End;
+use holdfast_wire::packet::mapped;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,4 @@
 use super::*;
-use std::net::Ipv4Addr;
 use std::path::Path;
 
 const FILE: &str = r#"
@@ -33,10 +32,7 @@ fn config() -> SpreadConfig {
 }
 
 fn mapped(text: &str) -> [u8; 16] {
-    match text.parse().expect("an address") {
-        IpAddr::V4(v4) => Ipv4Addr::to_ipv6_mapped(&v4).octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
+    holdfast_wire::packet::mapped(text.parse().expect("an address"))
 }
 
 fn said(weight: u32, tunnels: &[&str]) -> Said {
