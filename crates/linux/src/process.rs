@@ -168,6 +168,27 @@ pub fn set_realtime(priority: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// Does `work` without the calling thread's real-time policy, which it has again
+/// afterwards: a long work of the kernel would keep a processor from everybody, and
+/// may wait for who cannot run then.
+pub fn without_realtime<T>(work: impl FnOnce() -> T) -> T {
+    let mut parameters = libc::sched_param { sched_priority: 0 };
+    let ordinary = parameters;
+    // SAFETY: the kernel writes or reads the parameters; 0 is the calling thread.
+    let policy = unsafe {
+        let policy = libc::sched_getscheduler(0);
+        libc::sched_getparam(0, &raw mut parameters);
+        libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const ordinary);
+        policy
+    };
+    let done = work();
+    if policy > 0 {
+        // SAFETY: the kernel only reads the parameters.
+        unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
+    }
+    done
+}
+
 /// Keeps the memory that the process touches in RAM, the memory it will map later
 /// too: no page that was written out delays a heartbeat or a takeover.
 ///

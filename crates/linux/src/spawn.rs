@@ -164,7 +164,8 @@ impl Server {
             process::kill_descendants(self.pid());
         }
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        // The kernel takes a process apart in its parent's name.
+        let _ = process::without_realtime(|| self.child.wait());
     }
 
     /// Once the server speaks alone: asks its first thread not to die with the

@@ -11,6 +11,7 @@ use super::member::{Node, ROLE};
 use super::pairing::reach_primary;
 use super::placement::Follow;
 use super::said::{Repetition, Said};
+use super::services::Services;
 use super::survivor::Survivor;
 use crate::channel::Listener;
 use crate::leavings::Own;
@@ -52,6 +53,10 @@ struct BackupDaemon<'n, 'a> {
     voice: Voice,
     /// What the primary says of itself.
     says: Option<Said>,
+    /// Why the edge does not grant what this member asks for, which it asks again.
+    refused: Option<String>,
+    /// Whether its server's ports are free here.
+    ports: Services,
     repetition: Repetition,
     place: Follow,
     ended: bool,
@@ -117,6 +122,8 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         malformed: 0,
         voice: Voice::open(node)?,
         says: None,
+        refused: None,
+        ports: Services::open(Instant::now())?,
         repetition: Repetition::new(Instant::now()),
         place: Follow::new(node.config.group.share_cpu),
         ended: false,

@@ -87,6 +87,8 @@ pub struct Node<'a> {
     mend_at: Instant,
     /// A program that was removed and cannot be put back.
     torn: Option<String>,
+    /// Clients that this host's answers do not reach: reason and remedy.
+    way_lost: Option<(String, String)>,
     /// Tells when programs and addresses are to be looked for.
     changes: Changes,
     /// The server's process.
@@ -147,6 +149,12 @@ impl<'a> drive::Role<'a> for Asking<'_, 'a> {}
 /// # Errors
 /// Whatever keeps it from starting or ends it.
 pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
+    // A member that could never start its server must not keep the other one waiting.
+    anyhow::ensure!(
+        world::find_program(&config.server).is_some(),
+        "`{}` is no program of this host; remedy: install the same package on both members",
+        config.server.command.first().map_or("", String::as_str)
+    );
     let mut node = Node::new(config, member)?;
     loop {
         let Some(place) = node.ask_edge()? else { return Ok(()) };
@@ -209,6 +217,7 @@ impl<'a> Node<'a> {
             edge_at: now,
             mend_at: now,
             torn: None,
+            way_lost: None,
             changes: Changes::open().context("a netlink socket")?,
             server: None,
             loose: false,

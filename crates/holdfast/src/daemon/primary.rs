@@ -2,7 +2,6 @@
 //! to the backup. What is done with them is `holdfast_member::primary`'s.
 
 mod host;
-mod services;
 mod shown;
 mod unread;
 
@@ -11,6 +10,7 @@ use super::member::{Node, ROLE};
 use super::pairing::wait_for_backup;
 use super::placement::Beside;
 use super::said::{Repetition, Said};
+use super::services::Services;
 use super::survivor::Survivor;
 use crate::channel::{Channel, Listener};
 use crate::leavings::Own;
@@ -27,7 +27,6 @@ use holdfast_wire::message::{ConnId, ConnKey};
 use holdfast_wire::packet::mapped;
 use holdfast_wire::shm::mode;
 pub use host::states;
-use services::Services;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;

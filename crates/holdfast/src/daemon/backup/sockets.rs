@@ -85,6 +85,14 @@ pub fn may_listen(address: &[u8], services: &[SocketAddr], as_root: bool) -> io:
     refused("it is no service of the group, and its port is a privileged one")
 }
 
+/// Where the replica's server listens.
+pub fn listened(memory: &SharedMemory) -> impl Iterator<Item = (IpAddr, u16)> {
+    memory.listeners().into_iter().filter_map(|l| {
+        let address = &l.addr[..(l.addr_len as usize).min(l.addr.len())];
+        endpoint(address)
+    })
+}
+
 /// Address and port of a raw `sockaddr`.
 fn endpoint(address: &[u8]) -> Option<(IpAddr, u16)> {
     let family = i32::from(u16::from_ne_bytes(address.get(..2)?.try_into().ok()?));
@@ -197,7 +205,7 @@ impl Mender {
                 .fd
                 .as_ref()
                 .map_or(Ok(()), |fd| repair::restore(fd.as_fd(), &carried.spec(&unread)));
-            restored.map(|()| carried.key).map_err(|e| format!("{:?}: {e}", carried.key))?;
+            restored.map(|()| carried.key).map_err(|e| format!("{}: {e}", carried.key))?;
             Ok(carried)
         });
         match done {
@@ -212,7 +220,7 @@ impl Mender {
         for c in &self.sockets {
             let unread = [c.unread.as_slice()];
             if let Err(error) = repair::show_clock(&c.spec(&unread), &mut inject) {
-                self.errors.push(format!("{:?}: {error}", c.key));
+                self.errors.push(format!("{}: {error}", c.key));
             }
         }
     }
@@ -225,16 +233,16 @@ impl Mender {
             match repair::live_send(fd.as_fd(), &c.retained) {
                 Ok(n) if n == c.retained.len() => {}
                 Ok(n) => self.errors.push(format!(
-                    "{:?}: only {n} of {} retained bytes fit",
+                    "{}: only {n} of {} retained bytes fit",
                     c.key,
                     c.retained.len()
                 )),
                 Err(error) => {
-                    self.errors.push(format!("{:?}: sending retained output: {error}", c.key));
+                    self.errors.push(format!("{}: sending retained output: {error}", c.key));
                 }
             }
             if c.queued && !give(replica, &c.key, fd) {
-                self.errors.push(format!("{:?}: the accept queue could not take it", c.key));
+                self.errors.push(format!("{}: the accept queue could not take it", c.key));
             }
         }
     }
@@ -356,7 +364,7 @@ impl Carried {
         if let Err(error) =
             repair::finish_closing(fd.as_fd(), &self.spec(&unread), None, &mut inject)
         {
-            errors.push(format!("{:?}: {error}", self.key));
+            errors.push(format!("{}: {error}", self.key));
         }
     }
 
@@ -386,7 +394,7 @@ impl Carried {
 impl Mender {
     fn carry(&mut self, r: &Restore<'_>, replica: &Server) -> Result<Carried, String> {
         let failed = |what: &str, error: &dyn std::fmt::Display| {
-            format!("{:?}: {what}: {error}", r.record.key)
+            format!("{}: {what}: {error}", r.record.key)
         };
         let fd = match r.fd {
             Some(fd) => replica.take_fd(fd).map_err(|e| failed("taking its descriptor", &e))?,

@@ -1,9 +1,10 @@
-//! Whether the protected server listens where clients are told to come.
+//! Whether the protected server listens where clients are told to come, or could after
+//! a takeover.
 
 use holdfast_linux::listeners::{ListenerSocket, Listening};
 use std::collections::BTreeMap;
 use std::fs::ReadDir;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const FDS_AT_ONCE: usize = 1024;
 
 /// What was found the last time.
-pub(super) struct Services {
+pub struct Services {
     socket: ListenerSocket,
     look_at: Instant,
     /// Where each service's listener is in the server.
@@ -42,6 +43,28 @@ impl Services {
             };
             let pause = if self.missing.is_some() { LOOK_SOON } else { LOOK_EVERY };
             self.look_at = now + pause;
+        }
+        self.missing.as_deref()
+    }
+
+    /// It is not known yet who listens: the server has too many descriptors for one turn.
+    pub fn is_searching(&self) -> bool {
+        !self.searches.is_empty()
+    }
+
+    /// Why a replica could not listen at all that its server listens at; `None`: it could.
+    pub fn taken(&mut self, wanted: &[(IpAddr, u16)], now: Instant) -> Option<&str> {
+        if now >= self.look_at {
+            self.look_at = now + LOOK_EVERY;
+            self.missing = match self.socket.listening() {
+                Ok(all) => all.iter().find(|it| wanted.iter().any(|to| is_in_the_way(it, *to))).map(
+                    |it| {
+                        let place = SocketAddr::new(it.address, it.port);
+                        format!("another process of this host listens at {place}, so that the server could not after a takeover")
+                    },
+                ),
+                Err(error) => Some(format!("the kernel does not tell who listens: {error}")),
+            };
         }
         self.missing.as_deref()
     }
@@ -77,12 +100,37 @@ impl Services {
     }
 }
 
+/// Whether the kernel refuses a second listener beside this one.
+fn is_in_the_way(listening: &Listening, (ip, port): (IpAddr, u16)) -> bool {
+    let all = ip.is_unspecified() && ip.is_ipv6() == listening.address.is_ipv6();
+    listening.port == port && (all || listening.serves(ip, port))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use holdfast_linux::limits;
     use std::fs::File;
     use std::net::TcpListener;
+
+    #[test]
+    fn only_who_is_in_the_way_takes_a_place() {
+        let listening = |address: &str, v6_only| Listening {
+            address: address.parse().expect("an address"),
+            port: 6379,
+            v6_only,
+            inode: 1,
+        };
+        let stands =
+            |it: &Listening, at: &str| is_in_the_way(it, (at.parse().expect("an address"), 6379));
+        let own = listening("127.0.0.1", false);
+        assert!(stands(&own, "0.0.0.0") && stands(&own, "127.0.0.1"));
+        assert!(!stands(&own, "10.9.0.100") && !stands(&own, "::"));
+        let all = listening("::", false);
+        assert!(stands(&all, "10.9.0.100") && stands(&all, "fd09::100") && stands(&all, "0.0.0.0"));
+        assert!(!stands(&listening("::", true), "10.9.0.100"));
+        assert!(!is_in_the_way(&all, ("::".parse().expect("an address"), 6380)));
+    }
 
     #[test]
     fn a_listener_behind_many_descriptors_is_found_in_several_turns() {
