@@ -60,6 +60,7 @@ struct BackupDaemon<'n, 'a> {
     repetition: Repetition,
     place: Follow,
     ended: bool,
+    watches_replica: bool,
     mender: Mender,
     survivor: Option<(Survivor, Option<Listener>)>,
 }
@@ -127,6 +128,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         repetition: Repetition::new(Instant::now()),
         place: Follow::new(node.config.group.share_cpu),
         ended: false,
+        watches_replica: true,
         mender: Mender::default(),
         survivor: None,
         node,

@@ -212,6 +212,14 @@ pub fn has_ended(pid: u32) -> bool {
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
+/// The processor time that a process has taken, ms.
+pub fn cpu_ms(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    let fields = stat.rsplit_once(") ").map(|(_, rest)| rest.split(' ')).expect("its fields");
+    // User and system time, in ticks of 10 ms.
+    fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number") * 10).sum()
+}
+
 /// How long what a test waits for may take, where its promptness is not what is
 /// tested: the machine may be busy with others.
 const WAIT_LIMIT: Duration = Duration::from_secs(20);

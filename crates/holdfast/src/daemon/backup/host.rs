@@ -49,6 +49,13 @@ impl MemberHost for BackupDaemon<'_, '_> {
 
     fn kill_server(&mut self) {
         self.replica.kill();
+        // What nobody reads any more must not wake a real-time loop for ever.
+        if std::mem::take(&mut self.watches_replica) {
+            if !self.ended {
+                heed("poll", self.node.poll.remove(&self.replica.pidfd()));
+            }
+            heed("poll", self.node.poll.remove(&self.replica.wake()));
+        }
     }
 
     fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
@@ -110,6 +117,8 @@ impl BackupHost for BackupDaemon<'_, '_> {
         if let Some(tap) = &self.tap {
             heed("poll", self.node.poll.remove(&tap.fd()));
         }
+        // What they kept of clients' streams is of no more use.
+        self.mender.sockets = Vec::new();
     }
 
     fn replica(&self) -> Replica {
