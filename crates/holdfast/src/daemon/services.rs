@@ -4,7 +4,7 @@
 use holdfast_linux::listeners::{ListenerSocket, Listening};
 use std::collections::BTreeMap;
 use std::fs::ReadDir;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -52,17 +52,17 @@ impl Services {
         !self.searches.is_empty()
     }
 
-    /// Why a replica could not listen at all that its server listens at; `None`: it could.
-    pub fn taken(&mut self, wanted: &[(IpAddr, u16)], now: Instant) -> Option<&str> {
+    /// Why a replica could not listen where clients come; `None`: it could, if its server
+    /// does not ask for more addresses than those.
+    pub fn taken(&mut self, services: &[SocketAddr], now: Instant) -> Option<&str> {
         if now >= self.look_at {
             self.look_at = now + LOOK_EVERY;
+            let in_the_way = |it: &Listening| services.iter().any(|s| it.serves(s.ip(), s.port()));
             self.missing = match self.socket.listening() {
-                Ok(all) => all.iter().find(|it| wanted.iter().any(|to| is_in_the_way(it, *to))).map(
-                    |it| {
-                        let place = SocketAddr::new(it.address, it.port);
-                        format!("another process of this host listens at {place}, so that the server could not after a takeover")
-                    },
-                ),
+                Ok(all) => all.into_iter().find(in_the_way).map(|it| {
+                    let place = SocketAddr::new(it.address, it.port);
+                    format!("another process of this host listens at {place}: after a takeover the server could not")
+                }),
                 Err(error) => Some(format!("the kernel does not tell who listens: {error}")),
             };
         }
@@ -100,37 +100,12 @@ impl Services {
     }
 }
 
-/// Whether the kernel refuses a second listener beside this one.
-fn is_in_the_way(listening: &Listening, (ip, port): (IpAddr, u16)) -> bool {
-    let all = ip.is_unspecified() && ip.is_ipv6() == listening.address.is_ipv6();
-    listening.port == port && (all || listening.serves(ip, port))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use holdfast_linux::limits;
     use std::fs::File;
     use std::net::TcpListener;
-
-    #[test]
-    fn only_who_is_in_the_way_takes_a_place() {
-        let listening = |address: &str, v6_only| Listening {
-            address: address.parse().expect("an address"),
-            port: 6379,
-            v6_only,
-            inode: 1,
-        };
-        let stands =
-            |it: &Listening, at: &str| is_in_the_way(it, (at.parse().expect("an address"), 6379));
-        let own = listening("127.0.0.1", false);
-        assert!(stands(&own, "0.0.0.0") && stands(&own, "127.0.0.1"));
-        assert!(!stands(&own, "10.9.0.100") && !stands(&own, "::"));
-        let all = listening("::", false);
-        assert!(stands(&all, "10.9.0.100") && stands(&all, "fd09::100") && stands(&all, "0.0.0.0"));
-        assert!(!stands(&listening("::", true), "10.9.0.100"));
-        assert!(!is_in_the_way(&all, ("::".parse().expect("an address"), 6380)));
-    }
 
     #[test]
     fn a_listener_behind_many_descriptors_is_found_in_several_turns() {

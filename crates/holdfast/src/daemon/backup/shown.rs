@@ -1,6 +1,6 @@
 //! What the backup says of itself.
 
-use super::{BackupDaemon, sockets};
+use super::BackupDaemon;
 use crate::daemon::advice;
 use crate::daemon::member::{RESTART_BOTH, count};
 use crate::leavings::Own;
@@ -143,8 +143,8 @@ impl BackupDaemon<'_, '_> {
 
     /// Why the replica could not listen where its server does.
     fn taken_port(&mut self) -> Option<String> {
-        let wanted: Vec<_> = sockets::listened(&self.replica.memory).collect();
-        self.ports.taken(&wanted, Instant::now()).map(str::to_owned)
+        let services = &self.node.config.group.services;
+        self.ports.taken(services, Instant::now()).map(str::to_owned)
     }
 
     pub(super) fn tell_status(&mut self, report: &Report<'_>) {

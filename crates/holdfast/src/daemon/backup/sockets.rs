@@ -85,14 +85,6 @@ pub fn may_listen(address: &[u8], services: &[SocketAddr], as_root: bool) -> io:
     refused("it is no service of the group, and its port is a privileged one")
 }
 
-/// Where the replica's server listens.
-pub fn listened(memory: &SharedMemory) -> impl Iterator<Item = (IpAddr, u16)> {
-    memory.listeners().into_iter().filter_map(|l| {
-        let address = &l.addr[..(l.addr_len as usize).min(l.addr.len())];
-        endpoint(address)
-    })
-}
-
 /// Address and port of a raw `sockaddr`.
 fn endpoint(address: &[u8]) -> Option<(IpAddr, u16)> {
     let family = i32::from(u16::from_ne_bytes(address.get(..2)?.try_into().ok()?));
