@@ -240,9 +240,11 @@ fn a_member_whose_answers_find_no_way_to_clients_protects_nobody() {
 fn a_port_that_a_stranger_holds_on_the_backups_host_is_named() {
     let _limit = world::limit(Duration::from_secs(60));
     world::with_redis_and(&patient(), |testbed, group| {
-        let script = "import socket, time\ns = socket.create_server(('', 6379))\ntime.sleep(60)";
+        // It ends with its input.
+        let script = "import socket, sys\ns = socket.create_server(('', 6379))\nsys.stdin.read()";
         let mut stranger = testbed.host(Role::Backup).command("python3");
-        let mut stranger = stranger.args(["-c", script]).spawn().expect("python3 starts");
+        let stranger = stranger.args(["-c", script]).stdin(Stdio::piped());
+        let mut stranger = stranger.spawn().expect("python3 starts");
         let taken = "another process of this host listens at 0.0.0.0:6379";
         expect_with_code(testbed, group, &HOSTS.map(|role| (role, "unprotected", taken)), 1);
         let server = group.server_pid(Role::Primary).expect("a server");
@@ -250,7 +252,7 @@ fn a_port_that_a_stranger_holds_on_the_backups_host_is_named() {
         let served = "another process than the protected server listens at";
         let survivors = [Role::Edge, Role::Backup];
         expect(group, &survivors.map(|role| (role, "waiting", served)));
-        stranger.kill().and_then(|()| stranger.wait()).expect("its end");
+        stranger.wait().expect("its end");
         let gone = "the server does not listen at";
         expect(group, &survivors.map(|role| (role, "waiting", gone)));
     });
