@@ -343,13 +343,14 @@ impl Client {
     /// Reads, answers once and writes; an error ends the client. Who asks on without
     /// reading the answers waits.
     fn serve(&mut self, answer: &mut impl FnMut(Request) -> Value) -> io::Result<()> {
-        self.served = Instant::now();
         self.write()?;
         if self.is_served() {
             self.read()?;
         }
         let end = self.end_of_request().filter(|_| self.answer.is_empty());
         if let Some(end) = end {
+            // Who asks byte by byte keeps nobody else out.
+            self.served = Instant::now();
             let value = match serde_json::from_slice(&self.request[..end]) {
                 Ok(request) => answer(request),
                 Err(error) => refusal(&format!("not a request: {error}")),

@@ -8,10 +8,11 @@ mod experiments;
 mod host;
 pub mod program;
 mod settings;
+mod ways;
 
 pub use settings::may_administer;
 
-pub(crate) use host::not_forwarded;
+pub(crate) use ways::{no_way_back, not_forwarded};
 
 use crate::config::{Config, Role};
 use serde::Serialize;

@@ -4,7 +4,6 @@
 use crate::config::spread::SpreadConfig;
 use crate::config::transit::TransitConfig;
 use crate::config::{Config, GroupFile, Member, Role, pin_dir};
-use crate::daemon::member::mapped;
 use crate::lock;
 use anyhow::{Context as _, Result};
 use holdfast_linux::address::AddressSocket;
@@ -14,6 +13,7 @@ use holdfast_linux::bpf::{
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::link::Link;
 use holdfast_linux::process;
+use holdfast_wire::packet::mapped;
 use serde::Serialize;
 use std::fmt;
 use std::net::IpAddr;

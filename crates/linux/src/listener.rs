@@ -1,7 +1,7 @@
 //! Bringing a replica's listener up at promotion: the socket exists, with the
 //! server's options on it; what is missing is its address and its queue.
 
-use crate::sockopt::checked;
+use crate::sockopt::{self, checked};
 use libc::{c_int, socklen_t};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -16,6 +16,10 @@ const ADDR_MAX: usize = 128;
 /// # Errors
 /// `EADDRINUSE` if another socket holds the port, or as bind(2) and listen(2).
 pub fn revive(fd: BorrowedFd<'_>, address: &[u8], backlog: i32) -> io::Result<()> {
+    // It is the server's word which of its descriptors this is.
+    if sockopt::get::<c_int>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)? != libc::IPPROTO_TCP {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no socket of TCP"));
+    }
     let one: c_int = 1;
     set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, one)?;
     set(fd, libc::IPPROTO_IP, libc::IP_FREEBIND, one)?;

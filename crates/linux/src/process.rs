@@ -168,6 +168,27 @@ pub fn set_realtime(priority: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// Does `work` without the calling thread's real-time policy, which it has again
+/// afterwards: a long work of the kernel would keep a processor from everybody, and
+/// may wait for who cannot run then.
+pub fn without_realtime<T>(work: impl FnOnce() -> T) -> T {
+    let mut parameters = libc::sched_param { sched_priority: 0 };
+    let ordinary = parameters;
+    // SAFETY: the kernel writes or reads the parameters; 0 is the calling thread.
+    let policy = unsafe {
+        let policy = libc::sched_getscheduler(0);
+        libc::sched_getparam(0, &raw mut parameters);
+        libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const ordinary);
+        policy
+    };
+    let done = work();
+    if policy > 0 {
+        // SAFETY: the kernel only reads the parameters.
+        unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
+    }
+    done
+}
+
 /// Keeps the memory that the process touches in RAM, the memory it will map later
 /// too: no page that was written out delays a heartbeat or a takeover.
 ///
@@ -189,13 +210,23 @@ pub fn set_process_realtime(pid: u32, priority: Option<i32>) -> io::Result<()> {
     let raised = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
     let policy = priority.map_or(libc::SCHED_OTHER, |_| raised);
     let parameters = libc::sched_param { sched_priority: priority.unwrap_or(0) };
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))?;
-    for task in tasks.flatten() {
-        let Some(tid) = task.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        // SAFETY: the kernel only reads `parameters`.
-        checked(unsafe { libc::sched_setscheduler(tid, policy, &raw const parameters) })?;
+    // Threads come and go meanwhile: until a look finds no other one.
+    let mut done = BTreeSet::new();
+    for _ in 0..ROUNDS_MAX {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))?.flatten();
+        let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
+        let fresh: Vec<libc::pid_t> = tids.filter(|tid| done.insert(*tid)).collect();
+        if fresh.is_empty() {
+            break;
+        }
+        for tid in fresh {
+            // SAFETY: the kernel only reads `parameters`.
+            let set = unsafe { libc::sched_setscheduler(tid, policy, &raw const parameters) };
+            match checked(set) {
+                Err(error) if error.raw_os_error() != Some(libc::ESRCH) => return Err(error),
+                _ => {}
+            }
+        }
     }
     Ok(())
 }
@@ -245,13 +276,13 @@ pub fn open_without_links(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Memory that a process has, in bytes, swapped out or not; without an answer it may
-/// be anything.
+/// Memory of its own that a process has, in bytes, swapped out or not: pages that it
+/// maps many times do not count. Without an answer it may be anything.
 #[must_use]
 pub fn memory_bytes(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let swapped = bytes_of(&status, "VmSwap:").unwrap_or(0);
-    bytes_of(&status, "VmRSS:").map_or(u64::MAX, |resident| resident + swapped)
+    bytes_of(&status, "RssAnon:").map_or(u64::MAX, |resident| resident + swapped)
 }
 
 /// Resident memory of a process, bytes; `None` if it is gone.
@@ -301,6 +332,17 @@ pub fn kill_descendants(pid: u32) {
             unsafe { libc::kill(child as libc::pid_t, libc::SIGKILL) };
         }
     }
+}
+
+/// Neither this process nor what it becomes gains rights by a program's mode or
+/// capabilities (`PR_SET_NO_NEW_PRIVS`).
+///
+/// # Errors
+/// As prctl(2).
+pub fn gain_no_privileges() -> io::Result<()> {
+    // SAFETY: plain numbers.
+    checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+    Ok(())
 }
 
 /// Has the kernel place the programs that this process becomes where it always

@@ -162,6 +162,8 @@ fn step(step: &'static str, remedy: &'static str) -> impl FnOnce(io::Error) -> R
 }
 
 const NEEDS_NET_ADMIN: &str = "the daemon needs CAP_NET_ADMIN in the socket's network namespace";
+/// A TCP socket that is not connected, as TCP_INFO has it (`TCP_CLOSE`).
+const TCP_CLOSE: u8 = 7;
 const NEEDS_CLOSED: &str = "the socket must be a TCP socket that was never connected";
 const NEEDS_FRESH: &str = "the socket must not have sent anything since it was rebuilt";
 const KERNEL_TOO_OLD: &str = "the kernel must have CONFIG_CHECKPOINT_RESTORE (Linux 4.10 or later)";
@@ -179,7 +181,18 @@ pub fn restore(fd: BorrowedFd<'_>, spec: &RestoreSpec<'_>) -> Result<(), RepairE
     if spec.closing.own_fin_acked() && !spec.in_flight.is_empty() {
         return Err(RepairError::AckedFinWithOutput);
     }
+    ensure_blank(fd)?;
     let family = family(fd)?;
+    let restored = rebuild(fd, family, spec);
+    if restored.is_err() {
+        // Whose socket it is has no right to another's address.
+        let (level, name) = transparent(family);
+        let _ = int(fd, level, name, 0);
+    }
+    restored
+}
+
+fn rebuild(fd: BorrowedFd<'_>, family: c_int, spec: &RestoreSpec<'_>) -> Result<(), RepairError> {
     prepare(fd, family, spec)?;
     int(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, TCP_REPAIR_ON)
         .map_err(step("TCP_REPAIR on", NEEDS_NET_ADMIN))?;
@@ -227,9 +240,36 @@ fn reuse(fd: BorrowedFd<'_>) -> Result<(), RepairError> {
     int(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1).map_err(step("SO_REUSEADDR", NEEDS_CLOSED))
 }
 
+/// It is the server's word which of its descriptors stands for a connection: one that
+/// is anything else must not get options that only root may set.
+fn ensure_blank(fd: BorrowedFd<'_>) -> Result<(), RepairError> {
+    let told = |name| {
+        sockopt::get::<c_int>(fd, libc::SOL_SOCKET, name).map_err(step("SO_TYPE", NEEDS_CLOSED))
+    };
+    let is_tcp =
+        told(libc::SO_TYPE)? == libc::SOCK_STREAM && told(libc::SO_PROTOCOL)? == libc::IPPROTO_TCP;
+    // The first byte of TCP_INFO is the state; of another kind of socket there is none.
+    let closed = is_tcp
+        && sockopt::get::<u8>(fd, libc::IPPROTO_TCP, libc::TCP_INFO)
+            .is_ok_and(|state| state == TCP_CLOSE);
+    if closed {
+        return Ok(());
+    }
+    let other = io::Error::from(io::ErrorKind::InvalidInput);
+    Err(step("the descriptor", NEEDS_CLOSED)(other))
+}
+
 fn family(fd: BorrowedFd<'_>) -> Result<c_int, RepairError> {
     sockopt::get::<c_int>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)
         .map_err(step("SO_DOMAIN", NEEDS_CLOSED))
+}
+
+fn transparent(family: c_int) -> (c_int, c_int) {
+    if family == libc::AF_INET6 {
+        (libc::IPPROTO_IPV6, IPV6_TRANSPARENT)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_TRANSPARENT)
+    }
 }
 
 /// Everything that has to stand before repair mode.
@@ -237,11 +277,7 @@ fn prepare(fd: BorrowedFd<'_>, family: c_int, spec: &RestoreSpec<'_>) -> Result<
     reuse(fd)?;
     // Only TRANSPARENT lets connect() route from an address that is not local
     // yet; FREEBIND allows no more than the bind().
-    let (level, name) = if family == libc::AF_INET6 {
-        (libc::IPPROTO_IPV6, IPV6_TRANSPARENT)
-    } else {
-        (libc::IPPROTO_IP, libc::IP_TRANSPARENT)
-    };
+    let (level, name) = transparent(family);
     int(fd, level, name, 1).map_err(step("IP_TRANSPARENT", NEEDS_NET_ADMIN))?;
     // The buffers come first: connect() derives the largest window from them,
     // and a full queue refuses bytes.

@@ -53,6 +53,8 @@ struct Preparation {
     daemon: u32,
     open_files: Option<OpenFiles>,
     aslr: bool,
+    /// It runs as another user than the daemon.
+    has_user: bool,
 }
 
 /// A server that runs under the shim.
@@ -64,6 +66,9 @@ pub struct Server {
     wake: EventFd,
     started: Instant,
 }
+
+/// How long a killed server may take to be gone, ms.
+const REAP_MAX_MS: i32 = 5000;
 
 /// Servers that go into the background do so soon.
 const BACKGROUND_MAX: Duration = Duration::from_secs(5);
@@ -164,7 +169,12 @@ impl Server {
             process::kill_descendants(self.pid());
         }
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        // The kernel takes a process apart in its parent's name. One that somebody
+        // traces stays until its tracer looks: nobody waits for that.
+        process::without_realtime(|| {
+            let _ = process::poll_in(self.pidfd(), REAP_MAX_MS);
+            self.exit_status()
+        });
     }
 
     /// Once the server speaks alone: asks its first thread not to die with the
@@ -258,6 +268,7 @@ fn build(command: &ServerCommand, handed: [RawFd; HANDED]) -> io::Result<Command
         daemon: std::process::id(),
         open_files: command.open_files,
         aslr: command.aslr,
+        has_user: command.ids.is_some(),
     };
     // SAFETY: between fork and exec only plain system calls are made.
     unsafe { c.pre_exec(move || preparation.make()) };
@@ -300,6 +311,11 @@ impl Preparation {
     /// In the child: what the server is to have and what it is not to inherit.
     fn make(&self) -> io::Result<()> {
         self.place_descriptors()?;
+        if self.has_user {
+            // Or a set-uid program in its place would be taken for the server, whose
+            // memory and descriptors the daemon reads.
+            process::gain_no_privileges()?;
+        }
         if let Some(limit) = self.open_files {
             limits::set_open_files(limit)?;
         }
@@ -352,6 +368,11 @@ fn forget_signals() -> io::Result<()> {
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
+/// Room for the connections that nobody has accepted, which wait in this socket until
+/// the replica is live: each message takes less than 1 KiB of the kernel's memory, and
+/// the shim takes 4096 of them.
+const CONTROL_BYTES: libc::c_int = 4 << 20;
+
 fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
@@ -360,7 +381,12 @@ fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
         if libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
+        let pair = (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1]));
+        // The kernel doubles what it is given. Without the right to so much there is
+        // room for fewer.
+        let _ =
+            sockopt::set(pair.0.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &CONTROL_BYTES);
+        Ok(pair)
     }
 }
 

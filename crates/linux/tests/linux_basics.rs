@@ -12,10 +12,10 @@ use holdfast_linux::raw::RawSender;
 use holdfast_linux::tap::{Service, TapSocket};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::{
-    Checksum, Flags, TcpOptions, TcpPacket, TcpSegment, complete_checksum,
+    Checksum, Flags, TcpOptions, TcpPacket, TcpSegment, complete_checksum, mapped,
 };
 use holdfast_wire::seq::SeqNo;
-use linux_world::{PORT, World, mapped};
+use linux_world::{PORT, World};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd};

@@ -12,13 +12,14 @@ use crate::timing::backup::START_PATIENCE;
 use crate::timing::takeover::IDLE_LOOK;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Ground;
+use holdfast_replica::Broken;
 use holdfast_replica::backup::{Backup, BackupOutput, Counters};
 use holdfast_replica::limits::Limits;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
-use holdfast_replica::{Broken, TapSegment};
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnKey, Message, clip};
+use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 use takeover::{Takeover, nudges};
 
@@ -38,7 +39,7 @@ pub trait BackupHost: MemberHost + Sized {
     // The tap.
 
     /// Hands on at most so many segments of clients; whether there was any.
-    fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TapSegment<'_>)) -> bool;
+    fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool;
     /// Whether every copy wakes this member.
     fn watch_tap(&mut self, yes: bool);
     /// No copy is needed any more.

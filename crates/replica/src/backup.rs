@@ -13,12 +13,13 @@ pub use unread::{UNREAD_AFTER, UNREAD_ANSWER, UNREAD_ASKED_MAX, UNREAD_PAUSE_MAX
 use crate::limits::{Limits, Pool};
 use crate::promotion::Promotion;
 use crate::tap::Usage;
-use crate::{Broken, Lag, Nanos, TapSegment};
+use crate::{Broken, Lag, Nanos};
 use conns::{Accepted, Conn};
 use early::Early;
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord, Message};
+use holdfast_wire::packet::TcpPacket;
 use log::Log;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use unread::Gaps;
@@ -164,7 +165,7 @@ impl Backup {
     pub fn handle_segment(
         &mut self,
         now: Nanos,
-        segment: &TapSegment<'_>,
+        segment: &TcpPacket<'_>,
         out: &mut impl BackupOutput,
     ) {
         if self.phase == Phase::Broken {

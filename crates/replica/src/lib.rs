@@ -18,7 +18,6 @@ mod tap;
 
 pub use holdfast_wire::time::Nanos;
 pub use lag::{LAG_MAX, Lag};
-pub use segment::TapSegment;
 pub use stream::{Inserted, Stream};
 pub use tap::{ACK_SLACK_BYTES, Verdict};
 

@@ -9,8 +9,9 @@ pub use settle::{Closing, Restore, Why};
 use crate::limits::Limits;
 use crate::segment::OwnedSegment;
 use crate::tap::Tap;
-use crate::{Nanos, TapSegment, Verdict};
+use crate::{Nanos, Verdict};
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord, FlowBounds};
+use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -179,11 +180,12 @@ impl Promotion {
     pub fn handle_segment(
         &mut self,
         now: Nanos,
-        segment: &TapSegment<'_>,
+        segment: &TcpPacket<'_>,
         out: &mut impl PromotionOutput,
     ) {
-        let conn = self.by_key.get(&segment.key).and_then(|id| self.conns.get_mut(id));
-        if segment.syn && !segment.ack_flag {
+        let conn =
+            self.by_key.get(&segment.client_to_server_key()).and_then(|id| self.conns.get_mut(id));
+        if segment.is_opening() {
             if conn.is_none_or(|conn| conn.planned.record.irs != segment.seq) {
                 self.keep_syn(segment);
             }
@@ -198,7 +200,7 @@ impl Promotion {
             return;
         }
         let verdict = conn.planned.tap.accept(now, segment);
-        if verdict.is_acceptable() && segment.ack_flag {
+        if verdict.is_acceptable() && segment.is_ack() {
             let probed = self.deadline.map_or(now, |deadline| Nanos(deadline.0 - PROBE_WAIT.0));
             conn.answered_ms.get_or_insert(now.since(probed).as_ms() as u32 + 1);
         }
@@ -270,9 +272,9 @@ impl Promotion {
         std::mem::take(&mut self.syns).into_iter().map(OwnedSegment::into_raw)
     }
 
-    fn keep_syn(&mut self, segment: &TapSegment<'_>) {
-        let same =
-            |syn: &OwnedSegment| syn.view().key == segment.key && syn.view().seq == segment.seq;
+    fn keep_syn(&mut self, segment: &TcpPacket<'_>) {
+        let key = segment.client_to_server_key();
+        let same = |syn: &OwnedSegment| syn.key() == key && syn.view().seq == segment.seq;
         if self.syns.len() < self.limits.late_syns_max && !self.syns.iter().any(same) {
             self.syns.push_back(OwnedSegment::new(segment));
             let max = self.limits.late_syns_max;
@@ -280,8 +282,8 @@ impl Promotion {
         }
     }
 
-    fn keep_late(&mut self, segment: &TapSegment<'_>) {
-        let matters = !segment.payload.is_empty() || segment.fin || segment.rst;
+    fn keep_late(&mut self, segment: &TcpPacket<'_>) {
+        let matters = !segment.payload.is_empty() || segment.is_fin() || segment.is_rst();
         let max = self.limits.late_bytes_max;
         if matters && self.late_bytes + segment.raw.len() <= max {
             self.late_bytes += segment.raw.len();
@@ -342,8 +344,8 @@ impl Conn {
 
     /// Does it acknowledge what never passed the edge? The kernel drops such a
     /// segment with all its bytes (RFC 9293 §3.10.7.4).
-    fn acknowledges_unsent(&self, segment: &TapSegment<'_>) -> bool {
-        segment.ack_flag
+    fn acknowledges_unsent(&self, segment: &TcpPacket<'_>) -> bool {
+        segment.is_ack()
             && self.whole_bounds().is_some_and(|bounds| segment.ack.after(bounds.seq_end))
     }
 

@@ -1,51 +1,31 @@
-//! A client's TCP segment as the machines take it: the meaning of one packet,
-//! parsed and checksum-checked by the caller.
+//! A client's segment that outlives the packet it came in.
 
 use holdfast_wire::message::ConnKey;
-use holdfast_wire::seq::SeqNo;
+use holdfast_wire::packet::TcpPacket;
 
-/// One segment from a client, borrowed from the capture ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TapSegment<'a> {
-    pub key: ConnKey,
-    pub seq: SeqNo,
-    /// Only meaningful with `ack_flag`.
-    pub ack: SeqNo,
-    pub syn: bool,
-    pub ack_flag: bool,
-    pub fin: bool,
-    pub rst: bool,
-    /// Window field as sent, not yet shifted.
-    pub window: u16,
-    pub tsval: Option<u32>,
-    /// Options of a SYN.
-    pub mss: Option<u16>,
-    pub wscale: Option<u8>,
-    pub sack_permitted: bool,
-    pub payload: &'a [u8],
-    /// The whole L3 packet with a complete checksum, kept for re-injection.
-    pub raw: &'a [u8],
-}
-
-/// A segment that outlives the packet it came in.
+/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedSegment {
-    fields: TapSegment<'static>,
+    fields: TcpPacket<'static>,
     payload: Vec<u8>,
     raw: Vec<u8>,
 }
 
 impl OwnedSegment {
-    pub(crate) fn new(segment: &TapSegment<'_>) -> Self {
+    pub(crate) fn new(segment: &TcpPacket<'_>) -> Self {
         Self {
-            fields: TapSegment { payload: &[], raw: &[], ..*segment },
+            fields: TcpPacket { payload: &[], raw: &[], ..*segment },
             payload: segment.payload.to_vec(),
             raw: segment.raw.to_vec(),
         }
     }
 
-    pub(crate) fn view(&self) -> TapSegment<'_> {
-        TapSegment { payload: &self.payload, raw: &self.raw, ..self.fields }
+    pub(crate) fn view(&self) -> TcpPacket<'_> {
+        TcpPacket { payload: &self.payload, raw: &self.raw, ..self.fields }
+    }
+
+    pub(crate) fn key(&self) -> ConnKey {
+        self.fields.client_to_server_key()
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -7,10 +7,11 @@
 
 mod raws;
 
+use crate::Nanos;
 use crate::limits::Limits;
 use crate::stream::{Inserted, Stream};
-use crate::{Nanos, TapSegment};
 use holdfast_wire::message::{ConnProgress, ConnRecord};
+use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 use raws::Raws;
 
@@ -127,16 +128,16 @@ impl Tap {
 
     /// The client's SYN, if its copy was seen: the first timestamp, and the
     /// options that the record may lack.
-    pub(crate) fn note_syn(&mut self, now: Nanos, syn: &TapSegment<'_>, record: &mut ConnRecord) {
+    pub(crate) fn note_syn(&mut self, now: Nanos, syn: &TcpPacket<'_>, record: &mut ConnRecord) {
         if self.ts_recent.is_none() {
-            self.ts_recent = syn.tsval.map(|tsval| (tsval, now));
+            self.ts_recent = syn.tsval().map(|tsval| (tsval, now));
         }
         if record.peer_mss == 0 {
-            record.peer_mss = syn.mss.unwrap_or(0);
+            record.peer_mss = syn.options.mss.unwrap_or(0);
         }
         // A server only scales if the client offered to (RFC 7323 §2.2).
         if record.rcv_wscale != NO_SCALING && record.snd_wscale == NO_SCALING {
-            record.snd_wscale = syn.wscale.unwrap_or(NO_SCALING);
+            record.snd_wscale = syn.options.wscale.unwrap_or(NO_SCALING);
             self.snd_shift = shift(record.snd_wscale);
         }
         self.peer_window = self.peer_window.max(u32::from(syn.window));
@@ -241,36 +242,31 @@ impl Tap {
         (now.since(at) < PAWS_IDLE).then_some(recent)
     }
 
-    pub(crate) fn accept(&mut self, now: Nanos, segment: &TapSegment<'_>) -> Verdict {
+    pub(crate) fn accept(&mut self, now: Nanos, segment: &TcpPacket<'_>) -> Verdict {
         self.accept_in(now, segment, Room::Anywhere)
     }
 
-    pub(crate) fn accept_in(
-        &mut self,
-        now: Nanos,
-        segment: &TapSegment<'_>,
-        room: Room,
-    ) -> Verdict {
+    pub(crate) fn accept_in(&mut self, now: Nanos, segment: &TcpPacket<'_>, room: Room) -> Verdict {
         let held = self.held_offset();
         // 64-bit positions; a segment may start before the stream does.
         let start = held as i64 + i64::from(segment.seq.since(self.rcv_origin.plus(held)));
-        if segment.rst {
+        if segment.is_rst() {
             return self.accept_rst(start == held as i64);
         }
-        if segment.syn {
+        if segment.is_syn() {
             return Verdict::Challenge;
         }
         if self.is_too_old(now, segment) {
             return Verdict::Paws;
         }
-        let end = start + segment.payload.len() as i64 + i64::from(segment.fin);
+        let end = start + segment.payload.len() as i64 + i64::from(segment.is_fin());
         let edge = self.right_edge.max(self.stream.end() + self.window_max);
         // The lower bound is what the primary's kernel may still lack; a client
         // repeats older bytes, and those change nothing.
         if start > edge as i64 {
             return Verdict::Window;
         }
-        if !segment.ack_flag
+        if !segment.is_ack()
             || segment.ack.since(self.snd_origin.plus(self.snd_nxt)).unsigned_abs()
                 > ACK_SLACK_BYTES
         {
@@ -293,16 +289,16 @@ impl Tap {
         if exact { Verdict::Reset } else { Verdict::Challenge }
     }
 
-    fn is_too_old(&self, now: Nanos, segment: &TapSegment<'_>) -> bool {
-        let (Some(recent), Some(tsval)) = (self.client_tsval(now), segment.tsval) else {
+    fn is_too_old(&self, now: Nanos, segment: &TcpPacket<'_>) -> bool {
+        let (Some(recent), Some(tsval)) = (self.client_tsval(now), segment.tsval()) else {
             return false;
         };
         // One tick of tolerance, as Linux has it (TCP_PAWS_WINDOW).
         recent.wrapping_sub(tsval) as i32 > 1
     }
 
-    fn note_header(&mut self, now: Nanos, segment: &TapSegment<'_>, start: i64, held: u64) {
-        if let Some(tsval) = segment.tsval
+    fn note_header(&mut self, now: Nanos, segment: &TcpPacket<'_>, start: i64, held: u64) {
+        if let Some(tsval) = segment.tsval()
             && start <= held as i64
             && self.ts_recent.is_none_or(|(recent, _)| tsval.wrapping_sub(recent) as i32 >= 0)
         {
@@ -315,12 +311,12 @@ impl Tap {
         }
     }
 
-    fn accept_payload(&mut self, segment: &TapSegment<'_>, start: i64) -> Verdict {
+    fn accept_payload(&mut self, segment: &TcpPacket<'_>, start: i64) -> Verdict {
         let held = self.held_offset();
         let fin_at = start + segment.payload.len() as i64;
-        let end = fin_at + i64::from(segment.fin);
+        let end = fin_at + i64::from(segment.is_fin());
         self.brought = self.brought.max(end.max(0) as u64);
-        let ends = segment.fin && self.fin.is_none() && fin_at >= self.stream.end() as i64;
+        let ends = segment.is_fin() && self.fin.is_none() && fin_at >= self.stream.end() as i64;
         if ends {
             self.fin = Some(fin_at as u64);
         }
@@ -365,7 +361,7 @@ impl Tap {
     }
 
     /// What keeping `segment` beyond a hole would add to it at most.
-    pub(crate) fn aside_cost(segment: &TapSegment<'_>) -> usize {
+    pub(crate) fn aside_cost(segment: &TcpPacket<'_>) -> usize {
         segment.payload.len() + Raws::cost(segment.raw)
     }
 }

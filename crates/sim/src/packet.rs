@@ -1,8 +1,7 @@
 //! A packet on the wire, both ways, with what only the simulation knows of it.
 
-use holdfast_replica::TapSegment;
 use holdfast_wire::message::ConnKey;
-use holdfast_wire::packet::{Flags, SackBlocks};
+use holdfast_wire::packet::{Flags, SackBlocks, TcpOptions, TcpPacket};
 use holdfast_wire::seq::SeqNo;
 use std::rc::Rc;
 
@@ -69,23 +68,26 @@ impl Packet {
     }
 
     /// As the replica's machines take it.
-    pub fn with_view<R>(&self, f: impl FnOnce(&TapSegment<'_>) -> R) -> R {
-        let raw = self.id.to_le_bytes();
-        f(&TapSegment {
-            key: self.key,
-            seq: self.seq,
-            ack: self.ack,
-            syn: self.is(Flags::SYN),
-            ack_flag: self.is(ACK),
-            fin: self.is(Flags::FIN),
-            rst: self.is(Flags::RST),
-            window: self.window,
-            tsval: Some(self.tsval),
+    pub fn with_view<R>(&self, f: impl FnOnce(&TcpPacket<'_>) -> R) -> R {
+        let options = TcpOptions {
+            timestamps: Some((self.tsval, 0)),
             mss: self.is(Flags::SYN).then_some(1460),
             wscale: (self.is(Flags::SYN) && self.wscale != NO_SCALING).then_some(self.wscale),
             sack_permitted: self.is(Flags::SYN) && self.sack_permitted,
+            ..TcpOptions::default()
+        };
+        f(&TcpPacket {
+            source: self.key.client,
+            destination: self.key.server,
+            source_port: self.key.client_port,
+            destination_port: self.key.server_port,
+            seq: self.seq,
+            ack: self.ack,
+            flags: self.flags,
+            window: self.window,
+            options,
             payload: &self.payload,
-            raw: &raw,
+            raw: &self.id.to_le_bytes(),
         })
     }
 }

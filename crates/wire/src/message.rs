@@ -6,6 +6,7 @@
 
 use crate::seq::SeqNo;
 use serde::{Deserialize, Serialize, Serializer};
+use std::net::{Ipv6Addr, SocketAddr};
 
 /// Version of the conversation; another version is refused in [`Message::Hello`].
 pub const VERSION: u32 = 6;
@@ -40,6 +41,16 @@ pub struct ConnKey {
     pub client: [u8; 16],
     pub server_port: u16,
     pub client_port: u16,
+}
+
+impl std::fmt::Display for ConnKey {
+    /// As operators write it: `10.0.0.1:4242>10.9.0.100:80`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let end = |address, port| SocketAddr::new(Ipv6Addr::from(address).to_canonical(), port);
+        let (client, server) =
+            (end(self.client, self.client_port), end(self.server, self.server_port));
+        write!(f, "{client}>{server}")
+    }
 }
 
 /// The gate's slot and its generation: `generation << 32 | index`. Unique

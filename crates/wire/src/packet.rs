@@ -6,24 +6,39 @@
 
 mod build;
 mod checksum;
+mod offload;
 mod options;
-mod segment;
 #[cfg(test)]
 mod tests;
 
 pub use build::{PAYLOAD_MAX, TcpSegment, complete_checksum};
 pub use checksum::{Sum, internet_checksum};
+pub use offload::Headers;
 pub use options::{SACK_BLOCKS_MAX, SackBlocks, TcpOptions};
-pub use segment::Headers;
 
 use crate::message::ConnKey;
 use crate::seq::SeqNo;
+use std::net::IpAddr;
 
 /// IP protocol number of TCP (RFC 9293 §3.1).
 pub(crate) const PROTOCOL_TCP: u8 = 6;
 pub(crate) const IPV4_HEADER: usize = 20;
 pub(crate) const IPV6_HEADER: usize = 40;
 pub(crate) const TCP_HEADER: usize = 20;
+/// Where the fields of a TCP header lie (RFC 9293 §3.1).
+pub(crate) mod field {
+    use std::ops::Range;
+
+    pub const SOURCE_PORT: Range<usize> = 0..2;
+    pub const DESTINATION_PORT: Range<usize> = 2..4;
+    pub const SEQ: Range<usize> = 4..8;
+    pub const ACK: Range<usize> = 8..12;
+    /// Its upper half: the header's length in words of four bytes.
+    pub const DATA_OFFSET: usize = 12;
+    pub const FLAGS: usize = 13;
+    pub const WINDOW: Range<usize> = 14..16;
+    pub const CHECKSUM: Range<usize> = 16..18;
+}
 /// The most that a header's length field can say, in bytes.
 const LENGTH_MAX: usize = u16::MAX as usize;
 /// The first twelve bytes of an IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2).
@@ -128,6 +143,9 @@ pub struct TcpPacket<'a> {
     pub window: u16,
     pub options: TcpOptions,
     pub payload: &'a [u8],
+    /// The whole packet as it was parsed, from the IP header on; of an offloaded
+    /// frame's headers, these.
+    pub raw: &'a [u8],
 }
 
 impl<'a> TcpPacket<'a> {
@@ -140,30 +158,40 @@ impl<'a> TcpPacket<'a> {
     /// [`PacketError`] for everything that is not one whole, well-formed TCP packet.
     pub fn parse(l3: &'a [u8], checksum: Checksum) -> Result<Self, PacketError> {
         let ip = Layer3::parse(l3)?;
-        let tcp = ip.payload;
-        let header: &[u8; TCP_HEADER] = tcp.first_chunk().ok_or(PacketError::Truncated)?;
-        let offset = usize::from(header[12] >> 4) * 4;
-        if offset < TCP_HEADER || offset > tcp.len() {
-            return Err(PacketError::DataOffset);
-        }
+        let packet = Self::read((ip.source, ip.destination), ip.payload, l3)?;
         // No card leaves this one open.
         if l3[0] >> 4 == 4 && internet_checksum(&l3[..ip.start]) != 0 {
             return Err(PacketError::HeaderChecksum);
         }
-        if checksum == Checksum::Verify && ip.pseudo_header().with(tcp).finish() != 0 {
+        if checksum == Checksum::Verify && ip.pseudo_header().with(ip.payload).finish() != 0 {
             return Err(PacketError::Checksum);
         }
+        Ok(packet)
+    }
+
+    /// Reads header, options and payload of TCP, whatever the checksum says.
+    fn read(
+        (source, destination): ([u8; 16], [u8; 16]),
+        tcp: &'a [u8],
+        raw: &'a [u8],
+    ) -> Result<Self, PacketError> {
+        let header: &[u8; TCP_HEADER] = tcp.first_chunk().ok_or(PacketError::Truncated)?;
+        let offset = usize::from(header[field::DATA_OFFSET] >> 4) * 4;
+        if offset < TCP_HEADER || offset > tcp.len() {
+            return Err(PacketError::DataOffset);
+        }
         Ok(Self {
-            source: ip.source,
-            destination: ip.destination,
-            source_port: u16::from_be_bytes([header[0], header[1]]),
-            destination_port: u16::from_be_bytes([header[2], header[3]]),
-            seq: SeqNo(u32::from_be_bytes([header[4], header[5], header[6], header[7]])),
-            ack: SeqNo(u32::from_be_bytes([header[8], header[9], header[10], header[11]])),
-            flags: Flags(header[13]),
-            window: u16::from_be_bytes([header[14], header[15]]),
+            source,
+            destination,
+            source_port: be16(&header[field::SOURCE_PORT]),
+            destination_port: be16(&header[field::DESTINATION_PORT]),
+            seq: SeqNo(be32(&header[field::SEQ])),
+            ack: SeqNo(be32(&header[field::ACK])),
+            flags: Flags(header[field::FLAGS]),
+            window: be16(&header[field::WINDOW]),
             options: TcpOptions::parse(&tcp[TCP_HEADER..offset]),
             payload: &tcp[offset..],
+            raw,
         })
     }
 
@@ -178,11 +206,44 @@ impl<'a> TcpPacket<'a> {
         }
     }
 
+    #[must_use]
+    pub fn is_syn(&self) -> bool {
+        self.flags.has(Flags::SYN)
+    }
+
+    /// Whether [`Self::ack`] means anything.
+    #[must_use]
+    pub fn is_ack(&self) -> bool {
+        self.flags.has(Flags::ACK)
+    }
+
+    #[must_use]
+    pub fn is_fin(&self) -> bool {
+        self.flags.has(Flags::FIN)
+    }
+
+    #[must_use]
+    pub fn is_rst(&self) -> bool {
+        self.flags.has(Flags::RST)
+    }
+
+    /// A SYN that opens a connection, and no answer to one.
+    #[must_use]
+    pub fn is_opening(&self) -> bool {
+        self.is_syn() && !self.is_ack()
+    }
+
+    /// The sender's time stamp (RFC 7323 §3.2).
+    #[must_use]
+    pub fn tsval(&self) -> Option<u32> {
+        self.options.timestamps.map(|(value, _)| value)
+    }
+
     /// Sequence numbers this packet occupies: its payload, its SYN and its FIN
     /// (RFC 9293 §3.4).
     #[must_use]
     pub fn seq_len(&self) -> u64 {
-        let control = u64::from(self.flags.has(Flags::SYN)) + u64::from(self.flags.has(Flags::FIN));
+        let control = u64::from(self.is_syn()) + u64::from(self.is_fin());
         self.payload.len() as u64 + control
     }
 
@@ -191,6 +252,16 @@ impl<'a> TcpPacket<'a> {
     pub fn seq_end(&self) -> SeqNo {
         self.seq.plus(self.seq_len())
     }
+}
+
+/// A field of two bytes, in network order.
+pub(crate) fn be16(field: &[u8]) -> u16 {
+    field.first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes))
+}
+
+/// A field of four bytes, in network order.
+pub(crate) fn be32(field: &[u8]) -> u32 {
+    field.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
 /// `address` as the IPv4 address it maps, if it does.
@@ -207,6 +278,15 @@ pub fn map_ipv4(ipv4: [u8; 4]) -> [u8; 16] {
     address[..12].copy_from_slice(&MAPPED_PREFIX);
     address[12..].copy_from_slice(&ipv4);
     address
+}
+
+/// `address` as in [`ConnKey`], IPv4 mapped into IPv6.
+#[must_use]
+pub fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => map_ipv4(v4.octets()),
+        IpAddr::V6(v6) => v6.octets(),
+    }
 }
 
 /// The IP half of a packet. `start..start + payload.len()` is the payload's
@@ -234,12 +314,12 @@ impl<'a> Layer3<'a> {
         if start < IPV4_HEADER {
             return Err(PacketError::HeaderLength);
         }
-        let end = match u16::from_be_bytes([header[2], header[3]]) {
+        let end = match be16(&header[2..4]) {
             0 if l3.len() > LENGTH_MAX => l3.len(),
             total => usize::from(total),
         };
         // The fragment offset and the "more fragments" bit; "don't fragment" is no fragment.
-        if u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0 {
+        if be16(&header[6..8]) & 0x3fff != 0 {
             return Err(PacketError::Fragment);
         }
         if header[9] != PROTOCOL_TCP {
@@ -255,7 +335,7 @@ impl<'a> Layer3<'a> {
 
     fn ipv6(l3: &'a [u8]) -> Result<Self, PacketError> {
         let header: &[u8; IPV6_HEADER] = l3.first_chunk().ok_or(PacketError::Truncated)?;
-        let end = match u16::from_be_bytes([header[4], header[5]]) {
+        let end = match be16(&header[4..6]) {
             0 if l3.len() - IPV6_HEADER > LENGTH_MAX => l3.len(),
             length => IPV6_HEADER + usize::from(length),
         };

@@ -8,8 +8,17 @@ use crate::status::State;
 pub const ENDED: &str = "the server's process has ended";
 pub const AFTER_END: &str = "look at the server's log, and start the group again";
 
+/// A server that has forked and left.
+pub const IN_BACKGROUND: &str = "the server has gone into the background: its process has ended";
+pub const FOREGROUND: &str = "end what runs on and keeps the port; then start it in the foreground: nginx with `daemon off;`, \
+     redis without `daemonize yes`, others with -f, -F, -D or -n";
+
 /// Parts of reasons, and what helps before both members are started again.
-const REMEDIES: [(&str, &str); 7] = [
+const REMEDIES: [(&str, &str); 8] = [
+    (
+        "child process of the server",
+        "change the setting of the server that the reason names, on both members",
+    ),
     (
         "did Lock",
         "threads of the server race outside the locks that are replayed: run it with one thread, or \

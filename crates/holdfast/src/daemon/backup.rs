@@ -11,6 +11,7 @@ use super::member::{Node, ROLE};
 use super::pairing::reach_primary;
 use super::placement::Follow;
 use super::said::{Repetition, Said};
+use super::services::Services;
 use super::survivor::Survivor;
 use crate::channel::Listener;
 use crate::leavings::Own;
@@ -25,8 +26,7 @@ use holdfast_linux::spawn::Server;
 use holdfast_linux::tap::{BUFFER_DEFAULT_BYTES, TapSocket};
 use holdfast_member::backup::BackupMachine;
 use holdfast_member::host::End;
-use holdfast_replica::TapSegment;
-use holdfast_wire::packet::{Checksum, Flags, TcpOptions, TcpPacket};
+use holdfast_wire::packet::{Checksum, TcpOptions, TcpPacket};
 use holdfast_wire::shm::mode;
 use sockets::Mender;
 use std::sync::atomic::Ordering::Release;
@@ -53,9 +53,14 @@ struct BackupDaemon<'n, 'a> {
     voice: Voice,
     /// What the primary says of itself.
     says: Option<Said>,
+    /// Why the edge does not grant what this member asks for, which it asks again.
+    refused: Option<String>,
+    /// Whether its server's ports are free here.
+    ports: Services,
     repetition: Repetition,
     place: Follow,
     ended: bool,
+    watches_replica: bool,
     mender: Mender,
     survivor: Option<(Survivor, Option<Listener>)>,
 }
@@ -118,9 +123,12 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         malformed: 0,
         voice: Voice::open(node)?,
         says: None,
+        refused: None,
+        ports: Services::open(Instant::now())?,
         repetition: Repetition::new(Instant::now()),
         place: Follow::new(node.config.group.share_cpu),
         ended: false,
+        watches_replica: true,
         mender: Mender::default(),
         survivor: None,
         node,
@@ -140,23 +148,7 @@ impl<'a> Role<'a> for BackupDaemon<'_, 'a> {
 
 /// A client's packet as the machines take it. What a server's kernel without keys
 /// refuses (signed segments, malformed options) must not get past a dead one's.
-fn segment(l3: &[u8], checksum: Checksum) -> Option<TapSegment<'_>> {
+fn segment(l3: &[u8], checksum: Checksum) -> Option<TcpPacket<'_>> {
     let refused = |o: &TcpOptions| o.md5 || o.ao || o.malformed;
-    let p = TcpPacket::parse(l3, checksum).ok().filter(|p| !refused(&p.options))?;
-    Some(TapSegment {
-        key: p.client_to_server_key(),
-        seq: p.seq,
-        ack: p.ack,
-        syn: p.flags.has(Flags::SYN),
-        ack_flag: p.flags.has(Flags::ACK),
-        fin: p.flags.has(Flags::FIN),
-        rst: p.flags.has(Flags::RST),
-        window: p.window,
-        tsval: p.options.timestamps.map(|t| t.0),
-        mss: p.options.mss,
-        wscale: p.options.wscale,
-        sack_permitted: p.options.sack_permitted,
-        payload: p.payload,
-        raw: l3,
-    })
+    TcpPacket::parse(l3, checksum).ok().filter(|packet| !refused(&packet.options))
 }

@@ -29,6 +29,7 @@ use holdfast_linux::way::SignSocket;
 use holdfast_member::host::{Context, End, Hosted, Member as MemberState};
 use holdfast_member::standing::{Ask, Heard, Place};
 use holdfast_wire::message::Message;
+use holdfast_wire::packet::mapped;
 use holdfast_wire::shm::option;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -86,6 +87,8 @@ pub struct Node<'a> {
     mend_at: Instant,
     /// A program that was removed and cannot be put back.
     torn: Option<String>,
+    /// Clients that this host's answers do not reach: reason and remedy.
+    way_lost: Option<(String, String)>,
     /// Tells when programs and addresses are to be looked for.
     changes: Changes,
     /// The server's process.
@@ -146,6 +149,12 @@ impl<'a> drive::Role<'a> for Asking<'_, 'a> {}
 /// # Errors
 /// Whatever keeps it from starting or ends it.
 pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
+    // A member that could never start its server must not keep the other one waiting.
+    anyhow::ensure!(
+        world::find_program(&config.server).is_some(),
+        "`{}` is no program of this host; remedy: install the same package on both members",
+        config.server.command.first().map_or("", String::as_str)
+    );
     let mut node = Node::new(config, member)?;
     loop {
         let Some(place) = node.ask_edge()? else { return Ok(()) };
@@ -208,6 +217,7 @@ impl<'a> Node<'a> {
             edge_at: now,
             mend_at: now,
             torn: None,
+            way_lost: None,
             changes: Changes::open().context("a netlink socket")?,
             server: None,
             loose: false,
@@ -466,15 +476,6 @@ impl Tokens {
     #[must_use]
     pub fn has(self, token: u64) -> bool {
         self.0 & (1 << token) != 0
-    }
-}
-
-/// An address as the machines write it.
-#[must_use]
-pub fn mapped(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
     }
 }
 

@@ -2,15 +2,15 @@
 //! to the backup. What is done with them is `holdfast_member::primary`'s.
 
 mod host;
-mod services;
 mod shown;
 mod unread;
 
 use super::drive::{Role, drive};
-use super::member::{Node, ROLE, mapped};
+use super::member::{Node, ROLE};
 use super::pairing::wait_for_backup;
 use super::placement::Beside;
 use super::said::{Repetition, Said};
+use super::services::Services;
 use super::survivor::Survivor;
 use crate::channel::{Channel, Listener};
 use crate::leavings::Own;
@@ -24,9 +24,9 @@ use holdfast_linux::spawn::Server;
 use holdfast_member::host::End;
 use holdfast_member::primary::PrimaryMachine;
 use holdfast_wire::message::{ConnId, ConnKey};
+use holdfast_wire::packet::mapped;
 use holdfast_wire::shm::mode;
 pub use host::states;
-use services::Services;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;

@@ -3,9 +3,11 @@
 //! server running, leaves it as it is, and tells how things are.
 
 use super::drive::{Role, drive};
-use super::member::{Node, RESTART_BOTH, ROLE, mapped};
+use super::member::{Node, RESTART_BOTH, ROLE};
 use super::pairing::{no_rejoin, turn_away};
 use super::primary::states;
+use super::said::Said;
+use super::services::Services;
 use super::{advice, heed};
 use crate::channel::Listener;
 use crate::leavings;
@@ -16,6 +18,7 @@ use holdfast_linux::spawn::Server;
 use holdfast_member::host::{ConnState, End, Hosted, MemberHost, News, Turn, turn_found};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::TcpSegment;
+use holdfast_wire::packet::mapped;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -31,13 +34,17 @@ pub struct Survivor {
     diag: Option<DiagSocket>,
     answer_at: Instant,
     count_at: Instant,
+    services: Option<Services>,
+    /// What this member was before its server was found not to listen.
+    served: Option<Said>,
 }
 
 impl Survivor {
     #[must_use]
     pub fn new() -> Self {
         let now = Instant::now();
-        Self { diag: DiagSocket::open().ok(), answer_at: now, count_at: now }
+        let (diag, services) = (DiagSocket::open().ok(), Services::open(now).ok());
+        Self { diag, answer_at: now, count_at: now, services, served: None }
     }
 
     /// The server of this life is not to die with this daemon.
@@ -73,6 +80,33 @@ impl Survivor {
             let ips: Vec<_> = node.config.service_ips().into_iter().map(mapped).collect();
             if let Ok(count) = diag.count_own(&ips, &node.config.service_ports()) {
                 node.status.connections = count as u64;
+            }
+            self.look_at_listeners(node, now);
+        }
+    }
+
+    /// A server that does not listen, or beside whom somebody else does, serves no new
+    /// client.
+    fn look_at_listeners(&mut self, node: &mut Node<'_>, now: Instant) {
+        let serves = node.own().state == State::Unprotected || self.served.is_some();
+        let (Some(services), Some(pid)) = (self.services.as_mut().filter(|_| serves), node.server)
+        else {
+            return;
+        };
+        let missing = services.missing(&node.config.group.services, pid, now).map(str::to_owned);
+        match missing {
+            Some(_) if services.is_searching() => {}
+            Some(reason) => {
+                let served = self.served.get_or_insert_with(|| node.own().clone());
+                let reason = format!("{reason}; {}", served.reason);
+                let remedy = "stop who listens there (`ss -ltnp` names it); open connections are \
+                              served: restart both members when they are over";
+                node.set_state(status::Role::Primary, State::Waiting, &reason, remedy);
+            }
+            None => {
+                if let Some(Said { role, state, reason, remedy }) = self.served.take() {
+                    node.set_state(role, state, &reason, &remedy);
+                }
             }
         }
     }

@@ -72,4 +72,9 @@ fn the_backup_waits_for_the_disk() {
     assert_eq!(status["role"], "primary", "{status}");
     let fence_us = status["last_takeover"]["phases_us"]["fence"].as_u64().unwrap_or(0);
     assert!(fence_us > FAILS_MS * 500, "the disk did not fail in time: {status}");
+    // It has asked many times, and said so once.
+    let events = group.events(Role::Backup);
+    let since = events.iter().skip_while(|(_, what)| what != "promote");
+    let said = since.filter(|(_, what)| what == "state").count();
+    assert!((2..8).contains(&said), "{said} states: {events:#?}");
 }

@@ -59,6 +59,7 @@ mod transit;
 mod unread_bytes_do_not_wait_for_the_client;
 mod what_children_write_is_on_both_members;
 mod what_was_removed_comes_back;
+mod who_was_not_accepted_yet_is_served;
 mod wire;
 mod without_output_commit_the_shared_counter_is_wrong;
 mod world;

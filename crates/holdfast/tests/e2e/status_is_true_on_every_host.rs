@@ -209,6 +209,52 @@ fn a_host_that_does_not_forward_protects_nobody() {
         // It switches the one of IPv6 off and on as well, on some kernels.
         edge.sysctl(&["net.ipv6.conf.all.forwarding=1"]).expect("a setting");
         expect_with_code(testbed, group, &HOSTS.map(|role| (role, "protected", "")), 0);
+        // One interface is enough: the one through which the members' answers come.
+        edge.sysctl(&["net.ipv4.conf.br0.forwarding=0"]).expect("a setting");
+        let one = "IPv4 that comes in through br0 is not forwarded";
+        expect_with_code(testbed, group, &HOSTS.map(|role| (role, "waiting", one)), 1);
+        edge.sysctl(&["net.ipv4.conf.br0.forwarding=1"]).expect("a setting");
+        expect_with_code(testbed, group, &HOSTS.map(|role| (role, "protected", "")), 0);
+    });
+}
+
+#[test]
+fn a_member_whose_answers_find_no_way_to_clients_protects_nobody() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_redis_and(&patient(), |testbed, group| {
+        let lost = "answers find no way to clients: there is no IPv4 route to them";
+        for (member, state) in [(Role::Backup, "unprotected"), (Role::Primary, "waiting")] {
+            let host = testbed.host(member);
+            host.ip("route del default\n").expect("no route");
+            expect_with_code(testbed, group, &HOSTS.map(|role| (role, state, lost)), 1);
+            assert!(remedy(group, Role::Edge).contains("ip route add default via 10.9.0.1"));
+            // A way to some clients may be all that it needs.
+            host.ip("route add 10.8.0.0/24 via 10.9.0.1\n").expect("a route");
+            expect_with_code(testbed, group, &HOSTS.map(|role| (role, "protected", "")), 0);
+            host.ip("route add default via 10.9.0.1\n").expect("a route");
+        }
+    });
+}
+
+#[test]
+fn a_port_that_a_stranger_holds_on_the_backups_host_is_named() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_redis_and(&patient(), |testbed, group| {
+        // It ends with its input.
+        let script = "import socket, sys\ns = socket.create_server(('', 6379))\nsys.stdin.read()";
+        let mut stranger = testbed.host(Role::Backup).command("python3");
+        let stranger = stranger.args(["-c", script]).stdin(Stdio::piped());
+        let mut stranger = stranger.spawn().expect("python3 starts");
+        let taken = "another process of this host listens at 0.0.0.0:6379";
+        expect_with_code(testbed, group, &HOSTS.map(|role| (role, "unprotected", taken)), 1);
+        let server = group.server_pid(Role::Primary).expect("a server");
+        world::signal(server, "KILL");
+        let served = "another process than the protected server listens at";
+        let survivors = [Role::Edge, Role::Backup];
+        expect(group, &survivors.map(|role| (role, "waiting", served)));
+        stranger.wait().expect("its end");
+        let gone = "the server does not listen at";
+        expect(group, &survivors.map(|role| (role, "waiting", gone)));
     });
 }
 

@@ -72,7 +72,7 @@ pub fn is_full() -> bool {
 pub fn outcome(words: &str, seed: u64) -> Result<Outcome, String> {
     binary();
     let args = TakeoverArgs::of_words(words).map_err(|error| error.to_string())?;
-    one_takeover(&args, seed).map_err(|error| format!("{error:#}"))
+    one_takeover(&args, seed).map_err(|error| format!("{}\n{error:#}", error.root_cause()))
 }
 
 /// What went wrong in a takeover, as one line that replays it.
@@ -81,6 +81,8 @@ pub fn complaint(words: &str, seed: u64) -> Option<String> {
         Ok(outcome) => failure(&outcome)?,
         Err(error) => error,
     };
+    // What the daemons said is long.
+    eprintln!("{why}");
     let why = why.lines().next().unwrap_or_default().to_owned();
     Some(format!("holdfast-lab bench takeover {words} --runs 1 --seed {seed}   # {why}"))
 }
@@ -210,14 +212,26 @@ pub fn has_ended(pid: u32) -> bool {
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
+/// The processor time that a process has taken, ms.
+pub fn cpu_ms(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    let fields = stat.rsplit_once(") ").map(|(_, rest)| rest.split(' ')).expect("its fields");
+    // User and system time, in ticks of 10 ms.
+    fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number") * 10).sum()
+}
+
+/// How long what a test waits for may take, where its promptness is not what is
+/// tested: the machine may be busy with others.
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
+
 /// Waits until `ready` is true.
 ///
 /// # Panics
-/// If it is not after ten seconds.
+/// If it is not after [`WAIT_LIMIT`].
 pub fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + WAIT_LIMIT;
     while !ready() {
-        assert!(Instant::now() < until, "{what}: not within ten seconds");
+        assert!(Instant::now() < until, "{what}: not within {WAIT_LIMIT:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

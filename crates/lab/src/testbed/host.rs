@@ -2,18 +2,15 @@
 //! and time namespace open, with a clock a day away from every other host's
 //! and a directory of its own at a path that all of them share.
 
+use super::SETUP_LIMIT;
 use crate::command::{self, children, wait_for};
 use anyhow::{Context as _, Result};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 /// How far apart the monotonic clocks of two hosts are, seconds.
 const CLOCK_STEP_S: u64 = 86_400;
-
-/// How long a host may take to come up.
-const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a host is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +86,7 @@ impl Host {
             BufReader::new(stdout).read_line(&mut line)?;
         }
         anyhow::ensure!(line.trim() == "ready", "the {name} host did not come up");
-        let holder = wait_for("the first process of a host", START_LIMIT, || {
+        let holder = wait_for("the first process of a host", SETUP_LIMIT, || {
             children(unshare.id()).first().copied()
         })?;
         let namespace = format!("{id}-{name}");

@@ -23,9 +23,14 @@ use reaper::Reaper;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Where every testbed keeps its directory; a tmpfs on any Debian.
 const BASE: &str = "/run/holdfast-lab";
+
+/// How long a part of a testbed may take to come up or to go: others may keep the
+/// machine busy, and what is measured has limits of its own.
+const SETUP_LIMIT: Duration = Duration::from_secs(40);
 
 /// What limits the links between the hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

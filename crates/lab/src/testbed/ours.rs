@@ -3,7 +3,7 @@
 
 use super::config::{self, BACKUP_NAME, GroupConfig, PRIMARY_NAME};
 use super::server::{Recipe, listens};
-use super::{Role, Testbed};
+use super::{Role, SETUP_LIMIT, Testbed};
 use crate::command::{descendants_running, wait_for};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, kill_process};
@@ -15,12 +15,6 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 pub use rustix::process::Signal;
-
-/// How long a group may take until it protects.
-const PROTECT_LIMIT: Duration = Duration::from_secs(15);
-
-/// How long a member may take to start its server.
-const SERVER_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long a daemon may take to end once it was told to.
 const END_LIMIT: Duration = Duration::from_secs(5);
@@ -86,7 +80,7 @@ impl<'a> Group<'a> {
         let mut group = Self::launch(testbed, recipe, options)?;
         group.wait_protected().with_context(|| group.log_tails())?;
         let (port, primary) = (recipe.program.port(), testbed.host(Role::Primary).holder());
-        wait_for("a listening server", PROTECT_LIMIT, || listens(primary, port).then_some(()))?;
+        wait_for("a listening server", SETUP_LIMIT, || listens(primary, port).then_some(()))?;
         Ok(group)
     }
 
@@ -133,7 +127,7 @@ impl<'a> Group<'a> {
     /// # Errors
     /// When it does not end, or cannot be started.
     pub fn restart(&mut self, role: Role) -> Result<()> {
-        self.wait_ended(role, PROTECT_LIMIT)?;
+        self.wait_ended(role, SETUP_LIMIT)?;
         self.start_daemon(role)
     }
 
@@ -278,7 +272,7 @@ impl<'a> Group<'a> {
                 return Ok(());
             }
             let [a, b] = statuses;
-            ensure!(start.elapsed() < PROTECT_LIMIT, "the group does not protect; {a}; {b}");
+            ensure!(start.elapsed() < SETUP_LIMIT, "the group does not protect; {a}; {b}");
             std::thread::sleep(STATUS_INTERVAL);
         }
     }
@@ -302,7 +296,7 @@ impl<'a> Group<'a> {
     /// # Errors
     /// When the daemons tell neither.
     pub fn stands(&self) -> Result<bool> {
-        wait_for("a pair, or its end", PROTECT_LIMIT, || {
+        wait_for("a pair, or its end", SETUP_LIMIT, || {
             let statuses = MEMBERS.map(|role| self.status(role).unwrap_or_default());
             let over = OVER.map(Value::from);
             let has_ended = statuses.iter().any(|status| over.contains(&status["state"]));
@@ -397,7 +391,7 @@ impl<'a> Group<'a> {
     pub fn server_pid(&self, role: Role) -> Result<u32> {
         let program = Path::new(self.recipe.program.path());
         let from = self.child_pid(role)?;
-        wait_for("the server's process", SERVER_LIMIT, || {
+        wait_for("the server's process", SETUP_LIMIT, || {
             descendants_running(from, program).first().copied()
         })
     }

@@ -2,6 +2,7 @@
 //! private directory and the service addresses, and nothing that would tell it
 //! whether it is protected.
 
+use super::SETUP_LIMIT;
 use super::host::Host;
 use super::topology::addresses::{CLIENT, SERVICE_V4, SERVICE_V6};
 use crate::command::{descendants_running, wait_for};
@@ -10,10 +11,6 @@ use anyhow::{Context as _, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::Duration;
-
-/// How long a server may take to listen.
-const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// The user that servers run as.
 const USER: &str = "nobody";
@@ -135,10 +132,10 @@ impl Recipe {
             .spawn()
             .context("cannot start the server")?;
         let mut server = PlainServer { child, pid: 0 };
-        server.pid = wait_for("the server's process", START_LIMIT, || {
+        server.pid = wait_for("the server's process", SETUP_LIMIT, || {
             descendants_running(server.child.id(), Path::new(self.program.path())).first().copied()
         })?;
-        wait_for("a listening server", START_LIMIT, || {
+        wait_for("a listening server", SETUP_LIMIT, || {
             listens(host.holder(), self.program.port()).then_some(())
         })
         .with_context(|| {

@@ -1,7 +1,7 @@
 //! A spread group on a testbed: the edge, and the two members' hosts as host
 //! servers, run as a user would run them.
 
-use super::{Role, Testbed, addresses, interface};
+use super::{Role, SETUP_LIMIT, Testbed, addresses, interface};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::fs;
@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 /// Names of the host servers on the primary's and the backup's host.
 pub const HOST_NAMES: [&str; 2] = ["a", "b"];
 
-const START_LIMIT: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// A daemon that does not answer within this many seconds has not answered.
 const ANSWER_LIMIT_S: &str = "5";
@@ -163,7 +162,7 @@ impl<'a> SpreadGroup<'a> {
     /// # Errors
     /// When a daemon has ended, or the time is over.
     pub fn wait(&mut self, what: &str, ready: impl Fn(&Value) -> bool) -> Result<Value> {
-        let until = Instant::now() + START_LIMIT;
+        let until = Instant::now() + SETUP_LIMIT;
         loop {
             for (role, child) in &mut self.daemons {
                 let ended = child.try_wait()?;

@@ -9,7 +9,7 @@ pub use wires::{address, interface};
 
 use super::host::Host;
 use super::reaper::Reaper;
-use super::{BASE, ours};
+use super::{BASE, SETUP_LIMIT, ours};
 use crate::command::{self, descendants_running, wait_for};
 use crate::emu::{self, EmuSpec};
 use anyhow::{Context as _, Result, ensure};
@@ -21,9 +21,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-
-/// How long the daemons may take until both hear each other on every string.
-const READY_LIMIT: Duration = Duration::from_secs(15);
 
 /// How often status is asked while waiting.
 const STATUS_INTERVAL: Duration = Duration::from_millis(20);
@@ -295,7 +292,7 @@ impl Strings {
         command::output("kill", &["-9", &pid.to_string()])?;
         let daemon = self.daemons.iter_mut().find(|daemon| daemon.0 == edge);
         let child = &mut daemon.context("no daemon on this host")?.1;
-        wait_for("the end of a daemon", READY_LIMIT, || child.try_wait().ok().flatten()).map(drop)
+        wait_for("the end of a daemon", SETUP_LIMIT, || child.try_wait().ok().flatten()).map(drop)
     }
 
     /// The pid of a daemon as seen from outside.
@@ -324,7 +321,7 @@ impl Strings {
             if shown.iter().all(all_alive) {
                 return Ok(());
             }
-            ensure!(start.elapsed() < READY_LIMIT, "the strings do not come up: {shown:?}");
+            ensure!(start.elapsed() < SETUP_LIMIT, "the strings do not come up: {shown:?}");
             std::thread::sleep(STATUS_INTERVAL);
         }
     }

@@ -552,13 +552,7 @@ pub(crate) fn unmapped(address: [u8; 16]) -> IpAddr {
     std::net::Ipv6Addr::from(address).to_canonical()
 }
 
-/// The address as the maps hold it: IPv4 mapped into IPv6.
-pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
-}
+pub(crate) use holdfast_wire::packet::mapped;
 
 #[cfg(test)]
 mod tests;

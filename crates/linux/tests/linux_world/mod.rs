@@ -6,7 +6,6 @@
 pub mod takeover;
 
 use holdfast_linux::netns;
-use holdfast_wire::packet::map_ipv4;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
@@ -124,14 +123,6 @@ impl Drop for World {
         for role in ["c", "p", "b"] {
             let _ = Command::new("ip").args(["netns", "del", &self.netns(role)]).status();
         }
-    }
-}
-
-/// As in a connection key.
-pub fn mapped(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => map_ipv4(v4.octets()),
-        IpAddr::V6(v6) => v6.octets(),
     }
 }
 

@@ -1,14 +1,14 @@
 //! A connection between the client and the primary, and what it takes to move it
 //! to the backup.
 
-use super::{PORT, World, mapped};
+use super::{PORT, World};
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::link::Link;
 use holdfast_linux::neighbour::Announcer;
 use holdfast_linux::raw::RawSender;
 use holdfast_linux::repair::{ClosingState, RestoreSpec};
 use holdfast_wire::message::{ConnKey, ConnRecord};
-use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
+use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment, mapped};
 use holdfast_wire::seq::SeqNo;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -357,10 +357,10 @@ fn reinject(promotion: &mut Promotion, host: &mut impl BackupHost) {
 pub(super) fn nudges(until: Option<Nanos>, host: &mut impl BackupHost) -> (Option<Nanos>, Turn) {
     let Some(until) = until else { return (None, Turn::after(IDLE_LOOK, host.now())) };
     host.drain_tap(TAP_BATCH, &mut |host, segment| {
-        if segment.ack_flag {
-            host.nudge(&segment.key, segment.ack);
-        } else if segment.syn {
-            host.repeat_syn_ack(&segment.key);
+        if segment.is_ack() {
+            host.nudge(&segment.client_to_server_key(), segment.ack);
+        } else if segment.is_syn() {
+            host.repeat_syn_ack(&segment.client_to_server_key());
         }
     });
     host.nudge_again();

@@ -4,8 +4,9 @@
 use super::{Backup, BackupOutput, Phase};
 use crate::promotion::Planned;
 use crate::tap::{Room, Tap, Usage};
-use crate::{Nanos, TapSegment, Verdict};
+use crate::{Nanos, Verdict};
 use holdfast_wire::message::{ConnId, ConnProgress, ConnRecord, Message};
+use holdfast_wire::packet::TcpPacket;
 
 /// One announced connection.
 #[derive(Debug)]
@@ -37,13 +38,14 @@ pub(super) struct Accepted {
 
 impl Backup {
     /// Gives a segment to its connection; the connection if it grew.
-    pub(super) fn tap(&mut self, now: Nanos, segment: &TapSegment<'_>) -> Option<ConnId> {
-        let conn = self.by_key.get(&segment.key).and_then(|id| self.conns.get_mut(id));
+    pub(super) fn tap(&mut self, now: Nanos, segment: &TcpPacket<'_>) -> Option<ConnId> {
+        let conn =
+            self.by_key.get(&segment.client_to_server_key()).and_then(|id| self.conns.get_mut(id));
         let Some(conn) = conn else {
             self.tap_unknown(now, segment);
             return None;
         };
-        if segment.syn && !segment.ack_flag {
+        if segment.is_opening() {
             if segment.seq == conn.record.irs {
                 conn.tap.note_syn(now, segment, &mut conn.record);
             } else {
@@ -71,8 +73,8 @@ impl Backup {
         (verdict == Verdict::Grown).then_some(id)
     }
 
-    fn tap_unknown(&mut self, now: Nanos, segment: &TapSegment<'_>) {
-        if segment.syn && !segment.ack_flag {
+    fn tap_unknown(&mut self, now: Nanos, segment: &TcpPacket<'_>) {
+        if segment.is_opening() {
             self.early.keep_syn(now, segment);
             return;
         }

@@ -2,10 +2,11 @@
 //! their SYNs, and what came behind them.
 
 use super::SYN_AGE_MAX;
+use crate::Nanos;
 use crate::limits::Limits;
 use crate::segment::OwnedSegment;
-use crate::{Nanos, TapSegment};
 use holdfast_wire::message::ConnKey;
+use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -30,17 +31,18 @@ impl Early {
 
     /// Keeps a SYN; a repeated one replaces the older copy, and the oldest gives
     /// way to it.
-    pub(super) fn keep_syn(&mut self, now: Nanos, syn: &TapSegment<'_>) {
+    pub(super) fn keep_syn(&mut self, now: Nanos, syn: &TcpPacket<'_>) {
         while self.syns.first_key_value().is_some_and(|(_, (at, _))| {
             self.syns.len() >= self.limits.syns_max || now.since(*at) >= SYN_AGE_MAX
         }) {
             if let Some((_, (_, syn))) = self.syns.pop_first() {
-                let (key, seq) = (syn.view().key, syn.view().seq);
+                let (key, seq) = (syn.key(), syn.view().seq);
                 self.numbers.remove(&(key, seq.0));
                 self.take(&key);
             }
         }
-        if let Some(older) = self.numbers.insert((syn.key, syn.seq.0), self.next) {
+        let number = (syn.client_to_server_key(), syn.seq.0);
+        if let Some(older) = self.numbers.insert(number, self.next) {
             self.syns.remove(&older);
         }
         self.syns.insert(self.next, (now, OwnedSegment::new(syn)));
@@ -50,8 +52,9 @@ impl Early {
     }
 
     /// Keeps a segment of a tuple whose SYN is here, while there is room.
-    pub(super) fn keep(&mut self, segment: &TapSegment<'_>) {
-        let of_tuple = (segment.key, 0)..=(segment.key, u32::MAX);
+    pub(super) fn keep(&mut self, segment: &TcpPacket<'_>) {
+        let key = segment.client_to_server_key();
+        let of_tuple = (key, 0)..=(key, u32::MAX);
         if self.numbers.range(of_tuple).next().is_none() {
             return;
         }
@@ -62,7 +65,7 @@ impl Early {
                 self.bytes <= self.limits.early_bytes_max,
                 "L6: more early bytes than the limit"
             );
-            self.segments.entry(segment.key).or_default().push(OwnedSegment::new(segment));
+            self.segments.entry(key).or_default().push(OwnedSegment::new(segment));
         }
     }
 

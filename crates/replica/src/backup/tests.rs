@@ -9,6 +9,7 @@ use crate::promotion::{Diverged, ManifestConn, Probe, PromotionOutput, Restore, 
 use holdfast_wire::hash::hash;
 use holdfast_wire::log::{AcceptInfo, HEADER_LEN, Op, PEEKED, TAPPED, record_len};
 use holdfast_wire::message::{ConnProgress, ConnRecord};
+use holdfast_wire::packet::{Flags, TcpOptions};
 use holdfast_wire::seq::SeqNo;
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
@@ -86,31 +87,27 @@ fn conn_record() -> ConnRecord {
     }
 }
 
-fn segment(offset: u32, payload: &[u8]) -> TapSegment<'_> {
-    TapSegment {
-        key: conn_record().key,
+fn segment(offset: u32, payload: &[u8]) -> TcpPacket<'_> {
+    TcpPacket {
+        source: conn_record().key.client,
+        destination: conn_record().key.server,
+        source_port: conn_record().key.client_port,
+        destination_port: conn_record().key.server_port,
         seq: SeqNo(1000 + offset),
         ack: conn_record().iss.plus(1),
-        syn: false,
-        ack_flag: true,
-        fin: false,
-        rst: false,
+        flags: Flags::ACK,
         window: 500,
-        tsval: None,
-        mss: None,
-        wscale: None,
-        sack_permitted: false,
+        options: TcpOptions::default(),
         payload,
         raw: b"raw packet",
     }
 }
 
-fn syn() -> TapSegment<'static> {
-    TapSegment {
+fn syn() -> TcpPacket<'static> {
+    TcpPacket {
         seq: SeqNo(999),
-        syn: true,
-        ack_flag: false,
-        mss: Some(1400),
+        flags: Flags::SYN,
+        options: TcpOptions { mss: Some(1400), ..TcpOptions::default() },
         raw: b"raw syn",
         ..segment(0, b"")
     }
@@ -440,8 +437,8 @@ fn syns_are_bounded_and_age() {
     let mut backup = Backup::new(KEY);
     let mut notes = Notes::default();
     for port in 0..2 * SYNS_MAX as u16 {
-        let key = ConnKey { client_port: port, ..conn_record().key };
-        backup.handle_segment(Nanos(u64::from(port)), &TapSegment { key, ..syn() }, &mut notes);
+        let syn = TcpPacket { source_port: port, ..syn() };
+        backup.handle_segment(Nanos(u64::from(port)), &syn, &mut notes);
     }
     assert_eq!(backup.early.counts(), (0, SYNS_MAX));
     backup.begin_promotion(Nanos(0), &mut notes);

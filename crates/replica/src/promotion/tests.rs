@@ -1,6 +1,7 @@
 use super::*;
 use crate::limits::Limits;
 use holdfast_wire::message::ConnProgress;
+use holdfast_wire::packet::{Flags, TcpOptions};
 use proptest::prelude::*;
 
 const ID: ConnId = ConnId(5);
@@ -22,20 +23,17 @@ fn record() -> ConnRecord {
     }
 }
 
-fn segment(offset: u64, ack: u64, payload: &[u8]) -> TapSegment<'_> {
-    TapSegment {
-        key: record().key,
+fn segment(offset: u64, ack: u64, payload: &[u8]) -> TcpPacket<'_> {
+    TcpPacket {
+        source: record().key.client,
+        destination: record().key.server,
+        source_port: record().key.client_port,
+        destination_port: record().key.server_port,
         seq: IRS.plus(1 + offset),
         ack: ISS.plus(1 + ack),
-        syn: false,
-        ack_flag: true,
-        fin: false,
-        rst: false,
+        flags: Flags::ACK,
         window: 500,
-        tsval: None,
-        mss: None,
-        wscale: None,
-        sack_permitted: false,
+        options: TcpOptions::default(),
         payload,
         raw: payload,
     }
@@ -150,7 +148,7 @@ fn verdict(
     promotion.handle_manifest(Nanos(0), &[replica], &mut out);
     promotion.handle_bounds(Nanos(0), bounds.as_slice(), true, &mut out);
     if let Some(ack) = answer {
-        promotion.handle_segment(Nanos(0), &TapSegment { seq, ..segment(0, ack, b"") }, &mut out);
+        promotion.handle_segment(Nanos(0), &TcpPacket { seq, ..segment(0, ack, b"") }, &mut out);
     }
     promotion.handle_timeout(PROBE_WAIT, &mut out);
     assert_eq!(out.notes.len(), 1, "{:?}", out.notes);
@@ -191,7 +189,9 @@ fn the_answer_says_what_the_client_lacks_and_the_edge_what_is_on_its_way() {
 fn a_connection_that_had_ended_is_not_waited_for() {
     let at_once = |replica| {
         let mut ended = Planned { snd_una: 101, ..planned(Some(1)) };
-        ended.tap.accept(Nanos(0), &TapSegment { fin: true, ..segment(0, 0, b"") });
+        ended
+            .tap
+            .accept(Nanos(0), &TcpPacket { flags: Flags::ACK | Flags::FIN, ..segment(0, 0, b"") });
         let mut promotion = Promotion::new(vec![ended], VecDeque::new(), Limits::DEFAULT);
         let mut out = Notes::default();
         promotion.probes(Nanos(0));
@@ -272,7 +272,9 @@ fn the_end_of_a_connection_continues_where_it_was() {
     );
     let ended = || {
         let mut planned = planned(Some(1));
-        planned.tap.accept(Nanos(0), &TapSegment { fin: true, ..segment(0, 0, b"") });
+        planned
+            .tap
+            .accept(Nanos(0), &TcpPacket { flags: Flags::ACK | Flags::FIN, ..segment(0, 0, b"") });
         planned
     };
     let close_wait = Closing { client_fin: true, ..Closing::default() };
@@ -328,7 +330,7 @@ fn a_reset_as_answer_ends_the_connection() {
         promotion.handle_manifest(Nanos(0), &[replica()], &mut out);
         promotion.handle_segment(
             Nanos(0),
-            &TapSegment { rst: true, ack_flag: false, ..segment(0, 0, b"") },
+            &TcpPacket { flags: Flags::RST, ..segment(0, 0, b"") },
             &mut out,
         );
         assert!(promotion.is_done());
@@ -340,7 +342,7 @@ fn a_reset_as_answer_ends_the_connection() {
 
 #[test]
 fn a_reset_heard_before_the_probe_must_be_said_again() {
-    let rst = TapSegment { rst: true, ack_flag: false, ..segment(0, 0, b"") };
+    let rst = TcpPacket { flags: Flags::RST, ..segment(0, 0, b"") };
     let mut reset = planned(Some(1));
     assert_eq!(reset.tap.accept(Nanos(0), &rst), Verdict::Reset);
     let restored = verdict(reset, Some(bounds(80, 10)), Some(40), replica());
@@ -399,8 +401,7 @@ fn input_that_came_in_between_is_neither_lost_nor_doubled() {
     assert_eq!(out.reinject, [b"beyond a hole".to_vec()]);
     promotion.handle_segment(Nanos(0), &segment(16, 60, b"late"), &mut out);
     promotion.handle_segment(Nanos(0), &segment(20, 60, b""), &mut out);
-    let syn =
-        TapSegment { syn: true, ack_flag: false, seq: SeqNo(1), raw: b"syn", ..segment(0, 0, b"") };
+    let syn = TcpPacket { flags: Flags::SYN, seq: SeqNo(1), raw: b"syn", ..segment(0, 0, b"") };
     promotion.handle_segment(Nanos(0), &syn, &mut out);
     assert_eq!(promotion.take_late().collect::<Vec<_>>(), [b"late".to_vec()]);
     assert_eq!(promotion.take_syns().collect::<Vec<_>>(), [b"syn".to_vec()]);

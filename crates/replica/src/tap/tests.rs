@@ -1,6 +1,7 @@
 use super::*;
 use crate::limits;
 use holdfast_wire::message::ConnKey;
+use holdfast_wire::packet::{Flags, TcpOptions};
 use proptest::prelude::*;
 
 const IRS: u32 = u32::MAX - 20;
@@ -20,20 +21,17 @@ pub(crate) fn record() -> ConnRecord {
     }
 }
 
-fn segment(offset: i64, payload: &[u8]) -> TapSegment<'_> {
-    TapSegment {
-        key: record().key,
+fn segment(offset: i64, payload: &[u8]) -> TcpPacket<'_> {
+    TcpPacket {
+        source: record().key.client,
+        destination: record().key.server,
+        source_port: record().key.client_port,
+        destination_port: record().key.server_port,
         seq: SeqNo(IRS.wrapping_add(1).wrapping_add(offset as u32)),
         ack: SeqNo(7001),
-        syn: false,
-        ack_flag: true,
-        fin: false,
-        rst: false,
+        flags: Flags::ACK,
         window: 500,
-        tsval: None,
-        mss: None,
-        wscale: None,
-        sack_permitted: false,
+        options: TcpOptions::default(),
         payload,
         raw: b"raw",
     }
@@ -48,7 +46,7 @@ fn a_keepalive_and_a_fin_before_the_stream_change_nothing() {
     let mut tap = tap();
     assert_eq!(tap.accept(Nanos(0), &segment(-1, b"x")), Verdict::Nothing);
     assert_eq!(
-        tap.accept(Nanos(0), &TapSegment { fin: true, ..segment(-10, b"abc") }),
+        tap.accept(Nanos(0), &TcpPacket { flags: Flags::ACK | Flags::FIN, ..segment(-10, b"abc") }),
         Verdict::Old
     );
     assert_eq!((tap.stream.end(), tap.fin_held()), (0, false));
@@ -59,7 +57,10 @@ fn a_keepalive_and_a_fin_before_the_stream_change_nothing() {
 #[test]
 fn a_fin_counts_when_everything_before_it_is_held() {
     let mut tap = tap();
-    assert_eq!(tap.accept(Nanos(0), &TapSegment { fin: true, ..segment(3, b"de") }), Verdict::Kept);
+    assert_eq!(
+        tap.accept(Nanos(0), &TcpPacket { flags: Flags::ACK | Flags::FIN, ..segment(3, b"de") }),
+        Verdict::Kept
+    );
     assert_eq!(tap.held(), SeqNo(IRS).plus(1));
     assert_eq!(tap.raws().count(), 1);
     assert_eq!(tap.accept(Nanos(0), &segment(0, b"abc")), Verdict::Grown);
@@ -72,7 +73,10 @@ fn a_fin_counts_when_everything_before_it_is_held() {
 #[test]
 fn a_lone_fin_grows_the_held_part() {
     let mut tap = tap();
-    assert_eq!(tap.accept(Nanos(0), &TapSegment { fin: true, ..segment(0, b"") }), Verdict::Grown);
+    assert_eq!(
+        tap.accept(Nanos(0), &TcpPacket { flags: Flags::ACK | Flags::FIN, ..segment(0, b"") }),
+        Verdict::Grown
+    );
     assert!(tap.fin_held());
 }
 
@@ -81,7 +85,7 @@ fn what_the_primary_holds_replaces_what_was_tapped() {
     let mut tap = tap();
     tap.accept(Nanos(0), &segment(0, b"ab"));
     tap.accept(Nanos(0), &segment(3, b"XYZ"));
-    tap.accept(Nanos(0), &TapSegment { fin: true, ..segment(9, b"") });
+    tap.accept(Nanos(0), &TcpPacket { flags: Flags::ACK | Flags::FIN, ..segment(9, b"") });
     assert_eq!(tap.missing(), Some((2, 3)));
     assert!(!tap.note_unread(3, b"beyond the hole", false));
     assert!(!tap.note_unread(2, b"", false), "nothing is no answer");
@@ -118,7 +122,7 @@ fn what_the_primary_holds_lies_within_the_window() {
 fn only_the_exact_number_resets() {
     let mut tap = tap();
     tap.accept(Nanos(0), &segment(0, b"abc"));
-    let rst = |offset| TapSegment { rst: true, ..segment(offset, b"") };
+    let rst = |offset| TcpPacket { flags: Flags::ACK | Flags::RST, ..segment(offset, b"") };
     assert_eq!(tap.accept(Nanos(0), &rst(2)), Verdict::Challenge);
     assert_eq!(tap.accept(Nanos(0), &rst(6)), Verdict::Challenge);
     // The stream comes to where a refused RST lay: the client goes on.
@@ -136,14 +140,15 @@ fn window_ack_and_age_are_checked() {
     assert_eq!(tap.accept(Nanos(0), &segment(edge, b"x")), Verdict::Kept);
     let far = SeqNo(7001).plus(u64::from(ACK_SLACK_BYTES) + 1);
     assert_eq!(
-        tap.accept(Nanos(0), &TapSegment { ack: far, ..segment(0, b"x") }),
+        tap.accept(Nanos(0), &TcpPacket { ack: far, ..segment(0, b"x") }),
         Verdict::AckRange
     );
     assert_eq!(
-        tap.accept(Nanos(0), &TapSegment { ack_flag: false, ..segment(0, b"x") }),
+        tap.accept(Nanos(0), &TcpPacket { flags: Flags::default(), ..segment(0, b"x") }),
         Verdict::AckRange
     );
-    let aged = |offset, tsval| TapSegment { tsval: Some(tsval), ..segment(offset, b"x") };
+    let stamped = |tsval| TcpOptions { timestamps: Some((tsval, 0)), ..TcpOptions::default() };
+    let aged = |offset, tsval| TcpPacket { options: stamped(tsval), ..segment(offset, b"x") };
     assert_eq!(
         tap.accept(Nanos(0), &aged(5, 900)),
         Verdict::Kept,
@@ -158,11 +163,9 @@ fn window_ack_and_age_are_checked() {
 #[test]
 fn the_syn_completes_the_record() {
     let (mut tap, mut record) = (tap(), record());
-    let syn = TapSegment {
-        syn: true,
-        ack_flag: false,
-        mss: Some(1400),
-        wscale: Some(3),
+    let syn = TcpPacket {
+        flags: Flags::SYN,
+        options: TcpOptions { mss: Some(1400), wscale: Some(3), ..TcpOptions::default() },
         ..segment(-1, b"")
     };
     tap.note_syn(Nanos(0), &syn, &mut record);
@@ -237,13 +240,14 @@ proptest! {
         let payload = [9; 3000];
         for (ack, offset, flags, tsval, len) in segments {
             let near = SeqNo(7001).plus(u64::from(ack % 1000));
-            tap.accept(Nanos(u64::from(ack)), &TapSegment {
+            let set = |flag: Flags, is_set| if is_set { flag } else { Flags::default() };
+            tap.accept(Nanos(u64::from(ack)), &TcpPacket {
                 ack: if flags & 1 == 0 { near } else { SeqNo(ack) },
-                syn: flags & 30 == 30,
-                ack_flag: flags & 32 != 0 || flags & 64 != 0,
-                fin: flags & 12 == 12,
-                rst: flags & 51 == 51,
-                tsval,
+                flags: set(Flags::SYN, flags & 30 == 30)
+                    | set(Flags::ACK, flags & 32 != 0 || flags & 64 != 0)
+                    | set(Flags::FIN, flags & 12 == 12)
+                    | set(Flags::RST, flags & 51 == 51),
+                options: TcpOptions { timestamps: tsval.map(|value| (value, 0)), ..TcpOptions::default() },
                 ..segment(offset, &payload[..len])
             });
             prop_assert!(tap.raws.bytes() <= limits::RAWS_BYTES_MAX);

@@ -8,10 +8,10 @@ use crate::pipe::{Input, Kind};
 use crate::plan::{Manners, Mutation};
 use crate::server::Mode;
 use holdfast_member::backup::{BackupHost, Replica, Report};
-use holdfast_replica::TapSegment;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
+use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 
 /// A socket that was rebuilt, and what is to be played into it.
@@ -55,7 +55,7 @@ impl AtHost<'_> {
 }
 
 impl BackupHost for AtHost<'_> {
-    fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TapSegment<'_>)) -> bool {
+    fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool {
         let Some(tap) = &mut self.host_mut().tap else { return false };
         let count = tap.len().min(most);
         let packets: Vec<Packet> = tap.drain(..count).collect();

@@ -3,8 +3,8 @@
 use super::checksum::internet_checksum;
 use super::options::{OPTIONS_MAX, TcpOptions};
 use super::{
-    Flags, IPV4_HEADER, IPV6_HEADER, Layer3, PROTOCOL_TCP, PacketError, TCP_HEADER, mapped_ipv4,
-    pseudo_header,
+    Flags, IPV4_HEADER, IPV6_HEADER, Layer3, PROTOCOL_TCP, PacketError, TCP_HEADER, field,
+    mapped_ipv4, pseudo_header,
 };
 use crate::message::ConnKey;
 use crate::seq::SeqNo;
@@ -81,7 +81,7 @@ impl TcpSegment<'_> {
             out[4..6].copy_from_slice(&(tcp_len as u16).to_be_bytes());
         }
         let sum = pseudo_header(source, destination, tcp_len).with(&out[start..]).finish();
-        out[start + 16..start + 18].copy_from_slice(&sum.to_be_bytes());
+        out[start..][field::CHECKSUM].copy_from_slice(&sum.to_be_bytes());
         Ok(())
     }
 
@@ -102,7 +102,7 @@ impl TcpSegment<'_> {
         out.extend([0; 4]);
         self.options.emit(out);
         let words = (out.len() - start) / 4;
-        out[start + 12] = (words as u8) << 4;
+        out[start + field::DATA_OFFSET] = (words as u8) << 4;
     }
 }
 
@@ -144,8 +144,8 @@ pub fn complete_checksum(l3: &mut [u8]) -> Result<(), PacketError> {
         l3[10..12].copy_from_slice(&sum.to_be_bytes());
     }
     let tcp = &mut l3[start..start + tcp_len];
-    tcp[16..18].fill(0);
+    tcp[field::CHECKSUM].fill(0);
     let sum = pseudo.with(tcp).finish();
-    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    tcp[field::CHECKSUM].copy_from_slice(&sum.to_be_bytes());
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! TCP options: what the handshake agreed on, timestamps and SACK blocks.
 
+use super::be32;
 use crate::seq::SeqNo;
 
 /// As many SACK blocks as 40 bytes of options hold (RFC 2018 §3).
@@ -154,9 +155,4 @@ impl TcpOptions {
             }
         }
     }
-}
-
-/// The first four bytes of a slice known to have them.
-fn be32(bytes: &[u8]) -> u32 {
-    bytes.first_chunk().map_or(0, |word| u32::from_be_bytes(*word))
 }

@@ -282,7 +282,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn what_is_built_is_parsed_alike_here_and_by_etherparse(
+    fn what_is_built_is_parsed_alike_here_and_by_etherparse_and_built_again(
         key in key(), to_client: bool, seq: u32, ack: u32, flags: u8, window: u16,
         options in options(), payload in proptest::collection::vec(any::<u8>(), 0..2000),
     ) {
@@ -306,6 +306,10 @@ proptest! {
         }
         prop_assert_eq!(packet.options, expected);
         prop_assert_eq!(packet.payload, &payload[..]);
+        prop_assert_eq!(packet.raw, &bytes[..]);
+        let TcpPacket { seq, ack, flags, window, options, payload, .. } = packet;
+        let again = TcpSegment { key, to_client, seq, ack, flags, window, options, payload };
+        prop_assert_eq!(again.build().unwrap(), bytes.clone());
         agrees_with_etherparse(&bytes, &packet);
     }
 

@@ -4,7 +4,7 @@ use super::{BackupDaemon, PIDFD, TAP, segment, sockets};
 use crate::channel::Listener;
 use crate::daemon::edge_link::LinkEvent;
 use crate::daemon::heed;
-use crate::daemon::member::{Node, mapped};
+use crate::daemon::member::Node;
 use crate::daemon::primary::states;
 use crate::daemon::said::Said;
 use crate::daemon::survivor::Survivor;
@@ -13,11 +13,10 @@ use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::{listener, process, way};
 use holdfast_member::backup::{BackupHost, Replica, Report};
 use holdfast_member::host::{ConnState, Hosted, MemberHost, News};
-use holdfast_replica::TapSegment;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
-use holdfast_wire::packet::{TcpSegment, complete_checksum};
+use holdfast_wire::packet::{TcpPacket, TcpSegment, complete_checksum, mapped};
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::{conn_state, mode};
 use std::os::fd::AsFd;
@@ -50,6 +49,13 @@ impl MemberHost for BackupDaemon<'_, '_> {
 
     fn kill_server(&mut self) {
         self.replica.kill();
+        // What nobody reads any more must not wake a real-time loop for ever.
+        if std::mem::take(&mut self.watches_replica) {
+            if !self.ended {
+                heed("poll", self.node.poll.remove(&self.replica.pidfd()));
+            }
+            heed("poll", self.node.poll.remove(&self.replica.wake()));
+        }
     }
 
     fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
@@ -82,7 +88,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
 }
 
 impl BackupHost for BackupDaemon<'_, '_> {
-    fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TapSegment<'_>)) -> bool {
+    fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool {
         let Some(mut tap) = self.tap.take() else { return false };
         let mut sign = None;
         let taken = tap.drain(most, |l3, checksum| match segment(l3, checksum) {
@@ -111,6 +117,8 @@ impl BackupHost for BackupDaemon<'_, '_> {
         if let Some(tap) = &self.tap {
             heed("poll", self.node.poll.remove(&tap.fd()));
         }
+        // What they kept of clients' streams is of no more use.
+        self.mender.sockets = Vec::new();
     }
 
     fn replica(&self) -> Replica {

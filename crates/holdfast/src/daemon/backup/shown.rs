@@ -42,16 +42,20 @@ impl BackupDaemon<'_, '_> {
         self.node.status.epoch = self.node.member.epoch;
         match *news {
             News::Promotes { cause, stopped } => {
+                self.refused = None;
                 self.node.events.add("promote", why(cause, stopped));
             }
             News::TakesOver { cause } => self.tell_takeover(cause),
-            News::Waits { reason } => {
-                let reason = format!("the edge does not let this member take over yet: {reason}");
-                let remedy = "look at the edge's status";
-                self.node.set_state(Role::Backup, State::Waiting, &reason, remedy);
-            }
+            News::Waits { reason } => self.refused = Some(reason.to_owned()),
             News::TookOver { cause, stopped, phases } => {
                 self.tell_taken_over(why(cause, stopped), phases);
+            }
+            News::GaveUp { fault, .. }
+                if fault == Fault::Ended && self.replica.is_in_background() =>
+            {
+                self.node.other_says = None;
+                let (reason, remedy) = (advice::IN_BACKGROUND, advice::FOREGROUND);
+                self.node.set_state(Role::Backup, State::Ended, reason, remedy);
             }
             News::GaveUp { fault, reason } => {
                 let (node, state) = (&mut *self.node, state(fault));
@@ -76,13 +80,16 @@ impl BackupDaemon<'_, '_> {
     /// Until it is over, a takeover protects nobody, and without the edge it cannot
     /// come about.
     fn tell_takeover(&mut self, cause: Cause) {
-        let (reason, remedy) = if self.node.edge.is_open() {
-            (format!("takes over: {}", cause.text()), "")
-        } else {
+        let wants = format!("wants to take over: {}", cause.text());
+        let (reason, remedy) = if !self.node.edge.is_open() {
             let remedy =
                 "start the edge's daemon, or look at the way to it: nobody else may decide";
-            let reason = format!("wants to take over: {}; the edge does not answer", cause.text());
-            (reason, remedy)
+            (format!("{wants}; the edge does not answer"), remedy)
+        } else if let Some(refused) = &self.refused {
+            let reason = format!("{wants}; the edge does not let it yet: {refused}");
+            (reason, "look at the edge's status; this member asks again and again")
+        } else {
+            (format!("takes over: {}", cause.text()), "")
         };
         self.node.set_state(Role::Backup, State::Waiting, &reason, remedy);
     }
@@ -100,7 +107,11 @@ impl BackupDaemon<'_, '_> {
         for error in &self.mender.errors {
             node.events.add("connection lost", error.clone());
         }
-        let reason = format!("took over from {}: {why}; there is no backup", node.other.name);
+        let lost = match self.mender.errors.len() {
+            0 => String::new(),
+            n => format!("; {n} connections are lost, which `holdfast events` names"),
+        };
+        let reason = format!("took over from {}: {why}; there is no backup{lost}", node.other.name);
         node.set_state(Role::Primary, State::Unprotected, &reason, RESTART_BOTH);
     }
 
@@ -111,6 +122,10 @@ impl BackupDaemon<'_, '_> {
             self.tell_takeover(cause);
         } else if !self.node.is_whole(Role::Backup, Own::TapDrop) {
             // It has said so.
+        } else if let Some(reason) = self.taken_port() {
+            let remedy =
+                "stop that process, perhaps a service of the distribution: `ss -ltnp` names it";
+            self.node.set_state(Role::Backup, State::Unprotected, &reason, remedy);
         } else if self.replica.memory.is_attached() {
             self.node.set_state(Role::Backup, State::Protected, "", "");
         } else {
@@ -124,6 +139,12 @@ impl BackupDaemon<'_, '_> {
                 link.send(message);
             });
         }
+    }
+
+    /// Why the replica could not listen where its server does.
+    fn taken_port(&mut self) -> Option<String> {
+        let services = &self.node.config.group.services;
+        self.ports.taken(services, Instant::now()).map(str::to_owned)
     }
 
     pub(super) fn tell_status(&mut self, report: &Report<'_>) {

@@ -197,7 +197,7 @@ impl Mender {
                 .fd
                 .as_ref()
                 .map_or(Ok(()), |fd| repair::restore(fd.as_fd(), &carried.spec(&unread)));
-            restored.map(|()| carried.key).map_err(|e| format!("{:?}: {e}", carried.key))?;
+            restored.map(|()| carried.key).map_err(|e| format!("{}: {e}", carried.key))?;
             Ok(carried)
         });
         match done {
@@ -212,7 +212,7 @@ impl Mender {
         for c in &self.sockets {
             let unread = [c.unread.as_slice()];
             if let Err(error) = repair::show_clock(&c.spec(&unread), &mut inject) {
-                self.errors.push(format!("{:?}: {error}", c.key));
+                self.errors.push(format!("{}: {error}", c.key));
             }
         }
     }
@@ -225,16 +225,16 @@ impl Mender {
             match repair::live_send(fd.as_fd(), &c.retained) {
                 Ok(n) if n == c.retained.len() => {}
                 Ok(n) => self.errors.push(format!(
-                    "{:?}: only {n} of {} retained bytes fit",
+                    "{}: only {n} of {} retained bytes fit",
                     c.key,
                     c.retained.len()
                 )),
                 Err(error) => {
-                    self.errors.push(format!("{:?}: sending retained output: {error}", c.key));
+                    self.errors.push(format!("{}: sending retained output: {error}", c.key));
                 }
             }
             if c.queued && !give(replica, &c.key, fd) {
-                self.errors.push(format!("{:?}: the accept queue could not take it", c.key));
+                self.errors.push(format!("{}: the accept queue could not take it", c.key));
             }
         }
     }
@@ -356,7 +356,7 @@ impl Carried {
         if let Err(error) =
             repair::finish_closing(fd.as_fd(), &self.spec(&unread), None, &mut inject)
         {
-            errors.push(format!("{:?}: {error}", self.key));
+            errors.push(format!("{}: {error}", self.key));
         }
     }
 
@@ -386,7 +386,7 @@ impl Carried {
 impl Mender {
     fn carry(&mut self, r: &Restore<'_>, replica: &Server) -> Result<Carried, String> {
         let failed = |what: &str, error: &dyn std::fmt::Display| {
-            format!("{:?}: {what}: {error}", r.record.key)
+            format!("{}: {what}: {error}", r.record.key)
         };
         let fd = match r.fd {
             Some(fd) => replica.take_fd(fd).map_err(|e| failed("taking its descriptor", &e))?,

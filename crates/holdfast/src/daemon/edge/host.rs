@@ -15,7 +15,7 @@ pub(super) struct Host {
     /// When [`Host::look`] is due.
     pub look_at: Instant,
     /// Reason and remedy.
-    pub trouble: Option<(&'static str, &'static str)>,
+    pub trouble: Option<(String, String)>,
     /// A program that was removed and cannot be put back.
     pub torn: Option<String>,
 }

@@ -15,6 +15,10 @@ use std::time::{Duration, Instant};
 /// heard for so long is over.
 const DISTRUST_LASTS: Duration = Duration::from_secs(10);
 
+/// How long a start of the edge explains that a member is not there: members look for it
+/// all the time, on a busy machine too.
+const START_LASTS: Duration = Duration::from_secs(2);
+
 impl EdgeDaemon<'_> {
     pub(super) fn status(&self) -> Status {
         let mut status = Status::new(&self.config.group.name, "edge");
@@ -90,7 +94,7 @@ impl EdgeDaemon<'_> {
             let remedy = "holdfast edge unfence --config FILE";
             return Said::new(Role::Edge, State::Fenced, "the edge was closed by hand", remedy);
         }
-        if let Some((reason, remedy)) = self.host.trouble {
+        if let Some((reason, remedy)) = &self.host.trouble {
             return says(State::Waiting, reason, remedy);
         }
         if let Some(reason) = &self.host.torn {
@@ -183,6 +187,9 @@ impl EdgeDaemon<'_> {
                 let reason = format!("{reason}; {}", distrust.reason);
                 return says(State::Waiting, &reason, &distrust.remedy);
             }
+            if let Some(starting) = self.starting(current) {
+                return starting;
+            }
             let remedy = "look at its host: a server that spoke alone may still serve; if no backup \
                           takes over, start both members again";
             return says(State::Waiting, &reason, remedy);
@@ -224,6 +231,13 @@ impl EdgeDaemon<'_> {
         }
     }
 
+    /// A member that runs comes back to an edge that was started again within this time.
+    fn starting(&self, member: &str) -> Option<Said> {
+        let is_new = self.wire.started.elapsed() < START_LASTS;
+        let reason = format!("the edge has just started; `{member}` has not come back to it yet");
+        is_new.then(|| says(State::Waiting, &reason, "wait a moment: members look for their edge"))
+    }
+
     /// Nobody may speak until this member has asked.
     fn closed(&self, member: &str) -> Said {
         let reason = format!("closed until member `{member}` asks to be current");
@@ -241,6 +255,7 @@ impl EdgeDaemon<'_> {
             _ if connected => {
                 says(State::Waiting, &reason, &format!("look at the status of `{member}`"))
             }
+            _ if let Some(starting) = self.starting(member) => starting,
             _ => says(State::Waiting, &reason, &format!("start holdfast on `{member}`")),
         }
     }

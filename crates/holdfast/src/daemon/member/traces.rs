@@ -1,7 +1,8 @@
 //! What a member has put into its host: kept there while it is needed, and removed
 //! when it is not.
 
-use super::{Node, mapped};
+use super::Node;
+use crate::check;
 use crate::leavings::{self, Own, Removed};
 use crate::status::{Role, State};
 use holdfast_linux::address::AddressSocket;
@@ -9,6 +10,7 @@ use holdfast_linux::bpf::{Gate, TapDrop};
 use holdfast_linux::link::Link;
 use holdfast_linux::neighbour::Announcer;
 use holdfast_member::host::End;
+use holdfast_wire::packet::mapped;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -31,9 +33,15 @@ impl Node<'_> {
     /// true if the host is as it must be.
     pub fn is_whole(&mut self, role: Role, own: Own) -> bool {
         self.mend(own);
-        let Some(reason) = self.torn.clone() else { return true };
-        let remedy = "look at the interface of this member, and start it again";
-        self.set_state(role, State::Unprotected, &reason, remedy);
+        if let Some(reason) = self.torn.clone() {
+            let remedy = "look at the interface of this member, and start it again";
+            self.set_state(role, State::Unprotected, &reason, remedy);
+            return false;
+        }
+        let Some((reason, remedy)) = self.way_lost.clone() else { return true };
+        // A primary's clients get no answers now; a backup's would get none.
+        let state = if role == Role::Primary { State::Waiting } else { State::Unprotected };
+        self.set_state(role, state, &reason, &remedy);
         false
     }
 
@@ -45,6 +53,7 @@ impl Node<'_> {
             return;
         }
         self.mend_at = now + MEND_EVERY;
+        self.way_lost = check::no_way_back(self.config, self.me);
         if !self.changes.take() && self.torn.is_none() {
             return;
         }

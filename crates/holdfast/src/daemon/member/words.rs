@@ -9,8 +9,8 @@ use holdfast_linux::link::Link;
 use holdfast_wire::message::Message;
 use std::time::{Duration, Instant, SystemTime};
 
-/// An edge's daemon that is started again is back by then.
-const EDGE_PATIENCE: Duration = Duration::from_secs(1);
+/// An edge's daemon that is started again at once is back by then.
+const EDGE_PATIENCE: Duration = Duration::from_millis(250);
 /// Who hears nobody for longer says so.
 const NOBODY_PATIENCE: Nanos = Nanos::from_ms(500);
 

@@ -90,10 +90,8 @@ impl PrimaryDaemon<'_, '_> {
     /// The server has ended, and `then`.
     fn say_ended(&mut self, role: Role, then: &str, remedy: &str) {
         if self.with_server(Server::is_in_background) == Some(true) {
-            let reason =
-                format!("the server has gone into the background: its process has ended{then}");
-            let remedy = "end what runs on and keeps the port; then start it in the foreground: nginx with `daemon off;`, redis without \
-                 `daemonize yes`, others with -f, -F, -D or -n";
+            let reason = format!("{}{then}", advice::IN_BACKGROUND);
+            let remedy = advice::FOREGROUND;
             return self.node.set_ended(role, &reason, remedy);
         }
         self.node.set_ended(role, &format!("{}{then}", advice::ENDED), remedy);

@@ -13,7 +13,7 @@ fn announce(case: &mut Case, port: u16) -> ConnKey {
 }
 
 fn tap(case: &mut Case, key: ConnKey, offset: u32, payload: &[u8]) {
-    let segment = TapSegment { key, ..segment(offset, payload) };
+    let segment = TcpPacket { source_port: key.client_port, ..segment(offset, payload) };
     case.backup.handle_segment(Nanos(0), &segment, &mut case.notes);
 }
 

@@ -224,7 +224,7 @@ fn only_so_many_questions_are_open() {
         let conn = ConnId(u64::from(n));
         case.message(&Message::Conn { conn, record });
         accepts.extend(accept(n, conn.0));
-        let late = TapSegment { key, ..segment(5, b"late") };
+        let late = TcpPacket { source_port: key.client_port, ..segment(5, b"late") };
         case.backup.handle_segment(T, &late, &mut case.notes);
     }
     case.frame(&accepts);

@@ -2,26 +2,27 @@
 //! the payload, and single segments of them as the card would have cut them.
 
 use super::{
-    Checksum, Flags, IPV4_HEADER, IPV6_HEADER, PacketError, TCP_HEADER, TcpOptions, TcpPacket,
-    complete_checksum, map_ipv4, pseudo_header,
+    Checksum, Flags, IPV4_HEADER, IPV6_HEADER, PacketError, TcpPacket, be16, complete_checksum,
+    field, map_ipv4, pseudo_header,
 };
 use crate::seq::SeqNo;
+use std::ops::Deref;
 
-/// The IP and the TCP header of a packet, without IP options.
+/// The IP and the TCP header of a packet, without IP options; as a view it is a
+/// packet without payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers<'a> {
-    /// Addresses, IPv4 mapped into IPv6, and ports in host order.
-    pub source: [u8; 16],
-    pub destination: [u8; 16],
-    pub source_port: u16,
-    pub destination_port: u16,
-    pub seq: SeqNo,
-    pub ack: SeqNo,
-    pub flags: Flags,
-    pub options: TcpOptions,
-    bytes: &'a [u8],
+    view: TcpPacket<'a>,
     /// Where the TCP header begins.
     tcp: usize,
+}
+
+impl<'a> Deref for Headers<'a> {
+    type Target = TcpPacket<'a>;
+
+    fn deref(&self) -> &TcpPacket<'a> {
+        &self.view
+    }
 }
 
 impl<'a> Headers<'a> {
@@ -46,26 +47,9 @@ impl<'a> Headers<'a> {
             }
             Some(_) => return Err(PacketError::Version),
         };
-        let rest = bytes.get(tcp..).unwrap_or_default();
-        let header: &[u8; TCP_HEADER] = rest.first_chunk().ok_or(PacketError::Truncated)?;
-        if usize::from(header[12] >> 4) * 4 != rest.len() {
-            return Err(PacketError::DataOffset);
-        }
-        let be32 = |at: usize| {
-            u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-        };
-        Ok(Self {
-            source,
-            destination,
-            source_port: u16::from_be_bytes([header[0], header[1]]),
-            destination_port: u16::from_be_bytes([header[2], header[3]]),
-            seq: SeqNo(be32(4)),
-            ack: SeqNo(be32(8)),
-            flags: Flags(header[13]),
-            options: TcpOptions::parse(&rest[TCP_HEADER..]),
-            bytes,
-            tcp,
-        })
+        let header = bytes.get(tcp..).unwrap_or_default();
+        let view = TcpPacket::read((source, destination), header, bytes)?;
+        if view.payload.is_empty() { Ok(Self { view, tcp }) } else { Err(PacketError::DataOffset) }
     }
 
     /// Writes one segment of the frame that these headers stand before: its
@@ -99,8 +83,7 @@ impl<'a> Headers<'a> {
             flags &= !Flags::CWR.0;
         }
         if self.tcp == IPV4_HEADER && segment != 0 {
-            let number = u16::from_be_bytes([out[4], out[5]]);
-            let number = number.wrapping_add((at / u32::from(segment)) as u16);
+            let number = be16(&out[4..6]).wrapping_add((at / u32::from(segment)) as u16);
             out[4..6].copy_from_slice(&number.to_be_bytes());
         }
         self.put(self.seq.plus(u64::from(at)), flags, out);
@@ -119,14 +102,15 @@ impl<'a> Headers<'a> {
     }
 
     fn put(&self, seq: SeqNo, flags: u8, out: &mut [u8]) {
-        out[self.tcp + 4..self.tcp + 8].copy_from_slice(&seq.0.to_be_bytes());
-        out[self.tcp + 13] = flags;
+        let header = &mut out[self.tcp..];
+        header[field::SEQ].copy_from_slice(&seq.0.to_be_bytes());
+        header[field::FLAGS] = flags;
     }
 
     /// Headers and payload, with their lengths.
     fn write(&self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), PacketError> {
         out.clear();
-        out.extend_from_slice(self.bytes);
+        out.extend_from_slice(self.raw);
         out.extend_from_slice(payload);
         let (place, length) =
             if self.tcp == IPV4_HEADER { (2, out.len()) } else { (4, out.len() - IPV6_HEADER) };
@@ -143,9 +127,9 @@ impl<'a> Headers<'a> {
             Err(other) => return Err(other),
             Ok(_) => return Ok(()),
         }
-        let field = u16::from_be_bytes([out[self.tcp + 16], out[self.tcp + 17]]);
+        let said = be16(&out[self.tcp..][field::CHECKSUM]);
         let open = pseudo_header(&self.source, &self.destination, out.len() - self.tcp);
-        if field != !open.finish() {
+        if said != !open.finish() {
             return Err(PacketError::Checksum);
         }
         complete_checksum(out)
@@ -156,7 +140,7 @@ impl<'a> Headers<'a> {
 mod tests {
     use super::*;
     use crate::message::ConnKey;
-    use crate::packet::TcpSegment;
+    use crate::packet::{TcpOptions, TcpSegment};
     use proptest::prelude::*;
 
     fn frame(v6: bool, flags: Flags, payload: &[u8]) -> Vec<u8> {

@@ -1,4 +1,5 @@
-//! Whether the protected server listens where clients are told to come.
+//! Whether the protected server listens where clients are told to come, or could after
+//! a takeover.
 
 use holdfast_linux::listeners::{ListenerSocket, Listening};
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const FDS_AT_ONCE: usize = 1024;
 
 /// What was found the last time.
-pub(super) struct Services {
+pub struct Services {
     socket: ListenerSocket,
     look_at: Instant,
     /// Where each service's listener is in the server.
@@ -42,6 +43,28 @@ impl Services {
             };
             let pause = if self.missing.is_some() { LOOK_SOON } else { LOOK_EVERY };
             self.look_at = now + pause;
+        }
+        self.missing.as_deref()
+    }
+
+    /// It is not known yet who listens: the server has too many descriptors for one turn.
+    pub fn is_searching(&self) -> bool {
+        !self.searches.is_empty()
+    }
+
+    /// Why a replica could not listen where clients come; `None`: it could, if its server
+    /// does not ask for more addresses than those.
+    pub fn taken(&mut self, services: &[SocketAddr], now: Instant) -> Option<&str> {
+        if now >= self.look_at {
+            self.look_at = now + LOOK_EVERY;
+            let in_the_way = |it: &Listening| services.iter().any(|s| it.serves(s.ip(), s.port()));
+            self.missing = match self.socket.listening() {
+                Ok(all) => all.into_iter().find(in_the_way).map(|it| {
+                    let place = SocketAddr::new(it.address, it.port);
+                    format!("another process of this host listens at {place}: after a takeover the server could not")
+                }),
+                Err(error) => Some(format!("the kernel does not tell who listens: {error}")),
+            };
         }
         self.missing.as_deref()
     }
