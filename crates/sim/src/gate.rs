@@ -116,7 +116,7 @@ impl Gate {
 
     /// `gate_ingress`: what the client offered.
     pub fn ingress(&mut self, p: &Packet) {
-        if p.is(Flags::SYN) && !p.is(ACK) {
+        if p.is(Flags::SYN) && !p.is(ACK) && !p.is(Flags::RST) {
             self.syns.insert(p.key, p.clone());
         }
     }

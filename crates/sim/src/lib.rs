@@ -17,6 +17,7 @@ mod host;
 mod hosting;
 mod kernel;
 mod member;
+pub mod models;
 mod packet;
 mod pipe;
 mod plan;

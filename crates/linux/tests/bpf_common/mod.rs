@@ -9,6 +9,8 @@ pub mod topology;
 use aya::maps::{Array, Map, MapData, MapInfo};
 use aya::programs::{ProgramInfo, SchedClassifier};
 use aya::{TestRun, TestRunOptions};
+use holdfast_sim::Rng;
+use holdfast_wire::seq::SeqNo;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -17,8 +19,11 @@ use std::process::Command;
 pub const FIN: u8 = 0x01;
 pub const SYN: u8 = 0x02;
 pub const RST: u8 = 0x04;
+pub const PSH: u8 = 0x08;
 pub const ACK: u8 = 0x10;
 pub const URG: u8 = 0x20;
+pub const ECE: u8 = 0x40;
+pub const CWR: u8 = 0x80;
 
 pub const PASS: u32 = u32::MAX;
 pub const STOLEN: u32 = 4;
@@ -124,6 +129,14 @@ impl Drop for Lab {
         let _absent = Command::new("umount").arg("-l").arg(&self.pin_dir).output();
         let _kept = std::fs::remove_dir(&self.pin_dir);
     }
+}
+
+/// A sequence number a byte or a window's unit around one of those that are `known`, or
+/// that number itself.
+pub fn near(rng: &mut Rng, known: &[SeqNo], wscale: u8) -> SeqNo {
+    let unit = if wscale > 14 { 1 } else { 1i64 << wscale };
+    let way = rng.pick(&[0, 0, 1, -1, 2, unit, -unit, unit - 1, 1 - unit, unit + 1, -unit - 1]);
+    rng.pick(known).plus(way as u64)
 }
 
 /// Runs a command line; its words are separated by blanks.
