@@ -1,6 +1,9 @@
 //! The gate and the edge's data path as the simulator has them, packet by packet, for
 //! whoever compares them with the programs that they model (`bpf/gate.bpf.c`,
-//! `bpf/edge.bpf.c`). Packets come as bytes from the IP header on.
+//! `bpf/edge.bpf.c`); and the two ends of the tap: a primary's kernel, and the backup
+//! that is to hold what it holds. Packets come as bytes from the IP header on.
+
+mod tap;
 
 use crate::Ns;
 use crate::edge::{Edge, Flow};
@@ -10,6 +13,8 @@ use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
 use holdfast_wire::packet::{Checksum, Flags, TcpPacket};
 use holdfast_wire::seq::SeqNo;
+
+pub use tap::{KernelModel, TapModel};
 
 pub use crate::edge::FLOWS_MAX;
 

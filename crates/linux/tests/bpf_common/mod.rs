@@ -3,8 +3,11 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod edge;
+mod flows;
 pub mod redirector;
 pub mod topology;
+
+pub use flows::Flows;
 
 use aya::maps::{Array, Map, MapData, MapInfo};
 use aya::programs::{ProgramInfo, SchedClassifier};
@@ -78,6 +81,11 @@ impl Lab {
         let id = ids.into_iter().find(is_slots).expect("slots");
         let map = Map::Array(MapData::from_id(id).expect("a map"));
         Slots(Array::try_from(map).expect("an array of slots"))
+    }
+
+    /// The edge's flows, with all that is in them.
+    pub fn flows(&self) -> Flows {
+        Flows::pinned(&self.pin_dir)
     }
 
     /// Runs a pinned program on `frame`; its verdict and the frame afterwards.
