@@ -42,7 +42,6 @@ pub trait DetectorOutput {
 pub struct Verdicts {
     /// The heartbeat to send: its number, and the last one received.
     pub beat: Option<(u64, u64)>,
-    pub suspected: bool,
     pub declared: bool,
 }
 
@@ -50,9 +49,7 @@ impl DetectorOutput for Verdicts {
     fn beat(&mut self, number: u64, echo: u64) {
         self.beat = Some((number, echo));
     }
-    fn suspected(&mut self) {
-        self.suspected = true;
-    }
+    fn suspected(&mut self) {}
     fn trusted(&mut self) {}
     fn declared(&mut self) {
         self.declared = true;

@@ -473,3 +473,6 @@ impl PrimaryMachine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
