@@ -1,7 +1,9 @@
 use super::*;
 use crate::host::{ConnState, Context, Hosted};
-use holdfast_wire::message::ConnRecord;
+use holdfast_wire::log::{AcceptInfo, Op, record_len};
+use holdfast_wire::message::{ConnRecord, FlowBounds};
 use holdfast_wire::packet::TcpSegment;
+use zerocopy::IntoBytes;
 
 const PERIOD: Nanos = Nanos::from_ms(10);
 const EPOCH: u64 = 3;
@@ -23,6 +25,8 @@ struct Book {
     tap_later: Vec<TapSegment<'static>>,
     progress: (u64, u64),
     nudges: bool,
+    /// The replica has accepted its first connection.
+    manifest: bool,
 }
 
 impl Book {
@@ -158,7 +162,18 @@ impl BackupHost for Book {
     }
     fn begin_takeover(&mut self) {}
     fn manifest(&mut self) -> Vec<ManifestConn> {
-        Vec::new()
+        // The server has accepted one, and neither read nor written.
+        let conn = ManifestConn {
+            accept: 1,
+            open: true,
+            fd: 7,
+            in_bytes: 0,
+            out_bytes: 0,
+            keep_from: 0,
+            shut: 0,
+            eof: false,
+        };
+        if self.manifest { vec![conn] } else { Vec::new() }
     }
     fn restore(&mut self, restore: &Restore<'_>) {
         self.note(format!("restore {}", restore.record.key.client_port));
@@ -230,6 +245,7 @@ impl Bed {
             tap_later: Vec::new(),
             progress: (0, 0),
             nudges: false,
+            manifest: false,
         };
         let machine = BackupMachine::new([1; 8], &mut book);
         assert_eq!(book.take(), [in_step(true)]);
@@ -519,4 +535,45 @@ fn clients_acks_drive_what_was_in_flight() {
     bed.book.nudges = false;
     bed.turn();
     assert_eq!(bed.book.take(), ["close tap"]);
+}
+
+/// A client that the edge has seen acknowledge more than the replica wrote knows that
+/// the replica is no copy.
+#[test]
+fn a_client_that_holds_more_than_the_replica_wrote_ends_a_takeover() {
+    let mut bed = Bed::served();
+    bed.connect();
+    let info = AcceptInfo { conn_id: 5, ..AcceptInfo::default() };
+    let header = Header {
+        payload_len: size_of::<AcceptInfo>() as u32,
+        op: Op::Accept as u8,
+        conn: 1,
+        ret: 7,
+        ..Header::default()
+    };
+    let mut records = [header.as_bytes(), info.as_bytes()].concat();
+    records.resize(record_len(size_of::<AcceptInfo>()), 0);
+    let records: &'static [u8] = records.leak();
+    bed.book.peer.push(Message::Frame { number: 1, records });
+    bed.turn();
+    bed.book.is_lost = true;
+    bed.turn();
+    bed.book.take();
+    bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
+    let bounds = FlowBounds {
+        key: record().key,
+        iss: Some(SeqNo(100)),
+        seq_end: SeqNo(201),
+        right_edge: SeqNo(61_000),
+        tsval: 0,
+        client_ack: SeqNo(201),
+    };
+    bed.book.edge.push(Message::Bounds { flows: vec![bounds], last: true });
+    bed.book.replica = Replica::Parked;
+    bed.book.manifest = true;
+    bed.book.tap = vec![TapSegment { ack: SeqNo(201), ..segment(0, b"") }];
+    bed.turn();
+    bed.book.tap = vec![TapSegment { ack: SeqNo(201), ..segment(0, b"") }];
+    bed.pass(1);
+    assert_eq!(bed.gave_up().as_deref(), Some("gave up: Diverged"));
 }
