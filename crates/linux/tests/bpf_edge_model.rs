@@ -157,10 +157,9 @@ impl Pair {
         let mut frame = reply();
         frame.target.1 = port;
         let words = self.model.flow(&key(port));
-        let frame = if words.is_none() || self.rng.one_in(8) {
-            self.new_flow(frame, words)
-        } else {
-            self.of_server(frame, &words.expect("a flow"))
+        let frame = match words.filter(|_| !self.rng.one_in(8)) {
+            Some(known) => self.of_server(frame, &known),
+            None => self.new_flow(frame, words),
         };
         let member = if self.rng.one_in(12) { 1 } else { self.current.unwrap_or(0) };
         let bytes = frame.build();
