@@ -42,6 +42,7 @@ pub trait DetectorOutput {
 pub struct Verdicts {
     /// The heartbeat to send: its number, and the last one received.
     pub beat: Option<(u64, u64)>,
+    pub suspected: bool,
     pub declared: bool,
 }
 
@@ -49,7 +50,9 @@ impl DetectorOutput for Verdicts {
     fn beat(&mut self, number: u64, echo: u64) {
         self.beat = Some((number, echo));
     }
-    fn suspected(&mut self) {}
+    fn suspected(&mut self) {
+        self.suspected = true;
+    }
     fn trusted(&mut self) {}
     fn declared(&mut self) {
         self.declared = true;
@@ -280,6 +283,20 @@ mod tests {
         let mut detector = Detector::new(Nanos(0), Nanos::from_ms(period_ms));
         detector.handle_received(Nanos(0), notes);
         detector
+    }
+
+    #[test]
+    fn verdicts_are_those_of_one_call() {
+        let period = Nanos::from_ms(10);
+        let mut detector = Detector::new(Nanos(0), period);
+        detector.handle_beat(Nanos(1), 1, 0, &mut Verdicts::default());
+        let said = (0..40).map(|ms| {
+            let mut said = Verdicts::default();
+            detector.handle_timeout(Nanos::from_ms(ms), &mut said);
+            (said.suspected, said.declared)
+        });
+        let said: Vec<_> = said.filter(|(suspected, declared)| suspected | declared).collect();
+        assert_eq!(said, [(true, false), (false, true)]);
     }
 
     #[test]
