@@ -306,6 +306,20 @@ mod tests {
     }
 
     #[test]
+    fn verdicts_are_those_of_one_call() {
+        let period = Nanos::from_ms(10);
+        let mut detector = Detector::new(Nanos(0), period);
+        detector.handle_beat(Nanos(1), 1, 0, &mut Verdicts::default());
+        let said = (0..40).map(|ms| {
+            let mut said = Verdicts::default();
+            detector.handle_timeout(Nanos::from_ms(ms), &mut said);
+            (said.suspected, said.declared)
+        });
+        let said: Vec<_> = said.filter(|(suspected, declared)| suspected | declared).collect();
+        assert_eq!(said, [(true, false), (false, true)]);
+    }
+
+    #[test]
     fn a_silent_peer_is_suspected_after_two_and_declared_after_three() {
         for ms in PERIODS_MS {
             let mut notes = Notes::default();

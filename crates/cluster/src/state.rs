@@ -259,4 +259,24 @@ mod tests {
             prop_assert!(StateBlock::parse(&bytes).is_err());
         }
     }
+
+    /// A write that is torn takes the older block with it, never the one that counts.
+    #[test]
+    fn blocks_are_written_in_turn() {
+        let empty = StateBlock::default().to_string().into_bytes();
+        let mut disk: [Vec<u8>; BLOCKS] = [empty.clone(), empty];
+        let read = |disk: &[Vec<u8>; BLOCKS]| {
+            StateBlocks::read(disk.each_ref().map(|block| Some(block.as_slice())))
+        };
+        let mut blocks = read(&disk).unwrap();
+        for epoch in 1..6 {
+            let write = blocks.next(EdgeState { epoch, ..EdgeState::default() });
+            disk[write.block] = b"torn".to_vec();
+            assert_eq!(read(&disk).unwrap().state().epoch, epoch - 1);
+            assert_eq!(blocks.next(EdgeState::default()).block, write.block, "it is tried again");
+            disk[write.block] = write.bytes();
+            assert_eq!(read(&disk).unwrap().state().epoch, epoch);
+            blocks.handle_written(write);
+        }
+    }
 }

@@ -224,6 +224,8 @@ pub struct BackupMachine {
     promoting: Option<Cause>,
     /// The primary has said that it is being stopped.
     stopped: bool,
+    /// Nothing more comes from the primary, whatever it said last.
+    peer_gone: bool,
     /// When to look at the tap again; `None`: its readiness wakes us.
     tap_at: Option<Nanos>,
     /// Bytes tapped since the last confirmation, and when to confirm them.
@@ -259,6 +261,7 @@ impl BackupMachine {
             armed: None,
             promoting: None,
             stopped: false,
+            peer_gone: false,
             tap_at: None,
             held_bytes: 0,
             held_at: None,
@@ -422,3 +425,6 @@ fn say_in_step(yes: bool, host: &mut impl BackupHost) {
     let epoch = host.member().epoch;
     host.tell_edge(&Message::InStep { epoch, yes });
 }
+
+#[cfg(test)]
+mod tests;

@@ -484,3 +484,6 @@ impl PrimaryMachine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -34,22 +34,22 @@ const COPY_LATE_MAX: Ns = 1_500_000;
 
 /// What the edge knows of one connection.
 #[derive(Clone, Debug)]
-struct Flow {
-    iss: SeqNo,
-    seq_end: SeqNo,
-    server_ack: SeqNo,
-    right_edge: SeqNo,
-    tsval: u32,
-    client_ack: SeqNo,
-    wscale: u8,
-    established: bool,
-    client_fin: bool,
-    server_fin: bool,
-    reset: bool,
+pub struct Flow {
+    pub iss: SeqNo,
+    pub seq_end: SeqNo,
+    pub server_ack: SeqNo,
+    pub right_edge: SeqNo,
+    pub tsval: u32,
+    pub client_ack: SeqNo,
+    pub wscale: u8,
+    pub established: bool,
+    pub client_fin: bool,
+    pub server_fin: bool,
+    pub reset: bool,
     /// Its SYN-ACK was not seen.
-    learnt: bool,
-    seen: Ns,
-    /// The current member was asked about it when it was last seen then.
+    pub learnt: bool,
+    pub seen: Ns,
+    /// The current member was asked about it then, and it has been silent since.
     asked: Option<Ns>,
 }
 
@@ -90,6 +90,8 @@ pub struct Edge {
     flows_max: usize,
     /// New ones that were.
     pub refused: u64,
+    /// Clients' segments that no kernel could take.
+    pub implausible: u64,
     /// Packets that the fence let pass.
     spoken: u64,
     disk: Disk,
@@ -107,6 +109,7 @@ impl Edge {
             flows: BTreeMap::new(),
             flows_max,
             refused: 0,
+            implausible: 0,
             spoken: 0,
             disk: Disk::new(),
             daemon: None,
@@ -139,6 +142,18 @@ impl Edge {
         self.machine().is_some_and(|machine| machine.membership().is_behind())
     }
 
+    /// What is known of one connection.
+    pub fn flow(&self, key: &ConnKey) -> Option<&Flow> {
+        self.flows.get(key)
+    }
+
+    /// A client's packet comes by; whether backups get a copy.
+    pub fn copies(&mut self, now: Ns, p: &Packet) -> bool {
+        let plausible = self.track_client(now, p);
+        self.implausible += u64::from(!plausible);
+        plausible && !p.is_pure()
+    }
+
     /// `track_client`: false if the segment is forged or says nothing new to
     /// anybody who could take it.
     fn track_client(&mut self, now: Ns, p: &Packet) -> bool {
@@ -165,8 +180,8 @@ impl Edge {
     }
 
     /// `track`: false for a new flow that finds no room.
-    fn track_server(&mut self, now: Ns, p: &Packet) -> bool {
-        if p.is(Flags::SYN) {
+    pub fn track_server(&mut self, now: Ns, p: &Packet) -> bool {
+        if p.is(Flags::SYN | ACK) {
             if self.flows.get(&p.key).is_none_or(|flow| flow.iss != p.seq) {
                 return self.start_flow(now, p);
             }
@@ -182,11 +197,16 @@ impl Edge {
             flow.reset = true;
             return true;
         }
-        if p.len() > 0 {
-            flow.seq_end = flow.seq_end.max(p.seq_end());
+        // The number of an empty segment says nothing about what went by.
+        let len = p.payload.len() as u64 + u64::from(p.is(Flags::FIN));
+        if len > 0 {
+            flow.seq_end = flow.seq_end.max(p.seq.plus(len));
         }
         if p.tsval.wrapping_sub(flow.tsval) as i32 > 0 {
             flow.tsval = p.tsval;
+        }
+        if !p.is(ACK) {
+            return true;
         }
         let edge = p.ack.plus(u64::from(p.window) << shift(flow.wscale));
         flow.right_edge = flow.right_edge.max(edge);
@@ -226,7 +246,7 @@ impl Edge {
         }
         let flow = Flow {
             iss: p.seq,
-            seq_end: p.seq_end(),
+            seq_end: p.seq.plus(1),
             server_ack: p.ack,
             right_edge: p.ack.plus(u64::from(p.window)),
             tsval: p.tsval,
@@ -266,9 +286,7 @@ impl World {
         let now = self.now;
         let current = self.edge.current;
         self.check.client_said(&packet);
-        let plausible = self.edge.track_client(now, &packet);
-        self.reached.implausible += u64::from(!plausible);
-        let copied = plausible && !packet.is_pure();
+        let copied = self.edge.copies(now, &packet);
         let tap = self.edge.tap;
         for member in (0..2).filter(|m| copied && Some(*m) != current && tap[*m]) {
             let permille = self.plan.copy_loss_permille;
@@ -586,7 +604,12 @@ impl EdgeHost for World {
         let flows = self.edge.flows.iter_mut().filter(|_| can_ask);
         let quiet = flows.filter(|(_, flow)| now.0 - flow.seen > silent);
         // They are asked about again after as long a time.
-        quiet.map(|(key, flow)| (flow.seen = now.0, *key).1).collect()
+        quiet
+            .map(|(key, flow)| {
+                (flow.seen, flow.asked) = (now.0, Some(now.0));
+                *key
+            })
+            .collect()
     }
 
     fn forget_flows(&mut self, keys: &[ConnKey]) {

@@ -183,7 +183,7 @@ impl Gate {
 
     /// `gate_ingress`: what the client offered.
     pub fn ingress(&mut self, p: &Packet) {
-        if p.is(Flags::SYN) && !p.is(ACK) {
+        if p.is(Flags::SYN) && !p.is(ACK) && !p.is(Flags::RST) {
             self.syns.retain(|syn| syn.key != p.key);
             self.syns.push_back(p.clone());
             if self.syns.len() > self.syns_max {

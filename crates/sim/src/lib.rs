@@ -19,6 +19,7 @@ mod hosting;
 mod kernel;
 mod look;
 mod member;
+pub mod models;
 mod packet;
 mod pipe;
 mod plan;

@@ -197,6 +197,7 @@ impl World {
             unread: self.check.unread(),
             reached: Reached {
                 edge_refused: self.edge.refused,
+                implausible: self.edge.implausible,
                 lies_at_probe: self.clients.iter().map(|client| client.lies).sum(),
                 ..self.reached
             },

@@ -174,6 +174,18 @@ mod tests {
         remove(&path);
     }
 
+    /// A device that takes every write and can put none on a disk.
+    #[test]
+    fn what_is_not_synced_is_not_kept() {
+        let path = path("unsynced");
+        let mut file = StateFile::open(&path).unwrap();
+        remove(&path);
+        file.path = PathBuf::from("/dev/null");
+        file.file = OpenOptions::new().write(true).open(&file.path).unwrap();
+        assert!(matches!(file.keep(state(1, "a")), Err(StateFileError::Io { .. })));
+        assert_eq!(file.state().epoch, 0);
+    }
+
     fn block(file: &StateFile, block: usize) -> StateBlock {
         let bytes = read_block(&file.file, block).unwrap();
         StateBlock::parse(&[bytes.trim_ascii_end(), b"\n"].concat()).unwrap()

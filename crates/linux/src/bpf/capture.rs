@@ -154,7 +154,7 @@ impl Resent {
 }
 
 impl What {
-    fn of(number: u32) -> Self {
+    pub(super) fn of(number: u32) -> Self {
         match number {
             1 => Self::Redirected,
             2 => Self::Clamped,

@@ -482,7 +482,7 @@ fn way_of(way: &SpreadWay) -> Option<Way> {
     })
 }
 
-fn host_of(host: &SpreadHost) -> Host {
+pub(super) fn host_of(host: &SpreadHost) -> Host {
     let state = match host.state {
         1 => HostState::Up,
         2 => HostState::Draining,

@@ -193,7 +193,7 @@ pub(super) fn time(
 }
 
 /// What the program wrote into the mark.
-fn answer(mark: u32) -> (How, Option<u8>) {
+pub(super) fn answer(mark: u32) -> (How, Option<u8>) {
     if mark == TRACE_MARK || mark >> 24 != TRACE_BYTE {
         return (How::Unknown, None);
     }

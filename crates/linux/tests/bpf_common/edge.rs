@@ -37,6 +37,15 @@ pub fn address(text: &str) -> IpAddr {
 impl Fixture {
     /// Ports e0 and e1 with members behind them, ec with the client behind it.
     pub fn new(name: &str, bridge: bool, l3_interface: Option<&str>) -> Self {
+        Self::of(name, bridge, l3_interface, 2)
+    }
+
+    /// With room for so many flows.
+    pub fn with_flows(name: &str, flows_max: u32) -> Self {
+        Self::of(name, false, None, flows_max)
+    }
+
+    fn of(name: &str, bridge: bool, l3_interface: Option<&str>, flows_max: u32) -> Self {
         let lab = Lab::new(name);
         sh("ip link add ec address 02:00:00:00:08:01 type veth peer name cc");
         sh("ip link add e0 address 02:00:00:00:01:01 type veth peer name m0");
@@ -63,7 +72,7 @@ impl Fixture {
             l3_interface: l3_interface.map(Into::into),
             services: vec![(address(VIP4), PORT), (address(VIP6), PORT)],
             pin_dir: lab.pin_dir.clone(),
-            flows_max: 2,
+            flows_max,
         };
         let edge = Edge::attach(&config).unwrap_or_else(|error| panic!("{error}"));
         Self { edge, config, ports: [ifindex("e0"), ifindex("e1")], lab }

@@ -3,12 +3,17 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod edge;
+mod flows;
 pub mod redirector;
 pub mod topology;
+
+pub use flows::Flows;
 
 use aya::maps::{Array, Map, MapData, MapInfo};
 use aya::programs::{ProgramInfo, SchedClassifier};
 use aya::{TestRun, TestRunOptions};
+use holdfast_sim::Rng;
+use holdfast_wire::seq::SeqNo;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -17,8 +22,11 @@ use std::process::Command;
 pub const FIN: u8 = 0x01;
 pub const SYN: u8 = 0x02;
 pub const RST: u8 = 0x04;
+pub const PSH: u8 = 0x08;
 pub const ACK: u8 = 0x10;
 pub const URG: u8 = 0x20;
+pub const ECE: u8 = 0x40;
+pub const CWR: u8 = 0x80;
 
 pub const PASS: u32 = u32::MAX;
 pub const STOLEN: u32 = 4;
@@ -75,6 +83,11 @@ impl Lab {
         Slots(Array::try_from(map).expect("an array of slots"))
     }
 
+    /// The edge's flows, with all that is in them.
+    pub fn flows(&self) -> Flows {
+        Flows::pinned(&self.pin_dir)
+    }
+
     /// Runs a pinned program on `frame`; its verdict and the frame afterwards.
     pub fn run(&self, program: &str, frame: &[u8], context: Context) -> (u32, Vec<u8>) {
         let program = SchedClassifier::from_pin(self.pin_dir.join(program)).expect("pinned");
@@ -124,6 +137,14 @@ impl Drop for Lab {
         let _absent = Command::new("umount").arg("-l").arg(&self.pin_dir).output();
         let _kept = std::fs::remove_dir(&self.pin_dir);
     }
+}
+
+/// A sequence number a byte or a window's unit around one of those that are `known`, or
+/// that number itself.
+pub fn near(rng: &mut Rng, known: &[SeqNo], wscale: u8) -> SeqNo {
+    let unit = if wscale > 14 { 1 } else { 1i64 << wscale };
+    let way = rng.pick(&[0, 0, 1, -1, 2, unit, -unit, unit - 1, 1 - unit, unit + 1, -unit - 1]);
+    rng.pick(known).plus(way as u64)
 }
 
 /// Runs a command line; its words are separated by blanks.

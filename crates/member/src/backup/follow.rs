@@ -34,6 +34,7 @@ impl BackupMachine {
             self.report_at = now.plus(nanos(REPORT_EVERY));
             self.report(host);
         }
+        self.peer_gone |= lost || silent;
         if self.effects.server_died {
             Some(Cause::ServerDied)
         } else if lost {

@@ -209,8 +209,8 @@ impl BackupMachine {
     /// Fence and drain, at the same time: the edge decides while the log comes to its
     /// end.
     fn drain(&mut self, t: &mut Takeover, stop: bool, host: &mut impl BackupHost) -> Verdict {
-        let lost = matches!(self.work(true, host), Some(Cause::ChannelLost | Cause::Silent));
-        if lost && !std::mem::replace(&mut t.peer_lost, true) {
+        self.work(true, host);
+        if self.peer_gone && !std::mem::replace(&mut t.peer_lost, true) {
             self.peer_lost(host);
         }
         t.hear(host);

@@ -347,3 +347,18 @@ fn no_epoch_returns() {
     bed.machine.fenced_epoch = 2;
     let _ = bed.machine.handle_close(true, &mut bed.book);
 }
+
+/// It has been granted an epoch for a server that is not there yet.
+#[test]
+fn the_silence_of_a_server_that_starts_means_nothing() {
+    let mut bed = Bed::new(EdgeState::default(), (0, None));
+    bed.open(A, 0, false);
+    bed.open(B, 0, false);
+    bed.says(A, Wish::Promote { epoch: 1 });
+    bed.written(Ok(()));
+    bed.take();
+    bed.pass(990, &[B], false);
+    assert_eq!(bed.take(), Vec::<String>::new());
+    bed.pass(200, &[B], false);
+    assert!(bed.take().contains(&"to 1: Reach".to_owned()));
+}

@@ -1,6 +1,9 @@
 //! The mirror against `bpf/layout.h`: a C compiler is asked whether every field,
 //! every constant and every counter is where the mirror says.
 
+use super::super::capture::What;
+use super::super::redirect::{HostState, host_of};
+use super::super::trace::{How, answer};
 use super::*;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -46,6 +49,7 @@ fn every_field_constant_and_counter_is_where_the_programs_have_it() {
     pair(&mut c);
     strings(&mut c);
     spread(&mut c);
+    kinds(&mut c);
     for (prefix, names) in [
         ("GATE", &GATE_COUNTERS[..]),
         ("TAPDROP", &TAPDROP_COUNTERS),
@@ -118,6 +122,42 @@ fn spread(c: &mut String) {
         SPREAD_DATAGRAMS_MAX, SPREAD_FRAGMENTS_MAX, NO_SERVICE);
     claim(c, &format!("sizeof(struct spread_table) == {}", size_of::<SpreadTable>()));
     claim(c, &format!("sizeof(struct spread_fragment) == {SPREAD_FRAGMENT_BYTES}"));
+}
+
+/// What programs tell by a number: the name of each in C.
+fn kinds(c: &mut String) {
+    let mut named = |name: &str, is_it: &dyn Fn(u32) -> bool| {
+        let number = (0..10).find(|number| is_it(*number)).expect("a number that is read so");
+        claim(c, &format!("{name} == {number}"));
+    };
+    for (name, what) in [
+        ("CAPTURE_REDIRECTED", What::Redirected),
+        ("CAPTURE_CLAMPED", What::Clamped),
+        ("CAPTURE_DROPPED", What::Dropped),
+        ("CAPTURE_ANSWERED", What::Answered),
+        ("CAPTURE_RESENT", What::Resent),
+    ] {
+        named(name, &|number| What::of(number) == what);
+    }
+    for (name, how) in [
+        ("TRACE_UNKNOWN", How::Unknown),
+        ("TRACE_FLOW", How::Flow),
+        ("TRACE_EMBRYO", How::Embryo),
+        ("TRACE_NEW", How::New),
+        ("TRACE_STRAY", How::Stray),
+    ] {
+        named(name, &|number| answer(TRACE_BYTE << 24 | number << 8).0 == how);
+    }
+    let way = SpreadWay { address: [0; 16], next_hop: [0; 16], ifindex: 0, mtu: 0 };
+    for (name, state) in [
+        ("SPREAD_FREE", HostState::Free),
+        ("SPREAD_UP", HostState::Up),
+        ("SPREAD_DRAINING", HostState::Draining),
+        ("SPREAD_DEAD", HostState::Dead),
+    ] {
+        let host = |number| SpreadHost { v4: way, v6: way, state: number, layer2: 0 };
+        named(name, &|number| host_of(&host(number)).state == state);
+    }
 }
 
 /// What the compiler that makes the programs says of a source.

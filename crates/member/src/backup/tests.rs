@@ -1,0 +1,575 @@
+use super::*;
+use crate::host::{ConnState, Context, Hosted};
+use holdfast_wire::log::{AcceptInfo, Op, record_len};
+use holdfast_wire::message::{ConnRecord, FlowBounds};
+use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
+use zerocopy::IntoBytes;
+
+const PERIOD: Nanos = Nanos::from_ms(10);
+const EPOCH: u64 = 3;
+
+/// Writes down what the machine does.
+struct Book {
+    now: Nanos,
+    member: Member,
+    lines: Vec<String>,
+    /// What the edge says in the next turn; its heartbeats come by themselves.
+    edge: Vec<Message<'static>>,
+    /// What the primary says in the next turn, beside its heartbeats.
+    peer: Vec<Message<'static>>,
+    beats: Option<u64>,
+    is_lost: bool,
+    replica: Replica,
+    tap: Vec<TcpPacket<'static>>,
+    /// What comes by the tap once clients' packets reach this host.
+    tap_later: Vec<TcpPacket<'static>>,
+    progress: (u64, u64),
+    nudges: bool,
+    /// The replica has accepted its first connection.
+    manifest: bool,
+}
+
+impl Book {
+    fn note(&mut self, line: impl Into<String>) {
+        self.lines.push(line.into());
+    }
+
+    fn take(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lines)
+    }
+
+    fn has(&self, line: &str) -> bool {
+        self.lines.iter().any(|known| known == line)
+    }
+}
+
+fn first_word(all: &str) -> &str {
+    all.split([' ', '{']).next().unwrap_or_default()
+}
+
+impl Context for Book {
+    fn now(&self) -> Nanos {
+        self.now
+    }
+    fn member(&mut self) -> &mut Member {
+        &mut self.member
+    }
+    fn turn_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
+        for message in std::mem::take(&mut self.edge) {
+            self.member.handle_edge(&message);
+            each(&message);
+        }
+        let now = self.now;
+        self.member.handle_edge(&Message::Beat { number: 1, echo: 0, executed: 0 });
+        self.member.settle(now, &mut |_| {});
+        false
+    }
+    fn is_edge_open(&self) -> bool {
+        true
+    }
+    fn tell_edge(&mut self, message: &Message<'_>) {
+        self.note(format!("to the edge: {message:?}"));
+    }
+}
+
+impl Hosted for Book {
+    type Context = Self;
+    fn context(&self) -> &Self {
+        self
+    }
+    fn context_mut(&mut self) -> &mut Self {
+        self
+    }
+}
+
+impl MemberHost for Book {
+    fn has_server_ended(&mut self) -> bool {
+        false
+    }
+    fn kill_server(&mut self) {
+        self.note("kill");
+    }
+    fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
+        Some(vec![ConnState::Living; keys.len()])
+    }
+    fn send_segment(&mut self, segment: &TcpSegment<'_>) {
+        self.note(format!("segment {}", segment.ack.0));
+    }
+    fn stand_by(&mut self) {}
+    fn show(&mut self, news: News<'_>) {
+        let words = match news {
+            News::GaveUp { fault, .. } => format!("gave up: {fault:?}"),
+            News::Promotes { cause, .. } => format!("promotes: {cause:?}"),
+            other => first_word(&format!("{other:?}")).to_owned(),
+        };
+        if words != "TakesOver" {
+            self.note(words);
+        }
+    }
+}
+
+impl BackupHost for Book {
+    fn drain_tap(&mut self, _: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool {
+        let all = std::mem::take(&mut self.tap);
+        all.iter().for_each(|segment| each(self, segment));
+        !all.is_empty()
+    }
+    fn watch_tap(&mut self, _: bool) {}
+    fn close_tap(&mut self) {
+        self.note("close tap");
+    }
+    fn replica(&self) -> Replica {
+        self.replica.clone()
+    }
+    fn replay(&mut self, _: &Header, _: &[&[u8]]) -> bool {
+        true
+    }
+    fn acked(&mut self, _: u32, _: u64) {}
+    fn gone(&mut self, _: u32) {}
+    fn progress(&self) -> (u64, u64) {
+        self.progress
+    }
+    fn has_room(&self) -> bool {
+        true
+    }
+    fn wake_replica(&mut self) {}
+    fn end_log(&mut self) {
+        self.note("end log");
+    }
+    fn is_peer_ready(&self) -> bool {
+        true
+    }
+    fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool {
+        if let Some(number) = &mut self.beats {
+            *number += 1;
+            let number = *number;
+            each(self, &Message::Beat { number, echo: 0, executed: 0 });
+        }
+        for message in std::mem::take(&mut self.peer) {
+            each(self, &message);
+        }
+        self.is_lost
+    }
+    fn send(&mut self, message: &Message<'_>) {
+        let name = format!("{message:?}");
+        if !matches!(message, Message::Beat { .. } | Message::ConnOk { .. }) {
+            self.note(format!("send {}", first_word(&name)));
+        }
+    }
+    fn flush(&mut self) {}
+    fn close_peer(&mut self) {
+        self.note("close peer");
+    }
+    fn begin_takeover(&mut self) {}
+    fn manifest(&mut self) -> Vec<ManifestConn> {
+        // The server has accepted one, and neither read nor written.
+        let conn = ManifestConn {
+            accept: 1,
+            open: true,
+            fd: 7,
+            in_bytes: 0,
+            out_bytes: 0,
+            keep_from: 0,
+            shut: 0,
+            eof: false,
+        };
+        if self.manifest { vec![conn] } else { Vec::new() }
+    }
+    fn restore(&mut self, restore: &Restore<'_>) {
+        self.note(format!("restore {}", restore.record.key.client_port));
+    }
+    fn lost(&mut self, _: ConnId, _: Option<u32>, _: Why) {
+        self.note("lost");
+    }
+    fn revive_listeners(&mut self) {
+        self.note("listeners");
+    }
+    fn take_address(&mut self) -> Result<(), String> {
+        self.note("address");
+        Ok(())
+    }
+    fn show_clocks(&mut self) {
+        self.note("clocks");
+    }
+    fn hear_clients(&mut self) -> Result<(), String> {
+        self.note("hear");
+        self.tap = std::mem::take(&mut self.tap_later);
+        Ok(())
+    }
+    fn send_retained(&mut self) {
+        self.note("retained");
+    }
+    fn set_live(&mut self) {
+        self.note("live");
+    }
+    fn kick(&mut self) {
+        self.note("kick");
+    }
+    fn inject(&mut self, raw: Vec<u8>) {
+        self.note(format!("inject {}", String::from_utf8_lossy(&raw)));
+    }
+    fn end_takeover(&mut self) {}
+    fn has_nudges(&self) -> bool {
+        self.nudges
+    }
+    fn nudge(&mut self, _: &ConnKey, ack: SeqNo) {
+        self.note(format!("nudge {}", ack.0));
+    }
+    fn repeat_syn_ack(&mut self, _: &ConnKey) {
+        self.note("SYN-ACK");
+    }
+    fn nudge_again(&mut self) {}
+    fn report(&mut self, _: &Report<'_>) {}
+}
+
+struct Bed {
+    machine: BackupMachine,
+    book: Book,
+}
+
+impl Bed {
+    /// It follows a primary that does not serve yet.
+    fn new() -> Self {
+        let mut member = Member::new("demo", "b", "a", PERIOD);
+        member.epoch = EPOCH;
+        let mut book = Book {
+            now: Nanos::from_ms(1),
+            member,
+            lines: Vec::new(),
+            edge: Vec::new(),
+            peer: Vec::new(),
+            beats: None,
+            is_lost: false,
+            replica: Replica::Replays,
+            tap: Vec::new(),
+            tap_later: Vec::new(),
+            progress: (0, 0),
+            nudges: false,
+            manifest: false,
+        };
+        let machine = BackupMachine::new([1; 8], &mut book);
+        assert_eq!(book.take(), [in_step(true)]);
+        Self { machine, book }
+    }
+
+    /// The primary has served for a while.
+    fn served() -> Self {
+        let mut bed = Self::new();
+        bed.book.beats = Some(0);
+        bed.pass(500);
+        assert_eq!(bed.book.take(), Vec::<String>::new());
+        bed
+    }
+
+    /// It takes over, and waits for the edge.
+    fn taking_over() -> Self {
+        let mut bed = Self::served();
+        bed.book.is_lost = true;
+        bed.turn();
+        let begin = ["promotes: ChannelLost", &in_step(true), &promote(), "end log"];
+        assert_eq!(bed.book.take(), begin);
+        bed
+    }
+
+    fn turn(&mut self) -> Turn {
+        self.machine.turn(false, &mut self.book)
+    }
+
+    fn pass(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.book.now = self.book.now.plus(Nanos::from_ms(1));
+            self.turn();
+        }
+    }
+
+    fn connect(&mut self) {
+        self.book.peer.push(Message::Conn { conn: ConnId(5), record: record() });
+        self.turn();
+        self.book.take();
+    }
+
+    fn grant(&mut self) {
+        self.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
+        self.book.edge.push(Message::Bounds { flows: Vec::new(), last: true });
+    }
+
+    /// Why it will not be promoted, if it has just come to that.
+    fn gave_up(&mut self) -> Option<String> {
+        let lines = self.book.take();
+        let at = lines.iter().position(|line| line == "close peer")?;
+        assert!(lines[..at].contains(&in_step(false)), "the edge hears it first: {lines:?}");
+        assert!(lines[..at].contains(&"send GaveUp".to_owned()), "{lines:?}");
+        assert_eq!(lines[at + 1..at + 3], ["kill", "close tap"]);
+        lines.get(at + 3).cloned()
+    }
+}
+
+fn in_step(yes: bool) -> String {
+    format!("to the edge: InStep {{ epoch: {EPOCH}, yes: {yes} }}")
+}
+
+fn promote() -> String {
+    format!("to the edge: Promote {{ epoch: {} }}", EPOCH + 1)
+}
+
+fn record() -> ConnRecord {
+    ConnRecord {
+        key: ConnKey { server: [1; 16], client: [2; 16], server_port: 80, client_port: 5000 },
+        iss: SeqNo(100),
+        irs: SeqNo(999),
+        mss: 1460,
+        peer_mss: 1460,
+        rcv_wscale: 7,
+        snd_wscale: 7,
+        sack: true,
+        tsval: None,
+        window: 60_000,
+    }
+}
+
+fn segment(offset: u32, raw: &'static [u8]) -> TcpPacket<'static> {
+    TcpPacket {
+        source: record().key.client,
+        destination: record().key.server,
+        source_port: record().key.client_port,
+        destination_port: record().key.server_port,
+        seq: SeqNo(1000 + offset),
+        ack: SeqNo(101),
+        flags: Flags::ACK,
+        window: 500,
+        options: TcpOptions::default(),
+        payload: b"",
+        raw,
+    }
+}
+
+/// A client that is new.
+fn syn() -> TcpPacket<'static> {
+    TcpPacket { source_port: 6000, seq: SeqNo(7), flags: Flags::SYN, ..segment(0, b"SYN") }
+}
+
+#[test]
+fn what_was_said_before_it_was_paired_is_forgotten() {
+    let mut bed = Bed::new();
+    bed.book.member.standing.handle_message(&Message::Alone { member: "a" }, EPOCH);
+    bed.machine = BackupMachine::new([1; 8], &mut bed.book);
+    bed.book.take();
+    bed.book.beats = Some(0);
+    bed.pass(500);
+    assert_eq!(bed.book.take(), Vec::<String>::new());
+}
+
+#[test]
+fn a_primary_that_the_edge_or_its_own_word_calls_lost_is_taken_over() {
+    for (message, cause) in [
+        (Message::Alone { member: "a" }, "Alone"),
+        (Message::Reach { member: "a", yes: false }, "Unheard"),
+    ] {
+        let mut bed = Bed::new();
+        bed.book.edge.push(message);
+        bed.pass(99);
+        assert_eq!(bed.book.take(), Vec::<String>::new(), "it does not serve yet");
+        bed.book.beats = Some(0);
+        bed.pass(100);
+        assert_eq!(bed.book.take(), Vec::<String>::new(), "it is busy with its start");
+        bed.pass(2);
+        assert_eq!(bed.book.take()[0], format!("promotes: {cause}"));
+    }
+}
+
+/// Nobody else is called alone than the other member.
+#[test]
+fn what_the_edge_says_of_others_says_nothing_of_the_primary() {
+    let mut bed = Bed::served();
+    bed.book.edge.push(Message::Alone { member: "c" });
+    bed.pass(10);
+    assert_eq!(bed.book.take(), Vec::<String>::new());
+}
+
+#[test]
+fn a_primary_that_never_served_is_not_taken_over() {
+    let mut bed = Bed::new();
+    bed.pass(3_000);
+    assert_eq!(bed.book.take(), Vec::<String>::new(), "its silence means nothing");
+    bed.book.is_lost = true;
+    assert_eq!(bed.turn(), Turn::End(End::Again));
+    assert_eq!(bed.book.take(), ["kill", "close tap"]);
+}
+
+#[test]
+fn silence_is_taken_over() {
+    let mut bed = Bed::served();
+    bed.book.beats = None;
+    bed.pass(100);
+    assert_eq!(bed.book.take()[0], "promotes: Silent");
+}
+
+#[test]
+fn a_replica_that_is_no_copy_any_more_gives_up() {
+    for (replica, fault) in [
+        (Replica::Diverged("it wrote something else".to_owned()), "gave up: Diverged"),
+        (Replica::Ended, "gave up: Ended"),
+    ] {
+        let mut bed = Bed::served();
+        bed.book.replica = replica.clone();
+        bed.turn();
+        assert_eq!(bed.gave_up().as_deref(), Some(fault));
+        // In a takeover as well.
+        let mut bed = Bed::served();
+        bed.connect();
+        bed.book.is_lost = true;
+        bed.turn();
+        bed.grant();
+        bed.turn();
+        assert_eq!(bed.gave_up(), None);
+        bed.book.replica = replica;
+        bed.turn();
+        assert_eq!(bed.gave_up().as_deref(), Some(fault));
+    }
+}
+
+#[test]
+fn a_replica_that_stands_still_gives_up() {
+    let mut bed = Bed::served();
+    bed.book.progress = (200, 100);
+    bed.pass(900);
+    assert_eq!(bed.gave_up(), None);
+    bed.pass(200);
+    assert_eq!(bed.gave_up().as_deref(), Some("gave up: Hung"));
+}
+
+#[test]
+fn a_primary_that_goes_on_alone_is_believed_until_the_edge_is_asked() {
+    let refused = Message::Refused { reason: "it was slow", again: false };
+    let mut bed = Bed::served();
+    bed.book.peer.push(refused.clone());
+    bed.turn();
+    assert_eq!(bed.gave_up().as_deref(), Some("gave up: Fenced"));
+    let mut bed = Bed::served();
+    bed.book.edge.push(Message::Epoch { epoch: EPOCH + 1, current: "a" });
+    bed.turn();
+    assert_eq!(bed.gave_up().as_deref(), Some("gave up: Fenced"));
+    let mut bed = Bed::taking_over();
+    bed.book.peer.push(refused);
+    bed.grant();
+    bed.turn();
+    bed.book.replica = Replica::Parked;
+    assert_eq!(bed.turn(), Turn::Busy, "the edge has decided");
+}
+
+#[test]
+fn only_a_refusal_for_good_ends_a_takeover() {
+    let mut bed = Bed::taking_over();
+    bed.book.edge.push(Message::Refused { reason: "disk", again: true });
+    bed.pass(10);
+    assert_eq!(bed.book.take(), ["Waits"]);
+    bed.book.edge.push(Message::Refused { reason: "another one speaks", again: false });
+    bed.pass(1);
+    assert_eq!(bed.gave_up().as_deref(), Some("gave up: Fenced"));
+}
+
+/// Sockets before the address, what was retained before the server can write more, and
+/// new clients once there is a listener.
+#[test]
+fn everybody_may_speak_once_the_edge_has_said_so_in_this_order() {
+    let mut bed = Bed::taking_over();
+    bed.book.replica = Replica::Parked;
+    bed.pass(5);
+    assert_eq!(bed.book.take(), Vec::<String>::new(), "nobody speaks unasked");
+    bed.book.tap_later = vec![syn()];
+    bed.grant();
+    assert_eq!(bed.turn(), Turn::Busy);
+    let order = ["listeners", "address", "clocks", "hear", "retained", "live", "kick"];
+    let after = ["inject SYN", "TookOver", "close peer", "close tap"];
+    assert_eq!(bed.book.take(), [&order[..], &after].concat());
+    assert_eq!((bed.book.member.epoch, bed.book.member.speaks), (EPOCH + 1, true));
+}
+
+#[test]
+fn clients_are_asked_how_far_they_are() {
+    let mut bed = Bed::served();
+    bed.connect();
+    bed.book.is_lost = true;
+    bed.turn();
+    bed.book.take();
+    bed.grant();
+    bed.turn();
+    assert!(bed.book.has("segment 1000"), "{:?}", bed.book.lines);
+    assert!(!bed.book.has("live"), "nobody has answered");
+}
+
+/// What a primary still sends when its server is dead is waited for, unless nothing
+/// more can come.
+#[test]
+fn a_dead_servers_log_is_drained_while_its_daemon_lives() {
+    for is_lost in [false, true] {
+        let mut bed = Bed::served();
+        bed.book.peer.push(Message::ServerDied { last: 9 });
+        bed.turn();
+        assert_eq!(bed.book.take()[0], "promotes: ServerDied");
+        assert!(!bed.book.has("end log"));
+        bed.pass(1);
+        assert!(!bed.book.has("end log"), "frames are missing");
+        bed.book.is_lost = is_lost;
+        bed.pass(2);
+        assert_eq!(bed.book.has("end log"), is_lost);
+    }
+}
+
+#[test]
+fn clients_acks_drive_what_was_in_flight() {
+    let mut bed = Bed::taking_over();
+    bed.book.replica = Replica::Parked;
+    bed.book.nudges = true;
+    bed.grant();
+    bed.turn();
+    assert!(!bed.book.has("close tap"), "it still hears clients");
+    bed.book.take();
+    bed.book.tap = vec![segment(0, b""), syn()];
+    bed.turn();
+    assert_eq!(bed.book.take(), ["nudge 101", "SYN-ACK"]);
+    bed.book.nudges = false;
+    bed.turn();
+    assert_eq!(bed.book.take(), ["close tap"]);
+}
+
+/// A client that the edge has seen acknowledge more than the replica wrote knows that
+/// the replica is no copy.
+#[test]
+fn a_client_that_holds_more_than_the_replica_wrote_ends_a_takeover() {
+    let mut bed = Bed::served();
+    bed.connect();
+    let info = AcceptInfo { conn_id: 5, ..AcceptInfo::default() };
+    let header = Header {
+        payload_len: size_of::<AcceptInfo>() as u32,
+        op: Op::Accept as u8,
+        conn: 1,
+        ret: 7,
+        ..Header::default()
+    };
+    let mut records = [header.as_bytes(), info.as_bytes()].concat();
+    records.resize(record_len(size_of::<AcceptInfo>()), 0);
+    let records: &'static [u8] = records.leak();
+    bed.book.peer.push(Message::Frame { number: 1, records });
+    bed.turn();
+    bed.book.is_lost = true;
+    bed.turn();
+    bed.book.take();
+    bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
+    let bounds = FlowBounds {
+        key: record().key,
+        iss: Some(SeqNo(100)),
+        seq_end: SeqNo(201),
+        right_edge: SeqNo(61_000),
+        tsval: 0,
+        client_ack: SeqNo(201),
+    };
+    bed.book.edge.push(Message::Bounds { flows: vec![bounds], last: true });
+    bed.book.replica = Replica::Parked;
+    bed.book.manifest = true;
+    bed.book.tap = vec![TcpPacket { ack: SeqNo(201), ..segment(0, b"") }];
+    bed.turn();
+    bed.book.tap = vec![TcpPacket { ack: SeqNo(201), ..segment(0, b"") }];
+    bed.pass(1);
+    assert_eq!(bed.gave_up().as_deref(), Some("gave up: Diverged"));
+}

@@ -1,0 +1,561 @@
+use super::*;
+use crate::host::{ConnState, Context, End, Hosted, News};
+use holdfast_replica::CONNS_MAX;
+use holdfast_wire::packet::TcpSegment;
+
+const PERIOD: Nanos = Nanos::from_ms(10);
+
+/// Writes down what the machine does.
+struct Book {
+    now: Nanos,
+    member: Member,
+    lines: Vec<String>,
+    /// What the edge says in the next turn; its heartbeats come by themselves.
+    edge: Vec<Message<'static>>,
+    /// What the backup says in the next turn, beside its heartbeats.
+    peer: Vec<Message<'static>>,
+    beats: u64,
+    is_silent: bool,
+    is_lost: bool,
+    held: Vec<Held>,
+    slots: BTreeMap<ConnId, SlotView>,
+    state: ConnState,
+    attached: bool,
+    ended: bool,
+    log: Vec<u8>,
+    /// Log that comes after the machine has read it.
+    behind: u64,
+    backlog: Option<usize>,
+}
+
+impl Book {
+    fn note(&mut self, line: impl Into<String>) {
+        self.lines.push(line.into());
+    }
+
+    fn take(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lines)
+    }
+
+    fn has(&self, line: &str) -> bool {
+        self.lines.iter().any(|known| known == line)
+    }
+}
+
+/// The name of a message.
+fn name(message: &Message<'_>) -> String {
+    let all = format!("{message:?}");
+    all.split([' ', '{']).next().unwrap_or_default().to_owned()
+}
+
+impl Context for Book {
+    fn now(&self) -> Nanos {
+        self.now
+    }
+    fn member(&mut self) -> &mut Member {
+        &mut self.member
+    }
+    fn turn_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
+        for message in std::mem::take(&mut self.edge) {
+            self.member.handle_edge(&message);
+            each(&message);
+        }
+        let now = self.now;
+        self.member.handle_edge(&Message::Beat { number: 1, echo: 0, executed: 0 });
+        self.member.settle(now, &mut |_| {});
+        false
+    }
+    fn is_edge_open(&self) -> bool {
+        true
+    }
+    fn tell_edge(&mut self, message: &Message<'_>) {
+        self.note(format!("to the edge: {message:?}"));
+    }
+}
+
+impl Hosted for Book {
+    type Context = Self;
+    fn context(&self) -> &Self {
+        self
+    }
+    fn context_mut(&mut self) -> &mut Self {
+        self
+    }
+}
+
+impl MemberHost for Book {
+    fn has_server_ended(&mut self) -> bool {
+        self.ended
+    }
+    fn kill_server(&mut self) {
+        self.note("kill");
+    }
+    fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
+        Some(vec![self.state; keys.len()])
+    }
+    fn send_segment(&mut self, segment: &TcpSegment<'_>) {
+        self.note(format!("ack {}", segment.ack.0));
+    }
+    fn stand_by(&mut self) {}
+    fn show(&mut self, news: News<'_>) {
+        let all = format!("{news:?}");
+        self.note(format!("shows {}", all.split([' ', '{']).next().unwrap_or_default()));
+    }
+}
+
+impl PrimaryHost for Book {
+    type Bytes = Vec<u8>;
+    fn held(&mut self) -> Vec<Held> {
+        std::mem::take(&mut self.held)
+    }
+    fn conn_of(&self, key: &ConnKey) -> Option<ConnId> {
+        self.slots.iter().find(|(_, slot)| slot.key == *key).map(|(id, _)| *id)
+    }
+    fn slot(&self, conn: ConnId) -> Option<SlotView> {
+        self.slots.get(&conn).copied()
+    }
+    fn open(&mut self, conn: ConnId) {
+        self.note(format!("open {}", conn.0));
+    }
+    fn free(&mut self, conn: ConnId) {
+        self.note(format!("free {}", conn.0));
+    }
+    fn set_stable(&mut self, conn: ConnId, stable: SeqNo) {
+        self.note(format!("stable {} {}", conn.0, stable.0));
+        if let Some(slot) = self.slots.get_mut(&conn) {
+            slot.stable = stable;
+        }
+    }
+    fn allow_fin(&mut self, conn: ConnId) {
+        self.note(format!("fin {}", conn.0));
+    }
+    fn set_server_dead(&mut self) {
+        self.note("dead");
+    }
+    fn is_attached(&self) -> bool {
+        self.attached
+    }
+    fn tail(&self) -> u64 {
+        self.log.len() as u64 + self.behind
+    }
+    fn take_tail(&mut self, _: u64) -> Option<u64> {
+        Some(self.log.len() as u64)
+    }
+    fn bytes(&self, pos: u64, len: usize) -> Vec<u8> {
+        self.log[pos as usize..pos as usize + len].to_vec()
+    }
+    fn may_sleep(&mut self, _: u64) -> bool {
+        true
+    }
+    fn set_log_stable(&mut self, _: u64) {}
+    fn log_fault(&self) -> Option<String> {
+        None
+    }
+    fn peek(&mut self, _: &Wanted, _: &mut Vec<u8>) -> Peeked {
+        Peeked::Nothing
+    }
+    fn pause_server(&mut self) {
+        self.note("pause");
+    }
+    fn strike_server(&mut self) {
+        self.note("strike");
+    }
+    fn go_alone(&mut self) -> Result<(), String> {
+        self.note("alone");
+        Ok(())
+    }
+    fn backlog(&mut self) -> Option<usize> {
+        self.backlog
+    }
+    fn destroy(&mut self, keys: &[ConnKey]) -> bool {
+        let ports: Vec<u16> = keys.iter().map(|key| key.client_port).collect();
+        if !ports.is_empty() {
+            self.note(format!("destroy {ports:?}"));
+        }
+        true
+    }
+    fn stop_watching(&mut self) {}
+    fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool {
+        if !self.is_silent {
+            self.beats += 1;
+            each(self, &Message::Beat { number: self.beats, echo: 0, executed: 0 });
+        }
+        for message in std::mem::take(&mut self.peer) {
+            each(self, &message);
+        }
+        self.is_lost
+    }
+    fn send(&mut self, message: &Message<'_>) {
+        match message {
+            Message::Beat { .. } => {}
+            Message::Progress { conns } => {
+                for it in conns {
+                    self.note(format!("progress {} edge {}", it.conn.0, it.right_edge.0));
+                }
+            }
+            other => self.note(format!("send {}", name(other))),
+        }
+    }
+    fn flush(&mut self) -> bool {
+        true
+    }
+    fn drop_peer(&mut self) {
+        self.note("drop peer");
+    }
+    fn report(&mut self, _: &Report<'_>) {}
+}
+
+struct Bed {
+    machine: PrimaryMachine,
+    book: Book,
+}
+
+const EPOCH: u64 = 3;
+
+impl Bed {
+    /// The server runs with the shim in it, and the backup follows.
+    fn new() -> Self {
+        let mut member = Member::new("demo", "a", "b", PERIOD);
+        member.epoch = EPOCH;
+        let mut book = Book {
+            now: Nanos::from_ms(1),
+            member,
+            lines: Vec::new(),
+            edge: Vec::new(),
+            peer: Vec::new(),
+            beats: 0,
+            is_silent: false,
+            is_lost: false,
+            held: Vec::new(),
+            slots: BTreeMap::new(),
+            state: ConnState::Living,
+            attached: true,
+            ended: false,
+            log: Vec::new(),
+            behind: 0,
+            backlog: None,
+        };
+        let machine = PrimaryMachine::new(100, &mut book);
+        Self { machine, book }
+    }
+
+    fn turn(&mut self) -> Turn {
+        self.machine.turn(false, &mut self.book)
+    }
+
+    fn pass(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.book.now = self.book.now.plus(Nanos::from_ms(1));
+            self.turn();
+        }
+    }
+
+    /// A connection whose SYN-ACK went out.
+    fn connect(&mut self, id: u64) -> ConnId {
+        self.hold(id);
+        self.turn();
+        self.book.peer.push(Message::ConnOk { conn: ConnId(id) });
+        self.turn();
+        self.book.slots.get_mut(&ConnId(id)).expect("a slot").held_synack = false;
+        ConnId(id)
+    }
+
+    fn hold(&mut self, id: u64) {
+        self.book.slots.insert(ConnId(id), slot(id));
+        self.book.held.push(held(id));
+    }
+
+    fn slot(&mut self, conn: ConnId) -> &mut SlotView {
+        self.book.slots.get_mut(&conn).expect("a slot")
+    }
+}
+
+fn key(id: u64) -> ConnKey {
+    ConnKey { server: [1; 16], client: [2; 16], server_port: 80, client_port: id as u16 }
+}
+
+fn held(id: u64) -> Held {
+    let record = ConnRecord {
+        key: key(id),
+        iss: SeqNo(100),
+        irs: SeqNo(999),
+        mss: 1460,
+        peer_mss: 1460,
+        rcv_wscale: 7,
+        snd_wscale: 7,
+        sack: true,
+        tsval: None,
+        window: 60_000,
+    };
+    Held { conn: ConnId(id), socket: id, record }
+}
+
+fn slot(id: u64) -> SlotView {
+    SlotView {
+        key: key(id),
+        iss: SeqNo(100),
+        irs: SeqNo(999),
+        snd_una: SeqNo(101),
+        snd_nxt: SeqNo(101),
+        stable: SeqNo(1000),
+        right_edge: SeqNo(70_000),
+        rcv_nxt: SeqNo(1000),
+        last_ack: SeqNo(1000),
+        last_edge: SeqNo(61_000),
+        rcv_wscale: 7,
+        tsval: 0,
+        tsecr: 0,
+        has_ts: false,
+        held_synack: true,
+    }
+}
+
+/// One record of the log.
+fn record() -> Vec<u8> {
+    let mut bytes = vec![0; holdfast_wire::log::HEADER_LEN];
+    bytes.resize(holdfast_wire::log::record_len(0), 0);
+    bytes
+}
+
+#[test]
+fn nobody_is_let_in_before_the_shim_is_there() {
+    let mut bed = Bed::new();
+    bed.book.attached = false;
+    bed.hold(5);
+    bed.turn();
+    assert_eq!(bed.book.take(), Vec::<String>::new());
+    bed.book.attached = true;
+    bed.turn();
+    assert_eq!(bed.book.take(), ["send Conn"]);
+    bed.book.peer.push(Message::ConnOk { conn: ConnId(5) });
+    bed.turn();
+    assert_eq!(bed.book.take(), ["open 5"]);
+}
+
+#[test]
+fn a_connection_beyond_the_limit_gives_its_slot_back() {
+    let mut bed = Bed::new();
+    bed.book.held = (0..=CONNS_MAX as u64).map(held).collect();
+    bed.turn();
+    let others = bed.book.take().into_iter().filter(|line| line != "send Conn");
+    assert_eq!(others.collect::<Vec<_>>(), [format!("free {CONNS_MAX}")]);
+}
+
+/// The client may send up to what the wire has shown, whatever the stack wanted.
+#[test]
+fn the_backup_hears_of_progress_once_the_client_could_hear_of_it() {
+    let mut bed = Bed::new();
+    bed.hold(5);
+    bed.pass(50);
+    assert_eq!(bed.book.take(), ["send Conn"]);
+    bed.slot(ConnId(5)).held_synack = false;
+    bed.pass(50);
+    assert_eq!(bed.book.take(), ["progress 5 edge 61000"], "once");
+}
+
+#[test]
+fn an_ack_that_the_gate_owes_is_paid() {
+    let mut bed = Bed::new();
+    let conn = bed.connect(5);
+    bed.pass(50);
+    bed.book.take();
+    bed.slot(conn).rcv_nxt = SeqNo(1100);
+    bed.book.peer.push(Message::Held { conns: vec![(conn, SeqNo(1100))] });
+    bed.turn();
+    assert!(bed.book.has("stable 5 1100"), "{:?}", bed.book.lines);
+    bed.pass(4);
+    assert!(!bed.book.has("ack 1100"), "a reply may carry it");
+    bed.pass(1);
+    assert!(bed.book.has("ack 1100"), "{:?}", bed.book.lines);
+    bed.book.take();
+    // Two segments do not wait.
+    bed.slot(conn).last_ack = SeqNo(1100);
+    bed.slot(conn).rcv_nxt = SeqNo(1100 + 2 * 1448);
+    bed.book.peer.push(Message::Held { conns: vec![(conn, SeqNo(1100 + 2 * 1448))] });
+    bed.turn();
+    assert!(bed.book.has("ack 3996"), "{:?}", bed.book.lines);
+}
+
+#[test]
+fn a_backup_that_is_silent_or_gives_up_is_barred_by_the_edge() {
+    for gives_up in [false, true] {
+        let mut bed = Bed::new();
+        bed.pass(30);
+        assert_eq!(bed.book.take(), Vec::<String>::new());
+        if gives_up {
+            bed.book.peer.push(Message::GaveUp { state: "hung", reason: "it stood still" });
+            bed.turn();
+        } else {
+            bed.book.is_silent = true;
+            bed.pass(100);
+        }
+        let lines = bed.book.take();
+        let asks = format!("to the edge: Promote {{ epoch: {} }}", EPOCH + 1);
+        // It is not in step with anybody: nothing else is said.
+        assert_eq!(lines[..4], ["send Refused", "drop peer", &asks, "shows Asks"], "{gives_up}");
+        bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
+        bed.pass(10);
+        assert!(bed.book.has("alone") && bed.book.has("shows Alone"), "{:?}", bed.book.lines);
+        assert_eq!(bed.book.member.epoch, EPOCH + 1);
+    }
+}
+
+#[test]
+fn who_asks_to_go_on_alone_sees_that_it_is_too_late() {
+    let replaced = Message::Epoch { epoch: EPOCH + 1, current: "b" };
+    for (is_replaced, expected) in [
+        (true, ["kill", "shows Replaced", "drop peer"]),
+        (false, ["dead", "strike", "shows ServerEnded"]),
+    ] {
+        let mut bed = Bed::new();
+        bed.book.is_lost = true;
+        bed.turn();
+        bed.book.take();
+        match is_replaced {
+            true => bed.book.edge.push(replaced.clone()),
+            false => bed.book.ended = true,
+        }
+        bed.turn();
+        let lines = bed.book.take();
+        let said = lines.iter().filter(|line| expected.contains(&line.as_str()));
+        assert_eq!(said.collect::<Vec<_>>(), expected, "{lines:?}");
+        assert!(!bed.book.member.speaks);
+    }
+}
+
+#[test]
+fn who_is_replaced_ends_its_server() {
+    let mut bed = Bed::new();
+    bed.book.edge.push(Message::Epoch { epoch: EPOCH + 1, current: "b" });
+    bed.turn();
+    assert_eq!(bed.book.take(), ["kill", "shows Replaced", "drop peer"]);
+    assert!(!bed.book.member.speaks);
+}
+
+/// The gate hears of it first: what a dying server's kernel says stays behind it.
+#[test]
+fn when_its_server_ends_the_backup_goes_on() {
+    let mut bed = Bed::new();
+    bed.book.ended = true;
+    bed.turn();
+    assert_eq!(bed.book.take(), ["dead", "send ServerDied", "strike", "shows ServerEnded"]);
+    bed.pass(20);
+    assert!(!bed.book.has("drop peer"));
+    bed.book.is_lost = true;
+    bed.pass(20);
+    assert!(bed.book.has("drop peer"));
+}
+
+#[test]
+fn a_hand_over_waits_until_the_backup_has_all_and_then_until_it_speaks() {
+    let mut bed = Bed::new();
+    bed.turn();
+    bed.book.log = record();
+    bed.machine.turn(true, &mut bed.book);
+    assert_eq!(bed.book.take(), ["shows HandsOver", "send Stopping", "pause", "send Frame"]);
+    bed.book.peer.push(Message::FrameOk { number: 1 });
+    // The shim writes still.
+    bed.book.behind = 8;
+    bed.turn();
+    assert_eq!(bed.book.take(), Vec::<String>::new());
+    bed.book.behind = 0;
+    assert!(matches!(bed.turn(), Turn::Until(_)));
+    assert_eq!(bed.book.take(), ["dead", "send ServerDied", "shows Stopped"]);
+    bed.pass(5);
+    assert_eq!(bed.book.take(), Vec::<String>::new());
+    bed.book.edge.push(Message::Epoch { epoch: EPOCH + 1, current: "b" });
+    assert_eq!(bed.turn(), Turn::End(End::Stopped));
+    assert_eq!(bed.book.take(), ["kill", "shows HandedOver"]);
+}
+
+/// An edge that never answers is not waited for without end, and this kernel stays
+/// silent.
+#[test]
+fn a_hand_over_that_nobody_answers_ends_in_silence() {
+    let mut bed = Bed::new();
+    bed.machine.turn(true, &mut bed.book);
+    bed.book.take();
+    bed.pass(2999);
+    assert!(!bed.book.has("kill"));
+    bed.book.now = bed.book.now.plus(Nanos::from_ms(2));
+    assert_eq!(bed.turn(), Turn::End(End::Silent));
+    assert!(bed.book.has("kill"));
+}
+
+/// Its last packets come round through the backup; the repeat of a FIN whose copy was
+/// lost is answered.
+#[test]
+fn a_connection_is_over_when_the_kernel_says_so_and_nothing_is_owed() {
+    let mut bed = Bed::new();
+    let conn = bed.connect(5);
+    bed.pass(5_000);
+    bed.book.take();
+    assert!(!bed.book.lines.iter().any(|line| line.starts_with("send")), "it lives");
+    bed.book.state = ConnState::Over;
+    bed.slot(conn).stable = SeqNo(1100);
+    bed.slot(conn).rcv_nxt = SeqNo(1100);
+    bed.pass(5_000);
+    assert_eq!(bed.book.take(), ["progress 5 edge 61000"], "it is owed an ACK");
+    bed.slot(conn).last_ack = SeqNo(1100);
+    bed.pass(5_000);
+    let lines = bed.book.take();
+    assert!(lines.contains(&"stable 5 1101".to_owned()), "{lines:?}");
+    assert!(!lines.contains(&"free 5".to_owned()), "its slot waits for late packets");
+    bed.pass(60_100);
+    assert!(bed.book.has("free 5"));
+}
+
+#[test]
+fn a_connection_that_lives_is_not_over() {
+    let mut bed = Bed::new();
+    bed.connect(5);
+    bed.pass(200);
+    bed.book.take();
+    bed.pass(6_000);
+    assert_eq!(bed.book.take(), Vec::<String>::new());
+}
+
+#[test]
+fn the_oldest_unanswered_handshakes_make_room() {
+    for (state, expected) in [
+        (ConnState::Living, vec![]),
+        (ConnState::SynReceived, vec!["fin 5", "destroy [5]", "stable 5 1001", "send Gone"]),
+    ] {
+        let mut bed = Bed::new();
+        bed.book.backlog = Some(2);
+        bed.book.state = state;
+        bed.connect(5);
+        bed.connect(6);
+        bed.pass(50);
+        bed.book.take();
+        bed.pass(150);
+        assert_eq!(bed.book.take(), expected, "{state:?}");
+    }
+}
+
+#[test]
+fn only_the_vanished_are_called_gone() {
+    let mut bed = Bed::new();
+    bed.connect(5);
+    bed.pass(50);
+    bed.book.take();
+    let keys = vec![key(5), key(6)];
+    bed.book.edge.push(Message::AreAlive { epoch: EPOCH, keys });
+    bed.turn();
+    let gone = Message::NotAlive { epoch: EPOCH, keys: vec![key(6)] };
+    assert_eq!(bed.book.take(), [format!("to the edge: {gone:?}")]);
+}
+
+#[test]
+fn a_server_that_speaks_alone_ends_when_another_speaks() {
+    let mut bed = Bed::new();
+    bed.book.is_lost = true;
+    bed.turn();
+    bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
+    bed.turn();
+    bed.book.take();
+    bed.book.edge.push(Message::Epoch { epoch: EPOCH + 2, current: "b" });
+    bed.turn();
+    assert_eq!(bed.book.take(), ["kill", "shows Replaced"]);
+    assert_eq!((bed.book.member.speaks, bed.book.member.epoch), (false, EPOCH + 2));
+}
