@@ -208,12 +208,7 @@ impl Pair {
             // In the simulation all have the same MSS.
             let expected = ConnRecord { mss: found.mss, peer_mss: found.peer_mss, ..expected };
             assert_eq!(found, expected, "{}", self.at);
-            let conn = Conn {
-                tuple,
-                at_gate: gate_id,
-                at_model: model_id,
-                is_late: false,
-            };
+            let conn = Conn { tuple, at_gate: gate_id, at_model: model_id, is_late: false };
             self.conns.push(conn);
             self.seen.held += 1;
         }
