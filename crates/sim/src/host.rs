@@ -121,6 +121,11 @@ impl World {
         let half_open = host.sockets.values().filter(|socket| !socket.established).count();
         let crowded = half_open * 2 > max;
         host.sockets.retain(|_, socket| !socket.is_expired(now, crowded));
+        self.is_queue_full(member)
+    }
+
+    pub fn is_queue_full(&self, member: usize) -> bool {
+        let (host, max) = (&self.hosts[member], self.plan.limits.backlog);
         let half_open = host.sockets.values().filter(|socket| !socket.established).count();
         half_open >= max || host.backlog.len() > max
     }

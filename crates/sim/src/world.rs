@@ -252,8 +252,9 @@ impl World {
         }
     }
 
-    /// At their limits gate and edge refuse new connections (law L6). A handshake whose
-    /// SYN-ACK the gate has refused keeps its tuple until the kernel gives it up.
+    /// At their limits gate and edge refuse new connections (law L6), and so does a kernel
+    /// whose listener's queue is full. A handshake whose SYN-ACK the gate has refused keeps
+    /// its tuple, and its place in that queue, until the kernel gives it up.
     fn is_refused(&self, client: &Client) -> bool {
         let Some(conn) = client.conn.as_ref().filter(|conn| conn.iss.is_none()) else {
             return false;
@@ -263,7 +264,8 @@ impl World {
             let gate = host.gate.as_ref();
             gate.is_some_and(|gate| gate.is_full() || (gate.refused > 0 && waits(host)))
         };
-        self.edge.is_full() || self.hosts.iter().any(by_gate)
+        let by_kernel = (0..2).any(|member| self.is_queue_full(member));
+        self.edge.is_full() || by_kernel || self.hosts.iter().any(by_gate)
     }
 
     pub fn schedule(&mut self, delay: Ns, event: Event) {
