@@ -7,9 +7,9 @@ mod sockets;
 
 use super::drive::{Role, drive};
 use super::edge_link::EdgeLink;
-use super::member::{Node, ROLE};
+use super::member::{MemberContext, ROLE};
 use super::pairing::reach_primary;
-use super::placement::Follow;
+use super::placement::PacketCpu;
 use super::said::{Repetition, Said};
 use super::services::Services;
 use super::survivor::Survivor;
@@ -28,7 +28,7 @@ use holdfast_member::backup::BackupMachine;
 use holdfast_member::host::End;
 use holdfast_wire::packet::{Checksum, TcpOptions, TcpPacket};
 use holdfast_wire::shm::mode;
-use sockets::Mender;
+use sockets::SocketRestorer;
 use std::sync::atomic::Ordering::Release;
 use std::time::Instant;
 
@@ -39,7 +39,7 @@ const PIDFD: u64 = ROLE + 3;
 
 /// Everything a backup holds.
 struct BackupDaemon<'n, 'a> {
-    node: &'n mut Node<'a>,
+    node: &'n mut MemberContext<'a>,
     replica: Server,
     /// `None` while it is being read.
     tap: Option<TapSocket>,
@@ -50,7 +50,7 @@ struct BackupDaemon<'n, 'a> {
     early: Vec<Vec<u8>>,
     is_peer_ready: bool,
     malformed: u64,
-    voice: Voice,
+    sockets: TakeoverSockets,
     /// What the primary says of itself.
     says: Option<Said>,
     /// Why the edge does not grant what this member asks for, which it asks again.
@@ -58,24 +58,24 @@ struct BackupDaemon<'n, 'a> {
     /// Whether its server's ports are free here.
     ports: Services,
     repetition: Repetition,
-    place: Follow,
+    place: PacketCpu,
     ended: bool,
     watches_replica: bool,
-    mender: Mender,
+    restorer: SocketRestorer,
     survivor: Option<(Survivor, Option<Listener>)>,
 }
 
 /// What a takeover speaks with. Opened beforehand and never closed on the way:
 /// closing a packet socket waits for the kernel for milliseconds.
-struct Voice {
+struct TakeoverSockets {
     raw: RawSender,
     addresses: AddressSocket,
     announcer: Announcer,
     interface: Link,
 }
 
-impl Voice {
-    fn open(node: &Node<'_>) -> anyhow::Result<Self> {
+impl TakeoverSockets {
+    fn open(node: &MemberContext<'_>) -> anyhow::Result<Self> {
         Ok(Self {
             raw: RawSender::open(None)?,
             addresses: AddressSocket::open()?,
@@ -89,7 +89,7 @@ impl Voice {
 ///
 /// # Errors
 /// What keeps the role from starting: interfaces, programs.
-pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
+pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     node.member.speaks = false;
     node.other_says = None;
     node.set_state(
@@ -121,15 +121,15 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
         early,
         is_peer_ready: true,
         malformed: 0,
-        voice: Voice::open(node)?,
+        sockets: TakeoverSockets::open(node)?,
         says: None,
         refused: None,
         ports: Services::open(Instant::now())?,
         repetition: Repetition::new(Instant::now()),
-        place: Follow::new(node.config.group.share_cpu),
+        place: PacketCpu::new(node.config.group.share_cpu),
         ended: false,
         watches_replica: true,
-        mender: Mender::default(),
+        restorer: SocketRestorer::default(),
         survivor: None,
         node,
     };

@@ -1,7 +1,7 @@
 //! The event loop around a role's machine: waits until something has come or the
 //! machine wants a turn, and gives it one.
 
-use super::member::{Node, Tokens};
+use super::member::{MemberContext, Tokens};
 use holdfast_member::host::{End, Hosted, Turn};
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use std::time::Instant;
 const BUSY_TURNS: u32 = 64;
 
 /// What a role's machine works with.
-pub trait Role<'a>: Hosted<Context = Node<'a>> {
+pub trait Role<'a>: Hosted<Context = MemberContext<'a>> {
     /// Notes what has come, which is in the node's tokens.
     fn handle_ready(&mut self) {}
 }

@@ -55,7 +55,7 @@ const START_MAX: Duration = Duration::from_secs(10);
 const PRIORITY: i32 = 10;
 
 /// What a member's loop works with.
-pub struct Node<'a> {
+pub struct MemberContext<'a> {
     pub config: &'a Config,
     pub me: &'a Member,
     pub other: &'a Member,
@@ -100,7 +100,7 @@ pub struct Node<'a> {
     started: Instant,
 }
 
-impl Context for Node<'_> {
+impl Context for MemberContext<'_> {
     fn now(&self) -> Nanos {
         Nanos(self.nanos())
     }
@@ -127,17 +127,17 @@ impl Context for Node<'_> {
 
 /// A member that does not know yet what it is.
 struct Asking<'n, 'a> {
-    node: &'n mut Node<'a>,
+    node: &'n mut MemberContext<'a>,
 }
 
 impl<'a> Hosted for Asking<'_, 'a> {
-    type Context = Node<'a>;
+    type Context = MemberContext<'a>;
 
-    fn context(&self) -> &Node<'a> {
+    fn context(&self) -> &MemberContext<'a> {
         self.node
     }
 
-    fn context_mut(&mut self) -> &mut Node<'a> {
+    fn context_mut(&mut self) -> &mut MemberContext<'a> {
         self.node
     }
 }
@@ -155,7 +155,7 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
         "`{}` is no program of this host; remedy: install the same package on both members",
         config.server.command.first().map_or("", String::as_str)
     );
-    let mut node = Node::new(config, member)?;
+    let mut node = MemberContext::new(config, member)?;
     loop {
         let Some(place) = node.ask_edge()? else { return Ok(()) };
         let (epoch, current) = match place {
@@ -180,7 +180,7 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
     }
 }
 
-impl<'a> Node<'a> {
+impl<'a> MemberContext<'a> {
     fn new(config: &'a Config, me: &'a Member) -> anyhow::Result<Self> {
         let key = config.key()?;
         let identity = Identity {

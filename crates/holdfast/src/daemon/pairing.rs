@@ -4,7 +4,7 @@
 use super::drive::{Role, drive};
 use super::edge_link::{EdgeLink, LinkEvent};
 use super::heed;
-use super::member::{Node, RESTART_BOTH};
+use super::member::{MemberContext, RESTART_BOTH};
 use crate::channel::{Channel, ChannelError, Listener};
 use crate::poll::Interest;
 use crate::status::{self, State};
@@ -20,7 +20,7 @@ const BEAT_EVERY: Duration = Duration::from_millis(5);
 
 /// A primary that waits for its backup.
 struct Door<'n, 'a, 'l> {
-    node: &'n mut Node<'a>,
+    node: &'n mut MemberContext<'a>,
     listener: &'l mut Listener,
     token: u64,
     candidate: Option<Channel>,
@@ -29,7 +29,7 @@ struct Door<'n, 'a, 'l> {
 
 /// A backup that seeks its primary.
 struct Seeker<'n, 'a, 'l> {
-    node: &'n mut Node<'a>,
+    node: &'n mut MemberContext<'a>,
     link: &'l mut EdgeLink,
     world: Option<World>,
     early: Vec<Vec<u8>>,
@@ -41,7 +41,7 @@ struct Seeker<'n, 'a, 'l> {
 /// # Errors
 /// When the event loop fails, or this host cannot tell its own world.
 pub fn wait_for_backup(
-    node: &mut Node<'_>,
+    node: &mut MemberContext<'_>,
     listener: &mut Listener,
     token: u64,
 ) -> anyhow::Result<Option<Channel>> {
@@ -57,7 +57,7 @@ pub fn wait_for_backup(
 /// # Errors
 /// When the event loop fails, or this host cannot tell its own world.
 pub fn reach_primary(
-    node: &mut Node<'_>,
+    node: &mut MemberContext<'_>,
     link: &mut EdgeLink,
 ) -> anyhow::Result<Option<Vec<Vec<u8>>>> {
     let mut pairing = Pairing::new(Side::Backup);
@@ -69,13 +69,13 @@ pub fn reach_primary(
 }
 
 impl<'a> Hosted for Door<'_, 'a, '_> {
-    type Context = Node<'a>;
+    type Context = MemberContext<'a>;
 
-    fn context(&self) -> &Node<'a> {
+    fn context(&self) -> &MemberContext<'a> {
         self.node
     }
 
-    fn context_mut(&mut self) -> &mut Node<'a> {
+    fn context_mut(&mut self) -> &mut MemberContext<'a> {
         self.node
     }
 }
@@ -147,13 +147,13 @@ impl PairingHost for Door<'_, '_, '_> {
 }
 
 impl<'a> Hosted for Seeker<'_, 'a, '_> {
-    type Context = Node<'a>;
+    type Context = MemberContext<'a>;
 
-    fn context(&self) -> &Node<'a> {
+    fn context(&self) -> &MemberContext<'a> {
         self.node
     }
 
-    fn context_mut(&mut self) -> &mut Node<'a> {
+    fn context_mut(&mut self) -> &mut MemberContext<'a> {
         self.node
     }
 }
@@ -209,20 +209,29 @@ fn listen(channel: &mut Channel, each: &mut dyn FnMut(&Message<'_>)) -> Result<(
     channel.flush()
 }
 
-fn greeting<'m>(node: &'m Node<'_>, world: &'m World) -> Message<'m> {
+fn greeting<'m>(node: &'m MemberContext<'_>, world: &'m World) -> Message<'m> {
     let epoch = node.member.epoch;
     hello(&node.config.group.name, &node.me.name, (epoch, false), world.wire())
 }
 
 /// What differs, as reason and remedy.
-fn difference(node: &Node<'_>, own: &World, theirs: &[WorldPart<'_>]) -> Option<(String, String)> {
+fn difference(
+    node: &MemberContext<'_>,
+    own: &World,
+    theirs: &[WorldPart<'_>],
+) -> Option<(String, String)> {
     let theirs: Vec<Part> = theirs.iter().map(Part::from).collect();
     let (me, other) = (&node.me.name, &node.other.name);
     let difference = own.difference(&theirs, me, other)?;
     Some((format!("{me} and {other} differ: {}", difference.what), difference.remedy))
 }
 
-fn show_apart(node: &mut Node<'_>, role: status::Role, own: Option<&World>, why: &Apart<'_>) {
+fn show_apart(
+    node: &mut MemberContext<'_>,
+    role: status::Role,
+    own: Option<&World>,
+    why: &Apart<'_>,
+) {
     let (reason, remedy) = match why {
         Apart::TurnedAway(reason) => ((*reason).to_owned(), RESTART_BOTH.to_owned()),
         Apart::OtherRelease => (
@@ -237,7 +246,7 @@ fn show_apart(node: &mut Node<'_>, role: status::Role, own: Option<&World>, why:
 }
 
 /// Tells whoever connects why there is nothing to join.
-pub fn turn_away(node: &mut Node<'_>, listener: &mut Listener, reason: &str) {
+pub fn turn_away(node: &mut MemberContext<'_>, listener: &mut Listener, reason: &str) {
     while let Ok(Some(mut channel)) = listener.accept(Instant::now()) {
         node.events.add("turned away", format!("{}: {reason}", channel.peer()));
         let told = channel.send(&Message::Refused { reason, again: true });
@@ -246,8 +255,8 @@ pub fn turn_away(node: &mut Node<'_>, listener: &mut Listener, reason: &str) {
 }
 
 /// What a member is told that comes back to a group which runs without it.
-pub fn no_rejoin(node: &Node<'_>) -> String {
-    let Node { me, status, .. } = node;
+pub fn no_rejoin(node: &MemberContext<'_>) -> String {
+    let MemberContext { me, status, .. } = node;
     match status.state {
         State::Unprotected => {
             format!("{} runs alone in epoch {}, and nobody can join it yet", me.name, status.epoch)
@@ -258,7 +267,7 @@ pub fn no_rejoin(node: &Node<'_>) -> String {
 
 /// Looked at anew for each attempt: files may have been repaired meanwhile.
 /// It takes longer than the edge waits for a heartbeat, so that goes on meanwhile.
-fn own_world(node: &mut Node<'_>) -> Result<World, String> {
+fn own_world(node: &mut MemberContext<'_>) -> Result<World, String> {
     let (config, key) = (node.config, node.key.clone());
     let gathered = std::thread::scope(|scope| {
         let gathering = scope.spawn(|| World::gather(config, &key));

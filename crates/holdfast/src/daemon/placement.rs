@@ -34,7 +34,7 @@ enum Place {
 }
 
 /// Keeps the primary's daemon beside its server.
-pub struct Beside {
+pub struct ServerCpu {
     allowed: Option<CpuSet>,
     place: Place,
     look_at: Instant,
@@ -42,7 +42,7 @@ pub struct Beside {
     waited: Duration,
 }
 
-impl Beside {
+impl ServerCpu {
     /// `share`: whether the group wants it. On one processor, nothing is to choose.
     #[must_use]
     pub fn new(share: bool, now: Instant) -> Self {
@@ -108,7 +108,7 @@ impl Beside {
 }
 
 /// The daemon may begin another role, from where it may run.
-impl Drop for Beside {
+impl Drop for ServerCpu {
     fn drop(&mut self) {
         if let Some(allowed) = &self.allowed {
             let _ = affinity::set(0, allowed);
@@ -117,12 +117,12 @@ impl Drop for Beside {
 }
 
 /// Keeps the backup's daemon where the primary's packets arrive.
-pub struct Follow {
+pub struct PacketCpu {
     allowed: Option<CpuSet>,
     at: Option<usize>,
 }
 
-impl Follow {
+impl PacketCpu {
     /// `share`: whether the group wants it.
     #[must_use]
     pub fn new(share: bool) -> Self {
@@ -146,7 +146,7 @@ impl Follow {
     }
 }
 
-impl Drop for Follow {
+impl Drop for PacketCpu {
     fn drop(&mut self) {
         self.release();
     }

@@ -6,9 +6,9 @@ mod shown;
 mod unread;
 
 use super::drive::{Role, drive};
-use super::member::{Node, ROLE};
+use super::member::{MemberContext, ROLE};
 use super::pairing::wait_for_backup;
-use super::placement::Beside;
+use super::placement::ServerCpu;
 use super::said::{Repetition, Said};
 use super::services::Services;
 use super::survivor::Survivor;
@@ -41,7 +41,7 @@ const PIDFD: u64 = ROLE + 5;
 
 /// Everything a primary holds.
 struct PrimaryDaemon<'n, 'a> {
-    node: &'n mut Node<'a>,
+    node: &'n mut MemberContext<'a>,
     listener: Listener,
     gate: Gate,
     raw: RawSender,
@@ -65,7 +65,7 @@ struct PrimaryDaemon<'n, 'a> {
     /// Server and gate are not watched for what they say.
     apart: bool,
     ended: bool,
-    place: Beside,
+    place: ServerCpu,
     /// Once the server speaks alone, or another member.
     survivor: Option<Survivor>,
 }
@@ -74,7 +74,7 @@ struct PrimaryDaemon<'n, 'a> {
 ///
 /// # Errors
 /// What keeps the role from starting: interfaces, addresses, programs.
-pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
+pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     node.member.speaks = true;
     let mut listener = Listener::bind(node.me.address, node.pair_identity())?;
     listener.prefer([node.other.address.ip()]);
@@ -114,7 +114,7 @@ pub fn run(node: &mut Node<'_>) -> anyhow::Result<End> {
 
 impl<'n, 'a> PrimaryDaemon<'n, 'a> {
     fn new(
-        node: &'n mut Node<'a>,
+        node: &'n mut MemberContext<'a>,
         listener: Listener,
         gate: Gate,
         server: Server,
@@ -139,7 +139,7 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             watching_write: false,
             apart: false,
             ended: false,
-            place: Beside::new(node.config.group.share_cpu, now),
+            place: ServerCpu::new(node.config.group.share_cpu, now),
             survivor: None,
             node,
         })

@@ -3,7 +3,7 @@
 //! server running, leaves it as it is, and tells how things are.
 
 use super::drive::{Role, drive};
-use super::member::{Node, RESTART_BOTH, ROLE};
+use super::member::{MemberContext, RESTART_BOTH, ROLE};
 use super::pairing::{no_rejoin, turn_away};
 use super::primary::states;
 use super::said::Said;
@@ -48,7 +48,7 @@ impl Survivor {
     }
 
     /// The server of this life is not to die with this daemon.
-    pub fn let_loose(node: &mut Node<'_>, server: &mut Server) {
+    pub fn let_loose(node: &mut MemberContext<'_>, server: &mut Server) {
         if node.loose || !server.let_loose() {
             return;
         }
@@ -64,7 +64,7 @@ impl Survivor {
     }
 
     /// Tells a member that comes back how things are, and counts.
-    pub fn turn(&mut self, node: &mut Node<'_>, listener: Option<&mut Listener>) {
+    pub fn turn(&mut self, node: &mut MemberContext<'_>, listener: Option<&mut Listener>) {
         let now = Instant::now();
         // Not with every packet of a tap.
         if let Some(listener) = listener.filter(|_| now >= self.answer_at) {
@@ -87,7 +87,7 @@ impl Survivor {
 
     /// A server that does not listen, or beside whom somebody else does, serves no new
     /// client.
-    fn look_at_listeners(&mut self, node: &mut Node<'_>, now: Instant) {
+    fn look_at_listeners(&mut self, node: &mut MemberContext<'_>, now: Instant) {
         let serves = node.own().state == State::Unprotected || self.served.is_some();
         let (Some(services), Some(pid)) = (self.services.as_mut().filter(|_| serves), node.server)
         else {
@@ -114,7 +114,7 @@ impl Survivor {
 
 /// A server that has outlived the daemon that started it.
 struct Found<'n, 'a, 's> {
-    node: &'n mut Node<'a>,
+    node: &'n mut MemberContext<'a>,
     server: &'s OwnedFd,
     listener: Option<Listener>,
     survivor: Survivor,
@@ -127,7 +127,7 @@ struct Found<'n, 'a, 's> {
 ///
 /// # Errors
 /// When the event loop fails, or a server that must end does not.
-pub fn run(node: &mut Node<'_>, (pid, server): (u32, &OwnedFd)) -> anyhow::Result<End> {
+pub fn run(node: &mut MemberContext<'_>, (pid, server): (u32, &OwnedFd)) -> anyhow::Result<End> {
     (node.server, node.loose) = (Some(pid), true);
     node.member.speaks = true;
     let mut listener = Listener::bind(node.me.address, node.pair_identity()).ok();
@@ -149,13 +149,13 @@ pub fn run(node: &mut Node<'_>, (pid, server): (u32, &OwnedFd)) -> anyhow::Resul
 impl<'a> Role<'a> for Found<'_, 'a, '_> {}
 
 impl<'a> Hosted for Found<'_, 'a, '_> {
-    type Context = Node<'a>;
+    type Context = MemberContext<'a>;
 
-    fn context(&self) -> &Node<'a> {
+    fn context(&self) -> &MemberContext<'a> {
         self.node
     }
 
-    fn context_mut(&mut self) -> &mut Node<'a> {
+    fn context_mut(&mut self) -> &mut MemberContext<'a> {
         self.node
     }
 }

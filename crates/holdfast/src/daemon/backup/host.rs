@@ -4,7 +4,7 @@ use super::{BackupDaemon, PIDFD, TAP, segment, sockets};
 use crate::channel::Listener;
 use crate::daemon::edge_link::LinkEvent;
 use crate::daemon::heed;
-use crate::daemon::member::Node;
+use crate::daemon::member::MemberContext;
 use crate::daemon::primary::states;
 use crate::daemon::said::Said;
 use crate::daemon::survivor::Survivor;
@@ -27,13 +27,13 @@ use std::time::Instant;
 const REPLICA_PRIORITY: i32 = 5;
 
 impl<'a> Hosted for BackupDaemon<'_, 'a> {
-    type Context = Node<'a>;
+    type Context = MemberContext<'a>;
 
-    fn context(&self) -> &Node<'a> {
+    fn context(&self) -> &MemberContext<'a> {
         self.node
     }
 
-    fn context_mut(&mut self) -> &mut Node<'a> {
+    fn context_mut(&mut self) -> &mut MemberContext<'a> {
         self.node
     }
 }
@@ -67,7 +67,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
 
     fn send_segment(&mut self, segment: &TcpSegment<'_>) {
         if let Ok(packet) = segment.build() {
-            heed("a packet to a client", self.voice.raw.send(&packet));
+            heed("a packet to a client", self.sockets.raw.send(&packet));
         }
     }
 
@@ -118,7 +118,7 @@ impl BackupHost for BackupDaemon<'_, '_> {
             heed("poll", self.node.poll.remove(&tap.fd()));
         }
         // What they kept of clients' streams is of no more use.
-        self.mender.sockets = Vec::new();
+        self.restorer.sockets = Vec::new();
     }
 
     fn replica(&self) -> Replica {
@@ -221,12 +221,12 @@ impl BackupHost for BackupDaemon<'_, '_> {
 
     fn restore(&mut self, restore: &Restore<'_>) {
         tracing::debug!("connection {:?} restored", restore.conn);
-        self.mender.restore(restore, &self.replica);
+        self.restorer.restore(restore, &self.replica);
     }
 
     fn lost(&mut self, conn: ConnId, accept: Option<u32>, why: Why) {
         let what = format!("connection {conn:?} (accept {accept:?}): {why:?}");
-        self.mender.errors.push(what);
+        self.restorer.errors.push(what);
     }
 
     fn revive_listeners(&mut self) {
@@ -244,14 +244,14 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn take_address(&mut self) -> Result<(), String> {
-        let index = self.voice.interface.index;
+        let index = self.sockets.interface.index;
         for ip in self.node.config.service_ips() {
-            let taken = self.voice.addresses.add(index, &mapped(ip));
+            let taken = self.sockets.addresses.add(index, &mapped(ip));
             taken.map_err(|error| format!("the service address {ip}: {error}"))?;
         }
         for ip in self.node.config.service_ips() {
             // Without its route the server still gets what clients send.
-            if let Err(error) = self.voice.addresses.wait_local(&mapped(ip)) {
+            if let Err(error) = self.sockets.addresses.wait_local(&mapped(ip)) {
                 self.node.events.add("address", format!("{ip}: {error}"));
             }
         }
@@ -259,21 +259,21 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn show_clocks(&mut self) {
-        self.mender.show_clocks(&self.voice.raw);
+        self.restorer.show_clocks(&self.sockets.raw);
     }
 
     fn hear_clients(&mut self) -> Result<(), String> {
         let live = self.drop.set_live(true);
         live.map_err(|error| format!("letting clients' packets in: {error}"))?;
         for ip in self.node.config.service_ips() {
-            let said = self.voice.announcer.announce(&self.voice.interface, &mapped(ip));
+            let said = self.sockets.announcer.announce(&self.sockets.interface, &mapped(ip));
             heed("announcing the service address", said);
         }
         Ok(())
     }
 
     fn send_retained(&mut self) {
-        self.mender.send_retained(&self.replica);
+        self.restorer.send_retained(&self.replica);
     }
 
     fn set_live(&mut self) {
@@ -281,12 +281,12 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn kick(&mut self) {
-        self.mender.kick(&self.voice.raw);
+        self.restorer.kick(&self.sockets.raw);
     }
 
     fn inject(&mut self, mut raw: Vec<u8>) {
         if complete_checksum(&mut raw).is_ok() {
-            heed("a packet to a client", self.voice.raw.send(&raw));
+            heed("a packet to a client", self.sockets.raw.send(&raw));
         }
     }
 
@@ -298,19 +298,19 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn has_nudges(&self) -> bool {
-        self.mender.has_nudges()
+        self.restorer.has_nudges()
     }
 
     fn nudge(&mut self, key: &ConnKey, ack: SeqNo) {
-        self.mender.nudge(&self.voice.raw, key, ack);
+        self.restorer.nudge(&self.sockets.raw, key, ack);
     }
 
     fn repeat_syn_ack(&mut self, key: &ConnKey) {
-        self.mender.repeat_syn_ack(&self.voice.raw, key);
+        self.restorer.repeat_syn_ack(&self.sockets.raw, key);
     }
 
     fn nudge_again(&mut self) {
-        self.mender.nudge_again(&self.voice.raw, Instant::now());
+        self.restorer.nudge_again(&self.sockets.raw, Instant::now());
     }
 
     fn report(&mut self, report: &Report<'_>) {

@@ -101,13 +101,13 @@ impl BackupDaemon<'_, '_> {
             cause: why.into(),
             phases_us: in_us(times),
             total_us: times.total.0 / 1000,
-            connections: self.mender.sockets.len() as u64,
+            connections: self.restorer.sockets.len() as u64,
             at: rfc3339(SystemTime::now()),
         });
-        for error in &self.mender.errors {
+        for error in &self.restorer.errors {
             node.events.add("connection lost", error.clone());
         }
-        let lost = match self.mender.errors.len() {
+        let lost = match self.restorer.errors.len() {
             0 => String::new(),
             n => format!("; {n} connections are lost, which `holdfast events` names"),
         };

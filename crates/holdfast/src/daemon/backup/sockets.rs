@@ -60,7 +60,7 @@ pub struct Carried {
 
 /// Carries out the verdicts of a promotion.
 #[derive(Default)]
-pub struct Mender {
+pub struct SocketRestorer {
     pub sockets: Vec<Carried>,
     pub errors: Vec<String>,
     /// Bytes of output that the replica may still keep.
@@ -188,7 +188,7 @@ fn is_ipv6(l: &Listener) -> bool {
     i32::from(u16::from_ne_bytes([l.addr[0], l.addr[1]])) == libc::AF_INET6
 }
 
-impl Mender {
+impl SocketRestorer {
     /// Rebuilds a connection in the replica's own socket; it does not speak yet.
     pub fn restore(&mut self, restore: &Restore<'_>, replica: &Server) {
         let done = self.carry(restore, replica).and_then(|carried| {
@@ -383,7 +383,7 @@ impl Carried {
     }
 }
 
-impl Mender {
+impl SocketRestorer {
     fn carry(&mut self, r: &Restore<'_>, replica: &Server) -> Result<Carried, String> {
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             format!("{}: {what}: {error}", r.record.key)

@@ -1,7 +1,7 @@
 //! What a member has put into its host: kept there while it is needed, and removed
 //! when it is not.
 
-use super::Node;
+use super::MemberContext;
 use crate::check;
 use crate::leavings::{self, Own, Removed};
 use crate::status::{Role, State};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// How often programs are looked for.
 const MEND_EVERY: Duration = Duration::from_millis(500);
 
-impl Node<'_> {
+impl MemberContext<'_> {
     /// Removes what an earlier life of this member left that its new role has no
     /// use for: a gate of a former primary would hold back every answer.
     ///

@@ -1,7 +1,7 @@
 //! What a member says of itself, and what its status makes of that and of what
 //! the others say.
 
-use super::Node;
+use super::MemberContext;
 use crate::daemon::said::{SAY_EVERY, Said, tell_takeover};
 use crate::status::{Lag, Peer, Role, State, Status, rfc3339};
 use holdfast_cluster::Nanos;
@@ -14,7 +14,7 @@ const EDGE_PATIENCE: Duration = Duration::from_millis(250);
 /// Who hears nobody for longer says so.
 const NOBODY_PATIENCE: Nanos = Nanos::from_ms(500);
 
-impl Node<'_> {
+impl MemberContext<'_> {
     /// Says what this member is by itself, to the edge too.
     pub fn set_state(&mut self, role: Role, state: State, reason: &str, remedy: &str) {
         let own = Said::new(role, state, reason, remedy);

@@ -2,7 +2,7 @@
 
 use super::{CONTROL, PEER, PIDFD, PrimaryDaemon, unread};
 use crate::daemon::heed;
-use crate::daemon::member::Node;
+use crate::daemon::member::MemberContext;
 use crate::daemon::said::Said;
 use crate::daemon::survivor::Survivor;
 use crate::poll::Interest;
@@ -47,13 +47,13 @@ pub fn states(diag: &mut DiagSocket, keys: &[ConnKey]) -> Option<Vec<ConnState>>
 }
 
 impl<'a> Hosted for PrimaryDaemon<'_, 'a> {
-    type Context = Node<'a>;
+    type Context = MemberContext<'a>;
 
-    fn context(&self) -> &Node<'a> {
+    fn context(&self) -> &MemberContext<'a> {
         self.node
     }
 
-    fn context_mut(&mut self) -> &mut Node<'a> {
+    fn context_mut(&mut self) -> &mut MemberContext<'a> {
         self.node
     }
 }
