@@ -253,16 +253,18 @@ impl World {
     }
 
     /// At their limits gate and edge refuse new connections (law L6), and so does a kernel
-    /// whose listener's queue is full. A handshake whose SYN-ACK the gate has refused keeps
+    /// whose listener's queue is full. A handshake whose SYN-ACK somebody has refused keeps
     /// its tuple, and its place in that queue, until the kernel gives it up.
     fn is_refused(&self, client: &Client) -> bool {
         let Some(conn) = client.conn.as_ref().filter(|conn| conn.iss.is_none()) else {
             return false;
         };
         let waits = |host: &Host| host.sockets.get(&conn.key).is_some_and(|s| !s.established);
+        let elsewhere = self.reached.refused_full + self.edge.refused > 0;
+        let refused = |gate: &Gate| gate.refused > 0 || elsewhere;
         let by_gate = |host: &Host| {
             let gate = host.gate.as_ref();
-            gate.is_some_and(|gate| gate.is_full() || (gate.refused > 0 && waits(host)))
+            gate.is_some_and(|gate| gate.is_full() || (waits(host) && refused(gate)))
         };
         let by_kernel = (0..2).any(|member| self.is_queue_full(member));
         self.edge.is_full() || by_kernel || self.hosts.iter().any(by_gate)
