@@ -34,6 +34,7 @@ pub struct Survivor {
     diag: Option<DiagSocket>,
     answer_at: Instant,
     count_at: Instant,
+    /// After a takeover.
     services: Option<Services>,
     /// What this member was before its server was found not to listen.
     served: Option<Said>,
@@ -43,8 +44,14 @@ impl Survivor {
     #[must_use]
     pub fn new() -> Self {
         let now = Instant::now();
-        let (diag, services) = (DiagSocket::open().ok(), Services::open(now).ok());
-        Self { diag, answer_at: now, count_at: now, services, served: None }
+        let diag = DiagSocket::open().ok();
+        Self { diag, answer_at: now, count_at: now, services: None, served: None }
+    }
+
+    /// Of a takeover, in which listeners are made anew: whether they stand is looked at.
+    #[must_use]
+    pub fn of_takeover() -> Self {
+        Self { services: Services::open(Instant::now()).ok(), ..Self::new() }
     }
 
     /// The server of this life is not to die with this daemon.

@@ -75,7 +75,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
         let (mut survivor, mut listener) = self.survivor.take().unwrap_or_else(|| {
             // Only to tell a member that comes back how things are.
             let listener = Listener::bind(self.node.me.address, self.node.pair_identity()).ok();
-            (Survivor::new(), listener)
+            (Survivor::of_takeover(), listener)
         });
         Survivor::let_loose(self.node, &mut self.replica);
         survivor.turn(self.node, listener.as_mut());
