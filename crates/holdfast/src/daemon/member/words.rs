@@ -155,7 +155,7 @@ impl MemberContext<'_> {
     }
 
     fn hears_edge(&self) -> bool {
-        self.edge_at.elapsed() <= EDGE_PATIENCE
+        self.edge.is_open() || self.edge_at.elapsed() <= EDGE_PATIENCE
     }
 
     /// What keeps the pair from being protected, seen from a member that is fine.
