@@ -83,8 +83,6 @@ pub struct Detector {
     heard: bool,
     last_heard: Nanos,
     lateness: Lateness,
-    /// When a peer was last heard that was then declared dead.
-    lost: Option<Nanos>,
     next_beat: Nanos,
     number: u64,
     peer_number: u64,
@@ -107,7 +105,6 @@ impl Detector {
             heard: false,
             last_heard: now,
             lateness: Lateness::default(),
-            lost: None,
             next_beat: now,
             number: 0,
             peer_number: 0,
@@ -119,18 +116,9 @@ impl Detector {
         }
     }
 
-    /// A detector for another channel to the same host, or to another life of its
-    /// daemon: of what was learnt, lateness stays.
-    #[must_use]
-    pub fn renewed(&self, now: Nanos) -> Self {
-        Self { lateness: self.lateness, ..Self::new(now, self.period) }
-    }
-
     /// Begins again as if the channel were new; the count of the heartbeats and
-    /// what was learnt stay. A peer that was declared dead and is heard after all was
-    /// only late, if any patience would have outlasted its silence.
+    /// what was learnt stay.
     pub fn start_over(&mut self, now: Nanos) {
-        self.lost = self.lost.filter(|_| self.peer == Peer::Dead);
         self.heard = false;
         self.last_heard = now;
         self.next_beat = now;
@@ -139,13 +127,8 @@ impl Detector {
 
     /// Any message shows that the peer lives.
     pub fn handle_received(&mut self, now: Nanos, out: &mut impl DetectorOutput) {
-        let lost = self.lost.take().map(|at| now.since(at));
-        let longest = self.period.0.saturating_mul(PATIENCE_MAX);
-        let gap = match self.heard {
-            true => Some(now.since(self.last_heard)),
-            false => lost.filter(|gap| gap.0 <= longest),
-        };
-        if let Some(gap) = gap.filter(|_| now >= self.excused) {
+        let gap = now.since(self.last_heard);
+        if self.heard && now >= self.excused {
             self.lateness.note(now, gap.since(self.period));
         }
         self.heard = true;
@@ -199,9 +182,6 @@ impl Detector {
         }
         if self.peer == Peer::Suspected && now >= self.missed_at(DECLARE_AFTER) {
             self.peer = Peer::Dead;
-            if self.heard {
-                self.lost = Some(self.last_heard);
-            }
             out.declared();
         }
     }
@@ -401,40 +381,6 @@ mod tests {
             let end = run_until(&mut detector, Nanos::from_ms(50 * ms), &mut notes);
             assert_eq!(end, Nanos::from_ms(6 * ms), "{ms} ms");
         }
-    }
-
-    #[test]
-    fn who_was_declared_dead_and_lives_was_late() {
-        for ms in PERIODS_MS {
-            // Heard again after so many periods: what is remembered then.
-            for (periods, late) in [(4, 3), (PATIENCE_MAX, PATIENCE_MAX - 1), (26, 0), (80, 0)] {
-                let mut notes = Notes::default();
-                let mut detector = heard(ms, &mut notes);
-                let back = Nanos::from_ms(periods * ms);
-                while let Some(at) = detector.next_deadline().filter(|at| *at < back) {
-                    detector.handle_timeout(at, &mut notes);
-                    if detector.peer() == Peer::Dead {
-                        detector.start_over(at);
-                    }
-                }
-                assert!(notes.0.contains(&"declared"), "{ms} ms, {periods} periods");
-                detector.handle_received(back, &mut notes);
-                assert_eq!(detector.lateness(), Nanos::from_ms(late * ms), "{periods} periods");
-            }
-        }
-    }
-
-    #[test]
-    fn another_life_was_not_late() {
-        let mut notes = Notes::default();
-        let mut detector = heard(20, &mut notes);
-        run_until(&mut detector, Nanos::from_ms(60), &mut notes);
-        assert_eq!(detector.peer(), Peer::Dead);
-        detector.start_over(Nanos::from_ms(60));
-        // Its channel was closed.
-        detector.start_over(Nanos::from_ms(70));
-        detector.handle_received(Nanos::from_ms(100), &mut notes);
-        assert_eq!(detector.lateness(), Nanos(0));
     }
 
     #[test]

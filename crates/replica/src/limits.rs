@@ -20,7 +20,7 @@ pub const BEYOND_BYTES_MAX: usize = 8 << 20;
 /// ones are left to the client's retransmission.
 pub const RAWS_BYTES_MAX: usize = 4 << 20;
 /// Bytes that all streams together hold. A share for each of
-/// [`CONNS_MAX`](crate::CONNS_MAX) connections makes 512 MiB more.
+/// [`CONNS_MAX`] connections makes 512 MiB more.
 pub const HELD: Share = Share { each: 32 << 10, common: 512 << 20 };
 /// Bytes beyond holes in all streams together, raw packets included: a segment of
 /// an Ethernet frame for each connection, and 64 MiB more.

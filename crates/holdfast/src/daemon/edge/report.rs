@@ -19,6 +19,9 @@ const DISTRUST_LASTS: Duration = Duration::from_secs(10);
 /// all the time, on a busy machine too.
 const START_LASTS: Duration = Duration::from_secs(2);
 
+/// What to do meanwhile.
+const COMES_BACK: &str = "wait a moment: members look for their edge";
+
 impl EdgeDaemon<'_> {
     pub(super) fn status(&self) -> Status {
         let mut status = Status::new(&self.config.group.name, "edge");
@@ -187,8 +190,11 @@ impl EdgeDaemon<'_> {
                 let reason = format!("{reason}; {}", distrust.reason);
                 return says(State::Waiting, &reason, &distrust.remedy);
             }
-            if let Some(starting) = self.starting(current) {
-                return starting;
+            if self.is_starting() {
+                let reason = format!(
+                    "`{current}` is current, and has not come back to the edge yet, which has just started"
+                );
+                return says(State::Waiting, &reason, COMES_BACK);
             }
             let remedy = "look at its host: a server that spoke alone may still serve; if no backup \
                           takes over, start both members again";
@@ -231,11 +237,8 @@ impl EdgeDaemon<'_> {
         }
     }
 
-    /// A member that runs comes back to an edge that was started again within this time.
-    fn starting(&self, member: &str) -> Option<Said> {
-        let is_new = self.wire.started.elapsed() < START_LASTS;
-        let reason = format!("the edge has just started; `{member}` has not come back to it yet");
-        is_new.then(|| says(State::Waiting, &reason, "wait a moment: members look for their edge"))
+    fn is_starting(&self) -> bool {
+        self.wire.started.elapsed() < START_LASTS
     }
 
     /// Nobody may speak until this member has asked.
@@ -255,7 +258,9 @@ impl EdgeDaemon<'_> {
             _ if connected => {
                 says(State::Waiting, &reason, &format!("look at the status of `{member}`"))
             }
-            _ if let Some(starting) = self.starting(member) => starting,
+            _ if self.is_starting() => {
+                says(State::Waiting, &format!("{reason}; the edge has just started"), COMES_BACK)
+            }
             _ => says(State::Waiting, &reason, &format!("start holdfast on `{member}`")),
         }
     }
