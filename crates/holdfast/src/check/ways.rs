@@ -18,12 +18,11 @@ pub(super) fn forwarding(config: &Config) -> Finding {
 /// What an edge's kernel does not pass on, and the remedy: all of a family, or what
 /// comes in where the members' answers do.
 pub(crate) fn not_forwarded(config: &Config) -> Option<(String, String)> {
-    let needed = |v6: bool| config.service_ips().iter().any(|ip| ip.is_ipv6() == v6);
     let families = [
         (false, "IPv4", "net.ipv4.ip_forward", "net.ipv4.conf"),
         (true, "IPv6", "net.ipv6.conf.all.forwarding", "net.ipv6.conf"),
     ];
-    families.into_iter().filter(|(v6, ..)| needed(*v6)).find_map(|(_, family, all, one)| {
+    families.into_iter().filter(|(v6, ..)| serves(config, *v6)).find_map(|(_, family, all, one)| {
         if is_off(all) {
             return Some((format!("{family} is not forwarded"), format!("sysctl -w {all}=1")));
         }
@@ -63,23 +62,35 @@ fn master_of(port: &str) -> Option<String> {
 }
 
 /// Addresses that nobody has (RFC 5737, RFC 3849): only a default route leads to them.
-const NOWHERE: [(IpAddr, &str); 2] = [
-    (IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), "ip"),
-    (IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)), "ip -6"),
+const NOWHERE: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
 /// Of which family of the services answers find no way off this host's own networks,
 /// and the remedy.
 pub(crate) fn no_way_back(config: &Config, member: &Member) -> Option<(String, String)> {
-    let needed = |v6: bool| config.service_ips().iter().any(|ip| ip.is_ipv6() == v6);
-    let lost = |(to, _): &(IpAddr, &str)| {
-        needed(to.is_ipv6()) && !leads_off(*to) && !has_gateway(to.is_ipv6(), &member.interface)
+    let lost = |to: &IpAddr| {
+        let v6 = to.is_ipv6();
+        serves(config, v6) && !leads_off(*to) && !has_gateway(v6, &member.interface)
     };
-    let (to, ip) = NOWHERE.into_iter().find(lost)?;
-    let (family, edge) = (if to.is_ipv6() { "IPv6" } else { "IPv4" }, config.edge.listen.ip());
-    let gateway = if edge.is_ipv6() == to.is_ipv6() { edge.to_string() } else { "EDGE".to_owned() };
-    let remedy = format!("{ip} route add default via {gateway} dev {}", member.interface);
-    Some((format!("answers find no way to clients: there is no {family} route to them"), remedy))
+    let v6 = NOWHERE.into_iter().find(lost)?.is_ipv6();
+    let family = if v6 { "IPv6" } else { "IPv4" };
+    let found = format!("answers find no way to clients: there is no {family} route to them");
+    Some((found, add_default_route(config, member, v6)))
+}
+
+/// Whether the group has services of this family.
+fn serves(config: &Config, v6: bool) -> bool {
+    config.service_ips().iter().any(|ip| ip.is_ipv6() == v6)
+}
+
+/// The command that gives a member its way back through the edge.
+fn add_default_route(config: &Config, member: &Member, v6: bool) -> String {
+    let (ip, edge) = (if v6 { "ip -6" } else { "ip" }, config.edge.listen.ip());
+    // The file names only one of its addresses.
+    let gateway = if edge.is_ipv6() == v6 { edge.to_string() } else { "EDGE".to_owned() };
+    format!("{ip} route add default via {gateway} dev {}", member.interface)
 }
 
 /// Whether the kernel has a route for it; nothing is sent.
@@ -109,9 +120,8 @@ fn has_gateway(v6: bool, interface: &str) -> bool {
 /// Answers to clients must pass the edge, which fences and rewrites them there: of
 /// each family that the services have.
 pub(super) fn return_paths(config: &Config, member: &Member) -> Vec<Finding> {
-    let has = |v6: bool| config.service_ips().iter().any(|ip| ip.is_ipv6() == v6);
     let families = [(false, default_route()), (true, default_route_v6())];
-    let wanted = families.into_iter().filter(|(v6, _)| has(*v6));
+    let wanted = families.into_iter().filter(|(v6, _)| serves(config, *v6));
     wanted.map(|(v6, route)| return_path(config, member, v6, route)).collect()
 }
 
@@ -121,17 +131,13 @@ fn return_path(
     v6: bool,
     route: Option<(String, IpAddr)>,
 ) -> Finding {
-    let (name, ip) = if v6 { ("return path IPv6", "ip -6") } else { ("return path", "ip") };
+    let name = if v6 { "return path IPv6" } else { "return path" };
     let edge = config.edge.listen.ip();
     // The file names only one of its addresses.
     let is_known = edge.is_ipv6() == v6;
     let Some((interface, gateway)) = route else {
-        let gateway = if is_known { edge.to_string() } else { "EDGE".to_owned() };
-        return Finding::fail(
-            name,
-            "there is no default route",
-            format!("{ip} route add default via {gateway} dev {}", member.interface),
-        );
+        let remedy = add_default_route(config, member, v6);
+        return Finding::fail(name, "there is no default route", remedy);
     };
     let found = format!("the default route goes through {gateway} on {interface}");
     if interface == member.interface && (!is_known || gateway == edge) {
