@@ -60,12 +60,28 @@ pub fn peer(stream: BorrowedFd<'_>) -> io::Result<u32> {
 /// # Errors
 /// `NotFound` if there is none, `InvalidData` if /proc makes no sense.
 pub fn started(pid: u32) -> io::Result<u64> {
-    /// Of `starttime` in /proc/PID/stat, counted behind the name's bracket.
+    /// Of `starttime`, counted behind the name.
     const FIELD: usize = 19;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name may hold spaces and brackets.
-    let field = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(FIELD));
-    field.and_then(|text| text.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    let field = stat_field(&stat, FIELD).and_then(|text| text.parse().ok());
+    field.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Whether a thread of the process runs, or waits for a processor or a disk (states
+/// R and D, proc_pid_stat(5)).
+#[must_use]
+pub fn is_busy(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let stats = tasks.into_iter().flatten().flatten().map(|task| task.path().join("stat"));
+    stats
+        .filter_map(|path| std::fs::read_to_string(path).ok())
+        .any(|stat| matches!(stat_field(&stat, 0), Some("R" | "D")))
+}
+
+/// A field of /proc/PID/stat, counted behind the name, which may hold spaces and
+/// brackets.
+fn stat_field(stat: &str, number: usize) -> Option<&str> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(number)
 }
 
 /// A process and all its descendants, itself first.
@@ -408,5 +424,19 @@ mod tests {
         // As of a process that has ended and is not waited for.
         assert_eq!(bytes_of("Name:\tsh\nState:\tZ (zombie)\n", "VmRSS:"), None);
         assert!(resident_bytes(std::process::id()).is_some_and(|bytes| bytes > 0));
+    }
+
+    #[test]
+    fn who_computes_is_busy_and_who_sleeps_is_not() {
+        let mut sleeper = std::process::Command::new("sleep").arg("9").spawn().expect("sleep");
+        let pid = sleeper.id();
+        let limit = std::time::Instant::now() + std::time::Duration::from_secs(8);
+        while is_busy(pid) && std::time::Instant::now() < limit {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert!(!is_busy(pid) && is_busy(std::process::id()));
+        sleeper.kill().and_then(|()| sleeper.wait()).expect("its end");
+        assert!(!is_busy(pid));
+        assert_eq!(stat_field("7 (a) b) R 1 2", 0), Some("R"));
     }
 }

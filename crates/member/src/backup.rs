@@ -48,6 +48,8 @@ pub trait BackupHost: MemberHost + Sized {
     // The replica.
 
     fn replica(&self) -> Replica;
+    /// Does a thread of the replica compute, or wait for a processor or a disk?
+    fn is_replica_busy(&self) -> bool;
     /// Appends a record to its log; whether there was room.
     fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool;
     /// The client has acknowledged so much of a connection's output.
@@ -341,8 +343,10 @@ impl BackupMachine {
         if let Some(reason) = self.refused.take() {
             return self.give_up(Fault::Fenced, &reason, false, host);
         }
-        if cause.is_none() && self.log.is_hung() {
-            let reason = "the replica has not moved for a second";
+        if cause.is_none() && self.log.is_hung(|| host.is_replica_busy()) {
+            let busy = "the replica has not moved for ten seconds: look at its host's load";
+            let asleep = "the replica has not moved for a second";
+            let reason = if host.is_replica_busy() { busy } else { asleep };
             return self.give_up(Fault::Hung, reason, false, host);
         }
         if cause == Some(Cause::ChannelLost) && self.armed.is_none() {

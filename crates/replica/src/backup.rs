@@ -272,10 +272,10 @@ impl Backup {
     }
 
     /// Has the replica log to run, and does not run it (decision 23)? Then it can
-    /// only be given up.
+    /// only be given up. `is_busy`: it computes, or waits for a processor or a disk.
     #[must_use]
-    pub fn is_hung(&self) -> bool {
-        self.lag.is_hung()
+    pub fn is_hung(&self, is_busy: impl FnOnce() -> bool) -> bool {
+        self.lag.is_hung(is_busy)
     }
 
     /// Confirms what the batch brought: the last whole frame and the streams.

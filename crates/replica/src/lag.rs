@@ -4,15 +4,18 @@
 //! client hears of it again. So a backup whose replica is behind holds back its
 //! confirmations, and with them the primary's output, until the replica has come
 //! up: both servers run at the speed of the slower one. A replica that makes no
-//! progress at all is hung: it ends the pair, for the primary is worth more.
+//! progress at all is hung: it ends the pair, for the primary is worth more. One
+//! that a busy machine lets starve is not, until its clients have waited too long.
 
 use crate::Nanos;
 use std::collections::VecDeque;
 
 /// A replica that has not run a record for this long is behind.
 pub const LAG_MAX: Nanos = Nanos::from_ms(10);
-/// A replica that has log to run, and has run none of it for this long, is hung.
+/// A replica that sleeps while it has log to run, for this long, is hung.
 const HUNG_AFTER: Nanos = Nanos::from_ms(1000);
+/// One that computes, or waits for a processor or a disk, is slow for this long.
+const HUNG_BUSY: Nanos = Nanos::from_ms(10_000);
 /// One that has not begun may still be loading.
 const HUNG_AT_START: Nanos = Nanos::from_ms(30_000);
 /// Of the time between two looks only this much counts: when the machine stood
@@ -59,10 +62,14 @@ impl Lag {
         self.marks.front().is_some_and(|(at, _)| now.since(*at) > LAG_MAX)
     }
 
-    /// Has it log to run, and does not?
+    /// Has it log to run, and does not? `is_busy`: it computes, or would if it could;
+    /// asked only when that matters.
     #[must_use]
-    pub fn is_hung(&self) -> bool {
-        self.stuck >= if self.executed == 0 { HUNG_AT_START } else { HUNG_AFTER }
+    pub fn is_hung(&self, is_busy: impl FnOnce() -> bool) -> bool {
+        if self.executed == 0 {
+            return self.stuck >= HUNG_AT_START;
+        }
+        self.stuck >= HUNG_AFTER && (self.stuck >= HUNG_BUSY || !is_busy())
     }
 }
 
@@ -98,25 +105,34 @@ mod tests {
     fn a_replica_without_progress_is_hung_after_a_second() {
         let mut lag = Lag::default();
         look(&mut lag, 0, 5000, 20, 0);
-        assert!(!lag.is_hung(), "it may still be loading");
+        assert!(!lag.is_hung(|| false), "it may still be loading");
         look(&mut lag, 5020, 6000, 20, 10);
-        assert!(!lag.is_hung() && lag.is_behind(Nanos::from_ms(6000)));
+        assert!(!lag.is_hung(|| false) && lag.is_behind(Nanos::from_ms(6000)));
         look(&mut lag, 6020, 6040, 20, 10);
-        assert!(lag.is_hung());
+        assert!(lag.is_hung(|| false));
         look(&mut lag, 6060, 6060, 20, 11);
-        assert!(!lag.is_hung(), "it moves");
+        assert!(!lag.is_hung(|| false), "it moves");
         look(&mut lag, 6080, 9000, 20, 100);
-        assert!(!lag.is_hung(), "nothing to run");
+        assert!(!lag.is_hung(|| false), "nothing to run");
         let mut lag = Lag::default();
         look(&mut lag, 0, 30_000, 20, 0);
-        assert!(lag.is_hung(), "it never began");
+        assert!(lag.is_hung(|| true), "it never began");
+    }
+
+    #[test]
+    fn a_replica_that_computes_or_starves_has_ten_seconds() {
+        let mut lag = Lag::default();
+        look(&mut lag, 0, 9980, 20, 10);
+        assert!(!lag.is_hung(|| true) && lag.is_hung(|| false));
+        look(&mut lag, 10_000, 10_020, 20, 10);
+        assert!(lag.is_hung(|| true));
     }
 
     #[test]
     fn time_in_which_nobody_ran_does_not_count() {
         let mut lag = Lag::default();
         look(&mut lag, 0, 10_000, 2500, 10);
-        assert!(!lag.is_hung());
+        assert!(!lag.is_hung(|| false));
     }
 
     #[test]

@@ -24,6 +24,7 @@ struct Book {
     /// What comes by the tap once clients' packets reach this host.
     tap_later: Vec<TcpPacket<'static>>,
     progress: (u64, u64),
+    is_replica_busy: bool,
     nudges: bool,
     /// The replica has accepted its first connection.
     manifest: bool,
@@ -120,6 +121,9 @@ impl BackupHost for Book {
     }
     fn replica(&self) -> Replica {
         self.replica.clone()
+    }
+    fn is_replica_busy(&self) -> bool {
+        self.is_replica_busy
     }
     fn replay(&mut self, _: &Header, _: &[&[u8]]) -> bool {
         true
@@ -244,6 +248,7 @@ impl Bed {
             tap: Vec::new(),
             tap_later: Vec::new(),
             progress: (0, 0),
+            is_replica_busy: false,
             nudges: false,
             manifest: false,
         };
@@ -435,6 +440,16 @@ fn a_replica_that_stands_still_gives_up() {
     bed.pass(900);
     assert_eq!(bed.gave_up(), None);
     bed.pass(200);
+    assert_eq!(bed.gave_up().as_deref(), Some("gave up: Hung"));
+}
+
+#[test]
+fn a_replica_that_starves_is_no_hung_one() {
+    let mut bed = Bed::served();
+    (bed.book.progress, bed.book.is_replica_busy) = ((200, 100), true);
+    bed.pass(9500);
+    assert_eq!(bed.gave_up(), None);
+    bed.pass(700);
     assert_eq!(bed.gave_up().as_deref(), Some("gave up: Hung"));
 }
 

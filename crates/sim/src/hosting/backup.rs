@@ -86,6 +86,10 @@ impl BackupHost for AtHost<'_> {
         }
     }
 
+    fn is_replica_busy(&self) -> bool {
+        self.server().is_some_and(|server| server.alive && !server.hung)
+    }
+
     fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
         let full = self.world.plan.uneven.ring_full_permille;
         if full > 0 && self.world.rng.below(1000) < full {

@@ -131,6 +131,10 @@ impl BackupHost for BackupDaemon<'_, '_> {
         }
     }
 
+    fn is_replica_busy(&self) -> bool {
+        process::is_busy(self.replica.pid())
+    }
+
     fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
         self.replica.memory.append(header, payload)
     }
