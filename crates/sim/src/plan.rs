@@ -3,12 +3,16 @@
 
 use crate::Ns;
 use crate::Rng;
+use crate::clock::ClockPlan;
 use crate::packet::NO_SCALING;
 use crate::sweep::{Case, Uneven};
+use crate::world::EDGE;
 use holdfast_replica::limits::{self as replica, PrimaryLimits, Share};
 use std::fmt;
 
 const MS: Ns = 1_000_000;
+/// As far as people set a clock, ns.
+const DAYS: Ns = 3 * 86_400_000 * MS;
 
 /// Bad manners of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +76,8 @@ pub struct ClientPlan {
     pub reuse_port: bool,
     /// Its repeats contradict what it sent first.
     pub lies: bool,
+    /// It repeats its SYN as late as most do (RFC 6298 §2.1).
+    pub patient: bool,
     /// It reads nothing from then until then, and its window closes.
     pub looks_away: Option<(Ns, Ns)>,
     pub vanishes_at: Option<Ns>,
@@ -134,6 +140,11 @@ impl Limits {
         limits
     }
 
+    /// The backup may have no room for a SYN.
+    pub(crate) fn forget_syns(&self) -> bool {
+        self.backup.syns_max < Self::WIDE.backup.syns_max
+    }
+
     /// Everything is tiny, and lets everybody through in the end: what clients send at
     /// a time, and what a log's records are, has room.
     pub fn tighten(&mut self, rng: &mut Rng, clients: usize) {
@@ -186,6 +197,8 @@ pub enum Ways {
 /// What breaks. Members are 0, the first primary, and 1, its backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
+    /// All of it stands still, as a machine that is stopped; 2 is the edge's. When it
+    /// goes on, its clock has gone on, has stood still, or leaps.
     FreezeHost {
         member: usize,
         lasts: Ns,
@@ -233,6 +246,12 @@ pub enum Fault {
     /// The shim of a server that records says that it cannot go on.
     ShimBreaks {
         member: usize,
+    },
+    /// Somebody sets the time of day of a member's host.
+    SetsClock {
+        member: usize,
+        /// Forward, or back, ns.
+        by: i64,
     },
     /// Somebody closes the edge by hand, and opens it again.
     ClosedByHand {
@@ -309,6 +328,10 @@ pub enum Mutation {
     StaysProtected,
     /// The gate keeps the slots of connections that are over (rest).
     KeepSlots,
+    /// A promoted server reads its host's clocks as they are (L5).
+    ClocksAnew,
+    /// What the edge has kept for an outage it keeps for itself (knock).
+    NeverResend,
     /// A client that lies costs others their connections (one client).
     NeighbourPays,
 }
@@ -330,6 +353,8 @@ pub struct Plan {
     /// No shim ever runs in the first primary's server.
     pub unattached: bool,
     pub disk: DiskPlan,
+    /// Of both members, and of the edge.
+    pub clocks: [ClockPlan; 3],
     /// Clients begin no session after this.
     pub load_until: Ns,
     pub faults: Vec<(When, Fault)>,
@@ -367,6 +392,11 @@ impl Plan {
             faults.push(draw_rare(&mut habits, faults.is_empty()));
         }
         let congestion_permille = habits.pick(&[0, 100]);
+        let mut clocks = Rng::new(seed, 7);
+        clients.iter_mut().for_each(|client| client.patient = clocks.one_in(2));
+        if clocks.one_in(4) {
+            faults.push(draw_clock(&mut clocks, faults.is_empty()));
+        }
         Self {
             seed,
             clients,
@@ -385,6 +415,7 @@ impl Plan {
                 fails_permille: strain.pick(&[0, 0, 100, 500]),
                 rolls_back: strain.one_in(2),
             },
+            clocks: [(); 3].map(|()| ClockPlan::draw(&mut clocks)),
             load_until: rng.range(600 * MS, 1500 * MS),
             faults,
             uneven: if strain.one_in(4) { Uneven::ROUGH } else { Uneven::default() },
@@ -427,6 +458,7 @@ impl ClientPlan {
             server_ends: rng.one_in(4),
             reuse_port: rng.one_in(4),
             lies: rng.one_in(6),
+            patient: false,
             looks_away: rng.one_in(5).then(|| (from, from + rng.spread(20 * MS, 1000 * MS))),
             vanishes_at: rng.one_in(10).then(|| rng.range(100 * MS, 1200 * MS)),
             vanishes_in: None,
@@ -496,6 +528,23 @@ fn draw_faults(rng: &mut Rng) -> Vec<(When, Fault)> {
     }
 }
 
+/// What hosts and their clocks do that costs nobody his place, `alone` or after other
+/// faults.
+fn draw_clock(rng: &mut Rng, alone: bool) -> (When, Fault) {
+    let after = rng.spread(MS, 600 * MS);
+    let when = if alone { When::At(100 * MS + after) } else { When::After(after) };
+    let member = rng.below(2) as usize;
+    let fault = match rng.below(3) {
+        0 => Fault::FreezeHost { member: EDGE, lasts: rng.spread(MS, 3000 * MS) },
+        1 => Fault::FreezeHost { member, lasts: rng.spread(10_000, 20 * MS) },
+        _ => {
+            let by = rng.spread(10 * MS, DAYS) as i64;
+            Fault::SetsClock { member, by: if rng.one_in(2) { by } else { -by } }
+        }
+    };
+    (when, fault)
+}
+
 /// What people and shims do, `alone` or after other faults.
 fn draw_rare(rng: &mut Rng, alone: bool) -> (When, Fault) {
     let after = rng.spread(MS, 600 * MS);
@@ -544,7 +593,7 @@ impl Fault {
             | Self::EdgeHost { lasts }
             | Self::ClosedByHand { lasts, .. } => lasts,
             Self::KillDaemon { again, .. } => again.unwrap_or(0),
-            Self::ShimBreaks { .. } => 0,
+            Self::ShimBreaks { .. } | Self::SetsClock { .. } => 0,
             Self::HostDies { .. } | Self::KillServer { .. } | Self::HangReplica | Self::Mistake => {
                 0
             }
@@ -572,6 +621,7 @@ impl fmt::Display for Plan {
             self.wscale,
             self.load_until / MS
         )?;
+        writeln!(f, "{:?}", self.clocks)?;
         if self.uneven != Uneven::default() {
             writeln!(f, "{:?}", self.uneven)?;
         }
