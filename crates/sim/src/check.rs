@@ -22,6 +22,7 @@ use alive::Alive;
 use cause::Causes;
 use clock::Clocks;
 use held::Held;
+use holdfast_cluster::detector::FIRST_PATIENCE;
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
 use holdfast_wire::seq::SeqNo;
@@ -63,6 +64,7 @@ pub struct Checkers {
     clocks: Clocks,
     causes: Causes,
     shown: Shown,
+    granted_at: Ns,
     syns: Syns,
     /// Which clients are at fault by themselves.
     at_fault: Vec<bool>,
@@ -88,6 +90,7 @@ impl Checkers {
             clocks: Clocks::default(),
             causes,
             shown: Shown::default(),
+            granted_at: 0,
             syns: Syns::new(plan.copy_loss_permille > 0 || plan.limits.forget_syns()),
             at_fault: plan.clients.iter().map(ClientPlan::is_at_fault).collect(),
             all_read: plan.clients.iter().all(ClientPlan::reads_all),
@@ -129,6 +132,7 @@ impl Checkers {
 
     pub fn granted(&mut self, at: Ns, member: usize, epoch: u64) {
         self.syns.granted(at);
+        self.granted_at = at;
         let is_new = epoch > self.alive.epoch().max(1);
         let is_new = is_new && self.alive.has_begun();
         if let Some(what) = self.causes.granted(at, member).filter(|_| is_new) {
@@ -304,6 +308,10 @@ impl Checkers {
     /// Compares what one shows with what is so.
     pub fn look(&mut self, at: Ns, who: usize, truth: Truth) {
         let late = self.causes.struck() > 1;
+        // Who has just been let speak may be silent for a while: where that is the only
+        // word that reaches anybody, nobody knows better.
+        let excused = late && at < self.granted_at + FIRST_PATIENCE.0;
+        let truth = Truth { can_know: truth.can_know && !excused, ..truth };
         if let Some(what) = self.shown.look(at, who, truth, late) {
             self.violation(at, "status", what);
         }

@@ -44,6 +44,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_promoted_clock_goes_on_and_a_right_time_of_day_stays() {
+        assert_eq!([added(70, 20, false), added(20, 70, false)], [50, -50]);
+        assert_eq!([added(70, 20, true), added(20, 70, true)], [50, 0]);
+    }
+
+    #[test]
     fn durations_are_added_and_measured_and_never_wrap() {
         let (early, late) = (Nanos::from_ms(3), Nanos::from_ms(1500));
         assert_eq!(early.plus(late), Nanos(1_503_000_000));
