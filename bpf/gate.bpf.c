@@ -303,6 +303,14 @@ static __always_inline int on_segment(struct __sk_buff *skb, const struct packet
 	/* A reset's number answers a packet, and need not be the stack's own. */
 	if (!(p->flags & TCP_RST) && AFTER(p->ack, slot->rcv_nxt))
 		slot->rcv_nxt = p->ack;
+	/* Of what is stolen, too: an owed ACK speaks for it. */
+	if (p->tcp_header > TCP_HEADER) {
+		options_of(skb, p, &o);
+		if (o.has_ts && !AFTER(slot->tsval, o.tsval)) {
+			slot->tsval = o.tsval;
+			slot->tsecr = o.tsecr;
+		}
+	}
 	if (p->flags & TCP_FIN) {
 		if (!asked && p->payload == 0)
 			return steal(GATE_HELD_FINS);
@@ -315,13 +323,6 @@ static __always_inline int on_segment(struct __sk_buff *skb, const struct packet
 	} else if (!asked && !p->payload && p->seq == slot->snd_nxt + 1) {
 		/* It counts a FIN that was withheld. */
 		return steal(GATE_HELD_FINS);
-	}
-	if (p->tcp_header > TCP_HEADER) {
-		options_of(skb, p, &o);
-		if (o.has_ts && !AFTER(slot->tsval, o.tsval)) {
-			slot->tsval = o.tsval;
-			slot->tsecr = o.tsecr;
-		}
 	}
 	if (AFTER(edge, slot->right_edge))
 		slot->right_edge = edge;

@@ -28,12 +28,12 @@ pub struct Member {
 impl Member {
     /// Nothing has been heard yet.
     #[must_use]
-    pub fn new(group: &str, me: &str, other: &str, period: Nanos) -> Self {
+    pub fn new(group: &str, me: &str, other: &str, period: Nanos, now: Nanos) -> Self {
         Self {
             epoch: 0,
             speaks: false,
             standing: Standing::new(group, me, other),
-            watch: Watch::new(Nanos(0), period),
+            watch: Watch::new(now, period),
         }
     }
 

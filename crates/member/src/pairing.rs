@@ -216,7 +216,7 @@ mod tests {
     }
 
     fn host() -> Host {
-        let member = Member::new("demo", "b", "a", Nanos::from_ms(10));
+        let member = Member::new("demo", "b", "a", Nanos::from_ms(10), Nanos(0));
         Host { now: Nanos(0), member, next: None, lines: Vec::new() }
     }
 

@@ -6,7 +6,7 @@
 /// Bytes before a request's filler.
 pub const REQUEST_HEADER: usize = 12;
 /// Bytes before a reply's filler.
-pub const REPLY_HEADER: usize = 37;
+pub const REPLY_HEADER: usize = 45;
 /// The server is to end its sending side after the reply.
 pub const END: u8 = 1;
 
@@ -55,6 +55,9 @@ impl Request {
     }
 }
 
+/// What a server reads of its clocks: the monotonic one, and the time of day, ns.
+pub type Clocks = [i64; 2];
+
 /// What a server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
@@ -67,7 +70,7 @@ pub struct Reply {
     pub count: u32,
     /// Of all bytes the connection ever sent.
     pub digest: u64,
-    pub clock: u64,
+    pub clocks: Clocks,
     pub bulk: u16,
 }
 
@@ -84,7 +87,7 @@ impl Reply {
         bytes.extend(self.index.to_le_bytes());
         bytes.extend(self.count.to_le_bytes());
         bytes.extend(self.digest.to_le_bytes());
-        bytes.extend(self.clock.to_le_bytes());
+        bytes.extend(self.clocks.iter().flat_map(|clock| clock.to_le_bytes()));
         bytes.extend(self.bulk.to_le_bytes());
         bytes.extend((0..usize::from(self.bulk)).map(|i| bulk(self.counter, i)));
         bytes
@@ -102,8 +105,8 @@ impl Reply {
             index: half(11),
             count: half(15),
             digest: word(19),
-            clock: word(27),
-            bulk: u16::from_le_bytes([header[35], header[36]]),
+            clocks: [27, 35].map(|at| word(at) as i64),
+            bulk: u16::from_le_bytes([header[43], header[44]]),
         })
     }
 
@@ -140,9 +143,9 @@ impl PerConn {
         Request::parse(&self.partial).is_some()
     }
 
-    /// Executes the whole requests at time `clock`: the output, and whether the
+    /// Executes the whole requests at this time: the output, and whether the
     /// server is to end its sending side after it.
-    pub fn execute(&mut self, shared: &mut Shared, clock: u64) -> (Vec<u8>, bool) {
+    pub fn execute(&mut self, shared: &mut Shared, clocks: Clocks) -> (Vec<u8>, bool) {
         let (mut output, mut end) = (Vec::new(), false);
         while let Some((request, len)) = Request::parse(&self.partial) {
             self.digest = digest(self.digest, &self.partial[..len]);
@@ -156,7 +159,7 @@ impl PerConn {
                 index: request.index,
                 count: self.count,
                 digest: self.digest,
-                clock,
+                clocks,
                 bulk: request.bulk,
             };
             output.extend(reply.bytes());

@@ -9,6 +9,7 @@ mod held;
 mod rest;
 mod shown;
 mod streams;
+mod syns;
 mod voice;
 mod window;
 
@@ -21,19 +22,21 @@ use alive::Alive;
 use cause::Causes;
 use clock::Clocks;
 use held::Held;
+use holdfast_cluster::detector::FIRST_PATIENCE;
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
 use holdfast_wire::seq::SeqNo;
 use shown::Shown;
 pub use shown::{LOOK_EVERY, Said, Truth};
 use streams::Streams;
+use syns::Syns;
 use voice::Voice;
 use window::Windows;
 
 /// A law that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// `L1` to `L6`, `liveness`, `cause`, `status`, `rest`, `one client`, or what else
+    /// `L1` to `L6`, `liveness`, `cause`, `status`, `rest`, `knock`, `one client`, or what else
     /// went wrong.
     pub law: &'static str,
     pub at: Ns,
@@ -61,6 +64,8 @@ pub struct Checkers {
     clocks: Clocks,
     causes: Causes,
     shown: Shown,
+    granted_at: Ns,
+    syns: Syns,
     /// Which clients are at fault by themselves.
     at_fault: Vec<bool>,
     /// Who is done has read all that it asked for.
@@ -85,6 +90,8 @@ impl Checkers {
             clocks: Clocks::default(),
             causes,
             shown: Shown::default(),
+            granted_at: 0,
+            syns: Syns::new(plan.copy_loss_permille > 0 || plan.limits.forget_syns()),
             at_fault: plan.clients.iter().map(ClientPlan::is_at_fault).collect(),
             all_read: plan.clients.iter().all(ClientPlan::reads_all),
             fenced: 0,
@@ -124,6 +131,8 @@ impl Checkers {
     }
 
     pub fn granted(&mut self, at: Ns, member: usize, epoch: u64) {
+        self.syns.granted(at);
+        self.granted_at = at;
         let is_new = epoch > self.alive.epoch().max(1);
         let is_new = is_new && self.alive.has_begun();
         if let Some(what) = self.causes.granted(at, member).filter(|_| is_new) {
@@ -140,7 +149,8 @@ impl Checkers {
         self.streams.handshake_ended(key);
     }
 
-    pub fn took_over(&mut self, member: usize) {
+    pub fn took_over(&mut self, at: Ns, member: usize) {
+        self.syns.took_over(at);
         self.alive.took_over(member);
     }
 
@@ -180,6 +190,29 @@ impl Checkers {
     pub fn client_said(&mut self, packet: &Packet) {
         if self.streams.ends_both(packet) {
             self.held.client_is_done(packet);
+        }
+    }
+
+    /// A client begins a connection.
+    pub fn knocks(&mut self, at: Ns, key: ConnKey) {
+        self.syns.comes(at, key);
+    }
+
+    pub fn answered(&mut self, key: &ConnKey) {
+        self.syns.answered(key);
+    }
+
+    /// Is everybody let in? `full`: somebody was refused for want of room; `lost`: copies
+    /// found none.
+    pub fn look_at_syns(&mut self, at: Ns, full: bool, lost: bool) {
+        if full {
+            self.syns.spoil();
+        }
+        if lost {
+            self.syns.copy_lost();
+        }
+        if let Some(what) = self.syns.look(at) {
+            self.violation(at, "knock", what);
         }
     }
 
@@ -236,8 +269,17 @@ impl Checkers {
 
     // Who gives up whom, and what is said of it.
 
+    /// What a member knows of the other one's clock may be old.
+    pub fn falls_behind(&mut self) {
+        self.clocks.falls_behind();
+    }
+
     /// A fault strikes, which can be held against `whom`.
-    pub fn strikes(&mut self, at: Ns, fault: &Fault, whom: [bool; 2]) {
+    pub fn strikes(&mut self, at: Ns, fault: &Fault, whom: [bool; 2], speaker: Option<usize>) {
+        self.syns.strikes(at, fault, speaker);
+        if let Fault::SetsClock { by, .. } = *fault {
+            self.streams.clock_set(by);
+        }
         self.causes.strikes(at, fault, whom);
     }
 
@@ -266,6 +308,10 @@ impl Checkers {
     /// Compares what one shows with what is so.
     pub fn look(&mut self, at: Ns, who: usize, truth: Truth) {
         let late = self.causes.struck() > 1;
+        // Who has just been let speak may be silent for a while: where that is the only
+        // word that reaches anybody, nobody knows better.
+        let excused = late && at < self.granted_at + FIRST_PATIENCE.0;
+        let truth = Truth { can_know: truth.can_know && !excused, ..truth };
         if let Some(what) = self.shown.look(at, who, truth, late) {
             self.violation(at, "status", what);
         }

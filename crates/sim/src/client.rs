@@ -8,7 +8,7 @@ use crate::Ns;
 use crate::Rng;
 use crate::app::{END, Reply, Request};
 use crate::packet::Packet;
-use crate::plan::{ClientPlan, Stage};
+use crate::plan::{ClientPlan, Stage, Trick};
 use conn::{Conn, Took};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::Flags;
@@ -96,9 +96,19 @@ impl Client {
         if self.conn.as_ref().is_some_and(begins) {
             return Ear::Elsewhere;
         }
+        if self.plan.trick == Some(Trick::AcksUnsent) {
+            // What it has acknowledged it may not have.
+            return Ear::Unknown;
+        }
         let mut conns = self.conn.iter().chain(&self.over).filter(|c| c.key == *key);
         let known = conns.find(|c| c.iss == Some(iss));
         known.map_or(Ear::Unknown, |conn| Ear::Expects(conn.rcv_nxt()))
+    }
+
+    /// It waits for the first answer on a tuple that it uses once.
+    pub fn begins(&self, key: &ConnKey) -> bool {
+        let again = self.plan.reuse_port || self.plan.comes_again || self.is_hostile();
+        !again && self.conn.as_ref().is_some_and(|c| c.key == *key && c.iss.is_none())
     }
 
     pub fn owns(&self, key: &ConnKey) -> bool {

@@ -4,9 +4,10 @@
 
 mod disk;
 mod host;
+mod syns;
 
 use crate::Ns;
-use crate::client::Ear;
+use crate::client::{Client, Ear};
 use crate::member::HEARTBEAT;
 use crate::packet::{ACK, NO_SCALING, Packet, shift};
 use crate::pipe::{Input, PipeId, Process};
@@ -15,12 +16,14 @@ use crate::world::{EDGE, Event, NAMES, World};
 use disk::Disk;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::state::{EdgeState, StateBlocks};
+use holdfast_edge::{Direction, Halr};
 use holdfast_member::edge::{EdgeHost, EdgeMachine, Setup, Wish};
 use holdfast_member::standing::hello;
 use holdfast_wire::message::{ConnKey, FlowBounds, Message};
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
+use syns::Copies;
 
 /// The name of the only group.
 pub const GROUP: &str = "sim";
@@ -72,6 +75,10 @@ pub struct EdgeDaemon {
     /// What the disk does not have yet, oldest first.
     writing: VecDeque<(u64, EdgeState)>,
     writes: u64,
+    /// What it keeps for an outage; away for the time of a call.
+    cache: Option<Halr<World>>,
+    /// Where that goes again.
+    resends_to: Option<usize>,
     /// Pipes that broke while something was said.
     failed: Vec<usize>,
     /// When the machine is called next at the latest.
@@ -95,6 +102,7 @@ pub struct Edge {
     pub implausible: u64,
     /// Packets that the fence let pass.
     spoken: u64,
+    copies: Copies,
     disk: Disk,
     pub daemon: Option<EdgeDaemon>,
     lives: u32,
@@ -112,6 +120,7 @@ impl Edge {
             refused: 0,
             implausible: 0,
             spoken: 0,
+            copies: Copies::default(),
             disk: Disk::new(),
             daemon: None,
             lives: 0,
@@ -287,6 +296,8 @@ impl World {
         let now = self.now;
         let current = self.edge.current;
         self.check.client_said(&packet);
+        self.edge.copies.see(Direction::IntoCluster, &packet);
+        self.knocks(&packet);
         let copied = self.edge.copies(now, &packet);
         let tap = self.edge.tap;
         for member in (0..2).filter(|m| copied && Some(*m) != current && tap[*m]) {
@@ -298,6 +309,14 @@ impl World {
         }
         if let Some(member) = current {
             self.towards_member(member, packet, false);
+        }
+    }
+
+    /// A client begins a connection, of whose tuple there was none.
+    fn knocks(&mut self, packet: &Packet) {
+        let begins = |client: &Client| client.begins(&packet.key);
+        if packet.is(Flags::SYN) && self.clients.iter().any(begins) {
+            self.check.knocks(self.now, packet.key);
         }
     }
 
@@ -327,6 +346,8 @@ impl World {
         if !self.edge.track_server(self.now, &packet) {
             return;
         }
+        self.edge.copies.see(Direction::OutOfCluster, &packet);
+        self.check.answered(&packet.key);
         let packet = self.neighbour_pays(packet);
         self.edge.spoken += 1;
         let iss_owner = self.clients.iter().find(|client| client.owns(&packet.key));
@@ -346,7 +367,7 @@ impl World {
         let state = blocks.state().clone();
         let setup =
             Setup { group: GROUP, members: &NAMES[..2], first: NAMES[0], period: Nanos(HEARTBEAT) };
-        let mut machine = match EdgeMachine::new(&setup, state, Nanos(self.now)) {
+        let mut machine = match EdgeMachine::new(&setup, state, self.edge_time()) {
             Ok(machine) => Box::new(machine),
             Err(error) => return self.check.violation(self.now, "edge", error.to_string()),
         };
@@ -360,10 +381,13 @@ impl World {
             blocks,
             writing: VecDeque::new(),
             writes: 0,
+            cache: Some(syns::cache()),
+            resends_to: None,
             failed: Vec::new(),
             timer_at: 0,
             spoken: self.edge.spoken,
         });
+        let _ = self.at_cache(|cache, now, world| cache.handle_start(now, world));
         let fence = (self.edge.epoch, self.edge.current);
         if let Err(error) = machine.handle_start(fence, self) {
             self.check.violation(self.now, "edge", error);
@@ -395,7 +419,7 @@ impl World {
     pub fn opened_by_hand(&mut self) -> bool {
         let Some((life, mut machine)) = self.edge_machine() else { return false };
         let opens = machine.handle_opening(self).is_none() && self.edge_writes_nothing();
-        if opens && let Err(error) = machine.handle_open(Nanos(self.now), self) {
+        if opens && let Err(error) = machine.handle_open(self.edge_time(), self) {
             self.check.violation(self.now, "edge", error);
         }
         self.edge_rests(life, machine);
@@ -404,6 +428,17 @@ impl World {
 
     fn edge_writes_nothing(&self) -> bool {
         self.edge.daemon.as_ref().is_some_and(|daemon| daemon.writing.is_empty())
+    }
+
+    fn edge_time(&self) -> Nanos {
+        Nanos(self.time_at(EDGE))
+    }
+
+    /// Its clock is another one than when it said what it waits for.
+    pub fn edge_timer(&mut self) {
+        if let Some(life) = self.edge.daemon.as_ref().map(|daemon| daemon.life) {
+            self.schedule(1_000, Event::EdgeDaemon(life));
+        }
     }
 
     fn edge_machine(&mut self) -> Option<(u32, Box<EdgeMachine>)> {
@@ -417,6 +452,7 @@ impl World {
         self.edge.current = None;
         self.edge.tap = [false; 2];
         self.edge.flows.clear();
+        self.edge.copies.forget();
         self.check.edge_forgot();
         if self.plan.disk.rolls_back && self.rng.one_in(2) {
             let writes = 1 + self.rng.below(4) as usize;
@@ -440,13 +476,14 @@ impl World {
         for input in inputs {
             self.edge_hears(&mut machine, input);
         }
-        let now = Nanos(self.now);
+        let now = self.edge_time();
         if machine.next_deadline() <= now {
             let spoken = self.edge.spoken;
             let before = self.edge.daemon.as_mut().map(|daemon| &mut daemon.spoken);
             let passing = before.is_some_and(|before| std::mem::replace(before, spoken) != spoken);
             machine.handle_timeout(passing, now, self);
         }
+        self.at_cache(|cache, now, world| cache.handle_timeout(now, world));
         self.edge_rests(life, machine);
     }
 
@@ -471,15 +508,17 @@ impl World {
 
     /// The machine goes back to its place until something comes or is due.
     fn edge_rests(&mut self, life: u32, mut machine: Box<EdgeMachine>) {
-        let now = Nanos(self.now);
+        let now = self.edge_time();
         while let Some(index) = self.edge.daemon.as_mut().and_then(|daemon| daemon.failed.pop()) {
             machine.handle_closed(index, "its pipe broke", now, self);
         }
-        let at = machine.next_deadline().0.max(self.now + 1_000);
+        let cache = self.edge.daemon.as_ref().and_then(EdgeDaemon::cache_timeout);
+        let at = cache.into_iter().fold(machine.next_deadline().0, u64::min);
+        let at = self.hosts[EDGE].clock.when(at).max(self.now + 1_000);
         let Some(daemon) = self.edge.daemon.as_mut().filter(|d| d.life == life) else { return };
         daemon.machine = Some(machine);
         if std::mem::replace(&mut daemon.timer_at, at) != at {
-            self.schedule(at - now.0, Event::EdgeDaemon(life));
+            self.queue.push(at, Event::EdgeDaemon(life));
         }
     }
 
@@ -500,7 +539,7 @@ impl World {
             Input::Lost(pipe) => {
                 if let Some(member) = daemon.links.iter().position(|link| *link == Some(pipe)) {
                     daemon.links[member] = None;
-                    machine.handle_closed(member, "its pipe broke", Nanos(self.now), self);
+                    machine.handle_closed(member, "its pipe broke", self.edge_time(), self);
                 }
             }
             Input::Message(pipe, bytes) => {
@@ -513,7 +552,7 @@ impl World {
                     if self.edge.mutation == Some(Mutation::PromoteAnybody) {
                         wish = self.edge_is_generous(machine, member, wish);
                     }
-                    machine.handle_wish(member, wish, Nanos(self.now), self);
+                    machine.handle_wish(member, wish, self.edge_time(), self);
                 }
             }
             Input::Opened(_) | Input::Failed => {}
@@ -526,7 +565,7 @@ impl World {
         let hello = hello(GROUP, NAMES[member], (epoch, false), Vec::new());
         let hello = Wish::of(hello, GROUP, NAMES[member]);
         for wish in [hello, Wish::InStep { epoch, yes: true }] {
-            machine.handle_wish(member, wish, Nanos(self.now), self);
+            machine.handle_wish(member, wish, self.edge_time(), self);
         }
     }
 

@@ -57,7 +57,7 @@ impl World {
         let fault = self.fault(index);
         self.say(|| format!("fault: {fault:?}"));
         let whom = self.blames(&fault);
-        self.check.strikes(self.now, &fault, whom);
+        self.check.strikes(self.now, &fault, whom, self.edge.current);
         self.faults_over = self.faults_over.max(self.now + fault.lasts());
         if let Some((When::After(after), _)) = self.plan.faults.get(index + 1) {
             let after = *after;
@@ -90,6 +90,7 @@ impl World {
             Fault::SlowPair { .. } => self.links.pair_slow = true,
             Fault::EdgeDaemon { .. } => self.edge_daemon_dies(),
             Fault::ShimBreaks { member } => self.shim_breaks(member),
+            Fault::SetsClock { member, by } => self.hosts[member].clock.step(by),
             Fault::ClosedByHand { until_takeover, .. } => self.closed_by_hand(until_takeover),
             Fault::EdgeHost { .. } => {
                 self.hosts[EDGE].alive = false;
@@ -130,6 +131,7 @@ impl World {
             Fault::HostDies { .. }
             | Fault::KillServer { .. }
             | Fault::ShimBreaks { .. }
+            | Fault::SetsClock { .. }
             | Fault::HangReplica
             | Fault::Mistake => {}
         }
@@ -197,7 +199,7 @@ impl World {
     fn mistake(&mut self) {
         for member in 0..self.hosts.len() {
             let Some(mut daemon) = self.hosts[member].daemon.take() else { continue };
-            if !self.hosts[member].frozen {
+            if self.hosts[member].frozen.is_none() {
                 self.mistakes(&mut daemon);
             }
             self.hosts[member].daemon = Some(daemon);

@@ -276,10 +276,11 @@ pub fn on_segment(
     if !p.is(Flags::RST) {
         slot.rcv_nxt = slot.rcv_nxt.max(p.ack);
     }
-    let seq_end = end_allowed(slot, &mut p, mutation, counts)?;
+    // Of what is withheld, too: an owed ACK speaks for it.
     if !SeqNo(slot.tsval).after(SeqNo(p.tsval)) {
         slot.tsval = p.tsval;
     }
+    let seq_end = end_allowed(slot, &mut p, mutation, counts)?;
     let edge = p.ack.plus(u64::from(p.window) << shift(slot.rcv_wscale));
     slot.right_edge = slot.right_edge.max(edge);
     let beyond = p.ack.after(slot.stable) && mutation != Some(Mutation::AckBeyondStable);

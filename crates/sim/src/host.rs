@@ -41,7 +41,7 @@ impl World {
 
     /// The host's TCP takes a packet, from the wire or injected.
     pub fn kernel_receives(&mut self, member: usize, packet: &Packet) {
-        let now = self.now;
+        let now = self.time_at(member);
         let host = &mut self.hosts[member];
         if let Some(gate) = &mut host.gate {
             gate.ingress(packet);
@@ -77,7 +77,7 @@ impl World {
     }
 
     fn kernel_takes_syn(&mut self, member: usize, syn: &Packet) {
-        let now = self.now;
+        let now = self.time_at(member);
         let (wscale, buffer) = (self.plan.wscale, self.plan.receive_buffer);
         let near_wrap = self.clients.iter().any(|c| c.owns(&syn.key) && c.plan.near_wrap);
         let iss = match self.last_iss.get(&syn.key) {
@@ -116,7 +116,7 @@ impl World {
 
     /// Has it as many handshakes, or connections to accept, as it bears?
     fn is_listener_full(&mut self, member: usize) -> bool {
-        let (now, max) = (self.now, self.plan.limits.backlog);
+        let (now, max) = (self.time_at(member), self.plan.limits.backlog);
         let host = &mut self.hosts[member];
         let half_open = host.sockets.values().filter(|socket| !socket.established).count();
         let crowded = half_open * 2 > max;
@@ -169,17 +169,19 @@ impl World {
         let Some(at) = host.sockets.values().filter_map(Socket::timer).min() else { return };
         if host.kernel_timer.is_none_or(|known| at < known) {
             host.kernel_timer = Some(at);
-            self.queue.push(at.max(self.now), Event::KernelTimer(member));
+            let at = host.clock.when(at).max(self.now);
+            self.queue.push(at, Event::KernelTimer(member));
         }
     }
 
     pub fn kernel_timer(&mut self, member: usize) {
-        let now = self.now;
+        let now = self.time_at(member);
         let host = &mut self.hosts[member];
-        if !host.alive || host.kernel_timer.is_none_or(|at| at > now) {
+        let due = host.kernel_timer.take_if(|at| host.alive && *at <= now);
+        if due.is_none() {
+            // One of an earlier clock, or of what is not awaited any more.
             return;
         }
-        host.kernel_timer = None;
         let mut out = Vec::new();
         for socket in host.sockets.values_mut() {
             let mut own = Vec::new();
@@ -192,7 +194,7 @@ impl World {
     /// The process is dead. Its kernel ends the connections, behind the gate if
     /// that still stands.
     pub fn kill_server(&mut self, member: usize) {
-        let now = self.now;
+        let now = self.time_at(member);
         let host = &mut self.hosts[member];
         let Some(server) = host.server.as_mut().filter(|server| server.alive) else { return };
         server.alive = false;
@@ -315,7 +317,7 @@ impl World {
 
     /// One step; false if the process sleeps now.
     fn server_step(&mut self, member: usize) -> bool {
-        let now = self.now;
+        let own = self.hosts[member].clock.both(self.now);
         let Some(server) = self.server(member) else { return false };
         if !server.has_room() {
             self.wake_daemon_soon(member);
@@ -326,10 +328,10 @@ impl World {
             Doing::Idle => return self.server_chooses(member),
             Doing::Clock(accept) => {
                 // A promoted server's clock goes on from the log's (decision 18).
-                let clock = now.max(server.clock);
-                self.log(member, Op::Clock, 0, 0, 0, &clock.to_le_bytes());
+                let clocks = server.clocks(own);
+                self.log(member, Op::Clock, 0, 0, 0, clocks.as_bytes());
                 if let Some(server) = self.server(member) {
-                    server.execute(accept, clock);
+                    server.execute(accept, clocks);
                 }
             }
             Doing::Intent(accept) => {
@@ -395,7 +397,7 @@ impl World {
     }
 
     fn server_writes(&mut self, member: usize, accept: u32, depends: u64) {
-        let now = self.now;
+        let now = self.time_at(member);
         let truth = self.truth(member, depends);
         let Some(server) = self.server(member) else { return };
         let pending =
@@ -413,7 +415,7 @@ impl World {
 
     /// The kernel hears of the end: of sending, or of everything.
     fn server_ends(&mut self, member: usize, accept: u32) {
-        let now = self.now;
+        let now = self.time_at(member);
         let Some(server) = self.server(member) else { return };
         let lets_go = matches!(server.doing, Doing::LetGo(..));
         let commits = server.mode == Mode::Record;
@@ -519,7 +521,8 @@ impl World {
         let Some(server) = self.server(member) else { return };
         let accept = server.accepts + 1;
         let Some(socket) = self.hosts[member].sockets.get_mut(&key) else { return };
-        if socket.accept.is_some() {
+        // It may be another life of the tuple than the one that was queued.
+        if socket.accept.is_some() || !socket.established {
             return;
         }
         socket.accept = Some(accept);

@@ -86,7 +86,7 @@ impl AtHost<'_> {
 
 impl Context for AtHost<'_> {
     fn now(&self) -> Nanos {
-        Nanos(self.world.now)
+        Nanos(self.world.time_at(self.d.at))
     }
 
     fn member(&mut self) -> &mut Member {
@@ -112,7 +112,7 @@ impl Context for AtHost<'_> {
         }
         let asks = !self.is(Mutation::NobodyAsksAgain);
         let (world, edge) = (&mut *self.world, self.d.edge.pipe);
-        let now = Nanos(world.now);
+        let now = Nanos(world.time_at(self.d.at));
         let settled = self.d.member.settle(now, &mut |message| {
             if asks || !matches!(message, Message::Promote { .. }) {
                 edge.map(|pipe| world.send(pipe, 0, message));
@@ -215,7 +215,7 @@ impl MemberHost for AtHost<'_> {
                     self.violation("owed", what);
                 }
             }
-            News::TookOver { .. } => self.world.check.took_over(self.d.at),
+            News::TookOver { .. } => self.world.check.took_over(self.world.now, self.d.at),
             _ => {}
         }
         self.say(|| format!("{news:?}"));

@@ -11,6 +11,7 @@ mod app;
 mod beyond;
 mod check;
 mod client;
+mod clock;
 mod edge;
 mod faults;
 mod gate;
@@ -30,6 +31,7 @@ mod trace;
 mod world;
 
 pub use check::Violation;
+pub use clock::ClockPlan;
 pub use gate::Counts;
 pub use holdfast_chance::Rng;
 pub use plan::{
@@ -71,6 +73,8 @@ pub struct Reached {
     pub refused_full: u64,
     /// Copies that found no room in the tap.
     pub tap_lost: u64,
+    /// SYNs that the edge sent again.
+    pub syns_resent: u64,
     /// Clients that found no room until the end.
     pub shut_out: u64,
 }
@@ -89,6 +93,7 @@ impl std::ops::AddAssign for Reached {
         self.handshakes_ended += other.handshakes_ended;
         self.refused_full += other.refused_full;
         self.tap_lost += other.tap_lost;
+        self.syns_resent += other.syns_resent;
         self.shut_out += other.shut_out;
     }
 }

@@ -1,6 +1,7 @@
 //! What the simulator sees of its cluster from outside, for the judges: every now and
 //! then whether what is said is true, and at the end what was not given back.
 
+use crate::Reached;
 use crate::check::{LOOK_EVERY, Said, Truth};
 use crate::gate::Gate;
 use crate::member::Phase;
@@ -31,6 +32,7 @@ impl World {
             Fault::SlowBackup { .. }
             | Fault::TapLoss { .. }
             | Fault::EdgeDaemon { .. }
+            | Fault::SetsClock { .. }
             | Fault::ClosedByHand { .. } => [false; 2],
         }
     }
@@ -49,7 +51,7 @@ impl World {
     }
 
     fn is_heard(&self, from: usize, by: usize) -> bool {
-        let up = |host: usize| self.hosts[host].alive && !self.hosts[host].frozen;
+        let up = |host: usize| self.hosts[host].alive && self.hosts[host].frozen.is_none();
         up(from) && up(by) && !self.links.is_cut(from, by)
     }
 
@@ -72,6 +74,9 @@ impl World {
     /// Compares what everybody shows with what is so.
     pub fn looks(&mut self) {
         self.schedule(LOOK_EVERY, Event::Looks);
+        let Reached { syns_dropped, refused_full, tap_lost, .. } = self.reached;
+        let full = syns_dropped + refused_full + self.edge.refused > 0;
+        self.check.look_at_syns(self.now, full, tap_lost > 0);
         let machine = self.edge.machine();
         let here = [0, 1].map(|m| machine.is_some_and(|machine| machine.is_here(m)));
         let there = [0, 1, EDGE].map(|host| match host {

@@ -113,18 +113,17 @@ impl Daemon {
 
 impl World {
     pub fn daemon_starts(&mut self, member: usize) {
+        let now = self.time_at(member);
         let host = &mut self.hosts[member];
         host.lives += 1;
-        let period = Nanos(HEARTBEAT);
-        let mut state = Member::new(GROUP, NAMES[member], NAMES[1 - member], period);
-        state.watch.renew(Nanos(self.now));
+        let (period, own) = (Nanos(HEARTBEAT), NAMES[member]);
         let daemon = Daemon {
             life: host.lives,
             at: member,
-            member: state,
+            member: Member::new(GROUP, own, NAMES[1 - member], period, Nanos(now)),
             edge: Link::default(),
             pair: Link::default(),
-            phase: Phase::asks(member, self.now),
+            phase: Phase::asks(member, now),
             held: BTreeMap::new(),
             owed: Vec::new(),
             carried: Vec::new(),
@@ -232,10 +231,10 @@ impl World {
     fn after(&mut self, d: &mut Daemon, turn: Turn, phase: Phase) -> Phase {
         match turn {
             Turn::Busy => self.sleep(d, self.now),
-            Turn::Until(at) => self.sleep(d, at.0),
+            Turn::Until(at) => self.sleep(d, self.hosts[d.at].clock.when(at.0)),
             Turn::End(End::Again) => {
                 self.check.says(d.at, Said::Waits);
-                let phase = Phase::asks(d.at, self.now);
+                let phase = Phase::asks(d.at, self.time_at(d.at));
                 d.lost = false;
                 self.sleep(d, self.now);
                 return phase;

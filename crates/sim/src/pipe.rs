@@ -321,7 +321,7 @@ impl World {
         };
         let host = &self.hosts[to];
         let reachable = host.alive
-            && !host.frozen
+            && host.frozen.is_none()
             && !self.links.is_cut(from.host, to)
             && !self.links.is_cut(to, from.host);
         if !reachable {

@@ -1,10 +1,14 @@
 //! What a seed draws before a run begins: the clients, the path to them, and
 //! the faults. A plan prints as one readable paragraph.
 
+mod draw;
+
 use crate::Ns;
 use crate::Rng;
+use crate::clock::ClockPlan;
 use crate::packet::NO_SCALING;
 use crate::sweep::{Case, Uneven};
+use draw::{draw_clock, draw_faults, draw_rare};
 use holdfast_replica::limits::{self as replica, PrimaryLimits, Share};
 use std::fmt;
 
@@ -72,6 +76,8 @@ pub struct ClientPlan {
     pub reuse_port: bool,
     /// Its repeats contradict what it sent first.
     pub lies: bool,
+    /// It repeats its SYN as late as most do (RFC 6298 §2.1).
+    pub patient: bool,
     /// It reads nothing from then until then, and its window closes.
     pub looks_away: Option<(Ns, Ns)>,
     pub vanishes_at: Option<Ns>,
@@ -134,6 +140,11 @@ impl Limits {
         limits
     }
 
+    /// The backup may have no room for a SYN.
+    pub(crate) fn forget_syns(&self) -> bool {
+        self.backup.syns_max < Self::WIDE.backup.syns_max
+    }
+
     /// Everything is tiny, and lets everybody through in the end: what clients send at
     /// a time, and what a log's records are, has room.
     pub fn tighten(&mut self, rng: &mut Rng, clients: usize) {
@@ -186,6 +197,8 @@ pub enum Ways {
 /// What breaks. Members are 0, the first primary, and 1, its backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
+    /// All of it stands still, as a machine that is stopped; 2 is the edge's. When it
+    /// goes on, its clock has gone on, has stood still, or leaps.
     FreezeHost {
         member: usize,
         lasts: Ns,
@@ -233,6 +246,12 @@ pub enum Fault {
     /// The shim of a server that records says that it cannot go on.
     ShimBreaks {
         member: usize,
+    },
+    /// Somebody sets the time of day of a member's host.
+    SetsClock {
+        member: usize,
+        /// Forward, or back, ns.
+        by: i64,
     },
     /// Somebody closes the edge by hand, and opens it again.
     ClosedByHand {
@@ -309,6 +328,10 @@ pub enum Mutation {
     StaysProtected,
     /// The gate keeps the slots of connections that are over (rest).
     KeepSlots,
+    /// A promoted server reads its host's clocks as they are (L5).
+    ClocksAnew,
+    /// What the edge has kept for an outage it keeps for itself (knock).
+    NeverResend,
     /// A client that lies costs others their connections (one client).
     NeighbourPays,
 }
@@ -330,6 +353,8 @@ pub struct Plan {
     /// No shim ever runs in the first primary's server.
     pub unattached: bool,
     pub disk: DiskPlan,
+    /// Of both members, and of the edge.
+    pub clocks: [ClockPlan; 3],
     /// Clients begin no session after this.
     pub load_until: Ns,
     pub faults: Vec<(When, Fault)>,
@@ -367,6 +392,11 @@ impl Plan {
             faults.push(draw_rare(&mut habits, faults.is_empty()));
         }
         let congestion_permille = habits.pick(&[0, 100]);
+        let mut clocks = Rng::new(seed, 7);
+        clients.iter_mut().for_each(|client| client.patient = clocks.one_in(2));
+        if clocks.one_in(4) {
+            faults.push(draw_clock(&mut clocks, faults.is_empty()));
+        }
         Self {
             seed,
             clients,
@@ -385,6 +415,7 @@ impl Plan {
                 fails_permille: strain.pick(&[0, 0, 100, 500]),
                 rolls_back: strain.one_in(2),
             },
+            clocks: [(); 3].map(|()| ClockPlan::draw(&mut clocks)),
             load_until: rng.range(600 * MS, 1500 * MS),
             faults,
             uneven: if strain.one_in(4) { Uneven::ROUGH } else { Uneven::default() },
@@ -427,6 +458,7 @@ impl ClientPlan {
             server_ends: rng.one_in(4),
             reuse_port: rng.one_in(4),
             lies: rng.one_in(6),
+            patient: false,
             looks_away: rng.one_in(5).then(|| (from, from + rng.spread(20 * MS, 1000 * MS))),
             vanishes_at: rng.one_in(10).then(|| rng.range(100 * MS, 1200 * MS)),
             vanishes_in: None,
@@ -479,56 +511,6 @@ impl ClientPlan {
     }
 }
 
-fn draw_faults(rng: &mut Rng) -> Vec<(When, Fault)> {
-    let when = if rng.one_in(2) {
-        When::Record(1 + rng.spread(1, 300))
-    } else {
-        When::At(rng.range(100 * MS, 700 * MS))
-    };
-    match rng.below(20) {
-        0 => Vec::new(),
-        1..=8 => vec![(when, draw_fault(rng))],
-        _ => {
-            let first = draw_fault(rng);
-            let after = When::After(rng.spread(100_000, 900 * MS));
-            vec![(when, first), (after, draw_fault(rng))]
-        }
-    }
-}
-
-/// What people and shims do, `alone` or after other faults.
-fn draw_rare(rng: &mut Rng, alone: bool) -> (When, Fault) {
-    let after = rng.spread(MS, 600 * MS);
-    let when = if alone { When::At(100 * MS + after) } else { When::After(after) };
-    if rng.one_in(3) {
-        return (when, Fault::ShimBreaks { member: rng.below(2) as usize });
-    }
-    let lasts = rng.spread(10 * MS, 1500 * MS);
-    (when, Fault::ClosedByHand { until_takeover: rng.one_in(2), lasts })
-}
-
-fn draw_fault(rng: &mut Rng) -> Fault {
-    let lasts = rng.spread(10 * MS, 4000 * MS);
-    let ways = rng.pick(&[Ways::Both, Ways::To, Ways::From]);
-    let member = rng.below(2) as usize;
-    let again = rng.one_in(2).then(|| rng.spread(MS, 500 * MS));
-    match rng.below(22) {
-        0..=2 => Fault::FreezeHost { member, lasts },
-        3..=4 => Fault::HostDies { member },
-        5..=7 => Fault::KillDaemon { member, again },
-        8..=9 => Fault::KillServer { member },
-        10 => Fault::SlowBackup { lasts },
-        11 => Fault::HangReplica,
-        12 => Fault::Mistake,
-        13..=14 => Fault::CutPair { ways, lasts },
-        15..=16 => Fault::CutEdge { member, ways, lasts },
-        17 => Fault::TapLoss { lasts },
-        18 => Fault::SlowPair { lasts },
-        19..=20 => Fault::EdgeDaemon { lasts },
-        _ => Fault::EdgeHost { lasts },
-    }
-}
-
 impl Fault {
     /// How long it lasts; nothing for what does not end.
     #[must_use]
@@ -544,7 +526,7 @@ impl Fault {
             | Self::EdgeHost { lasts }
             | Self::ClosedByHand { lasts, .. } => lasts,
             Self::KillDaemon { again, .. } => again.unwrap_or(0),
-            Self::ShimBreaks { .. } => 0,
+            Self::ShimBreaks { .. } | Self::SetsClock { .. } => 0,
             Self::HostDies { .. } | Self::KillServer { .. } | Self::HangReplica | Self::Mistake => {
                 0
             }
@@ -572,6 +554,7 @@ impl fmt::Display for Plan {
             self.wscale,
             self.load_until / MS
         )?;
+        writeln!(f, "{:?}", self.clocks)?;
         if self.uneven != Uneven::default() {
             writeln!(f, "{:?}", self.uneven)?;
         }

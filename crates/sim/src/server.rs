@@ -3,11 +3,12 @@
 //! record per step, so that a crash can be placed between any two. Mirrors the
 //! shim's `log.rs`, `input.rs`, `output.rs` and `live.rs`.
 
-use crate::app::{PerConn, Shared};
+use crate::app::{Clocks, PerConn, Shared};
 use holdfast_replica::promotion::ManifestConn;
 use holdfast_wire::hash::{HashKey, hash};
 use holdfast_wire::log::{AcceptInfo, Header, LAZY, Op, TAPPED, record_len};
 use holdfast_wire::message::ConnKey;
+use holdfast_wire::time::added;
 use std::collections::{BTreeMap, VecDeque};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -70,8 +71,9 @@ pub struct Server {
     pub conns: BTreeMap<u32, Conn>,
     pub doing: Doing,
     pub accepts: u32,
-    /// Last clock of the log: what a promoted server continues from.
-    pub clock: u64,
+    /// The last clocks of the log, and what a promoted server adds to its host's.
+    last_clocks: Option<Clocks>,
+    added: Clocks,
     pub log: Vec<u8>,
     pub records: u64,
     /// End of the last record on which output depends, in bytes and records.
@@ -104,7 +106,8 @@ impl Server {
             conns: BTreeMap::new(),
             doing: Doing::Idle,
             accepts: 0,
-            clock: 0,
+            last_clocks: None,
+            added: [0; 2],
             log: Vec::new(),
             records: 0,
             dirty: (0, 0),
@@ -199,14 +202,28 @@ impl Server {
         }
     }
 
-    /// The clock is known: the whole requests are executed.
-    pub fn execute(&mut self, accept: u32, clock: u64) {
-        self.clock = self.clock.max(clock);
+    /// Its clocks, where its host's show this.
+    pub fn clocks(&self, own: Clocks) -> Clocks {
+        [own[0] + self.added[0], own[1] + self.added[1]]
+    }
+
+    /// A replica is promoted (the shim's `continue_from_log`): its host's clocks show this.
+    pub fn goes_live(&mut self, own: Option<Clocks>) {
+        self.mode = Mode::Live;
+        if let (Some(last), Some(own)) = (self.last_clocks, own) {
+            self.added = [0, 1].map(|clock| added(last[clock], own[clock], clock == 1));
+        }
+    }
+
+    /// The time is known: the whole requests are executed.
+    pub fn execute(&mut self, accept: u32, clocks: Clocks) {
+        let last = self.last_clocks.get_or_insert(clocks);
+        *last = [0, 1].map(|clock| last[clock].max(clocks[clock]));
         let Some(conn) = self.conns.get_mut(&accept) else { return };
         if std::mem::take(&mut self.twice) {
             self.shared.counter += 1;
         }
-        let (output, end) = conn.app.execute(&mut self.shared, clock);
+        let (output, end) = conn.app.execute(&mut self.shared, clocks);
         conn.pending.extend(output);
         conn.end |= end;
         self.doing = Doing::Intent(accept);
@@ -317,8 +334,10 @@ impl Server {
                 self.took(accept, payload, header.ret);
             }
             (Op::Clock, Doing::Clock(conn)) => {
-                let clock = payload.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-                self.execute(conn, clock);
+                let Ok((clocks, _)) = <Clocks>::read_from_prefix(payload) else {
+                    return Err("a clock without a time".to_owned());
+                };
+                self.execute(conn, clocks);
             }
             (Op::Result, Doing::Idle) => self.doing = Doing::Intent(accept),
             (Op::Intent, Doing::Intent(_)) => {

@@ -3,6 +3,7 @@
 use crate::Rng;
 use crate::check::Checkers;
 use crate::client::Client;
+use crate::clock::{Clock, ClockPlan, Pause};
 use crate::edge::Edge;
 use crate::gate::Gate;
 use crate::kernel::Socket;
@@ -14,6 +15,7 @@ use crate::queue::Queue;
 use crate::server::{Mode, Server};
 use crate::trace::Trace;
 use crate::{Ns, Outcome, Reached};
+use holdfast_replica::promotion::TSVAL_MARGIN_MS;
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
@@ -26,6 +28,8 @@ pub const NAMES: [&str; 3] = ["a", "b", "edge"];
 pub const LIVENESS: Ns = 15_000_000_000;
 /// After so long a rest, ns, everything must be given back: slots are kept for a minute.
 const REST_ALL: Ns = 65_000_000_000;
+/// By so much a rebuilt connection's clock is ahead, ns.
+const CLOCK_MARGIN: Ns = 1_000_000 * TSVAL_MARGIN_MS as Ns;
 /// More events than any run needs: a storm, which is a finding.
 const EVENTS_MAX: u64 = 3_000_000;
 
@@ -60,7 +64,9 @@ pub struct Host {
     pub alive: bool,
     /// When it died: nothing of what it said comes later.
     pub heard_until: Ns,
-    pub frozen: bool,
+    /// Since when it stands still, if it does.
+    pub frozen: Option<Ns>,
+    pub clock: Clock,
     /// What arrives meanwhile, unless it is lost.
     deferred: Vec<Event>,
     /// Everything on it takes so many times as long.
@@ -102,6 +108,7 @@ pub struct World {
     pub plan: Plan,
     pub now: Ns,
     pub rng: Rng,
+    pauses: Rng,
     pub queue: Queue,
     pub trace: Trace,
     pub check: Checkers,
@@ -141,12 +148,13 @@ impl World {
         let mut world = Self {
             now: 0,
             rng,
+            pauses: Rng::new(plan.seed, 8),
             queue: Queue::default(),
             trace: Trace::new(traced),
             check: Checkers::new(&plan),
             client_wakes: vec![None; clients.len()],
             clients,
-            hosts: [Host::new(), Host::new(), Host::new()],
+            hosts: plan.clocks.map(Host::new),
             edge: Edge::new(plan.limits.edge_flows, plan.mutation),
             links: Links::default(),
             pipes: Vec::new(),
@@ -278,6 +286,11 @@ impl World {
         self.trace.add(self.now, line);
     }
 
+    /// The time as this host has it.
+    pub fn time_at(&self, host: usize) -> Ns {
+        self.hosts[host].clock.shows(self.now)
+    }
+
     /// One way between two hosts.
     pub fn link_delay(&mut self) -> Ns {
         20_000 + self.rng.below(60_000)
@@ -289,12 +302,19 @@ impl World {
             Event::KernelTimer(host) | Event::Server(host, _) => Some(*host),
             Event::Daemon(process) => Some(process.host),
             Event::Pipe(event) => Some(event.host(&self.pipes)),
-            Event::EdgeDaemon(_) | Event::EdgeWritten(_) => Some(EDGE),
+            Event::EdgeDaemon(_)
+            | Event::EdgeWritten(_)
+            | Event::AtEdge(_)
+            | Event::FromMember { .. } => Some(EDGE),
             _ => None,
         };
-        if let Some(host) = host.filter(|host| self.hosts[*host].frozen) {
+        if let Some(host) = host.filter(|host| self.hosts[*host].frozen.is_some()) {
             // Of what comes from outside a sleeping machine keeps little.
-            if !matches!(event, Event::AtMember { .. }) || self.rng.one_in(3) {
+            let packet = matches!(
+                event,
+                Event::AtMember { .. } | Event::AtEdge(_) | Event::FromMember { .. }
+            );
+            if !packet || self.rng.one_in(3) {
                 self.hosts[host].deferred.push(event);
             }
             return;
@@ -336,11 +356,26 @@ impl World {
     }
 
     pub fn freeze(&mut self, host: usize) {
-        self.hosts[host].frozen = true;
+        self.hosts[host].frozen.get_or_insert(self.now);
     }
 
     pub fn thaw(&mut self, host: usize) {
-        self.hosts[host].frozen = false;
+        let Some(since) = self.hosts[host].frozen.take() else { return };
+        let pause = Pause::draw(&mut self.pauses);
+        self.say(|| format!("{}: its clock: {pause:?}", NAMES[host]));
+        self.hosts[host].clock.paused(since, self.now, pause);
+        if matches!(pause, Pause::Leaps(_)) || self.now - since > CLOCK_MARGIN {
+            self.check.falls_behind();
+        }
+        // All timers are other ones now.
+        match host {
+            EDGE => self.edge_timer(),
+            member => {
+                self.wake_daemon_soon(member);
+                self.hosts[member].kernel_timer = None;
+                self.arm_kernel(member);
+            }
+        }
         for event in std::mem::take(&mut self.hosts[host].deferred) {
             self.schedule(1000, event);
         }
@@ -469,11 +504,12 @@ impl World {
 }
 
 impl Host {
-    fn new() -> Self {
+    fn new(clock: ClockPlan) -> Self {
         Self {
             alive: true,
             heard_until: Ns::MAX,
-            frozen: false,
+            frozen: None,
+            clock: Clock::new(clock),
             deferred: Vec::new(),
             slow: 1,
             address: false,

@@ -22,9 +22,13 @@ fn broken(seeds: u64, mutation: Mutation, faults: &[(When, Fault)]) -> Vec<&'sta
 
 /// Without the mutation the same runs are clean.
 fn sees(law: &str, mutation: Mutation, faults: &[(When, Fault)]) {
-    let laws = broken(SEEDS, mutation, faults);
+    sees_in(SEEDS, law, mutation, faults);
+}
+
+fn sees_in(seeds: u64, law: &str, mutation: Mutation, faults: &[(When, Fault)]) {
+    let laws = broken(seeds, mutation, faults);
     assert!(laws.contains(&law), "{mutation:?}: {laws:?}");
-    for seed in 0..SEEDS {
+    for seed in 0..seeds {
         let mut plan = Plan::draw(seed);
         plan.faults = faults.to_vec();
         let outcome = simulate(plan, false);
@@ -107,7 +111,7 @@ fn l6_a_table_without_a_limit_is_seen() {
 #[test]
 fn l6_a_new_connection_that_harms_an_old_one_is_seen() {
     // Nothing else is wrong there but a client.
-    sees("one client", Mutation::EvictOldest, &[]);
+    sees_in(2 * SEEDS, "one client", Mutation::EvictOldest, &[]);
 }
 
 #[test]
@@ -176,6 +180,11 @@ fn a_takeover_without_a_cause_is_seen() {
 #[test]
 fn what_is_shown_of_a_dead_backup_is_seen() {
     sees("status", Mutation::StaysProtected, &[at(300, Fault::HostDies { member: 1 })]);
+}
+
+#[test]
+fn a_clock_that_begins_anew_is_seen() {
+    sees("L5", Mutation::ClocksAnew, &[at(300, Fault::HostDies { member: 0 })]);
 }
 
 #[test]

@@ -15,6 +15,9 @@ fn what_is_no_cause_leads_to_no_takeover() {
         None,
         Some(freeze(0)),
         Some(freeze(1)),
+        // Of the edge, for as long as it likes.
+        Some(Fault::FreezeHost { member: 2, lasts: 900 * MS }),
+        Some(Fault::SetsClock { member: 0, by: -86_400_000 * MS as i64 }),
         Some(Fault::SlowBackup { lasts: 1_000 * MS }),
         Some(Fault::TapLoss { lasts: 300 * MS }),
         Some(Fault::EdgeDaemon { lasts: 400 * MS }),
@@ -23,7 +26,9 @@ fn what_is_no_cause_leads_to_no_takeover() {
         for seed in 0..SEEDS {
             let faults: Vec<(When, Fault)> =
                 fault.map(|fault| (When::At(300 * MS), fault)).into_iter().collect();
-            let outcome = simulate(Plan { faults, rest: REST, ..Plan::draw(seed) }, false);
+            // A server without a shim is a cause by itself.
+            let plan = Plan { faults, rest: REST, unattached: false, ..Plan::draw(seed) };
+            let outcome = simulate(plan, false);
             let why = &outcome.violations;
             assert!(why.is_empty() && outcome.takeovers == 0, "seed {seed}, {fault:?}: {why:?}");
         }

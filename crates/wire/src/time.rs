@@ -30,9 +30,24 @@ impl Nanos {
     }
 }
 
+/// What a promoted server's clock has to add to its host's, which shows `own`, so that
+/// it goes on from `last`, the last value in the log (decision 18); both in ns. A
+/// real-time clock that is ahead already is right, and may be read.
+#[must_use]
+pub const fn added(last: i64, own: i64, is_realtime: bool) -> i64 {
+    let added = last - own;
+    if is_realtime && added < 0 { 0 } else { added }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_promoted_clock_goes_on_and_a_right_time_of_day_stays() {
+        assert_eq!([added(70, 20, false), added(20, 70, false)], [50, -50]);
+        assert_eq!([added(70, 20, true), added(20, 70, true)], [50, 0]);
+    }
 
     #[test]
     fn durations_are_added_and_measured_and_never_wrap() {

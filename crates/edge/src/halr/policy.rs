@@ -149,6 +149,16 @@ impl HalrConfig {
 }
 
 impl HalrLimits {
+    /// As a group has them whose file says nothing: flows for a second of new
+    /// connections, and a head and a tail of 1500 bytes for each of them.
+    pub const STANDARD: Self = Self {
+        flows_max: 10_000,
+        memory_bytes: 32 << 20,
+        age_max_ns: 60_000_000_000,
+        pace_bytes_per_s: 1_000_000_000 / 8,
+        heaviest: 0,
+    };
+
     /// So many flows that half of the memory is left for their packets, and what is
     /// left.
     fn share(&self) -> (usize, u64) {

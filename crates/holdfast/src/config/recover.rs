@@ -4,6 +4,7 @@
 
 use super::checks::number;
 use super::error::Findings;
+use holdfast_edge::HalrLimits;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use toml::Spanned;
@@ -12,10 +13,6 @@ use toml::Spanned;
 const MEMORY_MB: std::ops::RangeInclusive<u64> = 1..=4096;
 /// Bounds of `flows_max`.
 const FLOWS_MAX: std::ops::RangeInclusive<u64> = 16..=1 << 20;
-/// Flows that a cache of SYNs remembers by default: a second of new connections.
-const FLOWS_DEFAULT: u64 = 10_000;
-/// A head and a tail of 1500 bytes for each of them.
-const MEMORY_MB_DEFAULT: u64 = 32;
 
 /// What of the packets that pass is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,14 +101,15 @@ impl Recover {
     /// What a group without the table has, if it keeps this by default.
     #[must_use]
     pub fn standard(policy: Policy, start: Start) -> Self {
+        let limits = HalrLimits::STANDARD;
         Self {
             policy,
             start,
-            heaviest: 0,
-            flows_max: FLOWS_DEFAULT as usize,
-            memory_mb: MEMORY_MB_DEFAULT,
-            age_s: 60,
-            pace_mbit: 1000,
+            heaviest: limits.heaviest,
+            flows_max: limits.flows_max,
+            memory_mb: limits.memory_bytes >> 20,
+            age_s: limits.age_max_ns / 1_000_000_000,
+            pace_mbit: limits.pace_bytes_per_s * 8 / 1_000_000,
         }
     }
 }

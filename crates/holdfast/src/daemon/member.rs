@@ -465,7 +465,7 @@ impl<'a> MemberContext<'a> {
 /// What a member knows before it has heard anybody.
 fn heard_of(config: &Config, me: &Member) -> MemberState {
     let period = Nanos(config.heartbeat().as_nanos() as u64);
-    MemberState::new(&config.group.name, &me.name, &config.other(me).name, period)
+    MemberState::new(&config.group.name, &me.name, &config.other(me).name, period, Nanos(0))
 }
 
 /// Tokens that became ready.

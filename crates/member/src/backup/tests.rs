@@ -234,7 +234,7 @@ struct Bed {
 impl Bed {
     /// It follows a primary that does not serve yet.
     fn new() -> Self {
-        let mut member = Member::new("demo", "b", "a", PERIOD);
+        let mut member = Member::new("demo", "b", "a", PERIOD, Nanos(0));
         member.epoch = EPOCH;
         let mut book = Book {
             now: Nanos::from_ms(1),

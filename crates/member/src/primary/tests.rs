@@ -215,7 +215,7 @@ const EPOCH: u64 = 3;
 impl Bed {
     /// The server runs with the shim in it, and the backup follows.
     fn new() -> Self {
-        let mut member = Member::new("demo", "a", "b", PERIOD);
+        let mut member = Member::new("demo", "a", "b", PERIOD, Nanos(0));
         member.epoch = EPOCH;
         let mut book = Book {
             now: Nanos::from_ms(1),

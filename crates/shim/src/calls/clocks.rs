@@ -11,6 +11,7 @@ use crate::calls::shapes::with_data;
 use crate::calls::{readings, signals};
 use core::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use holdfast_wire::log::Op;
+use holdfast_wire::time;
 
 const SECOND_NS: i64 = 1_000_000_000;
 /// Clocks that are adjusted: the ids up to `CLOCK_BOOTTIME`.
@@ -62,9 +63,7 @@ pub fn continue_from_log() {
                 .store(if clock == libc::CLOCK_BOOTTIME { monotonic } else { 0 }, Relaxed);
             continue;
         }
-        let offset = last - own(clock);
-        // A real-time clock that is already ahead is right, and may be read.
-        let offset = if clock == libc::CLOCK_REALTIME { offset.max(0) } else { offset };
+        let offset = time::added(last, own(clock), clock == libc::CLOCK_REALTIME);
         OFFSET[clock as usize].store(offset, Relaxed);
         if clock == libc::CLOCK_MONOTONIC {
             monotonic = offset;

@@ -10,13 +10,25 @@ use std::collections::BTreeMap;
 /// Numbers of one life of a tuple lie nearer to each other than this.
 const LIFE: i32 = 1 << 19;
 
+/// Of what asks a client where it stands.
+const PROBE_WINDOW: u16 = 1000;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Clocks {
     newest: BTreeMap<ConnKey, u32>,
+    /// A member may know only of an older clock than the other one's.
+    is_behind: bool,
 }
 
 impl Clocks {
+    /// A member's clock has leapt ahead, or one has stood still for longer than the margin
+    /// of decision 18. Before the edge's bounds come, it may ask clients where they stand
+    /// with an older clock than they have seen: they answer all the same (RFC 7323 §5.3).
+    pub fn falls_behind(&mut self) {
+        self.is_behind = true;
+    }
+
     /// A packet passes, to a client that expects `expected` next.
     pub fn passed(&mut self, p: &Packet, expected: Option<SeqNo>) -> Option<String> {
         let is_of_this_life = |expected: SeqNo| p.seq_end().since(expected).abs() < LIFE;
@@ -29,6 +41,9 @@ impl Clocks {
             *newest = p.tsval;
         }
         let back = newest.wrapping_sub(p.tsval) as i32;
+        if self.is_behind && p.window == PROBE_WINDOW && p.payload.len() <= 1 {
+            return None;
+        }
         *newest = if back > 0 { *newest } else { p.tsval };
         (back > 0).then(|| format!("the server's clock went back by {back} ms"))
     }

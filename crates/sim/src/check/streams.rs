@@ -2,7 +2,7 @@
 //! Bytes that a client could have read never change, replies are right and in
 //! order, and together they are those of one counter that counts each once.
 
-use crate::app::{Reply, digest};
+use crate::app::{Clocks, Reply, digest};
 use crate::client::Notice;
 use crate::packet::{ACK, Packet};
 use crate::plan::Manners;
@@ -32,8 +32,10 @@ struct Reader {
 pub struct Streams {
     released: BTreeMap<ConnKey, Released>,
     readers: Vec<Reader>,
-    /// Who got which value of the counter, and when it was, by the server's clock.
-    counters: BTreeMap<u64, (usize, u64)>,
+    /// Who got which value of the counter, and when it was, by the server's clocks.
+    counters: BTreeMap<u64, (usize, Clocks)>,
+    /// By how much people have set the time of day back.
+    set_back: i64,
     /// Handshakes that a full listener's primary has ended.
     made_room: BTreeSet<ConnKey>,
     replies: u64,
@@ -46,6 +48,7 @@ impl Streams {
             released: BTreeMap::new(),
             readers: vec![Reader::default(); clients],
             counters: BTreeMap::new(),
+            set_back: 0,
             made_room: BTreeSet::new(),
             replies: 0,
             begun: 0,
@@ -54,6 +57,11 @@ impl Streams {
 
     pub fn handshake_ended(&mut self, key: ConnKey) {
         self.made_room.insert(key);
+    }
+
+    /// Somebody sets the time of day of a host.
+    pub fn clock_set(&mut self, by: i64) {
+        self.set_back += by.min(0).abs();
     }
 
     pub fn server_begins(&mut self) {
@@ -166,14 +174,16 @@ impl Streams {
 
     /// One counter for all: each value once, and time goes with it.
     fn count(&mut self, client: usize, reply: &Reply) -> Option<String> {
-        let now = (client, reply.clock);
+        let now = (client, reply.clocks);
         if let Some((other, _)) = self.counters.insert(reply.counter, now) {
             return Some(format!("clients {other} and {client} both got {}", reply.counter));
         }
         let before = self.counters.range(..reply.counter).next_back();
         let after = self.counters.range(reply.counter + 1..).next();
-        let wrong = before.is_some_and(|(_, (_, clock))| *clock > reply.clock)
-            || after.is_some_and(|(_, (_, clock))| *clock < reply.clock);
-        wrong.then(|| format!("the clock went back at {}", reply.counter))
+        let is_back =
+            |one: Clocks, other: Clocks| one[0] > other[0] || one[1] - other[1] > self.set_back;
+        let wrong = before.is_some_and(|(_, (_, clocks))| is_back(*clocks, reply.clocks))
+            || after.is_some_and(|(_, (_, clocks))| is_back(reply.clocks, *clocks));
+        wrong.then(|| format!("a clock went back at {}", reply.counter))
     }
 }

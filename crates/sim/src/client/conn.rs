@@ -205,7 +205,9 @@ impl Conn {
             return;
         }
         self.backoff = (self.backoff + 1).min(RETRIES_MAX);
-        self.rto_at = Some(now + (RTO_MIN << self.backoff).min(RTO_MAX));
+        let patient = plan.patient && self.iss.is_none();
+        let wait = if patient { RTO_MAX } else { (RTO_MIN << self.backoff).min(RTO_MAX) };
+        self.rto_at = Some(now + wait);
         if self.iss.is_none() {
             out.push(self.syn(now, plan));
         } else if self.una < self.nxt {

@@ -4,7 +4,7 @@ use super::*;
 
 impl EdgeHost for World {
     fn now(&self) -> Nanos {
-        Nanos(self.now)
+        self.edge_time()
     }
 
     fn send(&mut self, member: usize, message: &Message<'_>) {
@@ -51,22 +51,34 @@ impl EdgeHost for World {
         Ok(self.edge.bounds())
     }
 
-    fn set_cache(&mut self, _member: usize, _on: bool) {}
+    fn set_cache(&mut self, _: usize, on: bool) {
+        self.at_cache(|cache, now, world| {
+            let changed =
+                if on { cache.handle_suspected(now, world) } else { cache.handle_trusted(world) };
+            changed.is_ok_and(|yes| yes).then(|| world.say(|| format!("edge: keeps SYNs: {on}")))
+        });
+    }
 
-    fn resend(&mut self, _member: usize) {}
+    fn resend(&mut self, member: usize) {
+        if let Some(daemon) = &mut self.edge.daemon {
+            daemon.resends_to = Some(member);
+        }
+        self.at_cache(|cache, now, world| cache.handle_restored(now, |_| Some(now), world));
+    }
 
-    fn age_flows(&mut self, now: Nanos, can_ask: bool) -> Vec<ConnKey> {
+    fn age_flows(&mut self, _: Nanos, can_ask: bool) -> Vec<ConnKey> {
+        let now = self.now;
         let max = self.edge.flows_max;
-        self.check.table(now.0, "edge flows", self.edge.flows(), max);
-        self.edge.flows.retain(|_, flow| !flow.is_over() || now.0 - flow.seen <= FLOW_AGE);
+        self.check.table(now, "edge flows", self.edge.flows(), max);
+        self.edge.flows.retain(|_, flow| !flow.is_over() || now - flow.seen <= FLOW_AGE);
         let crowded = self.edge.flows() * 4 > max * 3;
         let silent = if crowded { QUIET_CROWDED } else { QUIET };
         let flows = self.edge.flows.iter_mut().filter(|_| can_ask);
-        let quiet = flows.filter(|(_, flow)| now.0 - flow.seen > silent);
+        let quiet = flows.filter(|(_, flow)| now - flow.seen > silent);
         // They are asked about again after as long a time.
         quiet
             .map(|(key, flow)| {
-                (flow.seen, flow.asked) = (now.0, Some(now.0));
+                (flow.seen, flow.asked) = (now, Some(now));
                 *key
             })
             .collect()

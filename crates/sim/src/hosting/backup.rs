@@ -6,7 +6,6 @@ use crate::kernel::Socket;
 use crate::packet::{Packet, Truth};
 use crate::pipe::{Input, Kind};
 use crate::plan::{Manners, Mutation};
-use crate::server::Mode;
 use holdfast_member::backup::{BackupHost, Replica, Report};
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_wire::log::Header;
@@ -191,9 +190,9 @@ impl BackupHost for AtHost<'_> {
         if let Some(what) = misfit(r) {
             self.violation("L5", format!("a connection is rebuilt {what}: {r:?}"));
         }
-        let buffer = self.world.plan.receive_buffer;
+        let (buffer, now) = (self.world.plan.receive_buffer, self.world.time_at(self.d.at));
         self.d.carried.push(Carried {
-            socket: Socket::restore(r, &kept, Truth::default(), buffer, self.world.now),
+            socket: Socket::restore(r, &kept, Truth::default(), buffer, now),
             reinject: r.reinject.iter().map(|raw| raw.to_vec()).collect(),
             queued: r.accept.is_none(),
         });
@@ -234,14 +233,17 @@ impl BackupHost for AtHost<'_> {
     }
 
     fn set_live(&mut self) {
+        let own = self.host().clock.both(self.world.now);
+        let anew = self.is(Mutation::ClocksAnew);
         if let Some(server) = self.server_mut() {
-            server.mode = Mode::Live;
+            server.goes_live((!anew).then_some(own));
         }
         self.world.wake_server(self.d.at);
     }
 
     fn kick(&mut self) {
-        let (now, mut out, mut inject) = (self.world.now, Vec::new(), Vec::new());
+        let now = self.world.time_at(self.d.at);
+        let (mut out, mut inject) = (Vec::new(), Vec::new());
         for Carried { mut socket, reinject, .. } in std::mem::take(&mut self.d.carried) {
             let mut own = Vec::new();
             socket.push(now, &mut own);

@@ -141,7 +141,9 @@ impl PrimaryHost for AtHost<'_> {
     fn go_alone(&mut self) -> Result<(), String> {
         let mut owed = self.gate().map(Gate::withheld).unwrap_or_default();
         let sockets = &self.host().sockets;
-        owed.retain(|(key, _)| sockets.get(key).is_some_and(|socket| !socket.is_over()));
+        // Of a handshake that is not over its SYN-ACK is all that there is to say.
+        let lives = |socket: &Socket| socket.established && !socket.is_over();
+        owed.retain(|(key, _)| sockets.get(key).is_some_and(lives));
         self.d.owed = owed;
         self.host_mut().gate = None;
         if let Some(server) = self.server_mut() {
