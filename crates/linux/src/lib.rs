@@ -25,6 +25,7 @@ pub mod shm;
 mod sockopt;
 pub mod spawn;
 pub mod tap;
+pub mod threads;
 pub mod timers;
 pub mod unread;
 pub mod way;

@@ -271,8 +271,53 @@ impl SharedMemory {
 
     /// Sets the mode and wakes whoever waits for it.
     pub fn set_mode(&self, mode: u32) {
+        self.header().mode.0.store(mode, SeqCst);
+        self.wake_all();
+    }
+
+    fn change_mode(&self, from: u32, to: u32) -> bool {
+        self.header().mode.0.compare_exchange(from, to, SeqCst, SeqCst).is_ok()
+    }
+
+    /// Primary: from here on the server speaks alone, and writes no log. Where
+    /// protection was broken, none can begin again.
+    pub fn go_solo(&self) {
+        if self.change_mode(mode::RECORD, mode::SOLO) {
+            self.wake_all();
+        } else {
+            self.set_mode(mode::OFF);
+        }
+    }
+
+    /// Each thread that comes to a logged call stands still there, until
+    /// [`Self::unpark`].
+    pub fn park(&self) {
+        self.header().park.0.fetch_or(1, SeqCst);
+    }
+
+    /// Threads go on.
+    pub fn unpark(&self) {
+        let park = &self.header().park.0;
+        if park.load(SeqCst) & 1 != 0 {
+            park.fetch_add(1, SeqCst);
+        }
+        futex_wake(park);
+    }
+
+    /// The log of a server that speaks alone begins, where it says. Its threads stand
+    /// still ([`crate::threads`]). `None`: none can begin.
+    #[must_use]
+    pub fn begin_log(&self) -> Option<u64> {
         let h = self.header();
-        h.mode.0.store(mode, SeqCst);
+        let at = self.take_tail(self.head())?;
+        h.head.0.store(at, SeqCst);
+        h.stable.0.store(at, SeqCst);
+        h.logs.fetch_add(1, SeqCst);
+        self.change_mode(mode::SOLO, mode::RECORD).then_some(at)
+    }
+
+    fn wake_all(&self) {
+        let h = self.header();
         futex_wake(&h.mode.0);
         h.stable_futex.0.fetch_add(1, SeqCst);
         futex_wake(&h.stable_futex.0);
@@ -465,6 +510,10 @@ mod tests {
             let _ = (memory.is_attached(), memory.may_sleep(tail), memory.forks());
             memory.end_log();
             memory.wake_shim();
+            memory.park();
+            let _ = memory.begin_log();
+            memory.unpark();
+            memory.go_solo();
         }
     }
 }

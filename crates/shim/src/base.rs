@@ -16,6 +16,7 @@ pub mod leash;
 pub mod log;
 pub mod objects;
 pub mod park;
+pub mod quiet;
 pub mod real;
 pub mod report;
 pub mod ring;

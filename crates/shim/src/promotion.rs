@@ -25,7 +25,9 @@ pub fn lead() {
     loop {
         match h.mode.0.load(Acquire) {
             shared_mode::LIVE => break,
-            other => sys::futex_wait(&h.mode.0, other, true, 0),
+            other => {
+                sys::futex_wait(&h.mode.0, other, true, 0);
+            }
         }
     }
     go_live();
@@ -72,7 +74,10 @@ fn go_live() {
     });
     take_queue();
     ready::rearm();
-    state::set_mode(Mode::Live);
+    // From here on it is a server that speaks alone, like any other.
+    state::set_mode(Mode::Record);
+    let (from, to) = (shared_mode::LIVE, shared_mode::SOLO);
+    let _ended = header().mode.0.compare_exchange(from, to, SeqCst, SeqCst);
     park::release();
     log::wake_turns();
 }
@@ -80,6 +85,7 @@ fn go_live() {
 /// Connections of the dead primary's accept queue come from the daemon, each in
 /// a message with its listener's number.
 fn take_queue() {
+    inherited::forget();
     while inherited::has_room() {
         let Some((listener, fd)) = receive_fd() else { return };
         inherited::add(listener, fd);

@@ -3,11 +3,12 @@
 
 use crate::base::log::{self, Entry};
 use crate::base::state::{
-    self, CONTROL_FD, DIRTY, EXCLUDED, HAS_EXCLUDED, MEMORY_FD, Mode, WAKE_FD, header, mode,
+    self, CONTROL_FD, DIRTY, EXCLUDED, FAULT_FD, HAS_EXCLUDED, MEMORY_FD, Mode, WAKE_FD, header,
+    mode,
 };
 use crate::base::sys::{self, die, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{alarm, defer, fds, handed, objects, park, ring};
+use crate::base::{alarm, defer, fds, handed, handlers, objects, park, quiet, ring};
 use crate::calls::{family, processors, replace, threads};
 use crate::promotion;
 use core::sync::atomic::{AtomicI32, Ordering::*};
@@ -39,27 +40,40 @@ extern "C" fn start(_: i32, _: *mut *mut u8, environment: *mut *mut u8) {
     DIRTY.store(ring::tail(), Relaxed);
     header().pid.store(sys!(SYS_getpid) as i32, SeqCst);
     state::set_mode(match header().mode.0.load(Acquire) {
-        shm::mode::RECORD => Mode::Record,
+        shm::mode::RECORD | shm::mode::SOLO => Mode::Record,
         shm::mode::REPLAY | shm::mode::DRAIN => Mode::Replay,
         _ => Mode::Pass,
     });
     alarm::arm(environment);
+    show();
+}
+
+/// Says where the daemon finds what it needs for a copy of the server.
+fn show() {
+    handlers::note_all();
+    let shim = state::shim();
+    shim.gate.store(sys::gate() as u64, Relaxed);
+    header().userfault.store(FAULT_FD.load(Relaxed).max(0), Relaxed);
+    header().control.store(core::ptr::from_ref(shim) as u64, Release);
 }
 
 /// The end of the process by its own will is part of the log.
 extern "C" fn stop() {
-    match mode() {
-        Mode::Record => {
-            defer::flush();
-            log::append(Entry::new(Op::Exit, Call::exit, -1, 0), &[]);
-            log::commit_all();
+    quiet::call(|_| {
+        match mode() {
+            Mode::Record => {
+                defer::flush();
+                log::append(Entry::new(Op::Exit, Call::exit, -1, 0), &[]);
+                log::commit_all();
+            }
+            Mode::Replay => match log::take(Op::Exit, Call::exit, -1) {
+                Some(taken) => taken.done(),
+                None => park::park(),
+            },
+            Mode::Pass => {}
         }
-        Mode::Replay => match log::take(Op::Exit, Call::exit, -1) {
-            Some(taken) => taken.done(),
-            None => park::park(),
-        },
-        _ => {}
-    }
+        Some(())
+    });
 }
 
 /// Maps header, table and ring, and the ring once more behind itself.
@@ -124,6 +138,22 @@ fn hide([control, memory, wake]: [i32; 3]) {
         sys!(SYS_close, fd);
         AtomicI32::store(place, high as i32, Relaxed);
     }
+    FAULT_FD.store(userfault(from), Relaxed);
+}
+
+/// A userfaultfd of this process, above `from`, by which the daemon can see what
+/// changes in its memory. That of user mode alone needs no privilege; -1: an old
+/// kernel, or one that gives none.
+fn userfault(from: i32) -> i32 {
+    const USER_MODE_ONLY: i32 = 1;
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
+    let fd = sys!(SYS_userfaultfd, flags);
+    if fd < 0 {
+        return -1;
+    }
+    let high = sys!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from);
+    sys!(SYS_close, fd);
+    high.max(-1) as i32
 }
 
 /// Allocator libraries stay outside the replicated domain.

@@ -17,6 +17,7 @@ pub mod message;
 pub mod packet;
 #[cfg(feature = "std")]
 pub mod pcapng;
+pub mod quiet;
 pub mod seq;
 pub mod shm;
 pub mod time;

@@ -6,11 +6,13 @@
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
+pub use crate::quiet::ShimState;
+
 /// First word of the header page.
 pub const MAGIC: u64 = 0x686f_6c64_6661_7374;
 /// Version of the layout and of what the shim writes into records; shim and
 /// daemon must agree.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Bytes of the header; the connection table follows, then the ring.
 pub const HEADER_BYTES: usize = 4096;
 /// Connections that one server can have open or closing at a time.
@@ -39,9 +41,9 @@ pub mod mode {
     pub const DRAIN: u32 = 3;
     /// The replica is parked; the connection table is valid.
     pub const PARKED: u32 = 4;
-    /// The sockets are real: rearm and run.
+    /// The sockets are real: rearm and run. The shim makes [`SOLO`] of it.
     pub const LIVE: u32 = 5;
-    /// The server runs unprotected: the shim passes every call through.
+    /// As [`SOLO`], for good: something happened that no snapshot could hold.
     pub const OFF: u32 = 6;
     /// The replica differs from the primary; it is never promoted.
     pub const DIVERGED: u32 = 7;
@@ -49,6 +51,15 @@ pub mod mode {
     /// ended although the server runs on. Set by the primary's shim, in place of
     /// [`RECORD`]; `Header::reason` says which call, from where.
     pub const BROKEN: u32 = 8;
+    /// The server speaks alone: nothing is logged, but the books (connection table,
+    /// descriptors, order of connections) are kept, so that a log may begin later.
+    pub const SOLO: u32 = 9;
+
+    /// Whether the server speaks alone: no backup hears of what it does.
+    #[must_use]
+    pub const fn is_alone(mode: u32) -> bool {
+        matches!(mode, LIVE | OFF | SOLO)
+    }
 }
 
 /// `Header::leash`
@@ -56,7 +67,7 @@ pub mod leash {
     /// It does, and nothing can be done about it.
     pub const FIXED: u32 = 0;
     /// It does; its first thread ends that at a `SIGSYS` that was queued
-    /// (`SI_QUEUE`), if the mode is OFF or LIVE.
+    /// (`SI_QUEUE`), if it speaks alone.
     pub const HELD: u32 = 1;
     /// It does not any more.
     pub const LOOSE: u32 = 2;
@@ -112,6 +123,10 @@ pub struct Header {
     pub end: Line<AtomicU64>,
     /// Not 0 while the daemon keeps the server's main thread on one processor.
     pub kept: Line<AtomicU32>,
+    /// Odd while threads shall stand still: each that comes to a logged call parks
+    /// there, before the call has any effect, until this is even again. It counts up.
+    /// Also a futex word.
+    pub park: Line<AtomicU32>,
     /// Why protection ended or the replica diverged: UTF-8, 0-terminated.
     pub reason_len: AtomicU32,
     pub reason: [u8; 512],
@@ -121,6 +136,13 @@ pub struct Header {
     pub forks: AtomicU32,
     /// Whether the server dies with its daemon; see [`leash`].
     pub leash: AtomicU32,
+    /// Logs that have begun where the server had been alone.
+    pub logs: AtomicU32,
+    /// The server's descriptor of a userfaultfd over its own memory; 0 if the kernel
+    /// gave none.
+    pub userfault: AtomicI32,
+    /// Where the shim's [`ShimState`] lies in the server's memory; 0 before there is one.
+    pub control: AtomicU64,
     /// Listeners and descriptors that promotion must rebuild (mode PARKED).
     pub listeners_len: AtomicU32,
     pub listeners: [Listener; 16],

@@ -6,7 +6,7 @@
 //! event loop pays one round trip to the backup for a batch of replies instead
 //! of one for each. The first threads of a server defer, each for itself.
 
-use crate::base::state::{Mode, mode, tid};
+use crate::base::state::tid;
 use crate::base::sys::{sys, syscall};
 use crate::base::waiting::{self, Queue};
 use crate::base::{fds, log};
@@ -33,8 +33,7 @@ pub fn try_keep(fd: i32, parts: &[libc::iovec], len: usize) -> bool {
         _ => return false,
     };
     let mut held = queue.hold();
-    // When protection has ended meanwhile nobody would flush it.
-    if mode() != Mode::Record || !held.has_room(len) {
+    if !held.has_room(len) {
         return false;
     }
     let is_certain =

@@ -20,7 +20,7 @@ pub fn hold() {
 /// whether it does.
 pub fn slip() -> bool {
     let h = header();
-    if !matches!(h.mode.0.load(SeqCst), mode::OFF | mode::LIVE) {
+    if !mode::is_alone(h.mode.0.load(SeqCst)) {
         return false;
     }
     if tid() == 0 && h.leash.load(SeqCst) == leash::HELD {

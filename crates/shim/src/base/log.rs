@@ -6,7 +6,7 @@
 
 use crate::base::state::{self, DIRTY, Mode, header, threaded};
 use crate::base::table::Call;
-use crate::base::{copy, handlers, report, ring, sys, waiting};
+use crate::base::{copy, handlers, report, ring, sys};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use holdfast_wire::log::{HEADER_LEN, Header, LAZY, Op, record_len};
 use holdfast_wire::shm::{OPEN, mode, option};
@@ -25,8 +25,8 @@ static LOCK: AtomicU32 = AtomicU32::new(0);
 /// Futex word of each thread that waits for its turn.
 static TURNS: [AtomicU32; TURN_WORDS] = [const { AtomicU32::new(0) }; TURN_WORDS];
 /// The thread that consumed last; it is the one that waits for more log. Or
-/// [`NOBODY`], when that one went where the log does not reach.
-static LAST: AtomicU32 = AtomicU32::new(0);
+/// [`NOBODY`], when that one went where the log does not reach, or nobody has yet.
+static LAST: AtomicU32 = AtomicU32::new(NOBODY);
 const NOBODY: u32 = u32::MAX;
 /// Which words of [`TURNS`] have sleepers.
 static SLEEPERS: AtomicU64 = AtomicU64::new(0);
@@ -75,19 +75,35 @@ impl Entry {
     }
 }
 
+/// Whether anybody reads the log. A server that speaks alone goes the primary's ways,
+/// so that its books are right when a log begins, and writes none.
+#[inline]
+pub fn is_on() -> bool {
+    matches!(header().mode.0.load(Acquire), mode::RECORD | mode::BROKEN)
+}
+
+/// Which log is on, of those that this server has had; 0 for none.
+pub fn which() -> u32 {
+    if is_on() { header().logs.load(Relaxed) + 1 } else { 0 }
+}
+
 /// Appends a record; `parts` are (address, bytes) of its payload.
+#[inline]
 pub fn append(entry: Entry, parts: &[(*const u8, usize)]) {
-    let held = hold();
-    append_held(&held, entry, parts);
+    if is_on() {
+        append_held(&hold(), entry, parts);
+    }
 }
 
 /// As [`append`], by a caller that holds the log already.
 pub fn append_held(_: &Held, entry: Entry, parts: &[(*const u8, usize)]) {
-    let tail = put(entry, parts);
-    header().tail.0.store(tail, Release);
+    if is_on() {
+        let tail = put(entry, parts);
+        header().tail.0.store(tail, Release);
+    }
 }
 
-/// Appends a record that [`extend`] may add to.
+/// Appends a record that [`extend`] may add to. The log is on.
 pub fn append_open(_: &Held, entry: Entry) {
     let h = header();
     let tail = put(entry, &[]);
@@ -177,7 +193,7 @@ fn wait_for_space(until: u64) {
     while until - h.head.0.load(Acquire) > state::ring_bytes() {
         let seen = h.stable_futex.0.load(Acquire);
         ring::kick();
-        if until - h.head.0.load(Acquire) <= state::ring_bytes() || !is_recording() {
+        if until - h.head.0.load(Acquire) <= state::ring_bytes() || !is_on() {
             return;
         }
         ring::sleep_shared(&h.stable_futex.0, seen);
@@ -192,7 +208,13 @@ pub fn commit() {
 
 /// Whether output could leave now without waiting.
 pub fn is_committed() -> bool {
-    header().stable.0.load(Acquire) >= DIRTY.load(Relaxed)
+    holds(DIRTY.load(Relaxed))
+}
+
+/// Whether nobody waits for the backup to hold all before `need`, or it does.
+fn holds(need: u64) -> bool {
+    header().stable.0.load(Acquire) >= need
+        || !is_on()
         || state::OPTIONS.load(Relaxed) & option::NO_COMMIT != 0
 }
 
@@ -203,10 +225,10 @@ pub fn commit_all() {
 }
 
 fn commit_to(need: u64) {
-    let h = header();
-    if h.stable.0.load(Acquire) >= need || state::OPTIONS.load(Relaxed) & option::NO_COMMIT != 0 {
+    if holds(need) {
         return;
     }
+    let h = header();
     ring::kick();
     for _ in 0..SPIN {
         if h.stable.0.load(Acquire) >= need {
@@ -216,23 +238,12 @@ fn commit_to(need: u64) {
     }
     loop {
         let seen = h.stable_futex.0.load(Acquire);
-        if h.stable.0.load(Acquire) >= need || !is_recording() {
+        if holds(need) {
             return;
         }
         ring::kick();
         ring::sleep_shared(&h.stable_futex.0, seen);
     }
-}
-
-/// Whether there is still a daemon's answer to wait for: it may have ended
-/// protection, and from then on the kernel answers. (Not as if we were not
-/// there: epoll's data stays ours.) To be asked after the futex's word was
-/// read, or the wake-up that tells of it is missed.
-fn is_recording() -> bool {
-    if header().mode.0.load(SeqCst) == mode::OFF && state::mode() == Mode::Record {
-        waiting::end();
-    }
-    state::mode() == Mode::Record
 }
 
 /// A record that the calling thread has taken from the head of the log.
@@ -296,7 +307,7 @@ pub fn take_any() -> Option<Taken> {
             continue;
         }
         let shared_mode = h.mode.0.load(Acquire);
-        if shared_mode == mode::LIVE || state::mode() == Mode::Live {
+        if mode::is_alone(shared_mode) || state::mode() != Mode::Replay {
             return None;
         }
         if matches!(shared_mode, mode::DRAIN | mode::PARKED) && head >= h.end.0.load(Acquire) {
@@ -349,7 +360,7 @@ fn wait_for_turn(head: u64, empty: bool) {
     let word = turn_word(state::tid());
     let seen = word.load(SeqCst);
     let unchanged = h.head.0.load(SeqCst) == head && (h.tail.0.load(SeqCst) <= head) == empty;
-    if unchanged && h.mode.0.load(SeqCst) != mode::LIVE {
+    if unchanged && !mode::is_alone(h.mode.0.load(SeqCst)) {
         let bit = 1 << (state::tid() as usize % TURN_WORDS);
         SLEEPERS.fetch_or(bit, SeqCst);
         sys::futex_wait(word, seen, false, TURN_WAIT_NS);

@@ -222,8 +222,11 @@ pub fn end_protection_by(why: &[&str]) {
     }
     // Whoever has taken the length away from 0 writes alone.
     h.reason_len.store(write_reason(why), Release);
-    let (from, to) = (shared_mode::RECORD, shared_mode::BROKEN);
-    if h.mode.0.compare_exchange(from, to, SeqCst, SeqCst).is_ok() {
+    let change = |from, to| h.mode.0.compare_exchange(from, to, SeqCst, SeqCst).is_ok();
+    // Of a server that speaks alone: no backup can join it any more.
+    if change(shared_mode::RECORD, shared_mode::BROKEN)
+        || change(shared_mode::SOLO, shared_mode::OFF)
+    {
         h.daemon_waiting.0.store(1, SeqCst);
         ring::kick();
     }

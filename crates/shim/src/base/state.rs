@@ -4,21 +4,22 @@ use core::cell::Cell;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*,
 };
-use holdfast_wire::shm;
+use holdfast_wire::quiet::shim_mode;
+use holdfast_wire::shm::{self, ShimState};
 
 /// How calls are treated. A cached copy of the shared mode, read on every call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Mode {
     /// Not ours, or protection has ended: straight to the kernel.
-    Pass = 0,
-    Record = 1,
-    Replay = 2,
-    /// Promoted: the kernel answers, with the primary's clocks and names.
-    Live = 3,
+    Pass = shim_mode::PASS,
+    /// The kernel answers; the answers are logged, if anybody reads the log.
+    Record = shim_mode::RECORD,
+    Replay = shim_mode::REPLAY,
 }
 
-static MODE: AtomicU32 = AtomicU32::new(0);
+/// What the daemon may look at, and in a copy of the server changes.
+static SHIM: ShimState = ShimState::new();
 /// The memory shared with the daemon, in three parts; null until it is mapped.
 static HEADER: AtomicPtr<shm::Header> = AtomicPtr::new(core::ptr::null_mut());
 static TABLE: AtomicPtr<shm::ConnEntry> = AtomicPtr::new(core::ptr::null_mut());
@@ -35,10 +36,11 @@ pub static THREADED: AtomicBool = AtomicBool::new(false);
 /// it waits for another thread to end, or has ended itself.
 pub static MAIN_AWAY: AtomicBool = AtomicBool::new(false);
 /// Descriptor of the socket to the daemon, of the memory shared with it, and of
-/// its wake-up eventfd.
+/// its wake-up eventfd; and of the server's userfaultfd, which is the daemon's to use.
 pub static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
 pub static MEMORY_FD: AtomicI32 = AtomicI32::new(-1);
 pub static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
+pub static FAULT_FD: AtomicI32 = AtomicI32::new(-1);
 /// Position after the last record that output must wait for.
 pub static DIRTY: AtomicU64 = AtomicU64::new(0);
 /// `Header::options`, cached.
@@ -56,16 +58,21 @@ std::thread_local! {
 
 #[inline]
 pub fn mode() -> Mode {
-    match MODE.load(Relaxed) {
-        1 => Mode::Record,
-        2 => Mode::Replay,
-        3 => Mode::Live,
+    match SHIM.mode.load(Relaxed) {
+        shim_mode::RECORD => Mode::Record,
+        shim_mode::REPLAY => Mode::Replay,
         _ => Mode::Pass,
     }
 }
 
 pub fn set_mode(mode: Mode) {
-    MODE.store(mode as u32, SeqCst);
+    SHIM.mode.store(mode as u32, SeqCst);
+}
+
+/// What the shim shows of itself.
+#[inline]
+pub fn shim() -> &'static ShimState {
+    &SHIM
 }
 
 /// The calling thread's number in order of creation.

@@ -22,6 +22,11 @@ pub unsafe fn set_gate(gate: *const u8) {
     GATE.store(gate.cast_mut().cast(), Relaxed);
 }
 
+/// Where they are made: the address of the `syscall` instruction.
+pub fn gate() -> usize {
+    GATE.load(Relaxed) as usize
+}
+
 /// Issues system call `n`. The result is the kernel's: `-errno` on failure.
 ///
 /// # Safety
@@ -90,6 +95,7 @@ pub const fn takes_numbers(call: i64) -> bool {
             | libc::SYS_timerfd_create
             | libc::SYS_inotify_init1
             | libc::SYS_inotify_rm_watch
+            | libc::SYS_userfaultfd
             | libc::SYS_getpid
             | libc::SYS_getppid
             | libc::SYS_gettid
@@ -167,7 +173,7 @@ pub fn errno() -> i32 {
 
 /// Sleeps while `*word == value`, at most `timeout_ns` (0 = for ever).
 /// `shared` words lie in the memory that the daemon maps too.
-pub fn futex_wait(word: &AtomicU32, value: u32, shared: bool, timeout_ns: u64) {
+pub fn futex_wait(word: &AtomicU32, value: u32, shared: bool, timeout_ns: u64) -> isize {
     let op = if shared { libc::FUTEX_WAIT } else { libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG };
     let time = libc::timespec {
         tv_sec: (timeout_ns / 1_000_000_000) as i64,
@@ -175,7 +181,7 @@ pub fn futex_wait(word: &AtomicU32, value: u32, shared: bool, timeout_ns: u64) {
     };
     let at = if timeout_ns == 0 { core::ptr::null() } else { &raw const time };
     // SAFETY: memory of ours, of the sizes that are said.
-    unsafe { syscall!(SYS_futex, word.as_ptr(), op, value, at) };
+    unsafe { syscall!(SYS_futex, word.as_ptr(), op, value, at) }
 }
 
 /// Wakes everybody who sleeps on `word`.

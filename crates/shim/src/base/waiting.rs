@@ -1,10 +1,8 @@
 //! Writes that wait for the backup, in a queue for each thread. What decides
-//! which writes wait, and when they are made, is in `defer`; the log makes them
-//! all when protection ends.
+//! which writes wait, and when they are made, is in `defer`.
 
 use crate::base::cells::{Guard, Locked};
 use crate::base::fds;
-use crate::base::state::{Mode, set_mode};
 use crate::base::sys::syscall;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -115,13 +113,6 @@ impl Held<'_> {
         writes.used = 0;
         self.count.store(0, Relaxed);
     }
-}
-
-/// Protection has ended: all that waits goes out before any thread writes live.
-pub fn end() {
-    let mut held = QUEUE.each_ref().map(Queue::hold);
-    held.iter_mut().for_each(Held::drain);
-    set_mode(Mode::Live);
 }
 
 /// An error is the connection's end; the server learns of it by its next call.

@@ -7,7 +7,9 @@
 //! shadow's end. After promotion shadows are the server's children like any.
 
 use crate::base::real::{Real, real};
-use crate::base::state::{self, CONTROL_FD, MEMORY_FD, Mode, WAKE_FD, header, mode, uninterrupted};
+use crate::base::state::{
+    self, CONTROL_FD, FAULT_FD, MEMORY_FD, Mode, WAKE_FD, header, uninterrupted,
+};
 use crate::base::sys::{self, sys, syscall};
 use crate::base::{alarm, handlers};
 use crate::calls::processors;
@@ -91,12 +93,13 @@ fn become_shadow(there: i32) {
     state::set_mode(Mode::Pass);
     handlers::restore();
     alarm::allow_tsc();
-    for place in [&CONTROL_FD, &MEMORY_FD, &WAKE_FD] {
+    none();
+    for place in [&CONTROL_FD, &MEMORY_FD, &WAKE_FD, &FAULT_FD] {
         sys!(SYS_close, place.load(Relaxed));
     }
 }
 
-/// In a child that the promoted server has made: those are its parent's.
+/// In a child: those are its parent's.
 pub fn none() {
     CHILDREN.iter().for_each(|child| child.own.store(0, Relaxed));
     OWED.store(0, Relaxed);
@@ -111,7 +114,7 @@ pub fn shadow() -> i32 {
 /// server has been promoted.
 #[inline]
 pub fn leave() {
-    if shadow() != 0 && header().mode.0.load(SeqCst) != shared_mode::LIVE {
+    if shadow() != 0 && !shared_mode::is_alone(header().mode.0.load(SeqCst)) {
         sys::die(0);
     }
 }
@@ -208,10 +211,6 @@ fn wait_for_owed() {
 
 /// `wait4` of the kernel, in the numbers that the server knows.
 pub fn wait4(pid: i32, status: *mut i32, options: i32, usage: *mut u8) -> isize {
-    if mode() != Mode::Live {
-        // SAFETY: the caller's own pointers.
-        return unsafe { syscall!(SYS_wait4, pid, status, options, usage) };
-    }
     loop {
         // SAFETY: the caller's own pointers.
         let r = unsafe { syscall!(SYS_wait4, own_number(pid), status, options, usage) };
@@ -228,9 +227,6 @@ pub fn wait4(pid: i32, status: *mut i32, options: i32, usage: *mut u8) -> isize 
 pub fn waitid(kind: i32, id: u32, info: *mut u8, options: i32) -> isize {
     // SAFETY: the caller's own pointers.
     let raw = |id: u32| unsafe { syscall!(SYS_waitid, kind, id, info, options, 0) };
-    if mode() != Mode::Live {
-        return raw(id);
-    }
     let own = if kind == libc::P_PID as i32 { own_number(id as i32) as u32 } else { id };
     loop {
         let r = raw(own);
@@ -286,8 +282,7 @@ pub fn ended_by(info: *const u8) {
 /// nobody but itself.
 pub fn kill(pid: i32, signal: i32) -> isize {
     match shadow() {
-        0 if mode() == Mode::Live => sys!(SYS_kill, own_number(pid), signal),
-        0 => sys!(SYS_kill, pid, signal),
+        0 => sys!(SYS_kill, own_number(pid), signal),
         own if pid == own => sys::signal_self(signal),
         _ => 0,
     }

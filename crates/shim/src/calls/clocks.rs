@@ -6,7 +6,7 @@ use crate::base::real::{Real, real};
 use crate::base::state::{self, Mode, mode};
 use crate::base::sys::{self, libc_result, syscall};
 use crate::base::table::Call;
-use crate::base::{alarm, defer, park, ring};
+use crate::base::{alarm, defer, park, quiet, ring};
 use crate::calls::shapes::with_data;
 use crate::calls::{readings, signals};
 use core::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -17,8 +17,7 @@ const SECOND_NS: i64 = 1_000_000_000;
 /// Clocks that are adjusted: the ids up to `CLOCK_BOOTTIME`.
 const CLOCKS: usize = 8;
 
-/// Last logged value of each clock and what to add to ours, in nanoseconds.
-static LAST: [AtomicI64; CLOCKS] = [const { AtomicI64::new(i64::MIN) }; CLOCKS];
+/// What to add to each of our clocks, in nanoseconds, since the last promotion.
 static OFFSET: [AtomicI64; CLOCKS] = [const { AtomicI64::new(0) }; CLOCKS];
 
 /// Clocks that show the same time at different resolution share an offset.
@@ -42,6 +41,10 @@ fn real_clock_gettime(clock: i32, t: *mut libc::timespec) -> i32 {
     real(Real::ClockGettime)(clock as usize, t as usize, 0, 0)
 }
 
+fn offset(clock: i32) -> i64 {
+    base(clock).map_or(0, |b| OFFSET[b].load(Relaxed))
+}
+
 /// The member's own clock, in nanoseconds.
 fn own(clock: i32) -> i64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -56,7 +59,7 @@ fn own(clock: i32) -> i64 {
 pub fn continue_from_log() {
     let mut monotonic = 0;
     for clock in [libc::CLOCK_MONOTONIC, libc::CLOCK_REALTIME, libc::CLOCK_BOOTTIME] {
-        let last = LAST[clock as usize].load(Relaxed);
+        let last = readings::latest(|of| base(of) == Some(clock as usize));
         if last == i64::MIN {
             // Never asked for: it moves with the monotonic clock.
             OFFSET[clock as usize]
@@ -84,10 +87,7 @@ pub fn until(clock: Option<i32>, time: usize) -> Option<libc::timespec> {
     let by_value =
         if t.tv_sec > REALTIME_FROM_S { libc::CLOCK_REALTIME } else { libc::CLOCK_MONOTONIC };
     let clock = clock.unwrap_or(by_value);
-    let offset = match mode() {
-        Mode::Live => base(clock).map_or(0, |b| OFFSET[b].load(Relaxed)),
-        _ => 0,
-    };
+    let offset = if mode() == Mode::Replay { 0 } else { offset(clock) };
     if offset != 0 && (0..SECOND_NS).contains(&t.tv_nsec) {
         let sum = t.tv_nsec - offset.rem_euclid(SECOND_NS);
         // A moment before the kernel's clock began has passed, as 0 has.
@@ -124,30 +124,26 @@ pub fn in_log(clock: i32) -> i32 {
     if clock >= 0 || clock & KIND == OF_DESCRIPTOR { clock } else { clock & KIND | !KIND }
 }
 
+/// The clock of this host as the server knows it from its first one.
+fn continued(clock: i32) -> i64 {
+    own(clock).saturating_add(offset(clock))
+}
+
 /// Nanoseconds of `clock` as the server shall see them.
 fn now(call: Call, clock: i32) -> i64 {
-    match mode() {
-        Mode::Pass => own(clock),
-        Mode::Live => own(clock) + base(clock).map_or(0, |b| OFFSET[b].load(Relaxed)),
+    quiet::call(|_| match mode() {
+        Mode::Pass => Some(continued(clock)),
         Mode::Record => {
             signals::deliver();
-            let value = own(clock);
+            let value = continued(clock);
             readings::note(call, in_log(clock), value);
-            value
+            Some(value)
         }
         Mode::Replay => match readings::take(call, in_log(clock)) {
-            Some(value) => {
-                if let Some(b) = base(clock) {
-                    LAST[b].fetch_max(value, Relaxed);
-                }
-                value
-            }
-            None => {
-                park::park();
-                now(call, clock)
-            }
+            Some(value) => Some(value),
+            None => park::start_over(),
         },
-    }
+    })
 }
 
 /// Entry of `clock_gettime`, with the address it was called from.
@@ -259,29 +255,28 @@ fn sleep_for(
         // SAFETY: memory of ours or the server's own.
         unsafe { syscall!(SYS_clock_nanosleep, clock, flags, address(&moment), left) }
     };
-    match mode() {
-        Mode::Pass | Mode::Live => raw(),
+    quiet::call(|this| match mode() {
+        Mode::Pass => Some(raw()),
         Mode::Record => {
             signals::deliver();
             defer::flush();
-            ring::kick();
-            let r = raw();
+            if log::is_on() {
+                ring::kick();
+            }
+            let r = this.sleep(raw)?;
             signals::deliver();
             log::append(Entry::new(Op::Result, Call::sleep, -1, r).lazy_if(r == 0), &[]);
-            r
+            Some(r)
         }
         Mode::Replay => match log::take(Op::Result, Call::sleep, -1) {
             Some(taken) => {
                 let r = taken.ret();
                 taken.done();
-                r
+                Some(r)
             }
-            None => {
-                park::park();
-                raw()
-            }
+            None => park::start_over(),
         },
-    }
+    })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

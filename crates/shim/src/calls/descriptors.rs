@@ -6,7 +6,7 @@ use crate::base::log::{self, Entry};
 use crate::base::state::{Mode, inside, mode, threaded};
 use crate::base::sys::{libc_result, set_errno, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{conns, defer, park};
+use crate::base::{conns, defer, park, quiet};
 use crate::calls::shapes::{new_fd, simple};
 use crate::calls::{clocks, inherited, signals};
 use core::sync::atomic::Ordering::Relaxed;
@@ -35,66 +35,59 @@ pub fn close_raw(fd: i32) -> isize {
     if conn != NO_CONN && conns::is_last_ref(conn) {
         return close_conn(fd, conn, forget, raw);
     }
-    if mode() == Mode::Live {
-        forget();
-        return raw();
-    }
     close_plain(fd, forget, &raw)
 }
 
 /// Several threads give numbers back in one order on both members.
-pub fn close_plain(fd: i32, forget: impl FnOnce(), raw: &impl Fn() -> isize) -> isize {
-    signals::deliver();
-    match mode() {
-        Mode::Record => {
-            let held = log::hold();
-            log::append_held(&held, Entry::new(Op::Result, Call::close, fd, 0).lazy_if(true), &[]);
-            forget();
-            raw()
-        }
-        _ => {
-            let taken = log::take(Op::Result, Call::close, fd);
-            forget();
-            let r = raw();
-            if let Some(taken) = taken {
-                taken.done();
+pub fn close_plain(fd: i32, forget: impl Fn(), raw: &impl Fn() -> isize) -> isize {
+    quiet::call(|_| {
+        signals::deliver();
+        match mode() {
+            Mode::Replay => {
+                let taken = log::take(Op::Result, Call::close, fd);
+                forget();
+                let r = raw();
+                if let Some(taken) = taken {
+                    taken.done();
+                }
+                Some(r)
             }
-            r
+            _ => {
+                let held = log::hold();
+                let entry = Entry::new(Op::Result, Call::close, fd, 0).lazy_if(true);
+                log::append_held(&held, entry, &[]);
+                forget();
+                Some(raw())
+            }
         }
-    }
+    })
 }
 
 /// The end of a connection: the gate must know of it before the kernel's FIN
 /// comes by (decision 11), and the replica's output outlives its descriptor.
-fn close_conn(fd: i32, conn: u32, forget: impl FnOnce(), raw: impl Fn() -> isize) -> isize {
-    match mode() {
-        Mode::Record => {
-            signals::deliver();
-            log::append(Entry { op: Op::Close, flags: 0, fd, conn, ret: 0, hash: 0 }, &[]);
-            log::commit_all();
-            forget();
-            raw()
-        }
+fn close_conn(fd: i32, conn: u32, forget: impl Fn(), raw: impl Fn() -> isize) -> isize {
+    quiet::call(|_| match mode() {
         Mode::Replay => match log::take(Op::Close, Call::none, fd) {
             Some(taken) => {
                 forget();
                 raw();
                 taken.done();
-                0
+                Some(0)
             }
-            None => {
-                if !park::draining() {
-                    park::park();
-                }
+            None if park::draining() => {
                 forget();
-                raw()
+                Some(raw())
             }
+            None => park::start_over(),
         },
         _ => {
+            signals::deliver();
+            log::append(Entry { op: Op::Close, flags: 0, fd, conn, ret: 0, hash: 0 }, &[]);
+            log::commit_all();
             forget();
-            raw()
+            Some(raw())
         }
-    }
+    })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -207,9 +200,8 @@ fn pair(call: Call, fds_out: *mut i32, cloexec: bool, make: impl Fn() -> isize) 
         }
         r
     };
-    match mode() {
-        Mode::Pass => make(),
-        Mode::Live => note(make()),
+    quiet::call(|_| match mode() {
+        Mode::Pass => Some(make()),
         Mode::Record => {
             signals::deliver();
             let held = log::hold();
@@ -220,13 +212,10 @@ fn pair(call: Call, fds_out: *mut i32, cloexec: bool, make: impl Fn() -> isize) 
                 Entry::new(Op::NewPair, call, -1, r).lazy_if(r == 0),
                 &[(fds_out.cast_const().cast(), n)],
             );
-            r
+            Some(r)
         }
         Mode::Replay => {
-            let Some(taken) = log::take(Op::NewPair, call, -1) else {
-                park::park();
-                return note(make());
-            };
+            let Some(taken) = log::take(Op::NewPair, call, -1) else { return park::start_over() };
             let r = taken.ret();
             if r == 0 && make() == 0 && taken.payload().len() >= 8 {
                 let want = [0, 4].map(|at| {
@@ -241,9 +230,9 @@ fn pair(call: Call, fds_out: *mut i32, cloexec: bool, make: impl Fn() -> isize) 
             }
             note(r);
             taken.done();
-            r
+            Some(r)
         }
-    }
+    })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

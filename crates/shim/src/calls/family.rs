@@ -4,7 +4,7 @@
 //! it is in no log, and could not be continued. Protection ends as soon as a child
 //! touches a client's socket, and says by which call of which program.
 
-use crate::base::state::{self, Mode, header, mode};
+use crate::base::state::{self, FAULT_FD, Mode, header, mode};
 use crate::base::sys::{sys, syscall};
 use crate::base::{alarm, fds, handlers, report};
 use crate::calls::processors;
@@ -51,6 +51,7 @@ extern "C" fn born() {
     }
     processors::free_thread();
     state::set_mode(Mode::Pass);
+    sys!(SYS_close, FAULT_FD.load(Relaxed));
     CHILD.store(true, Relaxed);
     handlers::restore();
     alarm::allow_tsc();
@@ -59,7 +60,8 @@ extern "C" fn born() {
 /// Whether what this process does could end protection.
 #[inline]
 fn is_watched() -> bool {
-    CHILD.load(Relaxed) && header().mode.0.load(Relaxed) == shared_mode::RECORD
+    let shared = || header().mode.0.load(Relaxed);
+    CHILD.load(Relaxed) && matches!(shared(), shared_mode::RECORD | shared_mode::SOLO)
 }
 
 /// A child makes a call on a descriptor.

@@ -7,7 +7,7 @@ use crate::base::log::{self, Entry};
 use crate::base::state::{Mode, inside, mode};
 use crate::base::sys::{libc_result, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{park, report};
+use crate::base::{quiet, report};
 use crate::calls::shapes::{new_fd, refuse_high, simple, with_data};
 use crate::calls::{children, content, signals};
 use core::ffi::CStr;
@@ -85,10 +85,12 @@ pub fn open_raw(dir: i32, path: *const u8, flags: i32, mode_bits: u32) -> isize 
 pub fn open_own(path: *const u8, flags: i32, raw: impl Fn() -> isize) -> isize {
     // Asked while the log stands still: whether there was a client is in its order.
     let look = |fd: isize| {
-        let compared = fd >= 0 && content::is_compared(path, flags);
+        let told = mode() == Mode::Replay || log::is_on();
+        let compared = fd >= 0 && told && content::is_compared(path, flags);
         if compared { content::of(fd as i32) } else { None }
     };
-    match mode() {
+    quiet::call(|_| match mode() {
+        Mode::Pass => Some(raw()),
         Mode::Record => {
             signals::deliver();
             let held = log::hold();
@@ -97,7 +99,7 @@ pub fn open_own(path: *const u8, flags: i32, raw: impl Fn() -> isize) -> isize {
             let payload = content::payload(&content);
             let entry = Entry::new(Op::NewFd, Call::open, -1, r).lazy_if(content.is_none());
             log::append_held(&held, entry, &[(payload.as_ptr(), payload.len())]);
-            r
+            Some(r)
         }
         Mode::Replay => match log::take(Op::NewFd, Call::open, -1) {
             Some(taken) => {
@@ -108,13 +110,11 @@ pub fn open_own(path: *const u8, flags: i32, raw: impl Fn() -> isize) -> isize {
                 content::compare("file", path, &look(here), taken.payload());
                 fds::renumber(here, there, flags & libc::O_CLOEXEC != 0);
                 taken.done();
-                there
+                Some(there)
             }
-            None if park::draining() => raw(),
-            None => raw(),
+            None => Some(raw()),
         },
-        _ => raw(),
-    }
+    })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

@@ -2,7 +2,6 @@
 //! its accept queue, and its connections to others, which are dead.
 
 use crate::base::fds::{self, Kind};
-use crate::base::state::{Mode, mode};
 use crate::base::sys::{sys, syscall};
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 
@@ -11,12 +10,18 @@ const QUEUE_MAX: usize = 4096;
 /// Marks a socket whose peer the dead primary was talking to.
 const DEAD: i32 = -2;
 
-/// (listener, connection) pairs that `accept` hands out first: written before the
-/// mode becomes [`Mode::Live`], and never again.
+/// (listener, connection) pairs that `accept` hands out first: written while the
+/// replica becomes the server, and never again.
 static QUEUE: [(AtomicI32, AtomicI32); QUEUE_MAX] =
     [const { (AtomicI32::new(-1), AtomicI32::new(-1)) }; QUEUE_MAX];
 static QUEUE_HEAD: AtomicUsize = AtomicUsize::new(0);
 static QUEUE_TAIL: AtomicUsize = AtomicUsize::new(0);
+
+/// What an earlier promotion has left in the queue was the dead survivor's.
+pub fn forget() {
+    QUEUE_TAIL.store(0, Relaxed);
+    QUEUE_HEAD.store(0, Relaxed);
+}
 
 /// Whether the queue takes another connection.
 pub fn has_room() -> bool {
@@ -36,7 +41,7 @@ pub fn add(listener: i32, fd: i32) {
 /// A listener with connections that wait to be accepted.
 pub fn queued_listener() -> Option<i32> {
     let head = QUEUE_HEAD.load(Relaxed);
-    if mode() != Mode::Live || head == QUEUE_TAIL.load(Relaxed) {
+    if head == QUEUE_TAIL.load(Relaxed) {
         return None;
     }
     Some(QUEUE[head].0.load(Relaxed))
@@ -44,7 +49,7 @@ pub fn queued_listener() -> Option<i32> {
 
 /// The next connection of the queue, if it is `listener`'s: each goes to one thread.
 fn take_queued(listener: i32) -> Option<i32> {
-    while mode() == Mode::Live {
+    loop {
         let head = QUEUE_HEAD.load(Relaxed);
         if head == QUEUE_TAIL.load(Relaxed) {
             return None;
@@ -57,31 +62,24 @@ fn take_queued(listener: i32) -> Option<i32> {
             return Some(fd.load(Relaxed));
         }
     }
-    None
 }
 
-/// `accept` after promotion.
+/// `accept4` of the kernel, behind what is in the queue.
 pub fn accept(fd: i32, flags: i32, addr: &mut [u8; 128], len: &mut u32) -> isize {
     *len = addr.len() as u32;
-    let kind = if fds::kind(fd) == Kind::Listener { Kind::Conn } else { Kind::Outside };
-    if let Some(high) = take_queued(fd) {
-        let command =
-            if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-        let r = sys!(SYS_fcntl, high, command, 0);
-        sys!(SYS_close, high);
-        if r >= 0 {
-            sys!(SYS_fcntl, r, libc::F_SETFL, flags & libc::SOCK_NONBLOCK);
-            // SAFETY: the caller's buffer and its size.
-            unsafe { syscall!(SYS_getpeername, r, addr.as_mut_ptr(), core::ptr::from_mut(len)) };
-            fds::opened(r as i32, kind);
-        }
-        return r;
-    }
-    // SAFETY: the caller's buffer and its size.
-    let r =
-        unsafe { syscall!(SYS_accept4, fd, addr.as_mut_ptr(), core::ptr::from_mut(len), flags) };
+    let Some(high) = take_queued(fd) else {
+        let at = (addr.as_mut_ptr(), core::ptr::from_mut(len));
+        // SAFETY: the caller's buffer and its size.
+        return unsafe { syscall!(SYS_accept4, fd, at.0, at.1, flags) };
+    };
+    let command =
+        if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    let r = sys!(SYS_fcntl, high, command, 0);
+    sys!(SYS_close, high);
     if r >= 0 {
-        fds::opened(r as i32, kind);
+        sys!(SYS_fcntl, r, libc::F_SETFL, flags & libc::SOCK_NONBLOCK);
+        // SAFETY: the caller's buffer and its size.
+        unsafe { syscall!(SYS_getpeername, r, addr.as_mut_ptr(), core::ptr::from_mut(len)) };
     }
     r
 }

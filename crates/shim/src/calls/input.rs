@@ -6,7 +6,7 @@ use crate::base::log::{self, Entry};
 use crate::base::state::{Mode, header, mode};
 use crate::base::sys::{self, libc_result, syscall};
 use crate::base::table::Call;
-use crate::base::{conns, defer, park, report, ring};
+use crate::base::{conns, defer, park, quiet, report, ring};
 use crate::calls::{children, family, inherited, signals};
 use holdfast_wire::hash::hash_pieces;
 use holdfast_wire::log::{NO_CONN, Op, PAYLOAD_MAX, PEEKED, TAPPED};
@@ -25,36 +25,64 @@ const CONTROL_MAX: usize = 512;
 
 /// A read that the replica answers with bytes alone.
 fn input(fd: i32, parts: &[Iov], peek: bool, raw: impl Fn() -> isize) -> isize {
+    quiet::call(|call| input_by_mode(call, fd, parts, peek, &raw))
+}
+
+fn input_by_mode(
+    call: &quiet::Call,
+    fd: i32,
+    parts: &[Iov],
+    peek: bool,
+    raw: impl Fn() -> isize,
+) -> Option<isize> {
     match mode() {
-        Mode::Pass => raw(),
-        Mode::Live => inherited::outside_reset(fd).unwrap_or_else(raw),
-        Mode::Record => record(fd, parts, peek, raw),
+        Mode::Pass => Some(raw()),
+        Mode::Record => record(call, fd, parts, peek, raw),
         Mode::Replay => match log::take(Op::Read, Call::none, fd) {
-            Some(taken) => replay(fd, parts, taken),
-            None => {
-                park::park();
-                inherited::outside_reset(fd).unwrap_or_else(raw)
-            }
+            Some(taken) => Some(replay(fd, parts, taken)),
+            None => park::start_over(),
         },
     }
 }
 
-/// Runs a call that may block, handling signals as the kernel would have.
-pub fn interruptible(raw: impl Fn() -> isize) -> isize {
+/// Runs a call that may block, handling signals as the kernel would have. `None`: the
+/// server's call starts over.
+pub fn interruptible(call: &quiet::Call, mut raw: impl FnMut() -> isize) -> Option<isize> {
     signals::deliver();
     ring::before_block();
     loop {
-        let r = raw();
+        let r = call.sleep(&mut raw)?;
         if r != -(libc::EINTR as isize) || !signals::deliver_and_restart() {
-            return r;
+            return Some(r);
         }
     }
 }
 
-fn record(fd: i32, parts: &[Iov], peek: bool, raw: impl Fn() -> isize) -> isize {
+/// As [`interruptible`], on a descriptor that may be a connection of the dead primary's.
+fn from_world(call: &quiet::Call, fd: i32, raw: impl Fn() -> isize) -> Option<isize> {
     defer::flush_before_blocking(fd);
-    let r = interruptible(raw);
+    inherited::outside_reset(fd).or_else(|| interruptible(call, raw))
+}
+
+fn record(
+    call: &quiet::Call,
+    fd: i32,
+    parts: &[Iov],
+    peek: bool,
+    raw: impl Fn() -> isize,
+) -> Option<isize> {
+    let r = from_world(call, fd, raw)?;
     let conn = conns::of_fd(fd);
+    if log::is_on() {
+        log_read(fd, conn, parts, peek, r);
+    }
+    if conn != NO_CONN && r >= 0 && !peek {
+        conns::read(conn, r as u64);
+    }
+    Some(r)
+}
+
+fn log_read(fd: i32, conn: u32, parts: &[Iov], peek: bool, r: isize) {
     let mut entry = Entry { op: Op::Read, flags: 0, fd, conn, ret: r as i64, hash: 0 };
     if conn != NO_CONN {
         entry.flags |= TAPPED;
@@ -72,10 +100,6 @@ fn record(fd: i32, parts: &[Iov], peek: bool, raw: impl Fn() -> isize) -> isize 
         entry.hash = hash_pieces(&header().hash_key, read);
     }
     log::append(entry, &pieces[..n]);
-    if conn != NO_CONN && r >= 0 && !peek {
-        conns::read(conn, r as u64);
-    }
-    r
 }
 
 /// The pieces of `parts` that hold the first `r` bytes.
@@ -166,15 +190,19 @@ fn drops(fd: i32, flags: i32) -> bool {
 /// has them like any others. `raw` is the caller's own call.
 fn drop_bytes(fd: i32, len: usize, flags: i32, raw: impl Fn() -> isize) -> isize {
     let peek = flags & libc::MSG_PEEK != 0;
-    if mode() != Mode::Record {
-        return input(fd, &[], peek, raw);
-    }
+    quiet::call(|call| match mode() {
+        Mode::Record => drop_recorded(call, fd, len, flags, peek),
+        _ => input_by_mode(call, fd, &[], peek, &raw),
+    })
+}
+
+fn drop_recorded(call: &quiet::Call, fd: i32, len: usize, flags: i32, peek: bool) -> Option<isize> {
     let sink = sys::map_anonymous(DROP_BYTES_MAX);
     if sink.is_null() {
-        return -(libc::ENOMEM as isize);
+        return Some(-(libc::ENOMEM as isize));
     }
     let (len, flags) = (len.min(DROP_BYTES_MAX), flags & !libc::MSG_TRUNC);
-    let r = record(fd, &one(sink, len), peek, || {
+    let r = record(call, fd, &one(sink, len), peek, || {
         // SAFETY: a mapping of at least this size.
         unsafe { syscall!(SYS_recvfrom, fd, sink, len, flags, 0usize, 0usize) }
     });
@@ -376,7 +404,7 @@ struct MessageHead {
 /// A client's connection has no queue of errors while it is protected: what fills
 /// one (`SO_ZEROCOPY`) is refused.
 fn asks_for_errors(fd: i32, flags: i32) -> bool {
-    flags & libc::MSG_ERRQUEUE != 0 && fds::kind(fd) == Kind::Conn && mode() != Mode::Live
+    flags & libc::MSG_ERRQUEUE != 0 && fds::kind(fd) == Kind::Conn
 }
 
 fn receive_message(fd: i32, message: &mut libc::msghdr, flags: i32) -> isize {
@@ -389,19 +417,22 @@ fn receive_message(fd: i32, message: &mut libc::msghdr, flags: i32) -> isize {
     if fds::kind(fd) == Kind::Conn || drops(fd, flags) {
         return receive_stream(fd, message, &parts[..n], flags, raw);
     }
-    match mode() {
+    quiet::call(|call| match mode() {
+        Mode::Pass => Some(raw(message)),
         Mode::Record => {
             let (base, count) = (message.msg_iov, message.msg_iovlen);
             let name_room = message.msg_namelen;
             message.msg_iov = parts.as_mut_ptr();
             message.msg_iovlen = n;
             let m: *mut libc::msghdr = message;
-            defer::flush_before_blocking(fd);
-            let r = interruptible(|| raw(m));
+            let r = from_world(call, fd, || raw(m));
             message.msg_iov = base;
             message.msg_iovlen = count;
-            log_message(fd, message, name_room, &parts[..n], r);
-            r
+            let r = r?;
+            if log::is_on() {
+                log_message(fd, message, name_room, &parts[..n], r);
+            }
+            Some(r)
         }
         Mode::Replay => match log::take(Op::ReadMsg, Call::none, fd) {
             Some(taken) => {
@@ -410,15 +441,11 @@ fn receive_message(fd: i32, message: &mut libc::msghdr, flags: i32) -> isize {
                     drain_local(fd, r);
                 }
                 taken.done();
-                r
+                Some(r)
             }
-            None => {
-                park::park();
-                inherited::outside_reset(fd).unwrap_or_else(|| raw(message))
-            }
+            None => park::start_over(),
         },
-        _ => inherited::outside_reset(fd).unwrap_or_else(|| raw(message)),
-    }
+    })
 }
 
 /// TCP: no sender's address, no control data.

@@ -7,7 +7,7 @@ use crate::base::real::{Real, real};
 use crate::base::state::{Mode, inside, mode, uninterrupted};
 use crate::base::sys::{self, errno, libc_result};
 use crate::base::table::Call;
-use crate::base::{defer, park};
+use crate::base::{defer, park, quiet};
 use crate::calls::signals;
 use core::ffi::CStr;
 use holdfast_wire::log::{Op, PAYLOAD_MAX};
@@ -57,13 +57,16 @@ pub unsafe extern "C" fn getifaddrs(out: *mut *mut Item) -> i32 {
     if inside() {
         return ask();
     }
-    match mode() {
+    quiet::call(|_| match mode() {
+        Mode::Pass => Some(ask()),
         Mode::Record => {
             signals::deliver();
             defer::flush();
             let r = ask();
-            record(r, out);
-            r
+            if log::is_on() {
+                record(r, out);
+            }
+            Some(r)
         }
         Mode::Replay => match log::take(Op::Data, Call::getifaddrs, -1) {
             Some(taken) => {
@@ -75,15 +78,11 @@ pub unsafe extern "C" fn getifaddrs(out: *mut *mut Item) -> i32 {
                 let items: &[Logged] = items(taken.payload());
                 let r = if taken.ret() == 0 { give(items, out) } else { taken.ret() };
                 taken.done();
-                libc_result(r) as i32
+                Some(libc_result(r) as i32)
             }
-            None => {
-                park::park();
-                ask()
-            }
+            None => park::start_over(),
         },
-        _ => ask(),
-    }
+    })
 }
 
 /// The records of a payload, which lies at a multiple of eight bytes.

@@ -6,7 +6,7 @@ use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real};
 use crate::base::state::{self, Mode, mode, threaded};
 use crate::base::table::Call;
-use crate::base::{defer, park, report, ring, sys};
+use crate::base::{defer, park, quiet, report, ring, sys};
 use crate::calls::clocks;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -38,64 +38,94 @@ fn is_taken(r: i32) -> bool {
     r == 0 || r == libc::EOWNERDEAD
 }
 
+/// How long a thread may wait for a lock.
+#[derive(Clone, Copy)]
+enum Wait {
+    /// Not at all, or until it has it.
+    Open,
+    /// Until a moment.
+    Timed,
+}
+
 /// A lock that may be refused. On the replica it is taken in the log's order by
-/// `wait`, if the primary got it, and the log stands still until it is.
-pub fn acquire(
-    call: Call,
-    caller: usize,
+/// `wait`, if the primary got it, and the log stands still until it is. What the
+/// primary's `attempt` got is given back in a copy of it that follows the log: another
+/// thread's turn may come first. `first` may make the attempt needless.
+fn acquire(
+    kind: Wait,
+    (call, caller): (Call, usize),
+    first: impl Fn() -> Option<i32>,
     attempt: impl Fn() -> i32,
     wait: impl Fn() -> i32,
+    give_back: impl Fn() -> i32,
 ) -> i32 {
     if !ordered(caller) {
-        return attempt();
+        return first().unwrap_or_else(attempt);
     }
-    if mode() == Mode::Record {
-        let r = attempt();
-        log_lock(call, caller, r);
-        return r;
-    }
-    let Some(taken) = log::take(Op::Lock, call, place(caller)) else {
-        park::park();
-        return attempt();
-    };
-    let r = taken.ret() as i32;
-    if is_taken(r) {
-        wait();
-    }
-    taken.done();
-    r
+    quiet::call(|this| {
+        if mode() != Mode::Replay {
+            let r = first().unwrap_or_else(|| match kind {
+                Wait::Open => this.wait(&attempt),
+                Wait::Timed => this.wait_timed(0, &attempt),
+            });
+            if !this.is_over() {
+                log_lock(call, caller, r);
+                return Some(r);
+            }
+            if is_taken(r) {
+                give_back();
+            }
+            return None;
+        }
+        let Some(taken) = log::take(Op::Lock, call, place(caller)) else {
+            return park::start_over();
+        };
+        let r = taken.ret() as i32;
+        if is_taken(r) {
+            wait();
+        }
+        taken.done();
+        Some(r)
+    })
 }
 
 /// A lock that waits. What the server has written does not wait with it.
 fn acquire_waiting(
-    call: Call,
-    caller: usize,
+    named: (Call, usize),
     attempt: impl Fn() -> i32,
     wait: impl Fn() -> i32,
+    give_back: impl Fn() -> i32,
 ) -> i32 {
-    let patient = || {
+    let first = || {
         if !defer::is_waiting() {
-            return wait();
+            return None;
         }
         match attempt() {
             libc::EBUSY => {
                 defer::flush();
-                wait()
+                None
             }
-            r => r,
+            r => Some(r),
         }
     };
-    acquire(call, caller, patient, &wait)
+    acquire(Wait::Open, named, first, &wait, &wait, give_back)
+}
+
+/// The end of a thread, waited for until a moment: what has happened is not undone,
+/// and in a copy it happens in the log's order alone.
+pub fn acquire_end(call: Call, attempt: impl Fn() -> i32, wait: impl Fn() -> i32) -> i32 {
+    acquire(Wait::Timed, (call, 0), || None, attempt, wait, || 0)
 }
 
 /// Locks that wait, that do not, that give up at a moment of the real-time clock,
 /// and at one of a clock that is named. Each row: the export, its inner function,
-/// the call, libc's function, and the one that tries (or, of the others, waits).
+/// the call, libc's function, the one that tries (or, of the others, waits), and the
+/// one that undoes it.
 macro_rules! locks {
-    (wait { $($waits:ident $w_from:ident $w_call:ident $w_real:ident $w_try:ident;)+ }
-     try { $($tries:ident $t_from:ident $t_call:ident $t_real:ident $t_wait:ident;)+ }
-     until { $($untils:ident $u_from:ident $u_call:ident $u_real:ident $u_wait:ident;)+ }
-     until_clock { $($clocks:ident $c_from:ident $c_call:ident $c_real:ident $c_wait:ident;)+ }) => {
+    (wait { $($waits:ident $w_from:ident $w_call:ident $w_real:ident $w_try:ident $w_undo:ident;)+ }
+     try { $($tries:ident $t_from:ident $t_call:ident $t_real:ident $t_wait:ident $t_undo:ident;)+ }
+     until { $($untils:ident $u_from:ident $u_call:ident $u_real:ident $u_wait:ident $u_undo:ident;)+ }
+     until_clock { $($clocks:ident $c_from:ident $c_call:ident $c_real:ident $c_wait:ident $c_undo:ident;)+ }) => {
         $(
             #[cfg_attr(not(test), unsafe(no_mangle))]
             #[unsafe(naked)]
@@ -104,10 +134,10 @@ macro_rules! locks {
             }
             unsafe extern "C" fn $w_from(object: usize, caller: usize) -> i32 {
                 acquire_waiting(
-                    Call::$w_call,
-                    caller,
+                    (Call::$w_call, caller),
                     || real(Real::$w_try)(object, 0, 0, 0),
                     || real(Real::$w_real)(object, 0, 0, 0),
+                    || real(Real::$w_undo)(object, 0, 0, 0),
                 )
             }
         )+
@@ -119,10 +149,12 @@ macro_rules! locks {
             }
             unsafe extern "C" fn $t_from(object: usize, caller: usize) -> i32 {
                 acquire(
-                    Call::$t_call,
-                    caller,
+                    Wait::Open,
+                    (Call::$t_call, caller),
+                    || None,
                     || real(Real::$t_real)(object, 0, 0, 0),
                     || real(Real::$t_wait)(object, 0, 0, 0),
+                    || real(Real::$t_undo)(object, 0, 0, 0),
                 )
             }
         )+
@@ -135,13 +167,15 @@ macro_rules! locks {
             unsafe extern "C" fn $u_from(object: usize, time: usize, caller: usize) -> i32 {
                 defer::flush();
                 acquire(
-                    Call::$u_call,
-                    caller,
+                    Wait::Timed,
+                    (Call::$u_call, caller),
+                    || None,
                     || {
                         let end = clocks::until(Some(libc::CLOCK_REALTIME), time);
                         real(Real::$u_real)(object, clocks::address(&end), 0, 0)
                     },
                     || real(Real::$u_wait)(object, 0, 0, 0),
+                    || real(Real::$u_undo)(object, 0, 0, 0),
                 )
             }
         )+
@@ -159,13 +193,15 @@ macro_rules! locks {
             ) -> i32 {
                 defer::flush();
                 acquire(
-                    Call::$c_call,
-                    caller,
+                    Wait::Timed,
+                    (Call::$c_call, caller),
+                    || None,
                     || {
                         let end = clocks::until(Some(clock as i32), time);
                         real(Real::$c_real)(object, clock, clocks::address(&end), 0)
                     },
                     || real(Real::$c_wait)(object, 0, 0, 0),
+                    || real(Real::$c_undo)(object, 0, 0, 0),
                 )
             }
         )+
@@ -174,28 +210,28 @@ macro_rules! locks {
 
 locks! {
     wait {
-        pthread_mutex_lock mutex_lock pthread_mutex MutexLock MutexTrylock;
-        pthread_rwlock_rdlock rwlock_rdlock pthread_rwlock RwlockRdlock RwlockTryrdlock;
-        pthread_rwlock_wrlock rwlock_wrlock pthread_rwlock RwlockWrlock RwlockTrywrlock;
-        pthread_spin_lock spin_lock pthread_spin SpinLock SpinTrylock;
+        pthread_mutex_lock mutex_lock pthread_mutex MutexLock MutexTrylock MutexUnlock;
+        pthread_rwlock_rdlock rwlock_rdlock pthread_rwlock RwlockRdlock RwlockTryrdlock RwlockUnlock;
+        pthread_rwlock_wrlock rwlock_wrlock pthread_rwlock RwlockWrlock RwlockTrywrlock RwlockUnlock;
+        pthread_spin_lock spin_lock pthread_spin SpinLock SpinTrylock SpinUnlock;
     }
     try {
-        pthread_mutex_trylock mutex_trylock pthread_mutex MutexTrylock MutexLock;
-        pthread_rwlock_tryrdlock rwlock_tryrdlock pthread_rwlock RwlockTryrdlock RwlockRdlock;
-        pthread_rwlock_trywrlock rwlock_trywrlock pthread_rwlock RwlockTrywrlock RwlockWrlock;
-        pthread_spin_trylock spin_trylock pthread_spin SpinTrylock SpinLock;
-        mtx_trylock c11_trylock mtx MtxTrylock MtxLock;
+        pthread_mutex_trylock mutex_trylock pthread_mutex MutexTrylock MutexLock MutexUnlock;
+        pthread_rwlock_tryrdlock rwlock_tryrdlock pthread_rwlock RwlockTryrdlock RwlockRdlock RwlockUnlock;
+        pthread_rwlock_trywrlock rwlock_trywrlock pthread_rwlock RwlockTrywrlock RwlockWrlock RwlockUnlock;
+        pthread_spin_trylock spin_trylock pthread_spin SpinTrylock SpinLock SpinUnlock;
+        mtx_trylock c11_trylock mtx MtxTrylock MtxLock MtxUnlock;
     }
     until {
-        pthread_mutex_timedlock mutex_timedlock pthread_mutex MutexTimedlock MutexLock;
-        pthread_rwlock_timedrdlock rwlock_timedrdlock pthread_rwlock RwlockTimedrdlock RwlockRdlock;
-        pthread_rwlock_timedwrlock rwlock_timedwrlock pthread_rwlock RwlockTimedwrlock RwlockWrlock;
-        mtx_timedlock c11_timedlock mtx MtxTimedlock MtxLock;
+        pthread_mutex_timedlock mutex_timedlock pthread_mutex MutexTimedlock MutexLock MutexUnlock;
+        pthread_rwlock_timedrdlock rwlock_timedrdlock pthread_rwlock RwlockTimedrdlock RwlockRdlock RwlockUnlock;
+        pthread_rwlock_timedwrlock rwlock_timedwrlock pthread_rwlock RwlockTimedwrlock RwlockWrlock RwlockUnlock;
+        mtx_timedlock c11_timedlock mtx MtxTimedlock MtxLock MtxUnlock;
     }
     until_clock {
-        pthread_mutex_clocklock mutex_clocklock pthread_mutex MutexClocklock MutexLock;
-        pthread_rwlock_clockrdlock rwlock_clockrdlock pthread_rwlock RwlockClockrdlock RwlockRdlock;
-        pthread_rwlock_clockwrlock rwlock_clockwrlock pthread_rwlock RwlockClockwrlock RwlockWrlock;
+        pthread_mutex_clocklock mutex_clocklock pthread_mutex MutexClocklock MutexLock MutexUnlock;
+        pthread_rwlock_clockrdlock rwlock_clockrdlock pthread_rwlock RwlockClockrdlock RwlockRdlock RwlockUnlock;
+        pthread_rwlock_clockwrlock rwlock_clockwrlock pthread_rwlock RwlockClockwrlock RwlockWrlock RwlockUnlock;
     }
 }
 
@@ -208,13 +244,22 @@ pub unsafe extern "C" fn mtx_lock(mutex: usize) -> i32 {
 unsafe extern "C" fn c11_lock(mutex: usize, caller: usize) -> i32 {
     // glibc's mtx_t is a pthread_mutex_t, whose attempt says EBUSY.
     let attempt = || real(Real::MutexTrylock)(mutex, 0, 0, 0);
-    acquire_waiting(Call::mtx, caller, attempt, || real(Real::MtxLock)(mutex, 0, 0, 0))
+    let wait = || real(Real::MtxLock)(mutex, 0, 0, 0);
+    acquire_waiting((Call::mtx, caller), attempt, wait, || real(Real::MtxUnlock)(mutex, 0, 0, 0))
 }
 
 /// `sem_wait` and its kin report by errno; the log carries it as the result.
-fn sem(caller: usize, attempt: impl Fn() -> i32, wait: impl Fn() -> i32) -> i32 {
+fn sem(object: usize, caller: usize, kind: Wait, attempt: impl Fn() -> i32) -> i32 {
+    defer::flush();
     let coded = |r: i32| if r == 0 { 0 } else { sys::errno() };
-    let r = acquire(Call::sem, caller, || coded(attempt()), || coded(wait()));
+    let r = acquire(
+        kind,
+        (Call::sem, caller),
+        || None,
+        || coded(attempt()),
+        || coded(real(Real::SemWait)(object, 0, 0, 0)),
+        || real(Real::SemPost)(object, 0, 0, 0),
+    );
     if r == 0 {
         return 0;
     }
@@ -222,28 +267,23 @@ fn sem(caller: usize, attempt: impl Fn() -> i32, wait: impl Fn() -> i32) -> i32 
     -1
 }
 
-fn sem_until(object: usize, caller: usize, attempt: impl Fn() -> i32) -> i32 {
-    defer::flush();
-    sem(caller, attempt, || real(Real::SemWait)(object, 0, 0, 0))
-}
-
 unsafe extern "C" fn sem_waits(object: usize, caller: usize) -> i32 {
-    sem_until(object, caller, || real(Real::SemWait)(object, 0, 0, 0))
+    sem(object, caller, Wait::Open, || real(Real::SemWait)(object, 0, 0, 0))
 }
 
 unsafe extern "C" fn sem_tries(object: usize, caller: usize) -> i32 {
-    sem_until(object, caller, || real(Real::SemTrywait)(object, 0, 0, 0))
+    sem(object, caller, Wait::Open, || real(Real::SemTrywait)(object, 0, 0, 0))
 }
 
 unsafe extern "C" fn sem_waits_until(object: usize, time: usize, caller: usize) -> i32 {
-    sem_until(object, caller, || {
+    sem(object, caller, Wait::Timed, || {
         let end = clocks::until(Some(libc::CLOCK_REALTIME), time);
         real(Real::SemTimedwait)(object, clocks::address(&end), 0, 0)
     })
 }
 
 unsafe extern "C" fn sem_waits_by(object: usize, clock: usize, time: usize, caller: usize) -> i32 {
-    sem_until(object, caller, || {
+    sem(object, caller, Wait::Timed, || {
         let end = clocks::until(Some(clock as i32), time);
         real(Real::SemClockwait)(object, clock, clocks::address(&end), 0)
     })
@@ -274,33 +314,45 @@ with_caller! {
 
 /// The replica does not wait on the condition: it lets the mutex go, waits for
 /// its turn in the log, and takes the mutex back there.
-fn wait_on_condition(call: Call, mutex: usize, caller: usize, raw: impl Fn() -> i32) -> i32 {
+fn wait_on_condition(
+    call: Call,
+    (condition, mutex): (usize, usize),
+    caller: usize,
+    raw: impl Fn() -> i32,
+) -> i32 {
     if !ordered(caller) {
         return raw();
     }
-    if mode() == Mode::Record {
-        defer::flush();
-        ring::before_block();
-        let r = raw();
-        log_lock(call, caller, r);
-        return r;
-    }
-    real(Real::MutexUnlock)(mutex, 0, 0, 0);
-    let taken = log::take(Op::Lock, call, place(caller));
-    // Waking for no reason is a legal answer once the log has ended.
-    let r = taken.as_ref().map_or(0, |taken| taken.ret() as i32);
-    if taken.is_none() {
-        park::park();
-    }
-    real(Real::MutexLock)(mutex, 0, 0, 0);
-    if let Some(taken) = taken {
+    let lock = || real(Real::MutexLock)(mutex, 0, 0, 0);
+    let unlock = || real(Real::MutexUnlock)(mutex, 0, 0, 0);
+    let result = quiet::call(|this| {
+        if mode() != Mode::Replay {
+            defer::flush();
+            ring::before_block();
+            let r = this.wait_timed(condition, &raw);
+            if this.is_over() {
+                return None;
+            }
+            log_lock(call, caller, r);
+            return Some(Some(r));
+        }
+        unlock();
+        let Some(taken) = log::take(Op::Lock, call, place(caller)) else {
+            park::park();
+            return Some(None);
+        };
+        let r = taken.ret() as i32;
+        lock();
         taken.done();
-    }
-    r
+        Some(Some(r))
+    });
+    // Waking for no reason is a legal answer once the log has ended. Another thread may
+    // have the mutex and stand still: this one waits for it as for any.
+    result.unwrap_or_else(|| acquire(Wait::Open, (call, caller), || None, lock, lock, unlock))
 }
 
 unsafe extern "C" fn cond_wait(condition: usize, mutex: usize, caller: usize) -> i32 {
-    wait_on_condition(Call::pthread_cond, mutex, caller, || {
+    wait_on_condition(Call::pthread_cond, (condition, mutex), caller, || {
         real(Real::CondWait)(condition, mutex, 0, 0)
     })
 }
@@ -312,7 +364,7 @@ unsafe extern "C" fn cond_timedwait(
     time: usize,
     caller: usize,
 ) -> i32 {
-    wait_on_condition(Call::pthread_cond, mutex, caller, || {
+    wait_on_condition(Call::pthread_cond, (condition, mutex), caller, || {
         let end = clocks::until(None, time);
         real(Real::CondTimedwait)(condition, mutex, clocks::address(&end), 0)
     })
@@ -325,14 +377,16 @@ unsafe extern "C" fn cond_clockwait(
     time: usize,
     caller: usize,
 ) -> i32 {
-    wait_on_condition(Call::pthread_cond, mutex, caller, || {
+    wait_on_condition(Call::pthread_cond, (condition, mutex), caller, || {
         let end = clocks::until(Some(clock as i32), time);
         real(Real::CondClockwait)(condition, mutex, clock, clocks::address(&end))
     })
 }
 
 unsafe extern "C" fn c11_cond_wait(condition: usize, mutex: usize, caller: usize) -> i32 {
-    wait_on_condition(Call::mtx, mutex, caller, || real(Real::CndWait)(condition, mutex, 0, 0))
+    wait_on_condition(Call::mtx, (condition, mutex), caller, || {
+        real(Real::CndWait)(condition, mutex, 0, 0)
+    })
 }
 
 unsafe extern "C" fn c11_cond_timedwait(
@@ -341,7 +395,7 @@ unsafe extern "C" fn c11_cond_timedwait(
     time: usize,
     caller: usize,
 ) -> i32 {
-    wait_on_condition(Call::mtx, mutex, caller, || {
+    wait_on_condition(Call::mtx, (condition, mutex), caller, || {
         let end = clocks::until(Some(libc::CLOCK_REALTIME), time);
         real(Real::CndTimedwait)(condition, mutex, clocks::address(&end), 0)
     })
@@ -401,26 +455,23 @@ unsafe extern "C" fn barrier_wait(barrier: *mut u8, caller: usize) -> i32 {
 /// Counts a thread at a barrier, from 1.
 fn arrive(barrier: &Barrier, caller: usize) -> u32 {
     let count = || barrier.arrived.fetch_add(1, SeqCst) + 1;
-    match mode() {
+    quiet::call(|_| match mode() {
+        Mode::Pass => Some(count()),
         Mode::Record => {
             let held = log::hold();
             let entry = Entry::new(Op::Lock, Call::pthread_barrier, place(caller), 0);
             log::append_held(&held, entry, &[]);
-            count()
+            Some(count())
         }
         Mode::Replay => match log::take(Op::Lock, Call::pthread_barrier, place(caller)) {
             Some(taken) => {
                 let number = count();
                 taken.done();
-                number
+                Some(number)
             }
-            None => {
-                park::park();
-                count()
-            }
+            None => park::start_over(),
         },
-        _ => count(),
-    }
+    })
 }
 
 std::thread_local! {
@@ -453,33 +504,33 @@ unsafe extern "C" fn once(control: usize, function: extern "C" fn(), caller: usi
     if !ordered(caller) {
         return raw(function);
     }
-    if mode() == Mode::Record {
-        ROUTINE.set(Some(Routine { function, caller, taken: None }));
-        let r = raw(chosen);
-        if ROUTINE.take().is_some() {
-            log_lock(Call::pthread_once, caller, 0);
-        }
-        return r;
-    }
-    match log::take(Op::Lock, Call::pthread_once, place(caller)) {
-        Some(taken) if taken.ret() == 1 => {
-            ROUTINE.set(Some(Routine { function, caller, taken: Some(taken) }));
+    // No copy is made while the routine runs: what it calls is part of this call.
+    quiet::call(|_| {
+        if mode() != Mode::Replay {
+            ROUTINE.set(Some(Routine { function, caller, taken: None }));
             let r = raw(chosen);
             if ROUTINE.take().is_some() {
-                report::diverged("a routine that runs once had already run");
+                log_lock(Call::pthread_once, caller, 0);
             }
-            r
+            return Some(r);
         }
-        Some(taken) => {
-            let r = raw(function);
-            taken.done();
-            r
+        match log::take(Op::Lock, Call::pthread_once, place(caller)) {
+            Some(taken) if taken.ret() == 1 => {
+                ROUTINE.set(Some(Routine { function, caller, taken: Some(taken) }));
+                let r = raw(chosen);
+                if ROUTINE.take().is_some() {
+                    report::diverged("a routine that runs once had already run");
+                }
+                Some(r)
+            }
+            Some(taken) => {
+                let r = raw(function);
+                taken.done();
+                Some(r)
+            }
+            None => park::start_over(),
         }
-        None => {
-            park::park();
-            raw(function)
-        }
-    }
+    })
 }
 
 extern "C" fn chosen() {
@@ -490,3 +541,6 @@ extern "C" fn chosen() {
     }
     (routine.function)();
 }
+
+#[cfg(test)]
+mod tests;

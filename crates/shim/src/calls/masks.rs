@@ -6,7 +6,7 @@ use crate::base::real::{Real, real};
 use crate::base::state::{Mode, mode};
 use crate::base::sys::{self, libc_result, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{alarm, defer, park, ring};
+use crate::base::{alarm, defer, park, quiet, ring};
 use crate::calls::shapes::{simple, with_data};
 use crate::calls::{children, signals};
 use holdfast_wire::log::Op;
@@ -50,44 +50,35 @@ fn about_to_wait() {
 
 /// A call during which signals come: their handlers run before its own record,
 /// so that they run before it returns on both members.
-fn with_handlers(call: Call, fd: i32, raw: impl Fn() -> isize) -> isize {
-    match mode() {
-        Mode::Pass => raw(),
-        Mode::Live => {
-            signals::deliver();
-            let r = raw();
-            signals::deliver();
-            r
-        }
+/// One of a call that `waits` for a handler may have run before: then it need not.
+fn with_handlers(call: Call, fd: i32, waits: bool, raw: impl Fn() -> isize) -> isize {
+    quiet::call(|this| match mode() {
+        Mode::Pass => Some(raw()),
         Mode::Record => {
             about_to_wait();
             signals::deliver();
-            let r = raw();
+            let has_run = waits && signals::take_delivered();
+            let r = if has_run { -(libc::EINTR as isize) } else { this.sleep(&raw)? };
             signals::deliver();
             log::append(Entry::new(Op::Result, call, fd, r), &[]);
-            r
+            Some(r)
         }
         Mode::Replay => match log::take(Op::Result, call, fd) {
             Some(taken) => {
                 let r = taken.ret();
                 taken.done();
-                r
+                Some(r)
             }
-            None => {
-                park::park();
-                raw()
-            }
+            None => park::start_over(),
         },
-    }
+    })
 }
 
 /// Waits for a handler to run. One whose signal came earlier runs only now, and
 /// the server, which has not seen its effect yet, must not sleep over it.
 fn wait_for_handler(raw: impl Fn() -> isize) -> isize {
     signals::take_delivered();
-    with_handlers(Call::sigsuspend, -1, || {
-        if signals::take_delivered() { -(libc::EINTR as isize) } else { raw() }
-    })
+    with_handlers(Call::sigsuspend, -1, true, raw)
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -108,18 +99,18 @@ pub unsafe extern "C" fn pause() -> i32 {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sigwait(set: *const u64, signal: *mut i32) -> i32 {
-    let raw = || loop {
-        let none = core::ptr::null::<u8>();
-        // SAFETY: the server's own set, and nothing to fill in.
-        let r = unsafe { syscall!(SYS_rt_sigtimedwait, set, none, none, SET_BYTES) };
-        if r != -(libc::EINTR as isize) {
-            return r;
-        }
-    };
+    let none = core::ptr::null::<u8>();
+    // SAFETY: the server's own set, and nothing to fill in.
+    let raw = || unsafe { syscall!(SYS_rt_sigtimedwait, set, none, none, SET_BYTES) };
     if mode() == Mode::Record {
         about_to_wait();
     }
-    match simple(Call::sigwait, -1, false, raw) {
+    let wait = || simple(Call::sigwait, -1, false, raw);
+    let mut r = wait();
+    while r == -(libc::EINTR as isize) {
+        r = wait();
+    }
+    match r {
         r if r > 0 => {
             // SAFETY: the caller's out-parameter.
             unsafe { *signal = r as i32 };
@@ -159,7 +150,7 @@ pub unsafe extern "C" fn sigpending(set: *mut u8) -> i32 {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn kill(pid: i32, signal: i32) -> i32 {
     let from_log = mode() == Mode::Replay;
-    let r = with_handlers(Call::kill, signal, || children::kill(pid, signal));
+    let r = with_handlers(Call::kill, signal, false, || children::kill(pid, signal));
     if from_log && mode() == Mode::Replay && r == 0 {
         children::signalled(pid, signal);
     }
@@ -174,11 +165,11 @@ pub unsafe extern "C" fn killpg(group: i32, signal: i32) -> i32 {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn raise(signal: i32) -> i32 {
-    libc_result(with_handlers(Call::kill, signal, || sys::signal_self(signal))) as i32
+    libc_result(with_handlers(Call::kill, signal, false, || sys::signal_self(signal))) as i32
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pthread_kill(thread: usize, signal: i32) -> i32 {
     let raw = || -(real(Real::PthreadKill)(thread, signal as usize, 0, 0) as isize);
-    -with_handlers(Call::kill, signal, raw) as i32
+    -with_handlers(Call::kill, signal, false, raw) as i32
 }

@@ -3,6 +3,7 @@
 //! a name without a slash, are found by the loader's search and not compared.
 
 use crate::base::log::{self, Entry};
+use crate::base::quiet;
 use crate::base::real::{self, Real};
 use crate::base::state::{self, Mode, inside, mode};
 use crate::base::sys::{sys, syscall};
@@ -67,23 +68,27 @@ fn announce(path: *const u8, caller: usize) {
     if inside() || state::excluded(caller) || !names_a_file(path) {
         return;
     }
-    match mode() {
-        Mode::Record => {
-            signals::deliver();
-            // Held: no other thread may see the number that the file has meanwhile.
-            let held = log::hold();
-            let (r, content) = look(path);
-            let payload = content::payload(&content);
-            let entry = Entry::new(Op::Data, Call::dlopen, -1, r);
-            log::append_held(&held, entry, &[(payload.as_ptr(), payload.len())]);
+    quiet::call(|_| {
+        match mode() {
+            Mode::Record if log::is_on() => {
+                signals::deliver();
+                // Held: no other thread may see the number that the file has meanwhile.
+                let held = log::hold();
+                let (r, content) = look(path);
+                let payload = content::payload(&content);
+                let entry = Entry::new(Op::Data, Call::dlopen, -1, r);
+                log::append_held(&held, entry, &[(payload.as_ptr(), payload.len())]);
+            }
+            Mode::Replay => {
+                if let Some(taken) = log::take(Op::Data, Call::dlopen, -1) {
+                    content::compare("module", path, &look(path).1, taken.payload());
+                    taken.done();
+                }
+            }
+            _ => {}
         }
-        Mode::Replay => {
-            let Some(taken) = log::take(Op::Data, Call::dlopen, -1) else { return };
-            content::compare("module", path, &look(path).1, taken.payload());
-            taken.done();
-        }
-        _ => {}
-    }
+        Some(())
+    });
 }
 
 fn names_a_file(path: *const u8) -> bool {

@@ -5,7 +5,7 @@ use crate::base::log::{self, Entry};
 use crate::base::state::{Mode, header, mode, threaded};
 use crate::base::sys::{self, libc_result, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{conns, defer, park, report};
+use crate::base::{conns, defer, park, quiet, report};
 use crate::calls::{children, family, inherited, signals};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use holdfast_wire::hash::{hash, hash_pieces};
@@ -36,75 +36,106 @@ fn hash_of(parts: &[Iov]) -> u64 {
 /// Every write comes through here: `raw` performs it on the kernel. A `plain`
 /// one says nothing but bytes, and may be made later.
 fn output(fd: i32, parts: &[Iov], plain: bool, raw: impl Fn() -> isize) -> isize {
-    match mode() {
+    quiet::call(|call| match mode() {
         Mode::Pass => {
             children::touch(fd);
             family::touch(fd, "write");
-            raw()
+            Some(raw())
         }
-        Mode::Live => inherited::outside_reset(fd).unwrap_or_else(raw),
-        Mode::Record => record(fd, parts, plain, raw),
-        Mode::Replay => replay(fd, parts, raw),
-    }
+        Mode::Record => record(call, fd, parts, plain, &raw),
+        Mode::Replay => replay(fd, parts, &raw),
+    })
 }
 
 /// Decision 8: the intent is in the log before the effect. The wait is for
 /// every event the output could depend on; an intent depends only on those.
-fn record(fd: i32, parts: &[Iov], plain: bool, raw: impl Fn() -> isize) -> isize {
+fn record(
+    call: &quiet::Call,
+    fd: i32,
+    parts: &[Iov],
+    plain: bool,
+    raw: impl Fn() -> isize,
+) -> Option<isize> {
     signals::deliver();
     let (len, conn) = (total(parts), conns::of_fd(fd));
-    let _writing = hold_stream(fd, conn);
-    intend(fd, conn, len, hash_of(parts));
+    let _writing = hold_stream(call, fd, conn)?;
+    let write = Write { fd, conn, len };
+    let intent = write.intend(|| hash_of(parts));
     if plain && conn != NO_CONN && defer::try_keep(fd, parts, len) {
-        written(fd, conn, len, len as isize);
-        return len as isize;
+        write.written(len as isize);
+        return Some(len as isize);
     }
     if fds::kind(fd) != Kind::Local {
         defer::flush_fd(fd);
         log::commit();
     }
-    let r = loop {
-        let r = raw();
-        if r != -(libc::EINTR as isize) || !signals::deliver_and_restart() {
-            break r;
-        }
+    let r = match inherited::outside_reset(fd) {
+        Some(r) => r,
+        None => loop {
+            // What the log has of it already is not said again.
+            let r = if intent == 0 { call.sleep(&raw)? } else { raw() };
+            if r != -(libc::EINTR as isize) || !signals::deliver_and_restart() {
+                break r;
+            }
+        },
     };
-    written(fd, conn, len, r);
-    r
+    // A log that has begun meanwhile has no intent of it.
+    if log::which() != intent {
+        write.intend(|| hash_of(parts));
+    }
+    write.written(r);
+    Some(r)
 }
 
 /// Several threads may write to one client: what the log has in one order must
-/// not reach the client in another.
-fn hold_stream(fd: i32, conn: u32) -> Option<Writing> {
-    if conn == NO_CONN || !threaded() {
-        return None;
+/// not reach the client in another. `None`: the server's call starts over.
+fn hold_stream(call: &quiet::Call, fd: i32, conn: u32) -> Option<Writing> {
+    let word = fds::get(fd).filter(|_| conn != NO_CONN && threaded()).map(|f| &f.writing);
+    if let Some(word) = word {
+        call.lock(word)?;
     }
-    let word = &fds::get(fd)?.writing;
-    sys::lock(word);
     Some(Writing(word))
 }
 
-struct Writing(&'static AtomicU32);
+struct Writing(Option<&'static AtomicU32>);
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        sys::unlock(self.0);
+        if let Some(word) = self.0 {
+            sys::unlock(word);
+        }
     }
 }
 
-fn intend(fd: i32, conn: u32, len: usize, hash: u64) {
-    log::append(Entry { op: Op::Intent, flags: LAZY, fd, conn, ret: len as i64, hash }, &[]);
+/// A write and its two records.
+struct Write {
+    fd: i32,
+    conn: u32,
+    len: usize,
 }
 
-fn written(fd: i32, conn: u32, len: usize, r: isize) {
-    let entry = Entry { op: Op::Written, flags: 0, fd, conn, ret: r as i64, hash: 0 };
-    log::append(entry.lazy_if(r == len as isize), &[]);
-    if conn != NO_CONN && r > 0 {
-        conns::wrote(conn, r as u64);
+impl Write {
+    /// Logs the intent; in which log.
+    fn intend(&self, hash: impl FnOnce() -> u64) -> u32 {
+        let which = log::which();
+        if which != 0 {
+            let (fd, conn, ret, hash) = (self.fd, self.conn, self.len as i64, hash());
+            log::append(Entry { op: Op::Intent, flags: LAZY, fd, conn, ret, hash }, &[]);
+        }
+        which
+    }
+
+    fn written(&self, r: isize) {
+        let Self { fd, conn, len } = *self;
+        let entry = Entry { op: Op::Written, flags: 0, fd, conn, ret: r as i64, hash: 0 };
+        log::append(entry.lazy_if(r == len as isize), &[]);
+        if conn != NO_CONN && r > 0 {
+            conns::wrote(conn, r as u64);
+        }
     }
 }
 
-fn replay(fd: i32, parts: &[Iov], raw: impl Fn() -> isize) -> isize {
+fn replay(fd: i32, parts: &[Iov], raw: impl Fn() -> isize) -> Option<isize> {
     let (len, conn) = (total(parts), conns::of_fd(fd));
     let mut is_made = false;
     let intended = || is_made = make_early(fd, len, &raw);
@@ -115,31 +146,32 @@ fn replay(fd: i32, parts: &[Iov], raw: impl Fn() -> isize) -> isize {
     };
     let accepted = match replay_result(fd, len, || hash_of(parts), intended, accept) {
         Some(r) => r,
-        None => match at_end(fd, len) {
-            Some(r) => {
-                accept(r);
-                r
-            }
-            None => return inherited::outside_reset(fd).unwrap_or_else(raw),
-        },
+        None if is_made => len as isize,
+        None => {
+            let r = at_end(fd, len)?;
+            accept(r);
+            r
+        }
     };
     if fds::kind(fd) == Kind::Local && !is_made {
         raw();
     }
-    accepted
+    Some(accepted)
 }
 
 /// Another thread may read from a pipe before the primary has logged that the
 /// write was made; its intent is always earlier. So the replica makes a write
 /// then, if it cannot block: the log stands still meanwhile.
 fn make_early(fd: i32, len: usize, raw: &impl Fn() -> isize) -> bool {
+    threaded() && fds::kind(fd) == Kind::Local && has_room(fd, len) && raw() >= 0
+}
+
+/// Whether a pipe takes a write at once.
+fn has_room(fd: i32, len: usize) -> bool {
     let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-    threaded()
-        && fds::kind(fd) == Kind::Local
-        && len <= libc::PIPE_BUF
+    len <= libc::PIPE_BUF
         // SAFETY: memory of ours, of the sizes that are said.
         && unsafe { syscall!(SYS_poll, &raw mut poll, 1, 0) } == 1
-        && raw() >= 0
 }
 
 /// What the primary's kernel answered, after comparing what was to be written.
@@ -166,18 +198,16 @@ fn replay_result(
 }
 
 /// The log ended before the result of this write. On a connection the replica
-/// runs on, keeping its output, up to its first call that needs a live answer;
-/// any other write is such a call. `None`: this write is live.
+/// runs on, keeping its output, up to its first call that needs a live answer; so it
+/// does where a pipe has room. Any other write is such a call. `None`: this write
+/// starts over.
 fn at_end(fd: i32, len: usize) -> Option<isize> {
-    match fds::kind(fd) {
-        Kind::Conn | Kind::Local if mode() == Mode::Replay && park::draining() => {
-            Some(len as isize)
-        }
-        _ => {
-            park::park();
-            None
-        }
-    }
+    let runs_on = match fds::kind(fd) {
+        Kind::Conn => park::draining(),
+        Kind::Local => park::draining() && has_room(fd, len),
+        _ => false,
+    };
+    if runs_on { Some(len as isize) } else { park::start_over() }
 }
 
 fn keep(conn: u32, parts: &[Iov], accepted: isize) {
@@ -270,9 +300,7 @@ pub unsafe extern "C" fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i
 
 /// Whether a client is sent urgent data: a survivor could not say so again.
 fn is_urgent(fd: i32, flags: i32) -> bool {
-    flags & libc::MSG_OOB != 0
-        && fds::kind(fd) == Kind::Conn
-        && matches!(mode(), Mode::Record | Mode::Replay)
+    flags & libc::MSG_OOB != 0 && fds::kind(fd) == Kind::Conn && mode() != Mode::Pass
 }
 
 fn refuse_urgent() -> isize {
@@ -290,8 +318,8 @@ struct Chunk {
 static SPARE: AtomicUsize = AtomicUsize::new(0);
 
 impl Chunk {
-    /// Up to `n` bytes of `file` at `offset` (or its own position).
-    fn read(file: i32, offset: *const i64, n: usize) -> Result<Self, isize> {
+    /// Up to `n` bytes of `file` from a place on.
+    fn read(file: i32, from: i64, n: usize) -> Result<Self, isize> {
         let at = match SPARE.swap(0, Relaxed) {
             0 => sys::map_anonymous(SENDFILE_MAX),
             spare => spare as *mut u8,
@@ -299,16 +327,14 @@ impl Chunk {
         if at.is_null() {
             return Err(-(libc::ENOMEM as isize));
         }
-        // SAFETY: a non-null offset points to the caller's off_t.
-        let from = if offset.is_null() {
-            sys!(SYS_lseek, file, 0, libc::SEEK_CUR) as i64
-        } else {
-            unsafe { *offset }
-        };
         // SAFETY: a mapping of at least this size.
         let r = unsafe { syscall!(SYS_pread64, file, at, n.min(SENDFILE_MAX), from) };
         let chunk = Self { at, len: r.max(0) as usize };
         if r < 0 { Err(r) } else { Ok(chunk) }
+    }
+
+    fn hash(&self) -> u64 {
+        hash(&header().hash_key, self.bytes())
     }
 
     fn bytes(&self) -> &[u8] {
@@ -324,6 +350,14 @@ impl Drop for Chunk {
             sys::unmap(other as *mut u8, SENDFILE_MAX);
         }
     }
+}
+
+/// Where a `sendfile` begins: at `offset`, or at the file's own position.
+fn place(file: i32, offset: *const i64) -> i64 {
+    // SAFETY: the caller's off_t, or null.
+    unsafe { offset.as_ref() }
+        .copied()
+        .unwrap_or_else(|| sys!(SYS_lseek, file, 0, libc::SEEK_CUR) as i64)
 }
 
 fn advance(file: i32, offset: *mut i64, n: isize) {
@@ -347,64 +381,75 @@ pub unsafe extern "C" fn sendfile(out: i32, file: i32, offset: *mut i64, count: 
         family::touch(out, "sendfile");
         return libc_result(raw(count));
     }
-    libc_result(match mode() {
-        Mode::Record | Mode::Replay => match Chunk::read(file, offset, count) {
-            Ok(chunk) if mode() == Mode::Record => sendfile_record(out, file, offset, &chunk, raw),
-            Ok(chunk) => sendfile_replay(out, file, offset, &chunk, raw),
-            Err(errno) => errno,
+    libc_result(quiet::call(|call| match mode() {
+        Mode::Pass => Some(raw(count)),
+        Mode::Record => sendfile_record(call, (out, file, offset), count, raw),
+        Mode::Replay => match Chunk::read(file, place(file, offset), count) {
+            Ok(chunk) => sendfile_replay(out, file, offset, &chunk),
+            Err(errno) => Some(errno),
         },
-        _ => inherited::outside_reset(out).unwrap_or_else(|| raw(count)),
-    })
+    }))
 }
 
+/// Without a log nobody asks what the file holds.
 fn sendfile_record(
-    out: i32,
-    file: i32,
-    offset: *mut i64,
-    chunk: &Chunk,
+    call: &quiet::Call,
+    (out, file, offset): (i32, i32, *mut i64),
+    count: usize,
     raw: impl Fn(usize) -> isize,
-) -> isize {
+) -> Option<isize> {
     signals::deliver();
-    let (conn, len) = (conns::of_fd(out), chunk.len);
-    let _writing = hold_stream(out, conn);
-    intend(out, conn, len, hash(&header().hash_key, chunk.bytes()));
-    if conn != NO_CONN && defer::try_keep(out, &one(chunk.at, len), len) {
-        advance(file, offset, len as isize);
-        written(out, conn, len, len as isize);
-        return len as isize;
+    let conn = conns::of_fd(out);
+    let _writing = hold_stream(call, out, conn)?;
+    let from = place(file, offset);
+    let mut write = Write { fd: out, conn, len: count.min(SENDFILE_MAX) };
+    let mut intent = 0;
+    if log::is_on() {
+        let chunk = match Chunk::read(file, from, count) {
+            Ok(chunk) => chunk,
+            Err(errno) => return Some(errno),
+        };
+        write.len = chunk.len;
+        intent = write.intend(|| chunk.hash());
+        if conn != NO_CONN && defer::try_keep(out, &one(chunk.at, chunk.len), chunk.len) {
+            advance(file, offset, chunk.len as isize);
+            write.written(chunk.len as isize);
+            return Some(chunk.len as isize);
+        }
     }
     defer::flush_fd(out);
     log::commit();
-    let r = raw(len);
-    written(out, conn, len, r);
-    r
+    let r = match inherited::outside_reset(out) {
+        Some(r) => r,
+        None if intent == 0 => call.sleep(|| raw(write.len))?,
+        None => raw(write.len),
+    };
+    if log::which() != intent
+        && let Ok(chunk) = Chunk::read(file, from, count)
+    {
+        write.len = chunk.len;
+        write.intend(|| chunk.hash());
+    }
+    write.written(r);
+    Some(r)
 }
 
-fn sendfile_replay(
-    out: i32,
-    file: i32,
-    offset: *mut i64,
-    chunk: &Chunk,
-    raw: impl Fn(usize) -> isize,
-) -> isize {
-    let key = &header().hash_key;
+fn sendfile_replay(out: i32, file: i32, offset: *mut i64, chunk: &Chunk) -> Option<isize> {
     let accept = |r: isize| {
         if conns::of_fd(out) != NO_CONN && r > 0 {
             conns::keep(conns::of_fd(out), &chunk.bytes()[..r as usize]);
         }
     };
-    let r = match replay_result(out, chunk.len, || hash(key, chunk.bytes()), || {}, accept) {
+    let r = match replay_result(out, chunk.len, || chunk.hash(), || {}, accept) {
         Some(r) => r,
-        None => match at_end(out, chunk.len) {
-            Some(r) => {
-                accept(r);
-                r
-            }
-            None => return inherited::outside_reset(out).unwrap_or_else(|| raw(chunk.len)),
-        },
+        None => {
+            let r = at_end(out, chunk.len)?;
+            accept(r);
+            r
+        }
     };
     advance(file, offset, r);
-    r
+    Some(r)
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

@@ -7,49 +7,38 @@ use crate::base::real::{Real, real};
 use crate::base::state::{Mode, inside, mode};
 use crate::base::sys::{libc_result, syscall};
 use crate::base::table::Call;
-use crate::base::{defer, park};
+use crate::base::{defer, park, quiet};
 use crate::calls::children;
 use crate::calls::shapes::with_data;
 use holdfast_wire::log::Op;
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fork() -> i32 {
-    match mode() {
-        Mode::Pass => real(Real::Fork)(0, 0, 0, 0),
-        Mode::Live => fork_live(),
+    quiet::call(|_| match mode() {
+        Mode::Pass => Some(real(Real::Fork)(0, 0, 0, 0)),
         Mode::Record => {
             defer::flush();
             let pid = real(Real::Fork)(0, 0, 0, 0);
             // The child is another process by now, in which this mode has ended.
-            if pid != 0 {
+            if pid == 0 {
+                children::none();
+            } else {
                 log::append(Entry::new(Op::Fork, Call::fork, -1, pid as isize), &[]);
             }
-            pid
+            Some(pid)
         }
         Mode::Replay => match log::take(Op::Fork, Call::fork, -1) {
             Some(taken) => {
                 let pid = taken.ret() as i32;
                 if pid > 0 && children::make(pid) {
-                    return 0;
+                    return Some(0);
                 }
                 taken.done();
-                pid
+                Some(pid)
             }
-            None => {
-                park::park();
-                fork_live()
-            }
+            None => park::start_over(),
         },
-    }
-}
-
-/// The promoted server's own child.
-fn fork_live() -> i32 {
-    let pid = real(Real::Fork)(0, 0, 0, 0);
-    if pid == 0 {
-        children::none();
-    }
-    pid
+    })
 }
 
 /// A wrapper cannot return twice on one stack: vfork is fork here.

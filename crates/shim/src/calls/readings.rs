@@ -2,8 +2,8 @@
 //! request; readings with nothing in between share one record.
 
 use crate::base::log::{self, Entry};
-use crate::base::report;
 use crate::base::table::Call;
+use crate::base::{report, state};
 use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
 use holdfast_wire::log::{Header, Op, Reading};
 
@@ -12,6 +12,8 @@ const CLOCKS: usize = 12;
 
 /// Last reading of each clock in the log: both members have the same here.
 static LOGGED: [AtomicI64; CLOCKS] = [const { AtomicI64::new(i64::MIN) }; CLOCKS];
+/// The latest reading of each clock: threads may log theirs in another order.
+static LATEST: [AtomicI64; CLOCKS] = [const { AtomicI64::new(i64::MIN) }; CLOCKS];
 /// Readings that the replica has taken of the record at the head of its log.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
@@ -19,8 +21,32 @@ fn last(clock: i32) -> Option<&'static AtomicI64> {
     LOGGED.get(usize::try_from(clock).ok()?)
 }
 
-/// Logs a reading (primary).
+/// The latest reading of all clocks of a kind; `i64::MIN`: there was none.
+pub fn latest(is_of_kind: impl Fn(i32) -> bool) -> i64 {
+    let clocks = LATEST.iter().enumerate().filter(|(clock, _)| is_of_kind(*clock as i32));
+    clocks.map(|(_, latest)| latest.load(Relaxed)).max().unwrap_or(i64::MIN)
+}
+
+fn note_latest(clock: i32, value_ns: i64) {
+    let Some(latest) = usize::try_from(clock).ok().and_then(|n| LATEST.get(n)) else { return };
+    let is_later = value_ns > latest.load(Relaxed);
+    if is_later && state::threaded() {
+        latest.fetch_max(value_ns, Relaxed);
+    } else if is_later {
+        latest.store(value_ns, Relaxed);
+    }
+}
+
+/// Logs a reading (primary). Without a log it is remembered all the same: a copy of
+/// the server may have to continue from it.
 pub fn note(call: Call, clock: i32, value_ns: i64) {
+    note_latest(clock, value_ns);
+    if log::is_on() {
+        append(call, clock, value_ns);
+    }
+}
+
+fn append(call: Call, clock: i32, value_ns: i64) {
     let held = log::hold();
     if !pack(call, clock, value_ns).is_some_and(|word| log::extend(&held, word)) {
         let entry = Entry { fd: clock, ..Entry::new(Op::Clock, call, clock, value_ns as isize) };
@@ -48,6 +74,7 @@ pub fn take(call: Call, clock: i32) -> Option<i64> {
     if let Some(last) = last(clock) {
         last.store(there.ret, Relaxed);
     }
+    note_latest(clock, there.ret);
     if at < record.payload().len() / size_of::<u64>() {
         TAKEN.store(at + 1, Relaxed);
     } else {

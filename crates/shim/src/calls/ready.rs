@@ -7,8 +7,7 @@ use crate::base::log::{self, Entry};
 use crate::base::state::{self, Mode, mode};
 use crate::base::sys::{libc_result, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{defer, park};
-use crate::calls::input::interruptible;
+use crate::base::{defer, park, quiet, ring};
 use crate::calls::shapes::new_fd;
 use crate::calls::{family, inherited, signals};
 use core::sync::atomic::Ordering::Relaxed;
@@ -61,7 +60,7 @@ pub unsafe extern "C" fn epoll_ctl(set: i32, op: i32, fd: i32, event: *mut Event
         }
         r
     };
-    let r = match mode() {
+    let r = quiet::call(|_| match mode() {
         Mode::Record => {
             signals::deliver();
             // Another thread may wait on the set: it sees the event, and looks up
@@ -70,34 +69,40 @@ pub unsafe extern "C" fn epoll_ctl(set: i32, op: i32, fd: i32, event: *mut Event
             let r = known(raw());
             let entry = Entry::new(Op::Result, Call::epoll_ctl, fd, r);
             log::append_held(&held, entry.lazy_if(true), &[]);
-            r
+            Some(r)
         }
         Mode::Replay => match log::take(Op::Result, Call::epoll_ctl, fd) {
             Some(taken) => {
                 let r = known(taken.ret());
                 taken.done();
-                r
+                Some(r)
             }
             // Registrations are armed when the sockets are real; until then
             // remembering them is all there is to do.
-            None if park::draining() => known(0),
-            None => known(raw()),
+            None if park::draining() => Some(known(0)),
+            None => park::start_over(),
         },
-        _ => known(raw()),
-    };
+        Mode::Pass => Some(known(raw())),
+    });
     libc_result(r) as i32
 }
 
 /// A wait with a signal mask: the server has looked at what its handlers leave
 /// behind before it came here. One that runs only now must end the wait.
-fn wait_with_mask(mask: *const u8, raw: impl Fn() -> isize) -> isize {
+fn wait_with_mask(call: &quiet::Call, mask: *const u8, raw: impl Fn() -> isize) -> Option<isize> {
+    defer::flush();
     signals::take_delivered();
-    interruptible(|| {
+    signals::deliver();
+    ring::before_block();
+    loop {
         if !mask.is_null() && signals::take_delivered() {
-            return -(libc::EINTR as isize);
+            return Some(-(libc::EINTR as isize));
         }
-        raw()
-    })
+        let r = call.sleep(&raw)?;
+        if r != -(libc::EINTR as isize) || !signals::deliver_and_restart() {
+            return Some(r);
+        }
+    }
 }
 
 fn remember(set: i32, op: i32, fd: i32, event: &Event) {
@@ -153,22 +158,18 @@ pub unsafe extern "C" fn epoll_pwait(
         return libc_result(raw(max, timeout_ms)) as i32;
     }
     let max = max.min(EVENTS_MAX as i32);
-    let r = match mode() {
+    let r = quiet::call(|call| match mode() {
+        Mode::Pass => Some(raw(max, timeout_ms)),
         Mode::Record => {
-            defer::flush();
-            let r = wait_with_mask(mask, || raw(max, timeout_ms));
+            let r = wait_for_events(call, (set, events, max), timeout_ms, mask, raw)?;
             log_events(set, events, r);
-            r
+            Some(r)
         }
         Mode::Replay => match log::take(Op::Data, Call::epoll_wait, set) {
-            Some(taken) => replay_events(set, events, max, taken),
-            None => {
-                park::park();
-                live_events(set, events, max, timeout_ms, raw)
-            }
+            Some(taken) => Some(replay_events(set, events, max, taken)),
+            None => park::start_over(),
         },
-        _ => live_events(set, events, max, timeout_ms, raw),
-    };
+    });
     libc_result(r) as i32
 }
 
@@ -188,19 +189,61 @@ pub unsafe extern "C" fn epoll_pwait2(
     unsafe { epoll_pwait(set, events, max, timeout_ms.min(i64::from(i32::MAX)) as i32, mask) }
 }
 
+/// The kernel's events, and what a promoted server has from the dead primary:
+/// connections that wait in its accept queue make their listener readable until the
+/// server has taken them (decision 14).
+fn wait_for_events(
+    call: &quiet::Call,
+    (set, events, max): (i32, *mut Event, i32),
+    timeout_ms: i32,
+    mask: *const u8,
+    raw: impl Fn(i32, i32) -> isize,
+) -> Option<isize> {
+    let queued = inherited::queued_listener().filter(|l| fds::place(*l, set).is_some());
+    let Some(listener) = queued.filter(|_| max > 0) else {
+        let r = wait_with_mask(call, mask, || raw(max, timeout_ms))?;
+        // SAFETY: the kernel filled so many events of the caller's array.
+        mark_dead(unsafe { slice_mut(events, r.max(0) as usize) });
+        return Some(r);
+    };
+    let room = (max - 1).max(1);
+    let n = wait_with_mask(call, mask, || raw(room, 0))?.max(0) as usize;
+    // SAFETY: as above.
+    let filled = unsafe { slice_mut(events, n) };
+    mark_dead(filled);
+    if n == max as usize || filled.iter().any(|it| it.u64 == listener as u64) {
+        return Some(n as isize);
+    }
+    // SAFETY: there is room for one more.
+    unsafe { *events.add(n) = Event { events: libc::EPOLLIN as u32, u64: listener as u64 } };
+    Some(n as isize + 1)
+}
+
+/// As the kernel says of a connection that was reset.
+fn mark_dead(events: &mut [Event]) {
+    for event in events {
+        if event.events & libc::EPOLLHUP as u32 != 0 && inherited::is_dead(event.u64 as i32) {
+            event.events |= libc::EPOLLERR as u32;
+        }
+    }
+}
+
 /// Logs (events, descriptor) pairs and gives the server its own data back.
 fn log_events(set: i32, events: *mut Event, r: isize) {
     let held = log::hold();
-    let mut packed = [[0u32; 2]; EVENTS_MAX];
-    let n = r.max(0) as usize;
-    // SAFETY: the kernel filled `n` events of the caller's array.
-    let events = unsafe { core::slice::from_raw_parts_mut(events, n) };
-    for (to, event) in packed.iter_mut().zip(events.iter_mut()) {
-        *to = [event.events, event.u64 as u32];
+    // SAFETY: the kernel filled so many events of the caller's array.
+    let events = unsafe { slice_mut(events, r.max(0) as usize) };
+    if log::is_on() {
+        let mut packed = [[0u32; 2]; EVENTS_MAX];
+        for (to, event) in packed.iter_mut().zip(events.iter()) {
+            *to = [event.events, event.u64 as u32];
+        }
+        let entry = Entry::new(Op::Data, Call::epoll_wait, set, r);
+        log::append_held(&held, entry, &[(packed.as_ptr().cast(), events.len() * 8)]);
+    }
+    for event in events {
         event.u64 = own_data(set, event.u64);
     }
-    let entry = Entry::new(Op::Data, Call::epoll_wait, set, r);
-    log::append_held(&held, entry, &[(packed.as_ptr().cast(), n * 8)]);
 }
 
 fn replay_events(set: i32, events: *mut Event, max: i32, taken: log::Taken) -> isize {
@@ -215,47 +258,6 @@ fn replay_events(set: i32, events: *mut Event, max: i32, taken: log::Taken) -> i
     }
     taken.done();
     r
-}
-
-/// Connections that were waiting in the dead primary's accept queue make their
-/// listener readable until the server has taken them (decision 14).
-fn live_events(
-    set: i32,
-    events: *mut Event,
-    max: i32,
-    timeout_ms: i32,
-    raw: impl Fn(i32, i32) -> isize,
-) -> isize {
-    let queued = inherited::queued_listener().filter(|l| fds::place(*l, set).is_some());
-    let r = loop {
-        let room = if queued.is_some() { (max - 1).max(1) } else { max };
-        let r = raw(room, if queued.is_some() { 0 } else { timeout_ms });
-        if r != -(libc::EINTR as isize) || !signals::deliver_and_restart() {
-            break r;
-        }
-    };
-    let mut n = r.max(0);
-    let mut has_listener = false;
-    for i in 0..n as usize {
-        // SAFETY: the kernel filled `n` events.
-        let event = unsafe { &mut *events.add(i) };
-        has_listener |= queued == Some(event.u64 as i32);
-        if event.events & libc::EPOLLHUP as u32 != 0 && inherited::is_dead(event.u64 as i32) {
-            event.events |= libc::EPOLLERR as u32;
-        }
-        event.u64 = own_data(set, event.u64);
-    }
-    if let (Some(listener), false) = (queued, has_listener)
-        && n < max as isize
-    {
-        // SAFETY: n < max.
-        unsafe {
-            *events.add(n as usize) =
-                Event { events: libc::EPOLLIN as u32, u64: own_data(set, listener as u64) }
-        };
-        n += 1;
-    }
-    if n > 0 { n } else { r }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -320,17 +322,14 @@ pub unsafe extern "C" fn ppoll(
     }
     // SAFETY: the caller's array of `count` entries.
     let entries = unsafe { slice_mut(list, count as usize) };
-    let r = match mode() {
+    let r = quiet::call(|call| match mode() {
+        Mode::Pass => Some(raw()),
         Mode::Record => {
-            defer::flush();
-            let r = wait_with_mask(mask, raw);
-            let mut ready = [0i16; POLL_MAX];
-            ready.iter_mut().zip(entries.iter()).for_each(|(to, p)| *to = p.revents);
-            log::append(
-                Entry::new(Op::Data, Call::poll, count as i32, r),
-                &[(ready.as_ptr().cast(), entries.len() * 2)],
-            );
-            r
+            let r = poll_world(call, entries, mask, raw)?;
+            if log::is_on() {
+                log_poll(entries, r);
+            }
+            Some(r)
         }
         Mode::Replay => match log::take(Op::Data, Call::poll, count as i32) {
             Some(taken) => {
@@ -339,16 +338,21 @@ pub unsafe extern "C" fn ppoll(
                 }
                 let r = taken.ret();
                 taken.done();
-                r
+                Some(r)
             }
-            None => {
-                park::park();
-                live_poll(entries, raw)
-            }
+            None => park::start_over(),
         },
-        _ => live_poll(entries, raw),
-    };
+    });
     libc_result(r) as i32
+}
+
+fn log_poll(entries: &[libc::pollfd], r: isize) {
+    let mut ready = [0i16; POLL_MAX];
+    ready.iter_mut().zip(entries.iter()).for_each(|(to, p)| *to = p.revents);
+    log::append(
+        Entry::new(Op::Data, Call::poll, entries.len() as i32, r),
+        &[(ready.as_ptr().cast(), entries.len() * 2)],
+    );
 }
 
 unsafe fn slice_mut<'a, T>(at: *mut T, n: usize) -> &'a mut [T] {
@@ -359,26 +363,28 @@ unsafe fn slice_mut<'a, T>(at: *mut T, n: usize) -> &'a mut [T] {
     unsafe { core::slice::from_raw_parts_mut(at, n) }
 }
 
-fn live_poll(entries: &mut [libc::pollfd], raw: impl Fn() -> isize) -> isize {
+/// As [`wait_for_events`].
+fn poll_world(
+    call: &quiet::Call,
+    entries: &mut [libc::pollfd],
+    mask: *const u8,
+    raw: impl Fn() -> isize,
+) -> Option<isize> {
     if let Some(listener) = inherited::queued_listener()
-        && let Some(p) = entries.iter_mut().find(|p| p.fd == listener)
+        && entries.iter().any(|p| p.fd == listener)
     {
-        p.revents = libc::POLLIN;
-        return 1;
-    }
-    let r = loop {
-        let r = raw();
-        if r != -(libc::EINTR as isize) || !signals::deliver_and_restart() {
-            break r;
+        for p in entries.iter_mut() {
+            p.revents = if p.fd == listener { libc::POLLIN } else { 0 };
         }
-    };
-    // As the kernel says of a connection that was reset.
+        return Some(entries.iter().filter(|p| p.revents != 0).count() as isize);
+    }
+    let r = wait_with_mask(call, mask, raw)?;
     for p in entries.iter_mut().filter(|p| p.revents & libc::POLLHUP != 0) {
         if inherited::is_dead(p.fd) {
             p.revents |= libc::POLLERR;
         }
     }
-    r
+    Some(r)
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -431,14 +437,14 @@ pub unsafe extern "C" fn pselect(
         family::touch_sets(n, [r, w, e].map(<*mut u8>::cast_const), "select");
         return libc_result(raw()) as i32;
     }
-    let result = match mode() {
+    let result = quiet::call(|call| match mode() {
+        Mode::Pass => Some(raw()),
         Mode::Record => {
-            defer::flush();
-            let result = wait_with_mask(mask, raw);
+            let result = select_world(call, n, &sets, mask, raw)?;
             let parts =
                 sets.map(|s| (s.cast_const(), if s.is_null() || result < 0 { 0 } else { bytes }));
             log::append(Entry::new(Op::Data, Call::select, n, result), &parts);
-            result
+            Some(result)
         }
         Mode::Replay => match log::take(Op::Data, Call::select, n) {
             Some(taken) => {
@@ -451,21 +457,25 @@ pub unsafe extern "C" fn pselect(
                 }
                 let result = taken.ret();
                 taken.done();
-                result
+                Some(result)
             }
-            None => {
-                park::park();
-                live_select(n, &sets, bytes, raw)
-            }
+            None => park::start_over(),
         },
-        _ => live_select(n, &sets, bytes, raw),
-    };
+    });
     libc_result(result) as i32
 }
 
-fn live_select(n: i32, sets: &[*mut u8; 3], bytes: usize, raw: impl Fn() -> isize) -> isize {
+/// As [`wait_for_events`].
+fn select_world(
+    call: &quiet::Call,
+    n: i32,
+    sets: &[*mut u8; 3],
+    mask: *const u8,
+    raw: impl Fn() -> isize,
+) -> Option<isize> {
     if let Some(listener) = inherited::queued_listener().filter(|l| *l < n && !sets[0].is_null()) {
         let (byte, bit) = (listener as usize / 8, 1u8 << (listener % 8));
+        let bytes = (n as usize).div_ceil(64) * 8;
         // SAFETY: the caller's sets cover `n` descriptors.
         unsafe {
             if *sets[0].add(byte) & bit != 0 {
@@ -473,16 +483,11 @@ fn live_select(n: i32, sets: &[*mut u8; 3], bytes: usize, raw: impl Fn() -> isiz
                     .filter(|s| !s.is_null())
                     .for_each(|s| core::ptr::write_bytes(*s, 0, bytes));
                 *sets[0].add(byte) = bit;
-                return 1;
+                return Some(1);
             }
         }
     }
-    loop {
-        let r = raw();
-        if r != -(libc::EINTR as isize) || !signals::deliver_and_restart() {
-            return r;
-        }
-    }
+    wait_with_mask(call, mask, raw)
 }
 
 /// Registers every remembered place anew: a fresh `EPOLL_CTL_ADD` reports

@@ -9,7 +9,7 @@ use crate::base::real::{Real, real};
 use crate::base::state::{self, CONTROL_FD, MEMORY_FD, Mode, WAKE_FD, header, mode};
 use crate::base::sys::{self, decimal, sys};
 use crate::base::table::Call;
-use crate::base::{conns, defer, fds, handed, park, report};
+use crate::base::{conns, defer, fds, handed, park, quiet, report};
 use crate::calls::spawn::elsewhere;
 use crate::calls::{children, family};
 use core::ffi::{CStr, c_char};
@@ -161,6 +161,36 @@ fn is_server() -> bool {
     state::is_attached() && header().pid.load(Relaxed) as isize == sys!(SYS_getpid)
 }
 
+/// The server is about to become another program. Whether the next one is the server.
+fn prepare(program: usize, arguments: usize) -> Option<bool> {
+    let same = || fingerprint(program, arguments);
+    match mode() {
+        Mode::Pass => Some(false),
+        Mode::Record => {
+            defer::flush();
+            if serves() {
+                report::end_protection(
+                    "the server replaced itself by another program (exec) with sockets open: \
+                     protection cannot be kept; let it reload without exec",
+                );
+                return Some(false);
+            }
+            log::append(Entry::new(Op::Result, Call::exec, -1, same() as isize), &[]);
+            Some(true)
+        }
+        Mode::Replay => match log::take(Op::Result, Call::exec, -1) {
+            Some(taken) if taken.header.ret != same() => {
+                report::diverged("the replica executes another program, or with other arguments")
+            }
+            Some(taken) => {
+                taken.done();
+                Some(true)
+            }
+            None => park::start_over(),
+        },
+    }
+}
+
 /// Replaces the server, or a child of it. Returns only if that fails.
 fn replace(which: Real, program: usize, arguments: usize, environment: usize) -> i32 {
     let plain = || elsewhere(|| real(which)(program, arguments, environment, 0));
@@ -169,42 +199,18 @@ fn replace(which: Real, program: usize, arguments: usize, environment: usize) ->
         family::before_exec(program);
         return plain();
     }
-    let mut protected = matches!(mode(), Mode::Record | Mode::Replay);
-    match mode() {
-        Mode::Record => {
-            defer::flush();
-            if serves() {
-                report::end_protection(
-                    "the server replaced itself by another program (exec) with sockets open: \
-                     protection cannot be kept; let it reload without exec",
-                );
-                protected = false;
-            } else {
-                let ret = fingerprint(program, arguments) as isize;
-                log::append(Entry::new(Op::Result, Call::exec, -1, ret), &[]);
-            }
-        }
-        Mode::Replay => match log::take(Op::Result, Call::exec, -1) {
-            Some(taken) if taken.header.ret != fingerprint(program, arguments) => {
-                report::diverged("the replica executes another program, or with other arguments")
-            }
-            Some(taken) => taken.done(),
-            None => {
-                park::park();
-                protected = false;
-            }
-        },
-        Mode::Pass | Mode::Live => {}
-    }
+    let protected = quiet::call(|_| prepare(program, arguments));
     let ours = protected.then(|| Environment::of(environment as *const usize)).flatten();
     // The daemon takes the end of its socket for the end of the server.
     hand_over(true);
     header().pid.store(0, SeqCst);
     let before = header().leash.swap(shared_leash::FIXED, SeqCst);
+    let shown = header().control.swap(0, SeqCst);
     let result = match &ours {
         Some(ours) => elsewhere(|| real(which)(program, arguments, ours.at as usize, 0)),
         None => plain(),
     };
+    header().control.store(shown, SeqCst);
     header().leash.store(before, SeqCst);
     header().pid.store(sys!(SYS_getpid) as i32, SeqCst);
     hand_over(false);

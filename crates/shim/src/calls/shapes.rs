@@ -6,21 +6,21 @@ use crate::base::log::{self, Entry};
 use crate::base::state::{Mode, mode};
 use crate::base::sys::sys;
 use crate::base::table::Call;
-use crate::base::{defer, park};
+use crate::base::{defer, park, quiet};
 use crate::calls::signals;
 use holdfast_wire::log::Op;
 
 /// A call whose outcome is just a number. On the replica `repeat` says whether
 /// the kernel is asked too (its answer is not used).
 pub fn simple(call: Call, fd: i32, repeat: bool, raw: impl Fn() -> isize) -> isize {
-    match mode() {
-        Mode::Pass | Mode::Live => raw(),
+    quiet::call(|this| match mode() {
+        Mode::Pass => Some(raw()),
         Mode::Record => {
             signals::deliver();
             defer::flush_fd(fd);
-            let r = raw();
+            let r = this.sleep(&raw)?;
             log::append(Entry::new(Op::Result, call, fd, r).lazy_if(r >= 0), &[]);
-            r
+            Some(r)
         }
         Mode::Replay => match log::take(Op::Result, call, fd) {
             Some(taken) => {
@@ -29,45 +29,39 @@ pub fn simple(call: Call, fd: i32, repeat: bool, raw: impl Fn() -> isize) -> isi
                 }
                 let r = taken.ret();
                 taken.done();
-                r
+                Some(r)
             }
-            None => {
-                park::park();
-                raw()
-            }
+            None => park::start_over(),
         },
-    }
+    })
 }
 
 /// A call with an out-parameter: `outs` are (address, bytes) that it fills.
 pub fn with_data(call: Call, fd: i32, outs: &[(*mut u8, usize)], raw: impl Fn() -> isize) -> isize {
-    match mode() {
-        Mode::Pass | Mode::Live => raw(),
+    quiet::call(|this| match mode() {
+        Mode::Pass => Some(raw()),
         Mode::Record => {
             signals::deliver();
             defer::flush_fd(fd);
-            let r = raw();
+            let r = this.sleep(&raw)?;
             let mut parts = [(core::ptr::null(), 0); 4];
             let n = if r < 0 { 0 } else { outs.len().min(4) };
             for (part, out) in parts.iter_mut().zip(outs) {
                 *part = (out.0.cast_const(), if out.0.is_null() { 0 } else { out.1 });
             }
             log::append(Entry::new(Op::Data, call, fd, r), &parts[..n]);
-            r
+            Some(r)
         }
         Mode::Replay => match log::take(Op::Data, call, fd) {
             Some(taken) => {
                 copy_in(outs, taken.payload());
                 let r = taken.ret();
                 taken.done();
-                r
+                Some(r)
             }
-            None => {
-                park::park();
-                raw()
-            }
+            None => park::start_over(),
         },
-    }
+    })
 }
 
 fn copy_in(outs: &[(*mut u8, usize)], payload: &[u8]) {
@@ -89,15 +83,8 @@ pub fn new_fd(
     raw: impl Fn() -> isize,
     stand_in: impl Fn() -> isize,
 ) -> isize {
-    match mode() {
-        Mode::Pass => raw(),
-        Mode::Live => {
-            let r = raw();
-            if r >= 0 {
-                fds::opened(r as i32, kind);
-            }
-            r
-        }
+    quiet::call(|_| match mode() {
+        Mode::Pass => Some(raw()),
         Mode::Record => {
             signals::deliver();
             let held = log::hold();
@@ -106,7 +93,7 @@ pub fn new_fd(
             if r >= 0 {
                 fds::opened(r as i32, kind);
             }
-            r
+            Some(r)
         }
         Mode::Replay => match log::take(Op::NewFd, call, arg) {
             Some(taken) => {
@@ -116,14 +103,11 @@ pub fn new_fd(
                     fds::opened(r as i32, kind);
                 }
                 taken.done();
-                r
+                Some(r)
             }
-            None => {
-                park::park();
-                new_fd(call, arg, kind, cloexec, raw, stand_in)
-            }
+            None => park::start_over(),
         },
-    }
+    })
 }
 
 /// Numbers that the table or the shim's own descriptors need are not given out.

@@ -3,7 +3,8 @@
 
 use crate::base::log::{self, Entry};
 use crate::base::state::{MAIN_AWAY, Mode, mode, tid};
-use crate::base::{alarm, handlers, leash, real};
+use crate::base::sys::{libc_result, syscall};
+use crate::base::{alarm, handlers, leash, quiet, real};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use holdfast_wire::log::Op;
 
@@ -19,7 +20,6 @@ const SYNCHRONOUS: [i32; 7] = [
 ];
 
 static PENDING: AtomicU64 = AtomicU64::new(0);
-static ANY: AtomicBool = AtomicBool::new(false);
 /// Whether a handler has run since the last [`take_delivered`].
 static DELIVERED: AtomicBool = AtomicBool::new(false);
 
@@ -29,14 +29,14 @@ extern "C" fn mark(signal: i32, _: *mut libc::siginfo_t, _: *mut u8) {
         return handlers::run(signal);
     }
     PENDING.fetch_or(1 << (signal - 1), SeqCst);
-    ANY.store(true, SeqCst);
+    handlers::ANY.store(true, SeqCst);
 }
 
 /// Runs the handlers of signals that have come. Called before every logged
 /// call; only the main thread delivers, or any while that one is away.
 #[inline]
 pub fn deliver() {
-    if ANY.load(Relaxed) && (tid() == 0 || MAIN_AWAY.load(Relaxed)) {
+    if handlers::ANY.load(Relaxed) && (tid() == 0 || MAIN_AWAY.load(Relaxed)) {
         deliver_all();
     }
 }
@@ -45,7 +45,7 @@ fn deliver_all() {
     if mode() == Mode::Replay {
         return;
     }
-    ANY.store(false, SeqCst);
+    handlers::ANY.store(false, SeqCst);
     let pending = PENDING.swap(0, SeqCst);
     DELIVERED.store(pending != 0, Relaxed);
     for signal in (1..=64).filter(|s| pending & (1 << (s - 1)) != 0) {
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn sigaction(
         || !(1..handlers::SIGNALS as i32).contains(&signal)
         || SYNCHRONOUS.contains(&signal)
     {
-        return real::sigaction(signal, new, old);
+        return handlers::install(signal, new, old);
     }
     let before = handlers::wanted(signal);
     if !new.is_null() {
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn sigaction(
             ours.sa_flags =
                 (action.sa_flags | libc::SA_SIGINFO) & !(libc::SA_RESTART | libc::SA_RESETHAND);
         }
-        if real::sigaction(signal, &ours, core::ptr::null_mut()) != 0 {
+        if handlers::install(signal, &ours, core::ptr::null_mut()) != 0 {
             return -1;
         }
         handlers::want(signal, &action);
@@ -136,6 +136,18 @@ pub unsafe extern "C" fn signal(number: i32, handler: usize) -> usize {
         }
         old.sa_sigaction
     }
+}
+
+/// A copy of the server needs the stack that a thread's handlers run on.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::stack_t) -> i32 {
+    // SAFETY: the server's own call, with its own arguments.
+    let r = unsafe { syscall!(SYS_sigaltstack, new, old) };
+    // SAFETY: null, or the caller's, which the kernel has just read.
+    if let (0, Some(new)) = (r, unsafe { new.as_ref() }) {
+        quiet::note_stack(new);
+    }
+    libc_result(r) as i32
 }
 
 /// Whether a handler has run at the last chance; asking forgets it.

@@ -6,7 +6,7 @@ use crate::base::log::{self, Entry};
 use crate::base::state::{Mode, header, mode};
 use crate::base::sys::{libc_result, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{conns, defer, park, report};
+use crate::base::{conns, defer, park, quiet, report};
 use crate::calls::input::interruptible;
 use crate::calls::shapes::{new_fd, refuse_high, simple, with_data};
 use crate::calls::{binds, children, family, inherited, signals};
@@ -77,10 +77,9 @@ pub unsafe extern "C" fn connect(fd: i32, addr: *const u8, len: u32) -> i32 {
     if let Some(f) = fds::get(fd) {
         f.set_kind(Kind::Outside);
     }
-    match mode() {
-        Mode::Record => log::commit(),
-        Mode::Live => inherited::connect_again(fd),
-        _ => {}
+    if mode() == Mode::Record {
+        inherited::connect_again(fd);
+        log::commit();
     }
     libc_result(simple(Call::connect, fd, false, raw)) as i32
 }
@@ -100,11 +99,10 @@ pub unsafe extern "C" fn accept4(fd: i32, addr: *mut u8, len: *mut u32, flags: i
         return libc_result(unsafe { syscall!(SYS_accept4, fd, addr, len, flags) }) as i32;
     }
     let mut peer = Peer { addr: [0; ADDR_MAX], len: 0 };
-    let r = match mode() {
-        Mode::Record => accept_record(fd, flags, &mut peer),
+    let r = quiet::call(|call| match mode() {
         Mode::Replay => accept_replay(fd, flags, &mut peer),
-        _ => inherited::accept(fd, flags, &mut peer.addr, &mut peer.len),
-    };
+        _ => accept_record(call, fd, flags, &mut peer),
+    });
     if r >= 0 && !addr.is_null() && !len.is_null() {
         // SAFETY: the caller's address buffer of `*len` bytes.
         unsafe {
@@ -121,12 +119,9 @@ struct Peer {
     len: u32,
 }
 
-fn accept_record(fd: i32, flags: i32, peer: &mut Peer) -> isize {
-    peer.len = ADDR_MAX as u32;
-    let (at, len) = (peer.addr.as_mut_ptr(), &raw mut peer.len);
+fn accept_record(call: &quiet::Call, fd: i32, flags: i32, peer: &mut Peer) -> Option<isize> {
     defer::flush_before_blocking(fd);
-    // SAFETY: memory of ours, of the sizes that are said.
-    let r = interruptible(|| unsafe { syscall!(SYS_accept4, fd, at, len, flags) });
+    let r = interruptible(call, || inherited::accept(fd, flags, &mut peer.addr, &mut peer.len))?;
     // Numbers of connections are given out in the log's order.
     let held = log::hold();
     let mut r = refuse_high(r);
@@ -136,25 +131,33 @@ fn accept_record(fd: i32, flags: i32, peer: &mut Peer) -> isize {
         sys!(SYS_close, r);
         r = -(libc::EMFILE as isize);
     }
+    let conn = number.unwrap_or(NO_CONN);
+    if r >= 0 {
+        accepted(r as i32, conn);
+    }
+    if log::is_on() {
+        log_accept(&held, fd, conn, peer, r);
+    }
+    Some(r)
+}
+
+fn log_accept(held: &log::Held, fd: i32, conn: u32, peer: &Peer, r: isize) {
     let mut info = AcceptInfo { addr_len: peer.len, ..AcceptInfo::default() };
     info.addr.copy_from_slice(&peer.addr[..32]);
-    let mut entry = Entry { op: Op::Accept, flags: 0, fd, conn: NO_CONN, ret: r as i64, hash: 0 };
     if r >= 0 {
         (info.peer, info.peer_port) = binds::endpoint(&peer.addr);
-        if let Some(number) = number {
-            let mut local = [0u8; ADDR_MAX];
-            let mut local_len = ADDR_MAX as u32;
-            // SAFETY: memory of ours, of the sizes that are said.
-            unsafe { syscall!(SYS_getsockname, r, local.as_mut_ptr(), &raw mut local_len) };
-            (info.local, info.local_port) = binds::endpoint(&local);
-            info.conn_id = cookie(r);
-            entry.conn = number;
-        }
-        accepted(r as i32, entry.conn);
     }
+    if conn != NO_CONN {
+        let mut local = [0u8; ADDR_MAX];
+        let mut local_len = ADDR_MAX as u32;
+        // SAFETY: memory of ours, of the sizes that are said.
+        unsafe { syscall!(SYS_getsockname, r, local.as_mut_ptr(), &raw mut local_len) };
+        (info.local, info.local_port) = binds::endpoint(&local);
+        info.conn_id = cookie(r);
+    }
+    let entry = Entry { op: Op::Accept, flags: 0, fd, conn, ret: r as i64, hash: 0 };
     let payload = [(info.as_bytes().as_ptr(), size_of::<AcceptInfo>())];
-    log::append_held(&held, entry.lazy_if(r >= 0), &payload);
-    r
+    log::append_held(held, entry.lazy_if(r >= 0), &payload);
 }
 
 /// The name of the socket in this kernel, by which the gate knows it too.
@@ -176,11 +179,8 @@ fn accepted(fd: i32, conn: u32) {
     }
 }
 
-fn accept_replay(fd: i32, flags: i32, peer: &mut Peer) -> isize {
-    let Some(taken) = log::take(Op::Accept, Call::none, fd) else {
-        park::park();
-        return inherited::accept(fd, flags, &mut peer.addr, &mut peer.len);
-    };
+fn accept_replay(fd: i32, flags: i32, peer: &mut Peer) -> Option<isize> {
+    let Some(taken) = log::take(Op::Accept, Call::none, fd) else { return park::start_over() };
     let r = taken.ret();
     if let Ok((info, _)) = AcceptInfo::read_from_prefix(taken.payload()) {
         peer.addr[..32].copy_from_slice(&info.addr);
@@ -196,7 +196,7 @@ fn accept_replay(fd: i32, flags: i32, peer: &mut Peer) -> isize {
         accepted(r as i32, taken.header.conn);
     }
     taken.done();
-    r
+    Some(r)
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -216,7 +216,8 @@ pub unsafe extern "C" fn shutdown(fd: i32, how: i32) -> i32 {
 /// came of it is a record of its own: the client may have been faster.
 fn end_of_stream(fd: i32, how: i32, raw: impl Fn() -> isize) -> isize {
     let conn = conns::of_fd(fd);
-    match mode() {
+    quiet::call(|_| match mode() {
+        Mode::Pass => Some(raw()),
         Mode::Record => {
             signals::deliver();
             defer::flush_fd(fd);
@@ -225,34 +226,35 @@ fn end_of_stream(fd: i32, how: i32, raw: impl Fn() -> isize) -> isize {
                 &[],
             );
             log::commit_all();
+            note_shut(conn, how);
             let r = raw();
             log::append(Entry::new(Op::Result, Call::shutdown, fd, r).lazy_if(r == 0), &[]);
-            r
+            Some(r)
         }
-        Mode::Replay => replay_end_of_stream(fd, how, conn, raw),
-        _ => raw(),
-    }
+        Mode::Replay => replay_end_of_stream(fd, how, conn),
+    })
 }
 
-fn replay_end_of_stream(fd: i32, how: i32, conn: u32, raw: impl Fn() -> isize) -> isize {
+fn note_shut(conn: u32, how: i32) {
+    let bits = [2, 1, 3].get(how as usize).copied().unwrap_or(0);
+    conns::entry(conn).shut.fetch_or(bits, Relaxed);
+}
+
+fn replay_end_of_stream(fd: i32, how: i32, conn: u32) -> Option<isize> {
     match log::take(Op::Shutdown, Call::none, fd) {
         Some(taken) => taken.done(),
         None if park::draining() => {}
-        None => {
-            park::park();
-            return raw();
-        }
+        None => return park::start_over(),
     }
-    let bits = [2, 1, 3].get(how as usize).copied().unwrap_or(0);
-    conns::entry(conn).shut.fetch_or(bits, Relaxed);
-    match log::take(Op::Result, Call::shutdown, fd) {
+    note_shut(conn, how);
+    Some(match log::take(Op::Result, Call::shutdown, fd) {
         Some(taken) => {
             let r = taken.ret();
             taken.done();
             r
         }
         None => 0,
-    }
+    })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -297,12 +299,7 @@ pub unsafe extern "C" fn getsockopt(
     let room = unsafe { *len } as usize;
     let r = with_data(Call::getsockopt, fd, &[(len.cast(), 4), (value, room)], raw);
     let is_error = (level, option) == (libc::SOL_SOCKET, libc::SO_ERROR);
-    if is_error
-        && r == 0
-        && room >= size_of::<i32>()
-        && mode() == Mode::Live
-        && inherited::is_dead(fd)
-    {
+    if is_error && r == 0 && room >= size_of::<i32>() && inherited::is_dead(fd) {
         // SAFETY: the kernel has just put a number there.
         unsafe { value.cast::<i32>().write_unaligned(libc::ECONNRESET) };
     }

@@ -5,7 +5,7 @@ use crate::base::real::{self, Real, real, real6};
 use crate::base::report::refused;
 use crate::base::state::{Mode, mode};
 use crate::base::table::Call;
-use crate::base::{alarm, defer, log, sys};
+use crate::base::{alarm, defer, log, quiet, sys};
 use crate::calls::shapes::{simple, with_data};
 use crate::calls::{children, processors};
 
@@ -18,6 +18,12 @@ fn before_effect() {
     }
 }
 
+/// libc makes system calls that are not ours: the whole is one call, and no copy is
+/// made meanwhile.
+fn inside_libc(f: impl Fn() -> isize) -> isize {
+    quiet::call(|_| Some(f()))
+}
+
 /// Starts a program that is free of what holds for the server.
 pub fn elsewhere<T>(f: impl FnOnce() -> T) -> T {
     alarm::with_tsc(|| processors::freed(f))
@@ -26,9 +32,8 @@ pub fn elsewhere<T>(f: impl FnOnce() -> T) -> T {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn system(command: *const u8) -> i32 {
     before_effect();
-    simple(Call::spawn, -1, false, || {
-        elsewhere(|| real(Real::System)(command as usize, 0, 0, 0) as isize)
-    }) as i32
+    let raw = || elsewhere(|| real(Real::System)(command as usize, 0, 0, 0) as isize);
+    inside_libc(|| simple(Call::spawn, -1, false, raw)) as i32
 }
 
 fn spawn(which: Real, pid: *mut i32, rest: [usize; 5]) -> i32 {
@@ -38,7 +43,7 @@ fn spawn(which: Real, pid: *mut i32, rest: [usize; 5]) -> i32 {
         let all = [pid as usize, path, actions, attributes, arguments, environment];
         elsewhere(|| real6(which, all) as i32 as isize)
     };
-    with_data(Call::spawn, -1, &[(pid.cast(), 4)], raw) as i32
+    inside_libc(|| with_data(Call::spawn, -1, &[(pid.cast(), 4)], raw)) as i32
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

@@ -5,7 +5,7 @@ use crate::base::log::{self, Entry};
 use crate::base::real::{self, Real, real};
 use crate::base::state::{self, MAIN_AWAY, Mode, THREADED, THREADS, mode};
 use crate::base::table::Call;
-use crate::base::{alarm, defer, park, report};
+use crate::base::{alarm, defer, handlers, park, quiet, report};
 use crate::calls::{clocks, identity, locks, processors};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
 use holdfast_wire::log::Op;
@@ -42,6 +42,7 @@ pub fn note_main() {
     // SAFETY: libc's own functions; the first keys need no memory.
     unsafe { pthread_key_create(&raw mut key, ended) };
     KEY.store(key, Relaxed);
+    quiet::join();
     tell_of_end(0);
 }
 
@@ -62,6 +63,7 @@ extern "C" fn ended(number_and_one: usize) {
     TAKEN[number].store(0, Release);
     THREADS.fetch_sub(1, SeqCst);
     log::leave();
+    quiet::part();
 }
 
 /// The number of a new thread. Numbers are used in turn: one comes back long
@@ -88,6 +90,7 @@ unsafe extern "C" fn run(number: *mut u8) -> *mut u8 {
 
 extern "C" fn begin(number: usize) -> Start {
     state::set_tid(number as u16);
+    quiet::join();
     tell_of_end(number);
     alarm::arm_thread();
     processors::free_thread();
@@ -101,31 +104,32 @@ fn create(start: Start, caller: usize, make: impl Fn(usize, usize) -> i32) -> i3
     if mode() == Mode::Pass || state::excluded(caller) || state::inside() {
         return make(start.function, start.arg);
     }
-    before_first();
-    match mode() {
-        Mode::Record => {
-            let held = log::hold();
-            let r = create_numbered(start, make);
-            let entry = Entry::new(Op::Thread, Call::pthread_create, -1, r);
-            log::append_held(&held, entry, &[]);
-            result(r)
-        }
+    let is_first = before_first();
+    let r = quiet::call(|_| match mode() {
         Mode::Replay => match log::take(Op::Thread, Call::pthread_create, -1) {
             Some(taken) => {
                 let r = taken.ret();
-                if r > 0 && create_as(r as usize, start, make) != 0 {
+                if r > 0 && create_as(r as usize, start, &make) != 0 {
                     report::diverged("a thread could not be made on the replica");
                 }
                 taken.done();
-                result(r)
+                Some(result(r))
             }
-            None => {
-                park::park();
-                result(create_numbered(start, make))
-            }
+            None => park::start_over(),
         },
-        _ => result(create_numbered(start, make)),
+        _ => {
+            let held = log::hold();
+            let r = create_numbered(start, &make);
+            let entry = Entry::new(Op::Thread, Call::pthread_create, -1, r);
+            log::append_held(&held, entry, &[]);
+            Some(result(r))
+        }
+    });
+    if is_first {
+        // libc has handlers of its own from here on.
+        handlers::note_all();
     }
+    r
 }
 
 /// What `pthread_create` answers for a number or `-errno`.
@@ -134,7 +138,7 @@ fn result(r: isize) -> i32 {
 }
 
 /// Makes a thread under a fresh number, which it returns, or `-errno`.
-fn create_numbered(start: Start, make: impl Fn(usize, usize) -> i32) -> isize {
+fn create_numbered(start: Start, make: &impl Fn(usize, usize) -> i32) -> isize {
     let Some(number) = draw() else { return -(libc::EAGAIN as isize) };
     match create_as(number, start, make) {
         0 => number as isize,
@@ -142,7 +146,7 @@ fn create_numbered(start: Start, make: impl Fn(usize, usize) -> i32) -> isize {
     }
 }
 
-fn create_as(number: usize, start: Start, make: impl Fn(usize, usize) -> i32) -> i32 {
+fn create_as(number: usize, start: Start, make: &impl Fn(usize, usize) -> i32) -> i32 {
     STARTS[number].0.store(start.function, Relaxed);
     STARTS[number].1.store(start.arg, Relaxed);
     LAST_DRAWN.store(number as u32, Relaxed);
@@ -156,16 +160,17 @@ fn create_as(number: usize, start: Start, make: impl Fn(usize, usize) -> i32) ->
     r
 }
 
-/// What must be settled while there is but one thread.
-fn before_first() {
+/// What must be settled while there is but one thread; whether there is.
+fn before_first() -> bool {
     if state::threaded() {
-        return;
+        return false;
     }
     // Two threads that asked for it first at the same time would both log it.
     // SAFETY: no arguments.
     unsafe { identity::getpid() };
     never_interrupt_python();
     THREADED.store(true, SeqCst);
+    true
 }
 
 /// A Python thread that waits for the interpreter makes the running one give it
@@ -234,7 +239,7 @@ pub unsafe extern "C" fn thrd_join(thread: usize, result: usize) -> i32 {
 /// A join that may give up: where the primary's did not, the replica waits.
 fn join_until(thread: usize, result: usize, attempt: impl Fn() -> i32) -> i32 {
     let wait = || real(Real::PthreadJoin)(thread, result, 0, 0);
-    locks::acquire(Call::pthread_join, 0, attempt, wait)
+    locks::acquire_end(Call::pthread_join, attempt, wait)
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

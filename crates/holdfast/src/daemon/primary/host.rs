@@ -202,7 +202,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         Gate::detach_stale(&self.node.me.interface, &self.node.pin_dir())
             .map_err(|error| error.to_string())?;
         self.place.release(&self.server);
-        self.server.memory.set_mode(mode::OFF);
+        self.server.memory.go_solo();
         for packet in std::mem::take(&mut self.held).into_values() {
             heed("a packet to a client", self.raw.send(&packet));
         }

@@ -1,0 +1,167 @@
+//! What a server's shim says of its threads (`holdfast_wire::quiet`): read out of the
+//! server's memory, of which the server may have made anything.
+
+use crate::process;
+use crate::shm::SharedMemory;
+use holdfast_wire::quiet::{
+    Action, Resume, SIGNALS, ShimState, Stopped, THREADS_MAX, Thread, resume, state,
+};
+use std::io;
+use std::mem::offset_of;
+use std::sync::atomic::Ordering::Acquire;
+
+/// Where the server's threads stand.
+#[derive(Clone, Debug, Default)]
+pub struct Threads {
+    /// See [`ShimState::gate`].
+    gate: u64,
+    /// Threads that the shim cannot tell of: no copy can be made.
+    pub lost: u32,
+    list: Vec<Standing>,
+    actions: Vec<SignalAction>,
+}
+
+/// What the kernel does on a signal: its own `struct sigaction`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SignalAction {
+    pub handler: u64,
+    pub flags: u64,
+    pub restorer: u64,
+    pub mask: u64,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// In the innermost namespace of processes.
+    pub tid: i32,
+    /// See [`state`].
+    pub state: u32,
+    condition: u64,
+    /// The alternate signal stack: where, bytes, flags.
+    pub stack: (u64, u64, i32),
+}
+
+impl Threads {
+    /// Reads what the shim says; exact of threads that stand still.
+    ///
+    /// # Errors
+    /// If no shim is there, or the memory cannot be read.
+    pub fn read(memory: &SharedMemory, pid: u32) -> io::Result<Self> {
+        let at = memory.header().control.load(Acquire);
+        if at == 0 {
+            return Err(io::Error::other("no shim runs in the server"));
+        }
+        let mut head = [0; offset_of!(ShimState, threads)];
+        fill(pid, at, &mut head)?;
+        let number = |place: usize| u32::from_ne_bytes(part(&head, place));
+        let len = (number(offset_of!(ShimState, threads_len)) as usize).min(THREADS_MAX);
+        let mut bytes = vec![0; len * size_of::<Thread>()];
+        fill(pid, at.wrapping_add(offset_of!(ShimState, threads) as u64), &mut bytes)?;
+        Ok(Self {
+            gate: u64::from_ne_bytes(part(&head, offset_of!(ShimState, gate))),
+            lost: number(offset_of!(ShimState, threads_lost)),
+            list: bytes
+                .chunks_exact(size_of::<Thread>())
+                .map(standing)
+                .filter(|it| it.tid != 0)
+                .collect(),
+            actions: head[offset_of!(ShimState, actions)..]
+                .chunks_exact(size_of::<Action>())
+                .take(SIGNALS)
+                .map(action)
+                .collect(),
+        })
+    }
+
+    /// What the kernel does on each signal, indexed by its number. Right if what
+    /// `/proc/PID/status` says is ignored and caught is that here: libc can install a
+    /// handler of its own unseen.
+    #[must_use]
+    pub fn actions(&self) -> &[SignalAction] {
+        &self.actions
+    }
+
+    /// The threads that the shim knows, in no order.
+    #[must_use]
+    pub fn list(&self) -> &[Standing] {
+        &self.list
+    }
+
+    /// Whether all looked as if they could be copied: a hint when to stop them.
+    #[must_use]
+    pub fn look_quiet(&self) -> bool {
+        self.list.iter().all(|it| it.state != state::BUSY)
+    }
+
+    /// How the thread `tid`, stopped before this was read, goes on in a copy. `None`: it
+    /// must not be copied there.
+    #[must_use]
+    pub fn resume(&self, tid: i32, at: &Stopped) -> Option<Resume> {
+        let of = self.list.iter().find(|it| it.tid == tid).copied().unwrap_or_default();
+        resume(of.state, of.condition, self.gate, at)
+    }
+}
+
+fn action(bytes: &[u8]) -> SignalAction {
+    let long = |place: usize| u64::from_ne_bytes(part(bytes, place));
+    SignalAction {
+        handler: long(offset_of!(Action, handler)),
+        flags: long(offset_of!(Action, flags)),
+        restorer: long(offset_of!(Action, restorer)),
+        mask: long(offset_of!(Action, mask)),
+    }
+}
+
+fn standing(thread: &[u8]) -> Standing {
+    let long = |place: usize| u64::from_ne_bytes(part(thread, place));
+    let short = |place: usize| i32::from_ne_bytes(part(thread, place));
+    Standing {
+        tid: short(offset_of!(Thread, tid)),
+        state: short(offset_of!(Thread, state)) as u32,
+        condition: long(offset_of!(Thread, condition)),
+        stack: (
+            long(offset_of!(Thread, stack_at)),
+            long(offset_of!(Thread, stack_bytes)),
+            short(offset_of!(Thread, stack_flags)),
+        ),
+    }
+}
+
+/// `N` bytes of a structure, which has them there.
+fn part<const N: usize>(bytes: &[u8], place: usize) -> [u8; N] {
+    bytes[place..place + N].try_into().unwrap_or([0; N])
+}
+
+fn fill(pid: u32, at: u64, into: &mut [u8]) -> io::Result<()> {
+    if into.is_empty() || process::read_memory(pid, at, into)? == into.len() {
+        return Ok(());
+    }
+    Err(io::Error::other("what the shim says lies outside of the server's memory"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::Settings;
+    use holdfast_wire::shm::mode;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    #[test]
+    fn nonsense_is_read_without_harm() {
+        let (hash_key, ports, name) = ([1; 8], vec![80], String::new());
+        let mode = mode::SOLO;
+        let settings = Settings { ring_bytes: 1 << 20, hash_key, ports, options: 0, mode, name };
+        let memory = SharedMemory::create(&settings).expect("memory");
+        let noise = vec![0xffu8; size_of::<ShimState>()];
+        let me = std::process::id();
+        for address in [0, 1, u64::MAX - 7] {
+            memory.header().control.store(address, SeqCst);
+            assert!(Threads::read(&memory, me).is_err(), "{address:x}");
+        }
+        memory.header().control.store(noise.as_ptr() as u64, SeqCst);
+        let said = Threads::read(&memory, me).expect("a state");
+        assert_eq!((said.list().len(), said.actions().len()), (THREADS_MAX, SIGNALS));
+        assert_eq!(said.resume(-1, &Stopped::default()), None);
+    }
+}

@@ -1,0 +1,190 @@
+//! Where each thread stands in respect of the log, and standing still. The daemon may
+//! copy the server at a moment at which no thread is between a logged call's effect
+//! and its record; in the copy the mode is another one. So every logged call is run by
+//! [`call`]: it says by one word that the thread is in one, comes to no effect while
+//! threads shall stand still, and starts over in the new mode what had not happened.
+//!
+//! The word is read of stopped threads (`holdfast_wire::quiet` has the rule), so its
+//! order among the thread's own instructions is all that counts: it costs no fence.
+
+use crate::base::state::{self, Mode, header, mode};
+use crate::base::{handlers, sys};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*, compiler_fence};
+use holdfast_wire::quiet::{Thread, state as at};
+
+/// Threads that the shim has not made: they log nothing that counts.
+static NOBODY: Thread = Thread {
+    tid: AtomicI32::new(0),
+    state: AtomicU32::new(at::OUTSIDE),
+    condition: AtomicU64::new(0),
+    stack_at: AtomicU64::new(0),
+    stack_bytes: AtomicU64::new(0),
+    stack_flags: AtomicI32::new(libc::SS_DISABLE),
+};
+
+std::thread_local! {
+    static PLACE: Cell<&'static Thread> = const { Cell::new(&NOBODY) };
+}
+
+/// A logged call of the calling thread.
+pub struct Call {
+    place: &'static Thread,
+    /// Where the thread was before. In a call already, if a signal's handler or a
+    /// routine that libc runs makes this one: then the outer one decides.
+    before: u32,
+    /// `Header::park` as it was.
+    seen: u32,
+}
+
+/// Runs a logged call: `f` reads the mode and does what it asks for. `None` starts
+/// over, as if the server had only now called.
+#[inline]
+pub fn call<T>(mut f: impl FnMut(&Call) -> Option<T>) -> T {
+    loop {
+        let call = enter();
+        if let Some(result) = f(&call) {
+            return result;
+        }
+    }
+}
+
+#[inline]
+fn enter() -> Call {
+    let place = PLACE.get();
+    let before = place.state.load(Relaxed);
+    let mut seen = go(place, at::BUSY);
+    if seen & 1 != 0 && before == at::OUTSIDE {
+        seen = stand_still(place);
+    }
+    Call { place, before, seen }
+}
+
+/// Says where the thread is from here on; what [`park_word`] says then.
+#[inline]
+fn go(place: &Thread, state: u32) -> u32 {
+    compiler_fence(SeqCst);
+    place.state.store(state, Relaxed);
+    compiler_fence(SeqCst);
+    park_word()
+}
+
+#[inline]
+fn park_word() -> u32 {
+    if state::is_attached() { header().park.0.load(Relaxed) } else { 0 }
+}
+
+/// Stays here while threads shall stand still. A child of the server need not.
+#[cold]
+fn stand_still(place: &Thread) -> u32 {
+    let word = &header().park.0;
+    loop {
+        let seen = go(place, at::PARKED);
+        if seen & 1 != 0 && mode() != Mode::Pass {
+            sys::futex_wait(word, seen, true, 0);
+            continue;
+        }
+        let seen = go(place, at::BUSY);
+        if seen & 1 == 0 || mode() == Mode::Pass {
+            return seen;
+        }
+    }
+}
+
+impl Drop for Call {
+    #[inline]
+    fn drop(&mut self) {
+        compiler_fence(SeqCst);
+        self.place.state.store(self.before, Relaxed);
+    }
+}
+
+impl Call {
+    /// Makes a system call that may take long. `None`: the server's call is to start
+    /// over, since it has not happened.
+    #[inline]
+    pub fn sleep(&self, raw: impl FnOnce() -> isize) -> Option<isize> {
+        if self.before != at::OUTSIDE {
+            return Some(raw());
+        }
+        go(self.place, at::SLEEPS);
+        let r = raw();
+        let was_stopped = go(self.place, at::BUSY) != self.seen;
+        // Stopping a thread interrupts its call: the server must not see that, unless
+        // there is a signal whose handler waits.
+        let in_vain = || r == -(libc::EINTR as isize) && !handlers::ANY.load(Relaxed);
+        if self.is_over() || was_stopped && in_vain() { None } else { Some(r) }
+    }
+
+    /// Runs a function of libc that waits for other threads as long as they take.
+    pub fn wait<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.stand(at::WAITS, f)
+    }
+
+    /// Runs a function of libc that waits until a moment, or on `condition` (or 0).
+    pub fn wait_timed<T>(&self, condition: usize, f: impl FnOnce() -> T) -> T {
+        self.place.condition.store(condition as u64, Relaxed);
+        self.stand(at::TIMED, f)
+    }
+
+    fn stand<T>(&self, state: u32, f: impl FnOnce() -> T) -> T {
+        if self.before != at::OUTSIDE {
+            return f();
+        }
+        go(self.place, state);
+        let result = f();
+        go(self.place, at::BUSY);
+        result
+    }
+
+    /// Takes a lock of the shim's own that is held over calls that may take long.
+    pub fn lock(&self, word: &AtomicU32) -> Option<()> {
+        if word.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
+            return Some(());
+        }
+        while word.swap(2, Acquire) != 0 {
+            self.sleep(|| sys::futex_wait(word, 2, false, 0))?;
+        }
+        Some(())
+    }
+
+    /// Whether a call that was begun as the primary's goes on in a copy that follows
+    /// the log: what it did there is undone, and it starts over.
+    pub fn is_over(&self) -> bool {
+        mode() == Mode::Replay
+    }
+}
+
+/// The calling thread gets a place of its own; one of the first things that it does.
+pub fn join() {
+    let shim = state::shim();
+    let tid = sys::sys!(SYS_gettid) as i32;
+    let free = |place: &&Thread| place.tid.compare_exchange(0, tid, Relaxed, Relaxed).is_ok();
+    let Some((n, place)) = shim.threads.iter().enumerate().find(|(_, place)| free(place)) else {
+        shim.threads_lost.fetch_add(1, Relaxed);
+        return;
+    };
+    place.state.store(at::OUTSIDE, Relaxed);
+    place.stack_flags.store(libc::SS_DISABLE, Relaxed);
+    shim.threads_len.fetch_max(n as u32 + 1, Relaxed);
+    PLACE.set(place);
+}
+
+/// The calling thread ends.
+pub fn part() {
+    let place = PLACE.replace(&NOBODY);
+    if place.tid.swap(0, Relaxed) == 0 {
+        state::shim().threads_lost.fetch_sub(1, Relaxed);
+    }
+}
+
+/// The calling thread has an alternate signal stack.
+pub fn note_stack(stack: &libc::stack_t) {
+    let place = PLACE.get();
+    place.stack_at.store(stack.ss_sp as u64, Relaxed);
+    place.stack_bytes.store(stack.ss_size as u64, Relaxed);
+    place.stack_flags.store(stack.ss_flags, Relaxed);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! What the shim says of the server's threads, so that a daemon that has stopped
+//! them all knows whether they may be copied where they stand, and how each goes on
+//! in the copy, whose shim answers calls from the log.
+//!
+//! A thread may be copied anywhere but between a logged call's effect and its
+//! record. The shim says where it is in that respect by one word, written by the
+//! thread itself; its registers say the rest. Both are exact when the thread is
+//! stopped, and a hint while it runs.
+
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+
+/// Threads that are told of. One more, and no copy can be made.
+pub const THREADS_MAX: usize = 16384;
+/// Signals, and one: the first is 1.
+pub const SIGNALS: usize = 65;
+
+/// `Thread::state`
+pub mod state {
+    /// It runs code of the server's or of libc's, or of the shim's without effect.
+    pub const OUTSIDE: u32 = 0;
+    /// In the middle of a logged call.
+    pub const BUSY: u32 = 1;
+    /// It has come to a logged call while it was to stand still, and does.
+    pub const PARKED: u32 = 2;
+    /// In one system call of the shim's own, or about to make it, or just back. The
+    /// call starts over if that has not happened.
+    pub const SLEEPS: u32 = 3;
+    /// In a function of libc that waits for other threads as long as they take. What
+    /// it gets, it gives back where that was not its turn.
+    pub const WAITS: u32 = 4;
+    /// In a function of libc that waits for a moment, or on a condition: it must not
+    /// sleep on in a copy.
+    pub const TIMED: u32 = 5;
+}
+
+/// `ShimState::mode`
+pub mod shim_mode {
+    /// Calls go to the kernel.
+    pub const PASS: u32 = 0;
+    /// Calls are executed, and logged if there is a log.
+    pub const RECORD: u32 = 1;
+    /// Calls are answered from the log.
+    pub const REPLAY: u32 = 2;
+}
+
+/// One thread of the server.
+#[repr(C, align(64))]
+pub struct Thread {
+    /// Its number in the innermost namespace of processes; 0 = nobody's.
+    pub tid: AtomicI32,
+    /// See [`state`].
+    pub state: AtomicU32,
+    /// The condition that it waits on in [`state::TIMED`], or 0.
+    pub condition: AtomicU64,
+    /// Its alternate signal stack as it has set it: where, bytes, flags (`SS_DISABLE`).
+    pub stack_at: AtomicU64,
+    pub stack_bytes: AtomicU64,
+    pub stack_flags: AtomicI32,
+}
+
+/// What the kernel does on a signal: its own `struct sigaction`.
+#[repr(C)]
+pub struct Action {
+    pub handler: AtomicU64,
+    pub flags: AtomicU64,
+    pub restorer: AtomicU64,
+    pub mask: AtomicU64,
+}
+
+/// What the shim shows of itself, in the server's own memory, and so in a copy of it.
+#[repr(C)]
+pub struct ShimState {
+    /// How calls are treated: see [`shim_mode`].
+    pub mode: AtomicU32,
+    /// Places of `threads` that have ever been used.
+    pub threads_len: AtomicU32,
+    /// Threads for which there was no place.
+    pub threads_lost: AtomicU32,
+    /// Address of the `syscall` instruction by which the shim makes its calls.
+    pub gate: AtomicU64,
+    /// Indexed by signal.
+    pub actions: [Action; SIGNALS],
+    pub threads: [Thread; THREADS_MAX],
+}
+
+impl ShimState {
+    /// A shim that does nothing, without threads.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "it is a megabyte: for statics only")]
+    pub const fn new() -> Self {
+        Self {
+            mode: AtomicU32::new(shim_mode::PASS),
+            threads_len: AtomicU32::new(0),
+            threads_lost: AtomicU32::new(0),
+            gate: AtomicU64::new(0),
+            actions: [const {
+                Action {
+                    handler: AtomicU64::new(0),
+                    flags: AtomicU64::new(0),
+                    restorer: AtomicU64::new(0),
+                    mask: AtomicU64::new(0),
+                }
+            }; SIGNALS],
+            threads: [const {
+                Thread {
+                    tid: AtomicI32::new(0),
+                    state: AtomicU32::new(state::OUTSIDE),
+                    condition: AtomicU64::new(0),
+                    stack_at: AtomicU64::new(0),
+                    stack_bytes: AtomicU64::new(0),
+                    stack_flags: AtomicI32::new(2),
+                }
+            }; THREADS_MAX],
+        }
+    }
+}
+
+/// What a stopped thread's registers (x86-64) say of a system call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stopped {
+    /// The next instruction's address.
+    pub rip: u64,
+    /// The interrupted call's number; negative outside of calls.
+    pub orig_rax: i64,
+    /// Its result.
+    pub rax: i64,
+    /// Its first two arguments: a futex and the operation on it.
+    pub rdi: u64,
+    pub rsi: u64,
+}
+
+/// How a thread goes on in a copy. In the original all go on as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resume {
+    /// With its registers as they are; an interrupted call is made again.
+    AsIs,
+    /// Its system call returns `-EINTR`: the shim starts the server's call over.
+    StartOver,
+    /// Its futex returns `-ETIMEDOUT`: libc leaves the wait, and the shim starts the
+    /// server's call over.
+    TimeOut,
+}
+
+const SYS_FUTEX: i64 = 202;
+/// What a wait with a limit goes on as when it has been interrupted before.
+const SYS_RESTART_SYSCALL: i64 = 219;
+/// By this libc waits where it takes no answer but a wake-up: for a plain lock.
+const FUTEX_WAIT: u64 = 0;
+/// By this libc waits where it may give up.
+const FUTEX_WAIT_BITSET: u64 = 9;
+const FUTEX_FLAGS: u64 = 128 | 256;
+const EINTR: i64 = 4;
+/// The kernel's own results of calls that have not happened: ERESTARTSYS,
+/// ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK.
+const ERESTART: [i64; 4] = [512, 513, 514, 516];
+/// Bytes of a `syscall` instruction.
+const SYSCALL_BYTES: u64 = 2;
+/// Bytes of a `pthread_cond_t`.
+const CONDITION_BYTES: u64 = 48;
+
+/// How a thread goes on in a copy that is made now; `None`: it must not be copied
+/// here. `state` and `condition` are those of its [`Thread`] (of one that the shim does
+/// not know: [`state::OUTSIDE`]), and `gate` is [`ShimState::gate`]. Exact if the thread
+/// was stopped before its state was read.
+#[must_use]
+pub fn resume(state: u32, condition: u64, gate: u64, at: &Stopped) -> Option<Resume> {
+    let is_interrupted =
+        at.orig_rax >= 0 && (at.rax == -EINTR || ERESTART.iter().any(|e| at.rax == -e));
+    match state {
+        state::OUTSIDE | state::PARKED | state::WAITS => Some(Resume::AsIs),
+        state::SLEEPS => (is_interrupted && at.rip == gate.wrapping_add(SYSCALL_BYTES))
+            .then_some(Resume::StartOver),
+        state::TIMED
+            if is_interrupted && matches!(at.orig_rax, SYS_FUTEX | SYS_RESTART_SYSCALL) =>
+        {
+            match at.rsi & !FUTEX_FLAGS {
+                FUTEX_WAIT_BITSET => Some(Resume::TimeOut),
+                // The lock of the server's that goes with the condition, which libc
+                // takes back. One inside the condition stands before the wait too.
+                FUTEX_WAIT if at.rdi.wrapping_sub(condition) >= CONDITION_BYTES => {
+                    Some(Resume::AsIs)
+                }
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GATE: u64 = 0x7000;
+    const SYS_READ: i64 = 0;
+
+    fn at(rip: u64, orig_rax: i64, rax: i64) -> Stopped {
+        Stopped { rip, orig_rax, rax, ..Stopped::default() }
+    }
+
+    #[test]
+    fn who_is_in_the_middle_of_a_call_is_not_copied() {
+        let sleeping = at(GATE + 2, SYS_READ, -512);
+        for anywhere in [sleeping, at(1, -1, 0)] {
+            assert_eq!(resume(state::BUSY, 0, GATE, &anywhere), None);
+            for quiet in [state::OUTSIDE, state::PARKED, state::WAITS] {
+                assert_eq!(resume(quiet, 0, GATE, &anywhere), Some(Resume::AsIs));
+            }
+        }
+        assert_eq!(resume(6, 0, GATE, &sleeping), None, "no state that we know");
+    }
+
+    #[test]
+    fn a_sleeper_starts_over_if_its_call_has_not_happened() {
+        let of = |at: Stopped| resume(state::SLEEPS, 0, GATE, &at);
+        for error in [-4, -512, -513, -514, -516] {
+            assert_eq!(of(at(GATE + 2, SYS_READ, error)), Some(Resume::StartOver));
+        }
+        // It has read something; an error is an answer too.
+        assert_eq!(of(at(GATE + 2, SYS_READ, 17)), None);
+        assert_eq!(of(at(GATE + 2, SYS_READ, -11)), None);
+        assert_eq!(of(at(GATE, -1, -512)), None, "it is about to");
+        assert_eq!(of(at(GATE + 3, SYS_READ, -4)), None, "in a handler, or beyond");
+    }
+
+    #[test]
+    fn a_wait_for_a_moment_ends_where_libc_can_leave_it() {
+        let condition = 0x5000;
+        let futex = |rax, rdi, rsi| Stopped { rdi, rsi, ..at(1, SYS_FUTEX, rax) };
+        let of = |at: Stopped| resume(state::TIMED, condition, GATE, &at);
+        assert_eq!(of(futex(-512, condition + 40, 9 | 128 | 256)), Some(Resume::TimeOut));
+        assert_eq!(of(futex(-516, 0x9000, 9)), Some(Resume::TimeOut));
+        let again = Stopped { orig_rax: SYS_RESTART_SYSCALL, ..futex(-516, 0x9000, 9) };
+        assert_eq!(of(again), Some(Resume::TimeOut));
+        assert_eq!(of(futex(-512, 0x9000, 128)), Some(Resume::AsIs), "the condition's mutex");
+        assert_eq!(of(futex(-512, condition + 32, 128)), None, "libc's lock in it");
+        assert_eq!(of(futex(-512, 0x9000, 6)), None, "nothing that we know");
+        assert_eq!(of(futex(0, condition + 40, 9)), None, "it was woken");
+        assert_eq!(of(at(1, -1, -512)), None, "it is about to sleep");
+    }
+}
