@@ -2,6 +2,8 @@
 //! event confirmed at once, then a second copy is fed the log.
 #![allow(dead_code)] // each test program uses its part
 
+pub mod freeze;
+
 use holdfast_linux::epoll::{Epoll, Interest};
 use holdfast_linux::listener::revive;
 use holdfast_linux::shm::Settings;
@@ -82,7 +84,7 @@ pub fn start(argv: &[&str], port: u16, options: u32, as_mode: u32, dir: &Path) -
 }
 
 /// Confirms at once and keeps the log, until told to stop.
-fn record(server: &Server, stop: &AtomicBool) -> Vec<u8> {
+pub fn record(server: &Server, stop: &AtomicBool) -> Vec<u8> {
     let epoll = Epoll::new().expect("epoll");
     epoll.add(&server.wake(), 0, Interest::Rung).expect("watching the shim");
     let (mut log, mut at) = (Vec::new(), 0);
@@ -224,7 +226,7 @@ fn observe_promoted(
     Outcome { log_len: log.len(), primary: of_primary, replica: of_replica, left, said }
 }
 
-struct StopAtEnd<'a>(&'a AtomicBool);
+pub struct StopAtEnd<'a>(pub &'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
     fn drop(&mut self) {
