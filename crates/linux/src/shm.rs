@@ -298,8 +298,10 @@ impl SharedMemory {
     /// Threads go on.
     pub fn unpark(&self) {
         let park = &self.header().park.0;
-        if park.load(SeqCst) & 1 != 0 {
-            park.fetch_add(1, SeqCst);
+        let seen = park.load(SeqCst);
+        if seen & 1 != 0 {
+            // Threads may have ended it themselves meanwhile.
+            let _ended = park.compare_exchange(seen, seen.wrapping_add(1), SeqCst, SeqCst);
         }
         futex_wake(park);
     }

@@ -166,10 +166,10 @@ const CONDITION_BYTES: u64 = 48;
 pub fn resume(state: u32, condition: u64, gate: u64, at: &Stopped) -> Option<Resume> {
     let is_interrupted =
         at.orig_rax >= 0 && (at.rax == -EINTR || ERESTART.iter().any(|e| at.rax == -e));
+    let sleeps = is_interrupted && at.rip == gate.wrapping_add(SYSCALL_BYTES);
     match state {
+        state::SLEEPS | state::PARKED if sleeps => Some(Resume::StartOver),
         state::OUTSIDE | state::PARKED | state::WAITS => Some(Resume::AsIs),
-        state::SLEEPS => (is_interrupted && at.rip == gate.wrapping_add(SYSCALL_BYTES))
-            .then_some(Resume::StartOver),
         state::TIMED
             if is_interrupted && matches!(at.orig_rax, SYS_FUTEX | SYS_RESTART_SYSCALL) =>
         {
@@ -203,10 +203,12 @@ mod tests {
         let sleeping = at(GATE + 2, SYS_READ, -512);
         for anywhere in [sleeping, at(1, -1, 0)] {
             assert_eq!(resume(state::BUSY, 0, GATE, &anywhere), None);
-            for quiet in [state::OUTSIDE, state::PARKED, state::WAITS] {
+            for quiet in [state::OUTSIDE, state::WAITS] {
                 assert_eq!(resume(quiet, 0, GATE, &anywhere), Some(Resume::AsIs));
             }
         }
+        assert_eq!(resume(state::PARKED, 0, GATE, &at(1, -1, 0)), Some(Resume::AsIs));
+        assert_eq!(resume(state::PARKED, 0, GATE, &sleeping), Some(Resume::StartOver));
         assert_eq!(resume(6, 0, GATE, &sleeping), None, "no state that we know");
     }
 

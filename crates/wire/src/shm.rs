@@ -124,7 +124,8 @@ pub struct Header {
     /// Not 0 while the daemon keeps the server's main thread on one processor.
     pub kept: Line<AtomicU32>,
     /// Odd while threads shall stand still: each that comes to a logged call parks
-    /// there, before the call has any effect, until this is even again. It counts up.
+    /// there, before the call has any effect, until this is even again, which after a
+    /// second it makes it itself. It counts up.
     /// Also a futex word.
     pub park: Line<AtomicU32>,
     /// Why protection ended or the replica diverged: UTF-8, 0-terminated.

@@ -13,6 +13,10 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*, compiler_fence};
 use holdfast_wire::quiet::{Thread, state as at};
 
+/// No thread stands still for longer: its daemon may have died. One that copies the
+/// server has stopped it by then, and need not ask.
+const STILL_MAX_NS: u64 = 1_000_000_000;
+
 /// Threads that the shim has not made: they log nothing that counts.
 static NOBODY: Thread = Thread {
     tid: AtomicI32::new(0),
@@ -81,7 +85,12 @@ fn stand_still(place: &Thread) -> u32 {
     loop {
         let seen = go(place, at::PARKED);
         if seen & 1 != 0 && mode() != Mode::Pass {
-            sys::futex_wait(word, seen, true, 0);
+            let r = sys::futex_wait(word, seen, true, STILL_MAX_NS);
+            let is_late = r == -(libc::ETIMEDOUT as isize);
+            if is_late && word.compare_exchange(seen, seen.wrapping_add(1), SeqCst, SeqCst).is_ok()
+            {
+                sys::futex_wake(word, true);
+            }
             continue;
         }
         let seen = go(place, at::BUSY);

@@ -74,6 +74,16 @@ fn no_call_has_an_effect_while_threads_stand_still() {
 }
 
 #[test]
+fn a_daemon_that_died_holds_nobody() {
+    let _member = attach(Mode::Record);
+    header().park.0.store(1, SeqCst);
+    let begin = Instant::now();
+    as_thread(|| call(|_| Some(())));
+    assert!(begin.elapsed() >= Duration::from_secs(1));
+    assert_eq!(header().park.0.load(SeqCst), 2);
+}
+
+#[test]
 fn what_has_not_happened_starts_over() {
     let member = attach(Mode::Record);
     let (park, mut tries) = (&header().park.0, 0);
