@@ -2,6 +2,8 @@
 //! all of them from here, and the simulated ones of a pair (`crates/sim`) do so, too.
 
 pub mod backup;
+#[cfg(test)]
+mod bench;
 pub mod edge;
 pub mod host;
 pub mod host_server;
