@@ -8,9 +8,9 @@ use crate::{FlowControl, Nanos, Redundancy, WINDOW_SEGMENTS_MAX};
 use holdfast_code::Dispersal;
 use std::collections::VecDeque;
 
-/// Between two openings that were not answered, at first.
+/// Wait between the first two openings that were not answered.
 const OPENING_WAIT: Nanos = Nanos::from_ms(1000);
-/// And at most.
+/// Wait between two openings at most.
 const OPENING_WAIT_MAX: Nanos = Nanos::from_ms(8000);
 /// Frames of the session itself that may wait to be sent; more are not needed.
 const CONTROL_FRAMES_MAX: usize = 8;

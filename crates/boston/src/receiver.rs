@@ -6,13 +6,13 @@ use crate::{Nanos, segment};
 use holdfast_code::{Code, Decoder, Dispersal, Progress};
 use std::collections::VecDeque;
 
-/// An acknowledgement waits at most so long for more cells.
+/// Time for which an acknowledgement waits for more cells at most.
 pub(crate) const ACK_DELAY: Nanos = Nanos::from_ms(10);
-/// And for at most so many.
+/// Cells for which an acknowledgement waits at most.
 const ACK_CELLS: usize = 32;
 /// Orders behind the highest in which a duplicate is recognised.
 const ORDERS_KEPT: u64 = 1024;
-/// A cell that is so far ahead is none of this connection's.
+/// Distance ahead, in cells, at which a cell is none of this connection's.
 const ORDERS_AHEAD_MAX: u64 = 1 << 20;
 /// Spoilt attempts at one segment after which the path is given up.
 pub(crate) const ATTEMPTS_MAX: u8 = 200;

@@ -8,9 +8,9 @@ const SAMPLE_CELLS: u64 = 64;
 /// The estimate follows a rise by half of it, a fall by an eighth.
 const RISE: f64 = 0.5;
 const FALL: f64 = 0.125;
-/// Below this loss redundancy is waste.
+/// Loss below which redundancy is waste.
 const LOSS_MIN: f64 = 0.001;
-/// Above this loss more redundancy than for this loss is not tried.
+/// Loss for which redundancy is planned at most.
 const LOSS_MAX: f64 = 0.6;
 
 /// How much redundancy a sender adds.

@@ -3,11 +3,11 @@
 use crate::Nanos;
 use crate::receiver::ACK_DELAY;
 
-/// Before anything was measured (RFC 6298 §2.1).
+/// Timeout before anything was measured (RFC 6298 §2.1).
 const RTO_INITIAL: Nanos = Nanos::from_ms(1000);
 /// Linux's lower limit; the RFC's 1 s predates fine clocks.
 const RTO_MIN: Nanos = Nanos::from_ms(200);
-/// A path that comes back after a long blackout is noticed this soon.
+/// Longest timeout: after a long blackout the path's return is noticed within it.
 const RTO_MAX: Nanos = Nanos::from_ms(8000);
 /// Doublings after which waiting longer makes no difference.
 const BACKOFF_MAX: u32 = 10;

@@ -9,7 +9,7 @@ use crate::{Config, Nanos, SEND_BUFFER_MAX, WINDOW_SEGMENTS_MAX, segment};
 use holdfast_code::{Code, Dispersal};
 use std::collections::VecDeque;
 
-/// A cell that so many later ones overtook is lost.
+/// Later cells that must have overtaken one before it counts as lost.
 const REORDER_CELLS: u64 = 8;
 
 /// What a sender did so far.

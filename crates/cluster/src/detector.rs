@@ -11,18 +11,18 @@ use crate::lateness::Lateness;
 pub const SUSPECT_AFTER: u64 = 2;
 /// Heartbeats missed in a row before the peer is declared dead.
 pub const DECLARE_AFTER: u64 = 3;
-/// The worst lateness that is remembered counts so often in the time-out of a
-/// declaration, for the next one may be worse; in that of a suspicion it counts once.
+/// Times that the worst lateness remembered counts in the time-out of a declaration,
+/// for the next one may be worse; in that of a suspicion it counts once.
 pub const LATE_MARGIN: u64 = 2;
 /// Lateness up to half a period is what the missed heartbeats allow for anyway.
 pub const LATE_FREE_HALVES: u64 = 1;
-/// No patience is longer than so many periods.
+/// Periods of the longest patience.
 pub const PATIENCE_MAX: u64 = 25;
-/// Packets of a peer that still pass keep it from being declared dead for so many
-/// periods after it was last heard, and no longer: a kernel speaks without its daemon.
+/// Periods since a peer was last heard for which packets of it that still pass keep it
+/// from being declared dead, and no longer: a kernel speaks without its daemon.
 pub const PASSING_PERIODS: u64 = 2 * DECLARE_AFTER;
-/// A peer that was never heard may still be starting its server: its first sign
-/// of life may take this much longer.
+/// Additional time for the first sign of life of a peer: it may still be starting its
+/// server.
 pub const FIRST_PATIENCE: Nanos = Nanos::from_ms(1000);
 
 /// What the detector wants done.

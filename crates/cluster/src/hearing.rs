@@ -7,8 +7,8 @@
 
 use crate::Nanos;
 
-/// This long after anybody's last sign of life nobody is heard any more, in halves
-/// of a heartbeat period: a heartbeat comes each period, and may be half of one
+/// Time since anybody's last sign of life after which nobody is heard any more, in
+/// halves of a heartbeat period: a heartbeat comes each period, and may be half of one
 /// late.
 pub const DEAF_HALVES: u64 = 3;
 /// Periods after the end of such a silence until a peer may be accused again: links

@@ -9,7 +9,7 @@
 
 use crate::Nanos;
 
-/// A delay is remembered for this long at least, and for twice as long at most.
+/// Time for which a delay is remembered at least; at most it is twice that.
 pub const LATE_MEMORY: Nanos = Nanos::from_ms(30_000);
 
 /// See the module.

@@ -8,11 +8,11 @@ use crate::kernel::{Cauchy, EVERY, Explicit, Kernel, OUTPUTS_MAX, Task};
 pub const ROWS: usize = 256;
 /// The longest cell, bytes.
 pub const CELL_LEN_MAX: usize = 64 << 10;
-/// Decoding so many missing cells leaves the rows' cells as they are; decoding
-/// more uses them up.
+/// Missing cells up to which decoding leaves the rows' cells as they are; decoding more
+/// uses them up.
 pub const KEPT_MAX: usize = OUTPUTS_MAX;
-/// More cells can be neither missing nor replaced in a systematic code: there
-/// are `m` cells and 256 - `m` other rows.
+/// Cells that can be missing or replaced in a systematic code: there are `m` cells and
+/// 256 - `m` other rows.
 const REPAIRS_MAX: usize = ROWS / 2;
 
 /// Columns that are copied at once.

@@ -7,10 +7,10 @@
 
 /// x^8 + x^4 + x^3 + x^2 + 1.
 const POLYNOMIAL: u16 = 0x11d;
-/// Nonzero elements: exponents repeat after so many.
+/// Number of nonzero elements, after which exponents repeat.
 pub(crate) const ORDER: usize = 255;
 
-/// 2^i; so long that the sum of four logarithms is an index.
+/// 2^i, as far as the sum of four logarithms is an index.
 pub(crate) const EXP: [u8; 4 * ORDER] = powers();
 /// The logarithm to the base 2. That of 0, which has none, is 0: sums over all
 /// pairs may then include a pair of equals.

@@ -40,7 +40,7 @@ enum Isa {
     Portable,
 }
 
-/// From the fastest to the slowest.
+/// Kernels, the fastest first.
 const ALL: &[Isa] = &[
     #[cfg(target_arch = "x86_64")]
     Isa::Gfni512,

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// More entries than this may not change beyond those that have to.
+    /// Share of the entries that may change beyond those that have to.
     const DISRUPTION_MAX: f64 = 0.02;
 
     fn names(count: usize) -> Vec<String> {

@@ -18,8 +18,8 @@ use std::marker::PhantomData;
 
 /// How often a full cache looks for flows that it need not remember.
 const SWEEP_PERIOD_NS: Ns = 1_000_000_000;
-/// What an entry of the index takes at most: nodes of 144 bytes for 11 entries,
-/// at least 5 of which are used, and a level above them.
+/// Bytes of an entry of the index at most: nodes of 144 bytes for 11 entries, at least
+/// 5 of which are used, and a level above them.
 const INDEX_BYTES: usize = 40;
 
 /// What is kept, and how much of it at most.

@@ -6,7 +6,7 @@ use crate::recovery::Shelf;
 /// Sizes of slots, bytes: a SYN of IPv4 and of IPv6 as Linux sends it, small
 /// requests, an Ethernet frame's packet, and those of larger MTUs.
 const SIZES: [usize; 8] = [64, 96, 256, 512, 1024, 1500, 3072, 9216];
-/// What a chunk takes at most: as many slots as fit, and nothing behind them.
+/// Bytes of a chunk at most: as many slots as fit, and nothing behind them.
 const CHUNK_BYTES: usize = 64 << 10;
 /// The longest packet that is taken.
 pub const PACKET_MAX: usize = SIZES[SIZES.len() - 1];

@@ -12,12 +12,12 @@ use std::collections::VecDeque;
 pub const STRINGS_MAX: usize = 8;
 /// Parts into which flows are hashed.
 pub const SLOTS: usize = 256;
-/// A string that was declared dead is used again after so many heartbeats in a
-/// row: one that flaps stays out.
+/// Heartbeats in a row after which a string that was declared dead is used again: one
+/// that flaps stays out.
 pub const RETURN_BEATS: u32 = 5;
-/// A silent string is dead once so many heartbeats came through another since its
-/// own last one. Whoever dies while he sends leaves one string a single heartbeat
-/// ahead of the next.
+/// Heartbeats through another string, since its own last one, that make a silent string
+/// dead. A peer that dies while it sends leaves one string a single heartbeat ahead of
+/// the next.
 pub const AHEAD_BEATS: u32 = 2;
 
 /// How strings share the work.

@@ -32,9 +32,9 @@ pub const EDGE_SCHEMA: &str = "holdfast.edge/1";
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// How long a verb waits for a daemon.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-/// A host that is out of descriptors or memory is asked again after this long.
+/// Time after which a host that is out of descriptors or memory is asked again.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A client that says nothing for longer makes room for another one.
+/// Silence after which a client makes room for another one.
 const SILENT_MAX: Duration = Duration::from_secs(2);
 const LISTENER: u64 = u64::MAX;
 const PAUSE_OVER: u64 = u64::MAX - 1;

@@ -29,7 +29,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// A handshake that takes longer is given up.
+/// Time after which a handshake is given up.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(2);
 /// Bytes that may wait to be sent; a peer that lets more pile up is not reading.
 pub const BACKLOG_BYTES_MAX: usize = 64 << 20;
@@ -37,7 +37,7 @@ pub const BACKLOG_BYTES_MAX: usize = 64 << 20;
 pub const NAME_BYTES_MAX: usize = 64;
 /// Unacknowledged data older than this closes the TCP connection.
 const USER_TIMEOUT: Duration = Duration::from_secs(3);
-/// An idle channel is probed this often: an end whose host was restarted, and
+/// Time between two probes of an idle channel: an end whose host was restarted, and
 /// that has nothing to say, would never be missed.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 /// Largest Noise message (Noise specification §3).

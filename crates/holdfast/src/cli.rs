@@ -22,7 +22,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// A whole file to start from.
+/// A file to start from.
 const EXAMPLE: &str = include_str!("../../../docs/example.toml");
 /// The same of a spread group.
 const EXAMPLE_SPREAD: &str = include_str!("../../../docs/example-spread.toml");

@@ -2,6 +2,7 @@
 
 mod advice;
 pub mod backup;
+mod clock;
 mod drive;
 pub mod edge;
 pub mod edge_link;

@@ -20,7 +20,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// A server that was killed is gone by then, ms; only a disk that does not answer
+/// Wait for the end of a server that was killed, ms; only a disk that does not answer
 /// holds one up for longer.
 const KILLED_MAX_MS: i32 = 5000;
 

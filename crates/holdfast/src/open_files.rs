@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use holdfast_linux::limits::{self, OpenFiles};
 use holdfast_wire::shm::{CONNS_MAX, mode};
 
-/// What a member's daemon has open besides connections.
+/// Descriptors of a member's daemon besides those of connections.
 const RESERVE: u64 = 256;
 
 /// How many descriptors a member's daemon must be able to have: for as many

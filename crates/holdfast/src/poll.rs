@@ -3,7 +3,6 @@
 
 use holdfast_linux::epoll::Timer;
 pub use holdfast_linux::epoll::{Epoll, Interest, Ready, Signals};
-use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -100,48 +99,6 @@ impl AsFd for Poll {
     }
 }
 
-/// One deadline per kind `K`.
-#[derive(Debug)]
-pub struct Timers<K> {
-    due: BTreeSet<(Instant, K)>,
-}
-
-impl<K: Ord + Copy> Timers<K> {
-    #[must_use]
-    pub fn new() -> Self {
-        Self { due: BTreeSet::new() }
-    }
-
-    /// Sets (or moves) the deadline of `kind`.
-    pub fn set(&mut self, kind: K, at: Instant) {
-        self.clear(kind);
-        self.due.insert((at, kind));
-    }
-
-    /// Forgets the deadline of `kind`.
-    pub fn clear(&mut self, kind: K) {
-        self.due.retain(|(_, k)| *k != kind);
-    }
-
-    /// The earliest deadline.
-    #[must_use]
-    pub fn next(&self) -> Option<Instant> {
-        self.due.first().map(|(at, _)| *at)
-    }
-
-    /// Takes one kind whose deadline has passed.
-    pub fn pop(&mut self, now: Instant) -> Option<K> {
-        let (at, _) = self.due.first()?;
-        if *at > now { None } else { self.due.pop_first().map(|(_, kind)| kind) }
-    }
-}
-
-impl<K: Ord + Copy> Default for Timers<K> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,23 +127,5 @@ mod tests {
         assert!(wait_until(&mut poll, at(21)) <= 2);
         assert!(poll.wait(Some(start)).unwrap().is_empty());
         assert!(start.elapsed() < Duration::from_secs(30));
-    }
-
-    #[test]
-    fn timers_fall_due_in_order_and_once() {
-        let start = Instant::now();
-        let at = |ms| start + Duration::from_millis(ms);
-        let mut timers = Timers::new();
-        timers.set('b', at(20));
-        timers.set('a', at(10));
-        timers.set('b', at(5));
-        assert_eq!(timers.next(), Some(at(5)));
-        assert_eq!(timers.pop(at(4)), None);
-        assert_eq!(timers.pop(at(30)), Some('b'));
-        assert_eq!(timers.pop(at(30)), Some('a'));
-        assert_eq!(timers.pop(at(30)), None);
-        timers.set('a', at(1));
-        timers.clear('a');
-        assert_eq!(timers.next(), None);
     }
 }

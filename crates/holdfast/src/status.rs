@@ -368,6 +368,8 @@ fn human_us(us: u64) -> String {
 }
 
 #[cfg(test)]
+mod documented;
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Duration;

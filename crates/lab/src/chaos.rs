@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// A second fault follows within this time, ms.
+/// Time within which a second fault follows, ms.
 const SECOND_WITHIN_MS: u64 = 1000;
 
 /// What the clients do.

@@ -27,16 +27,16 @@ const FAULT_EARLIEST_US: u64 = 700_000;
 /// The moment is drawn from a span this long, µs.
 const FAULT_SPAN_US: u64 = 1_500_000;
 
-/// If nothing is outstanding the next moment is drawn from this span, µs.
+/// Span from which the next moment is drawn if nothing is outstanding, µs.
 const REDRAW_US: u64 = 5_000;
 
 /// The load goes on for this long after the fault, ms.
 const AFTER_FAULT_MS: u64 = 2_000;
 
-/// What the plots show around the fault, ms.
+/// Time that the plots show around the fault, ms.
 const PLOT_MS: (f64, f64) = (-100.0, 200.0);
 
-/// No fault takes this long to be detected; the clocks must have been set, ms.
+/// Time by which every fault is detected, ms; else the clocks must have been set.
 const LATE_MS: f64 = 60_000.0;
 
 /// The edge's steps of a switch-over that are shown.

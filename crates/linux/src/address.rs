@@ -21,7 +21,7 @@ const IFA_FLAGS: u16 = 8;
 /// already guarantees that nobody else speaks for it.
 const IFA_F_NODAD: u32 = 0x02;
 
-/// An added address must be usable by then.
+/// Time within which an added address must be usable.
 pub const LOCAL_MAX: Duration = Duration::from_millis(50);
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 

@@ -15,19 +15,20 @@ const SOCK_DESTROY: u16 = 21;
 const LISTENING: u32 = 1 << 10;
 /// `TCPF_SYN_RECV`, `TCPF_TIME_WAIT`, `TCPF_NEW_SYN_RECV`: not yet or no longer the server's.
 const PASSING: u32 = 1 << 3 | 1 << 6 | 1 << 12;
-/// A connection that is closed becomes another object of the kernel's, under the same
-/// name: one that does so while it is listed is found when it is listed again.
+/// Lists that are asked for at most. A connection that is closed becomes another object
+/// of the kernel's, under the same name: one that does so while it is listed is found
+/// when it is listed again.
 const ROUNDS_MAX: usize = 4;
 /// `struct inet_diag_sockid` in an answer.
 const ID: std::ops::Range<usize> = 4..52;
-/// More than one datagram of a list.
+/// Bytes of a buffer for a list: more than one datagram of it.
 const LIST_BYTES: usize = 64 << 10;
 /// Questions per system call; their answers must fit the socket's buffer.
 const BATCH: usize = 32;
 /// `struct inet_diag_req_v2` and `struct inet_diag_msg`, in bytes.
 const REQUEST: usize = 56;
 const ANSWER: usize = 72;
-/// Where `idiag_wqueue` is in the latter: of a listener, its backlog.
+/// Offset of `idiag_wqueue` in the latter: of a listener, its backlog.
 const WAITING_MAX: usize = 60;
 
 /// Why the kernel did not say.

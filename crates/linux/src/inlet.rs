@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd as _;
 const NAME: &str = "hf-in%d";
 /// `TUNSETIFF` of `<linux/if_tun.h>`.
 const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
-/// Of the frames; the interface's own address is their destination.
+/// Source address of the frames; the interface's own address is their destination.
 const FROM: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 /// Why there is none.

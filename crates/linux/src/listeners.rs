@@ -16,7 +16,7 @@ const ANSWER_WHOLE: usize = 72;
 pub(crate) const INODE: usize = 68;
 /// The attribute that tells of IPV6_V6ONLY (`INET_DIAG_SKV6ONLY`).
 const V6ONLY: u16 = 11;
-/// More sockets than this are not looked at.
+/// Sockets that are looked at.
 pub const SOCKETS_MAX: usize = 65_536;
 
 /// One of them.

@@ -41,7 +41,7 @@ const TCP_TIMESTAMP: c_int = 24;
 const SO_BUF_LOCK: c_int = 72;
 const IPV6_TRANSPARENT: c_int = 75;
 
-/// What setsockopt(`TCP_MAXSEG`) accepts, in bytes.
+/// Least value that setsockopt(`TCP_MAXSEG`) accepts, bytes.
 const MSS_MIN: u16 = 88;
 const MSS_MAX: u16 = 32767;
 /// [`ConnRecord`]'s mark for "no window scaling".
@@ -162,7 +162,7 @@ fn step(step: &'static str, remedy: &'static str) -> impl FnOnce(io::Error) -> R
 }
 
 const NEEDS_NET_ADMIN: &str = "the daemon needs CAP_NET_ADMIN in the socket's network namespace";
-/// A TCP socket that is not connected, as TCP_INFO has it (`TCP_CLOSE`).
+/// State of a TCP socket that is not connected, as TCP_INFO has it (`TCP_CLOSE`).
 const TCP_CLOSE: u8 = 7;
 const NEEDS_CLOSED: &str = "the socket must be a TCP socket that was never connected";
 const NEEDS_FRESH: &str = "the socket must not have sent anything since it was rebuilt";

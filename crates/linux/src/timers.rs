@@ -11,10 +11,10 @@ use std::os::fd::BorrowedFd;
 const TCP_RTO_MIN_US: c_int = 45;
 const TCP_DELACK_MAX_US: c_int = 46;
 
-/// No timeout is shorter than this (RFC 6298 §2.4 asks for a second, which
-/// Linux has never obeyed), µs. Not less than two ticks of a kernel with 250 Hz.
+/// Least retransmission timeout, µs: two ticks of a kernel with 250 Hz at least (RFC
+/// 6298 §2.4 asks for a second, which Linux has never obeyed).
 const RTO_MIN_US: c_int = 12_000;
-/// No ACK waits longer, or it would come after the timeout (RFC 1122 §4.2.3.2), µs.
+/// Longest delay of an ACK, µs: below the timeout (RFC 1122 §4.2.3.2).
 const DELACK_MAX_US: c_int = 8_000;
 
 /// Makes a connection to a neighbour repeat lost segments within milliseconds.

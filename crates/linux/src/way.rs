@@ -9,12 +9,12 @@ use crate::sockopt::{self, Address};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// For experiments within one organisation (IEEE 802-2014 §9.2.4).
+/// Ethernet type for experiments within one organisation (IEEE 802-2014 §9.2.4).
 pub const ETHERTYPE: u16 = 0x88b5;
 const MAGIC: [u8; 8] = *b"hfastway";
-/// Of a frame's payload.
+/// Bytes of a frame's payload.
 const BYTES: usize = MAGIC.len() + 8;
-/// A frame may be this long, and no shorter one leaves a card.
+/// Bytes of a frame at most; no shorter one leaves a card.
 const BYTES_MAX: usize = 64;
 
 /// The number that a frame's payload carries, if it is a sign.
@@ -59,7 +59,8 @@ impl SignSocket {
     /// The number of the newest sign that waits.
     #[must_use]
     pub fn newest(&self) -> Option<u64> {
-        /// A flood of strangers' frames waits for the next turn.
+        /// Frames that are looked at in a turn: a flood of strangers' frames waits for
+        /// the next one.
         const LOOKS_MAX: usize = 64;
         let mut newest = None;
         for _ in 0..LOOKS_MAX {

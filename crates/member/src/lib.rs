@@ -1,10 +1,12 @@
 //! What daemons are, wherever they run: the wire's daemons (`crates/holdfast`) take
-//! those of pairs, and the edges of the other groups, from here, and the simulated
-//! ones of a pair (`crates/sim`) do so, too.
+//! all of them from here, and the simulated ones of a pair (`crates/sim`) do so, too.
 
 pub mod backup;
+#[cfg(test)]
+mod bench;
 pub mod edge;
 pub mod host;
+pub mod host_server;
 pub mod pairing;
 pub mod primary;
 pub mod request;

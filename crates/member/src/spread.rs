@@ -5,21 +5,23 @@
 mod announced;
 mod links;
 mod roster;
+mod service;
 
 pub use links::{Said, Word};
 pub use roster::{Condition, Roster};
+pub use service::Service;
 
 use crate::nanos;
 use crate::standing::hello;
 use crate::timing::spread::{AGE_TICKS, GRACE, TICK};
-use announced::{address_of, allowed, check, complaint};
+use announced::{allowed, check, complaint};
 use holdfast_cluster::Nanos;
 use holdfast_wire::message::Message;
 use links::{Link, News};
 use roster::Announcement;
+use service::address_of;
 use std::collections::BTreeSet;
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 /// What the machine needs of the host that it runs on: the kernel's redirector, and
 /// channels to the host servers. These go by their link, and by the slot that the
@@ -68,19 +70,6 @@ pub trait SpreadHost {
     fn set_cache(&mut self, on: bool) -> Result<(), Self::Error>;
     /// Something has happened that people want to know: the kind, and words.
     fn note(&mut self, what: &'static str, words: String);
-}
-
-/// An address, a port, and whether it is UDP's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Service {
-    pub address: SocketAddr,
-    pub udp: bool,
-}
-
-impl fmt::Display for Service {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.address, if self.udp { "/udp" } else { "" })
-    }
 }
 
 /// What the edge's file gives a host server.

@@ -57,8 +57,8 @@ pub mod primary {
     pub const OWED_BYTES: i32 = 2 * 1448;
     /// How long a server may take until the shim runs in it.
     pub const ATTACH_MAX: Duration = Duration::from_secs(5);
-    /// For what a planned switchover waits at most: until the backup holds all that
-    /// the server has logged.
+    /// Wait of a planned switchover at most, until the backup holds all that the server
+    /// has logged.
     pub const CONFIRM_MAX: Duration = Duration::from_secs(1);
     /// Time between two looks whether it does.
     pub const CONFIRM_LOOK: Duration = Duration::from_micros(200);
@@ -138,8 +138,8 @@ pub mod edge {
     /// How long a member that went away keeps its tap: it may only have lost its
     /// channel, and what is copied now it need not ask the primary for.
     pub const TAP_LINGER: Duration = Duration::from_secs(5);
-    /// After the host was started again, members that live have said so by then: the
-    /// time of a connection attempt whose first packets were lost.
+    /// Wait after a start of the host until members that live have said so: the time of
+    /// a connection attempt whose first packets were lost.
     pub const SETTLE: Duration = Duration::from_secs(3);
 }
 
@@ -155,4 +155,24 @@ pub mod spread {
     /// How long after its start the daemon leaves everything as it is, unless all host
     /// servers that were up have come back before.
     pub const GRACE: Duration = Duration::from_secs(3);
+}
+
+/// A host server of a spread group.
+pub mod host_server {
+    use super::Duration;
+
+    /// Time between two looks for listeners without a bind: how long a service that
+    /// leaves stays announced.
+    pub const LOOK_EVERY: Duration = Duration::from_millis(200);
+    /// Looks after a bind, ms since it.
+    pub const AFTER_BIND_MS: [u64; 7] = [1, 2, 5, 10, 20, 50, 100];
+    /// Rest after a look, in multiples of its duration, whatever is bound: a daemon
+    /// that only looked would miss its heartbeats.
+    pub const REST: u64 = 4;
+    /// Time between two questions whether listeners answer.
+    pub const ASK_EVERY: Duration = Duration::from_secs(1);
+    /// Time after which a server that has not accepted a connection counts as ill.
+    pub const ANSWER_MAX: Duration = Duration::from_millis(500);
+    /// Failures in a row after which a service is withdrawn.
+    pub const FAILURES_MAX: u32 = 2;
 }

@@ -3,7 +3,7 @@
 use std::io::{Error, ErrorKind};
 
 pub const OK: u8 = 0;
-/// It works, but not as it should, or the answer is no.
+/// Code of what works, but not as it should, or of a no.
 pub const DEGRADED: u8 = 1;
 /// Wrong usage or configuration.
 pub const USAGE: u8 = 2;

@@ -59,7 +59,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What a daemon has.
+    /// The limits that a daemon has.
     pub const DEFAULT: Self = Self {
         stream_bytes_max: STREAM_BYTES_MAX,
         beyond_pieces_max: BEYOND_PIECES_MAX,
@@ -95,7 +95,7 @@ pub struct PrimaryLimits {
 }
 
 impl PrimaryLimits {
-    /// What a daemon has.
+    /// The limits that a daemon has.
     pub const DEFAULT: Self = Self {
         conns_max: CONNS_MAX,
         frames_unconfirmed_max: FRAMES_UNCONFIRMED_MAX,

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// How long a connection waits for its client's answer and the edge's bounds.
 pub const PROBE_WAIT: Nanos = Nanos::from_ms(20);
-/// Assumed of a client that has not answered in time.
+/// Round trip assumed of a client that has not answered in time, ms.
 pub const RTT_UNKNOWN_MS: u32 = 100;
 /// Added to every TSval, so that it is above whatever the primary sent.
 pub const TSVAL_MARGIN_MS: u32 = 1000;

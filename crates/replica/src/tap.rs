@@ -17,7 +17,7 @@ use raws::Raws;
 
 /// How far an ACK may lie from what the server is known to have sent.
 pub const ACK_SLACK_BYTES: u32 = 64 << 20;
-/// After this idle time a timestamp says nothing about age (RFC 7323 §5.5).
+/// Idle time after which a timestamp says nothing about age (RFC 7323 §5.5).
 const PAWS_IDLE: Nanos = Nanos::from_ms(24 * 24 * 3600 * 1000);
 /// `wscale` of a record without window scaling.
 const NO_SCALING: u8 = 255;

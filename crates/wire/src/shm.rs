@@ -17,7 +17,7 @@ pub const VERSION: u32 = 5;
 pub const HEADER_BYTES: usize = 4096;
 /// Connections that one server can have open or closing at a time.
 pub const CONNS_MAX: usize = 16384;
-/// Descriptors that one server can have: the shim keeps books of so many.
+/// Descriptors of one server at most, of which the shim keeps books.
 pub const FDS_MAX: usize = 65536;
 /// Descriptors at the upper end of what the server may have that are the shim's.
 pub const SHIM_FDS: usize = 8;

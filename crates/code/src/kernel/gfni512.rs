@@ -12,8 +12,8 @@ use core::arch::x86_64::{
 use core::mem::MaybeUninit;
 
 const VECTOR_BYTES: usize = 64;
-/// From here on a cell has vectors enough that looking the matrices of all
-/// divisors up beforehand is the lesser work.
+/// Bytes of a cell from which on looking the matrices of all divisors up beforehand is
+/// the lesser work.
 const LONG_BYTES: usize = 512;
 /// `a + b + c` as a truth table.
 const SUM_OF_THREE: i32 = 0x96;

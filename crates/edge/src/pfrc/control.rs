@@ -5,15 +5,15 @@ use crate::Ns;
 
 /// The window grows in one interval by at most this factor.
 const GROWTH_MAX: f64 = 1.05;
-/// Less than this share says that senders wait for what they were promised to
-/// be used up, or for the string...
+/// Share of what was promised below which senders seem to wait: for the promise to be
+/// used up, or for the string.
 const STALLED: f64 = 0.25;
-/// ...and for so many intervals nothing is made of it.
+/// Intervals for which nothing is concluded from that.
 const STALLED_MAX: u32 = 10;
 /// Weight of an interval in what comes on average: senders in step with each
 /// other send more in one interval and less in the next.
 const LATEST: f64 = 0.25;
-/// A queue takes at most this part of the window in an interval.
+/// Part of the window that draining a queue takes at most in an interval.
 const DRAIN_MAX: f64 = 0.25;
 
 /// How the window follows what is measured.
@@ -31,7 +31,7 @@ pub enum Law {
 }
 
 impl Law {
-    /// As it ships: a quarter of a standing queue is drained in an interval.
+    /// The law that ships: a quarter of a standing queue is drained in an interval.
     pub const SHIPPED: Self = Self::Shipped { beta: 0.25 };
 }
 

@@ -2,8 +2,9 @@
 
 use crate::Ns;
 
-/// A way may become longer; what was its least is forgotten after one to two of
-/// these. A queue that never empties for so long is taken for a part of the way.
+/// Half the time for which the least delay of a way is remembered at most, ns: a way
+/// may become longer. A queue that never empties for that time is taken for a part of
+/// the way.
 const BASE_PERIOD_NS: Ns = 300_000_000_000;
 
 /// The round trips through one string. The least of them is the way itself; by

@@ -23,7 +23,7 @@ const KNOWN_MAX: usize = 64;
 const TAKEN_PER_TURN: usize = 64;
 /// Time between two lines about refused connections.
 const LINE_EVERY: Duration = Duration::from_secs(1);
-/// A host that is out of descriptors or memory is asked again after this long.
+/// Time after which a host that is out of descriptors or memory is asked again.
 const PAUSE: Duration = Duration::from_millis(100);
 const LISTENER: u64 = u64::MAX;
 const PAUSE_OVER: u64 = u64::MAX - 1;

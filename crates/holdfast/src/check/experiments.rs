@@ -7,9 +7,9 @@ use holdfast_linux::{probe, process};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-/// Where the experiment mounts its BPF file system, in its own mount namespace.
+/// Mount point of the experiment's BPF file system, in its own mount namespace.
 const SCRATCH: &str = "/run/holdfast-check";
-/// Of TEST-NET-1 (RFC 5737): nobody's service.
+/// An address of TEST-NET-1 (RFC 5737), and a port: nobody's service.
 const NOBODY: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9);
 const TAP_BUFFER_BYTES: usize = 1 << 20;
 /// The priority the daemons ask for; the lowest there is suffices.

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "server";
-/// Of a program so much is looked at.
+/// Bytes of a program that are looked at.
 const PROGRAM_BYTES_MAX: u64 = 64 << 20;
 /// Longest configuration that is read.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;

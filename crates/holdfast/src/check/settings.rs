@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// The oldest kernel whose verifier and hooks the programs are written for.
 const KERNEL_MIN: (u32, u32) = (6, 6);
-/// From here on Linux drops what lies beyond a retracted window.
+/// Release of Linux that first drops what lies beyond a retracted window.
 const KERNEL_STRICT_WINDOW: (u32, u32) = (6, 17);
 
 pub(super) fn kernel() -> Finding {

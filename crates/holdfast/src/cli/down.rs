@@ -14,8 +14,8 @@ use std::path::Path;
 
 /// The schema of the answer.
 const SCHEMA: &str = "holdfast.down/1";
-/// A daemon that was told to end has ended by then, ms: one that hands over waits
-/// for the backup and for the edge.
+/// Wait for the end of a daemon that was told to end, ms: one that hands over waits for
+/// the backup and for the edge.
 const STOP_MAX_MS: i32 = 15_000;
 
 pub(super) fn run(args: &DownArgs) -> Result<u8, Failure> {

@@ -12,7 +12,8 @@ use super::explain::suggestion;
 use super::group::{self, Checked, Common, Settings};
 use super::kind::Kind;
 use super::recover::{Policy, RawRecover, Recover, Start, check_recover};
-use serde::{Deserialize, Serialize};
+use holdfast_member::spread::Service;
+use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -105,7 +106,7 @@ pub struct SpreadHost {
     pub weight: u32,
     /// What it serves. Without it: whatever its processes bind of the group's
     /// addresses.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_written")]
     pub services: Option<Vec<Service>>,
 }
 
@@ -118,14 +119,6 @@ pub enum Method {
     /// As it is, to the host server's hardware address: for one network segment.
     #[serde(rename = "layer-2")]
     Layer2,
-}
-
-/// An address, a port and a protocol: `10.9.0.100:80` or `10.9.0.100:53/udp`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(into = "String")]
-pub struct Service {
-    pub address: SocketAddr,
-    pub udp: bool,
 }
 
 /// A range of addresses: `172.16.0.0/16`.
@@ -181,30 +174,11 @@ impl SpreadHost {
     }
 }
 
-impl fmt::Display for Service {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.address, if self.udp { "/udp" } else { "" })
-    }
-}
-
-impl From<Service> for String {
-    fn from(service: Service) -> Self {
-        service.to_string()
-    }
-}
-
-impl FromStr for Service {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (address, udp) = match text.split_once('/') {
-            None | Some((_, "tcp")) => (text.split('/').next().unwrap_or_default(), false),
-            Some((address, "udp")) => (address, true),
-            Some(_) => return Err(()),
-        };
-        let address: SocketAddr = address.parse().map_err(|_| ())?;
-        if address.port() == 0 { Err(()) } else { Ok(Self { address, udp }) }
-    }
+fn as_written<S: Serializer>(
+    services: &Option<Vec<Service>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(services.iter().flatten().map(ToString::to_string))
 }
 
 impl fmt::Display for Prefix {

@@ -4,11 +4,11 @@
 use super::member::RESTART_BOTH;
 use crate::status::State;
 
-/// A server that has ended, and what helps.
+/// What is said of a server that has ended, and what helps.
 pub const ENDED: &str = "the server's process has ended";
 pub const AFTER_END: &str = "look at the server's log, and start the group again";
 
-/// A server that has forked and left.
+/// What is said of a server that has forked and left.
 pub const IN_BACKGROUND: &str = "the server has gone into the background: its process has ended";
 pub const FOREGROUND: &str = "end what runs on and keeps the port; then start it in the foreground: nginx with `daemon off;`, \
      redis without `daemonize yes`, others with -f, -F, -D or -n";

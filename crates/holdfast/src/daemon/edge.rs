@@ -21,6 +21,7 @@ use super::said::Repetition;
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Channel, ChannelError, Identity, Kind, Listener};
 use crate::config::{Config, Role};
+use crate::daemon::clock::Clock;
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::Takeover;
 use anyhow::{Context, Result};
@@ -42,7 +43,8 @@ use wire::Wire;
 
 /// Real-time priority; above ordinary servers, below the kernel's own threads.
 const PRIORITY: i32 = 20;
-/// A host that uses another's name is there until it was not seen for so long.
+/// Time since it was last seen for which a host that uses another's name counts as
+/// there.
 const DOUBLE_LASTS: Duration = Duration::from_secs(3);
 /// How long a host that uses another's name is left to read why it is refused.
 const TURNED_AWAY: Duration = Duration::from_millis(500);
@@ -131,7 +133,7 @@ impl<'a> EdgeDaemon<'a> {
             disk,
             links: Links::new(config, pulse),
             events: Events::default(),
-            started,
+            clock: Clock::new(started),
             vanished: 0,
             failed: Vec::new(),
             fatal: None,
@@ -167,7 +169,7 @@ impl<'a> EdgeDaemon<'a> {
 
     fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
         loop {
-            let machine = Some(self.wire.instant(self.machine.next_deadline()));
+            let machine = Some(self.wire.clock.instant(self.machine.next_deadline()));
             let turned_away = self.turned_away.as_ref().map(|(_, until)| *until);
             let recover = self.wire.recoverer.deadline();
             let ways = Some(self.ways.deadline(Instant::now()).min(self.host.look_at));
@@ -278,7 +280,7 @@ impl<'a> EdgeDaemon<'a> {
     /// Receives from a member and does what it wishes.
     fn hear(&mut self, index: usize, now: Instant) {
         let (words, result) = self.wire.links.receive(index);
-        let at = self.wire.nanos(now);
+        let at = self.wire.clock.nanos(now);
         for word in words {
             let heeded = self.machine.handle_wish(index, word.wish, at, &mut self.wire);
             if let Some(report) = word.report.filter(|_| heeded) {
@@ -304,7 +306,7 @@ impl<'a> EdgeDaemon<'a> {
 
     /// The channels that broke while something was said are gone now.
     fn settle(&mut self, now: Instant) {
-        let at = self.wire.nanos(now);
+        let at = self.wire.clock.nanos(now);
         while let Some((index, why)) = self.wire.failed.pop() {
             self.machine.handle_closed(index, &why, at, &mut self.wire);
         }
@@ -312,12 +314,12 @@ impl<'a> EdgeDaemon<'a> {
 
     fn lose(&mut self, index: usize, why: &str, now: Instant) {
         self.wire.links.close(index);
-        self.machine.handle_closed(index, why, self.wire.nanos(now), &mut self.wire);
+        self.machine.handle_closed(index, why, self.wire.clock.nanos(now), &mut self.wire);
     }
 
     /// Beats, and who has been silent for too long.
     fn watch(&mut self, now: Instant) {
-        let at = self.wire.nanos(now);
+        let at = self.wire.clock.nanos(now);
         if self.machine.next_deadline() > at {
             return;
         }
@@ -344,7 +346,7 @@ impl<'a> EdgeDaemon<'a> {
             (None, Some(why)) => self.wire.events.add("disk", why.to_owned()),
             (Some(_), None) => {
                 self.wire.events.add("disk", "it takes writes again");
-                self.machine.adopt_claim(self.wire.nanos(now), &mut self.wire);
+                self.machine.adopt_claim(self.wire.clock.nanos(now), &mut self.wire);
             }
             _ => {}
         }

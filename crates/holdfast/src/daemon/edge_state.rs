@@ -15,8 +15,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What a torn write may take with it, in bytes: no disk has larger physical
-/// sectors.
+/// Bytes that a torn write may take with it: no disk has larger physical sectors.
 const BLOCK_BYTES: u64 = 4096;
 
 /// The open file. Nobody else opens it meanwhile.

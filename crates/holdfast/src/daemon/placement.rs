@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// The choice stands at least this long.
 const STAYS: Duration = Duration::from_secs(1);
-/// Then, if others crowd the processor, the scheduler has this long to choose.
+/// Time for which the scheduler may then choose, if others crowd the processor.
 const LOOSE: Duration = Duration::from_millis(50);
 
 /// Where the server's main thread is.

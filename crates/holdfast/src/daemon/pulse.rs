@@ -31,13 +31,13 @@ const EDGE_ID: u8 = 254;
 /// A member's peers, by the index that [`Pulse::heard`] takes.
 pub const EDGE: usize = 0;
 pub const OTHER: usize = 1;
-/// A loop that has not turned for longer hangs.
+/// Time without a turn after which a loop counts as hung.
 const STUCK_MAX: Duration = Duration::from_secs(1);
 /// Datagrams taken in one turn; after a full turn the thread pauses, so that a
 /// stranger who floods its port takes a few percent of a processor.
 const BATCH_MAX: usize = 64;
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
-/// Above the daemons' own loops.
+/// Real-time priority, above the daemons' own loops.
 const PRIORITY: i32 = 21;
 
 /// One loop's end of the heartbeats. Dropping it ends them.

@@ -2,7 +2,9 @@
 //! packets that the edge's programs copy go into its cache, and what it resends
 //! goes where they would go now.
 
+use super::clock::Clock;
 use crate::config::recover::{Policy, Recover, Start};
+use holdfast_cluster::Nanos;
 use holdfast_edge::{
     Direction, Halr, HalrConfig, HalrHost, HalrLimits, Intake, Keeps, Passing, Recovery, Resend,
     Slabs, Slot,
@@ -57,7 +59,7 @@ pub struct Recoverer {
     machine: Halr<DataPath>,
     path: DataPath,
     config: Recover,
-    origin: Instant,
+    clock: Clock,
 }
 
 /// The programs that copy, and the sockets that send.
@@ -109,7 +111,7 @@ impl Recoverer {
                 is_watched: None,
             },
             config: *config,
-            origin: now,
+            clock: Clock::new(now),
         };
         this.machine.handle_start(0, &mut this.path)?;
         Ok(this)
@@ -168,7 +170,7 @@ impl Recoverer {
     /// When [`Recoverer::poll`] is due.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.machine.poll_timeout().map(|at| self.origin + Duration::from_nanos(at))
+        self.machine.poll_timeout().map(|at| self.clock.instant(Nanos(at)))
     }
 
     /// Does what is due; returns how many packets were resent.
@@ -199,7 +201,7 @@ impl Recoverer {
     }
 
     fn nanos(&self, now: Instant) -> u64 {
-        now.saturating_duration_since(self.origin).as_nanos() as u64
+        self.clock.nanos(now).0
     }
 }
 

@@ -2,13 +2,15 @@
 //! `crates/edge`. What flows send is counted, and what is advertised to them is
 //! capped, by `bpf/regulate.h`.
 
+use super::clock::Clock;
 use crate::config::recover::Regulate;
+use holdfast_cluster::Nanos;
 use holdfast_edge::{Law, Measurement, Pfrc, PfrcConfig, PfrcHost, RightEdge};
 use holdfast_linux::bpf::{BpfError, Measured, REGULATE_FLOWS_DEFAULT, Regulated};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// A flow whose handshake is so long ago is left alone, unless it was seen since
+/// Age of a handshake beyond which its flow is left alone, unless it was seen since
 /// while windows were capped (RFC 5382 REQ-5): who sends is not looked at before.
 const FLOW_AGE: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
 const FLOW_AGE_PERIOD: Duration = Duration::from_secs(10);
@@ -19,7 +21,7 @@ pub struct Regulator {
     machine: Pfrc,
     path: DataPath,
     enabled: bool,
-    origin: Instant,
+    clock: Clock,
     aged: Instant,
 }
 
@@ -47,7 +49,7 @@ impl Regulator {
             machine: Pfrc::new(law(config)),
             path: DataPath { maps, strings, before, queue_bytes: None },
             enabled: config.enabled,
-            origin: now,
+            clock: Clock::new(now),
             aged: now,
         })
     }
@@ -85,7 +87,7 @@ impl Regulator {
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let interval = self.machine.poll_timeout();
-        let interval = interval.map(|at| self.origin + Duration::from_nanos(at));
+        let interval = interval.map(|at| self.clock.instant(Nanos(at)));
         interval.into_iter().chain([self.aged + FLOW_AGE_PERIOD]).min()
     }
 
@@ -123,7 +125,7 @@ impl Regulator {
     }
 
     fn nanos(&self, now: Instant) -> u64 {
-        now.saturating_duration_since(self.origin).as_nanos() as u64
+        self.clock.nanos(now).0
     }
 }
 

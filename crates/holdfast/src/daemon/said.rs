@@ -6,7 +6,7 @@ use crate::status::{Phases, Role, State, Takeover};
 use holdfast_wire::message::{Message, clip};
 use std::time::{Duration, Instant};
 
-/// What is said is repeated after this long.
+/// Time between two repetitions of what is said.
 pub const SAY_EVERY: Duration = Duration::from_secs(1);
 
 /// A state with its reason.

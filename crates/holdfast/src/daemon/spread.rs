@@ -2,10 +2,9 @@
 //! servers, which serve.
 
 mod edge;
-mod health;
 mod host;
 mod links;
-mod looks;
+mod prober;
 mod report;
 mod services;
 mod syns;

@@ -10,6 +10,7 @@ mod lines;
 mod report;
 mod wire;
 
+use super::clock::Clock;
 use super::trace;
 use crate::admin::{AdminSocket, Events, Request, TraceRequest, refusal};
 use crate::config::admin_socket;
@@ -76,7 +77,6 @@ impl<'a> TransitDaemon<'a> {
         let known = bpf.state()?;
         let epoch = known.as_ref().map_or(0, |state| state.epoch);
         let usable = known.map_or(u32::MAX, |state| state.usable);
-        let started = Instant::now();
         let poll = Poll::new()?;
         let lines = Lines::open(config, side, key.strings_key())?;
         for (index, socket) in lines.sockets().enumerate() {
@@ -95,7 +95,7 @@ impl<'a> TransitDaemon<'a> {
             exits: wire::exits(config, side)?,
             flows,
             events: Events::default(),
-            started,
+            clock: Clock::new(Instant::now()),
         };
         let machine = TransitMachine::new(setup(config, side), epoch, usable, Nanos(0));
         let mut daemon = Self { poll, machine, wire };
@@ -106,7 +106,7 @@ impl<'a> TransitDaemon<'a> {
     fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
         loop {
             let (recover, regulate) = self.wire.deadlines();
-            let judge = Some(self.wire.instant(self.machine.next_deadline()));
+            let judge = Some(self.wire.clock.instant(self.machine.next_deadline()));
             let deadline = [judge, recover, regulate].into_iter().flatten().min();
             let ready: Vec<u64> = self.poll.wait(deadline)?.iter().map(|r| r.token).collect();
             let now = Instant::now();
@@ -127,7 +127,7 @@ impl<'a> TransitDaemon<'a> {
     /// not missing.
     fn turn(&mut self, now: Instant, is_readable: bool) -> Result<()> {
         let Self { machine, wire, .. } = self;
-        let at = wire.nanos(now);
+        let at = wire.clock.nanos(now);
         wire.lines.receive(at, machine);
         machine.handle_timeout(at, wire)?;
         if is_readable {

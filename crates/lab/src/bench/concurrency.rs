@@ -11,7 +11,7 @@ use clap::Args;
 use holdfast_report::{Summary, progress};
 use serde::Serialize;
 
-/// A client fetches this many bytes ten times a second.
+/// Bytes that a client fetches ten times a second.
 const PART_BYTES: u64 = 5_000;
 
 /// Time between two fetches of a client, µs.

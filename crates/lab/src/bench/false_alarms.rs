@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 /// How often the edge is asked whether its epoch has changed.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Before the bench gives up, so many pairs may fail to start at each place where one
-/// pair is watched, so many watches there may fail, and so many cuts in each cell.
+/// Failures before the bench gives up: of pairs that start, at each place where one
+/// pair is watched; of watches there; and of cuts in each cell.
 const FAILURES_MAX: u64 = 5;
 
 /// How much longer it takes to watch pairs when each is replaced at the first look.
 const STARTS_PER_WATCH: u32 = 20;
 
-/// A pair is built, and its load has ended or failed, within this time.
+/// Time within which a pair is built and its load has ended or failed.
 const PAIR_LIMIT: Duration = Duration::from_secs(120);
 
 /// What each client asks while links are cut, µs.

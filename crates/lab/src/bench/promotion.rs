@@ -16,19 +16,19 @@ use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Above so many connections most of them are idle.
+/// Connections above which most of them are idle.
 const LIVE_MAX: usize = 1000;
 
 /// How many of many connections are busy.
 const BUSY_OF_MANY: usize = 100;
 
-/// A busy connection asks this often, µs.
+/// Time between two questions of a busy connection, µs.
 const INTERVAL_US: u64 = 100_000;
 
-/// From the moment all connections work to the fault, µs.
+/// Time from the moment when all connections work to the fault, µs.
 const FAULT_AFTER_US: u64 = 500_000;
 
-/// If nothing is outstanding the next moment is drawn from this span, µs.
+/// Span from which the next moment is drawn if nothing is outstanding, µs.
 const REDRAW_US: u64 = 5_000;
 
 /// The load goes on for this long after the fault, ms.

@@ -21,18 +21,18 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 7000;
-/// From the first flow's beginning to the failure.
+/// Time from the first flow's beginning to the failure.
 const WARM_UP: Duration = Duration::from_secs(5);
-/// From the switch to the measurement.
+/// Time from the switch to the measurement.
 const AFTER: Duration = Duration::from_secs(1);
-/// The switch comes so soon after the failure.
+/// Time after the failure within which the switch comes.
 const SWITCH_MAX: Duration = Duration::from_secs(5);
 /// Queues that are full lose heartbeats too, some in a row where 100 flows begin at
 /// once or move to one string.
 const HEARTBEAT_MS: u64 = 100;
 const SAMPLE: Duration = Duration::from_millis(200);
 const PIECE_BYTES: usize = 32 << 10;
-/// A stopped flow looks this often whether it is over.
+/// Time between two looks of a stopped flow whether it is over.
 const LOOK: Duration = Duration::from_millis(100);
 /// The failing string; the other one is left.
 const FAILS: usize = 1;

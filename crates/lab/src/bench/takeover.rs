@@ -24,7 +24,7 @@ const FAULT_EARLIEST_US: u64 = 200_000;
 /// The moment is drawn from a span this long, µs.
 const FAULT_SPAN_US: u64 = 500_000;
 
-/// If nothing is outstanding the next moment is drawn from this span, µs.
+/// Span from which the next moment is drawn if nothing is outstanding, µs.
 const REDRAW_US: u64 = 5_000;
 
 /// The load goes on for this long after the fault, ms.
@@ -33,7 +33,7 @@ const AFTER_FAULT_MS: u64 = 1_500;
 /// The same on a path of 50 ms, ms.
 const AFTER_FAULT_WAN_MS: u64 = 4_000;
 
-/// A packet may be on that path for this long, reordering included, s.
+/// Longest stay of a packet on that path, reordering included, s.
 const WAN_WAY_S: f64 = 0.1;
 
 /// Larger values would take longer than a run on such a path, bytes.

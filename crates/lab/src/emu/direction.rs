@@ -13,12 +13,12 @@ use std::time::Duration;
 /// Bytes that may wait in one direction; what exceeds them is dropped.
 const WAITING_BYTES_MAX: usize = 256 << 20;
 
-/// A reordered packet of an undelayed wire is held this long, ns; the packets
+/// Time for which a reordered packet of an undelayed wire is held, ns; the packets
 /// behind it overtake it.
 const HELD_BACK_NS: u64 = 500_000;
 
-/// Below this rate a frame of many segments would be a burst that no such
-/// wire can produce, so it is cut, bits per second.
+/// Rate, in bits per second, below which a frame of many segments is cut: it would be a
+/// burst that no such wire can produce.
 const CUT_BELOW_RATE: u64 = 200_000_000;
 
 /// A full-sized packet, as the queue limit counts them.

@@ -24,14 +24,14 @@ use std::time::{Duration, Instant};
 /// Ports behind which the client's kernel does not answer: all is made by hand.
 const RAW_PORTS: (u16, u16) = (62_000, 64_000);
 
-/// So soon the service answers a SYN where nothing is wrong. The next one may come
-/// to another port.
+/// Time within which the service answers a SYN where nothing is wrong. The next one may
+/// come to another port.
 const SYN_ACK_LIMIT: Duration = Duration::from_millis(500);
 
-/// So long a client that is made by hand listens at a time.
+/// Time for which a client that is made by hand listens at once.
 const HEAR_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// What waits for such a client: its own packets only, so little is enough.
+/// Bytes of such a client's receive buffer: its own packets only, so little is enough.
 const EARS_BYTES: usize = 1 << 20;
 
 /// What a hostile client does in one step.

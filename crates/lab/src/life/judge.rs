@@ -6,8 +6,8 @@ use crate::testbed::ours::Group;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// So long a daemon may need until what it says is true again. Clients have been
-/// served for a long time then.
+/// Time until what a daemon says is true again. Clients have been served for a long
+/// time then.
 const TRUTH_LIMIT: Duration = Duration::from_secs(6);
 
 /// How often it is asked meanwhile.

@@ -14,13 +14,13 @@ use std::time::Duration;
 /// Programs that want a core each; the tests' machine has two.
 const HOGS: usize = 2;
 
-/// A hog ends by itself after this long; no step takes that.
+/// Life of a hog, which no step outlasts.
 const HOG_LIMIT: Duration = Duration::from_secs(60);
 
 /// Bytes written at a time until the disk is full.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// More is not written, however large the disk is, bytes.
+/// Bytes that are written at most, however large the disk is.
 const FILLED_BYTES_MAX: usize = 256 << 20;
 
 /// Other programs are at work until this is dropped.

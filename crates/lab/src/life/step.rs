@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// How long the visitors of a step go on, ms.
 const VISIT_MS: u64 = 1_800;
 
-/// Something happens this long after they came, ms.
+/// Time after they came at which something happens, ms.
 const DEED_MS: (u64, u64) = (100, 700);
 
 /// How long a member's link stays cut, ms.

@@ -20,13 +20,13 @@ const EVENTS_MAX: usize = 256;
 /// how late it wakes up.
 const TICK_NS: u64 = 1_000_000;
 
-/// Without progress for this long a connection hangs, ns.
+/// Time without progress after which a connection hangs, ns.
 const HANG_NS: u64 = 10_000_000_000;
 
 /// How often a load without a duration looks whether it is to end, ns.
 const LOOK_EVERY_NS: u64 = 20_000_000;
 
-/// Longer times are counted as this, ns.
+/// Longest time that is told apart, ns.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
 
 /// All connections must work within this, ns.

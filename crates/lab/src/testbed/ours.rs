@@ -19,10 +19,10 @@ pub use rustix::process::Signal;
 /// How long a daemon may take to end once it was told to.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
-/// A daemon that does not answer within this many seconds has not answered.
+/// Time after which a daemon has not answered, s.
 const ANSWER_LIMIT_S: &str = "5";
 
-/// A verb that does something has done it after this many seconds.
+/// Time within which a verb that does something has done it, s.
 const VERB_LIMIT_S: &str = "20";
 
 /// How often `nsenter` is told to go on: it may stop a moment after its child has

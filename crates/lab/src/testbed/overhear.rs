@@ -22,7 +22,7 @@ const HOPS_MAX: u32 = 1;
 /// `ETH_P_ALL` of linux/if_ether.h.
 const EVERY_PROTOCOL: u16 = 3;
 
-/// So many packets are remembered; more of them are known to be older.
+/// Packets that are remembered; more of them are known to be older.
 const REMEMBERED: usize = 1 << 16;
 
 /// How soon the listener notices that it is to end.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub const HOST_NAMES: [&str; 2] = ["a", "b"];
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// A daemon that does not answer within this many seconds has not answered.
+/// Time after which a daemon has not answered, s.
 const ANSWER_LIMIT_S: &str = "5";
 
 /// Settings of a spread group beyond the defaults.

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// How often status is asked while waiting.
 const STATUS_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A daemon that does not answer within this many seconds has not answered.
+/// Time after which a daemon has not answered, s.
 const ANSWER_LIMIT_S: &str = "5";
 
 /// Priority of the rule that makes a string swallow everything.

@@ -62,11 +62,11 @@ const EDGE_BRIDGE_MAC: &str = "02:68:66:00:00:01";
 const PRIMARY_LOG_MAC: &str = "02:68:66:00:00:12";
 const BACKUP_LOG_MAC: &str = "02:68:66:00:00:13";
 
-/// Longer than any burst of GSO frames a sender may hand over at once, so the
-/// bucket limits the rate and does not split frames.
+/// Bytes of a bucket, longer than any burst of GSO frames that a sender may hand over
+/// at once: it limits the rate and does not split frames.
 const TBF_BURST_BYTES: u64 = 256 * 1024;
 
-/// What may wait in front of a bucket before packets are dropped.
+/// Wait in front of a bucket at most, ms; then packets are dropped.
 const TBF_LATENCY_MS: u64 = 20;
 
 pub(super) fn connect(hosts: &[Host; 4], plan: &Plan) -> Result<Vec<Link>> {

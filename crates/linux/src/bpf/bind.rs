@@ -20,7 +20,7 @@ static OBJECT: Object = Object {
 
 /// `SO_NETNS_COOKIE` of `<asm-generic/socket.h>`.
 const SO_NETNS_COOKIE: libc::c_int = 71;
-/// A service may be bound by its address or by all of either family.
+/// Ways to bind a service: by its address, or by all of either family.
 const WAYS_TO_BIND: u32 = 3;
 
 /// Which binds are noticed.

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use zerocopy::FromBytes;
 
-/// So many packets are shown before the next [`Captures::renew`].
+/// Packets that are shown before the next [`Captures::renew`].
 pub const CAPTURE_CREDIT: i64 = 1 << 16;
 
 const RING: &str = "captures";

@@ -381,7 +381,7 @@ impl Edge {
     }
 }
 
-/// Of a member that is not there: nothing goes to it, and it may not speak.
+/// The hop to a member that is not there: nothing goes to it, and it may not speak.
 const NOWHERE: RawMember =
     RawMember { ifindex: 0, l3_ifindex: 0, mac: [0; 6], port_mac: [0; 6], tap: 0 };
 

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 /// Entries looked at in one go: a quarter of a millisecond.
 const LOOK_MIN: u32 = 512;
-/// And of a large table: some milliseconds.
+/// Entries of a large table that are looked at in one go: some milliseconds.
 const LOOK_MAX: u32 = 4096;
-/// A table of middle size is looked at in so many goes: connections that come and go
-/// all the time must be forgotten as fast as they come.
+/// Goes in which a table of middle size is looked at: connections that come and go all
+/// the time must be forgotten as fast as they come.
 const GOES: u32 = 16;
-/// A flow that has ended is forgotten after this silence (RFC 9293 §3.4.1: 2 MSL).
+/// Silence after which a flow that has ended is forgotten (RFC 9293 §3.4.1: 2 MSL).
 const OVER_AGE: Duration = Duration::from_secs(1);
-/// Somebody is asked about a flow that has been silent for this long.
+/// Silence after which somebody is asked about a flow.
 const IDLE_AGE: Duration = Duration::from_secs(60);
 /// Likewise while there is little room left, and how soon again.
 const IDLE_AGE_CROWDED: Duration = Duration::from_secs(1);

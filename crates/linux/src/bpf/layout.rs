@@ -16,7 +16,7 @@ pub const GATE_SLOTS_DEFAULT: u32 = 65_536;
 pub const EDGE_FLOWS_DEFAULT: u32 = 65_536;
 /// Largest SYN-ACK (from the IP header on) that an event carries, in bytes.
 pub const SYN_ACK_BYTES_MAX: usize = 128;
-/// What is shown of a captured packet, in bytes.
+/// Bytes of a captured packet that are shown.
 pub(crate) const CAPTURE_BYTES_MAX: usize = 256;
 pub(crate) const CAPTURE_RING_BYTES: u32 = 1 << 20;
 

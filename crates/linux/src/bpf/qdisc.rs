@@ -24,10 +24,10 @@ const PARENT: u32 = 0xffff_fff1;
 const HANDLE: u32 = 0xffff_0000;
 const PARENT_INGRESS: u32 = 0xffff_fff2;
 const PARENT_EGRESS: u32 = 0xffff_fff3;
-/// What the name of a directory that remembers begins with; then the interface's
+/// Beginning of the name of a directory that remembers; then comes the interface's
 /// number, for a BPF file system takes no dots.
 const MARK: &str = "clsact-";
-/// More than one datagram of the kernel's list.
+/// Bytes of a buffer for the kernel's list: more than one datagram of it.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 /// A tc filter.

@@ -62,7 +62,7 @@ const RESET_AGE: u32 = 10;
 const CLOSED_AGE: u32 = 120;
 const YOUNG_AGE: u32 = 600;
 const IDLE_AGE: u32 = 3 * 3600;
-/// Forgotten at one time, so that a tick stays short.
+/// Flows that are forgotten at one time, so that a tick stays short.
 const FORGET_MAX: usize = 16_384;
 
 /// What a redirector is made of.

@@ -49,12 +49,13 @@ static OBJECT: Object = Object {
     priority: 106,
 };
 
-/// A TCP flow that is silent for this long is forgotten (RFC 5382 REQ-5).
+/// Silence after which a TCP flow is forgotten (RFC 5382 REQ-5).
 const TCP_AGE: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
 /// The same for UDP (RFC 4787 REQ-5).
 const UDP_AGE: Duration = Duration::from_secs(300);
-/// A flow that was closed, reset or never answered: whoever floods the table
-/// with packets that nobody answers takes up room for no longer.
+/// Silence after which a flow is forgotten that was closed, reset or never answered:
+/// whoever floods the table with packets that nobody answers takes up room for no
+/// longer.
 const OVER_AGE: Duration = Duration::from_secs(30);
 
 /// One string, as this edge sees it.

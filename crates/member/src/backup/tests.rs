@@ -1,22 +1,14 @@
 use super::*;
-use crate::host::{ConnState, Context, Hosted};
+use crate::bench::{self, Bench, EPOCH, name, on_bench};
+use crate::host::ConnState;
 use holdfast_wire::log::{AcceptInfo, Op, record_len};
 use holdfast_wire::message::{ConnRecord, FlowBounds};
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
 use zerocopy::IntoBytes;
 
-const PERIOD: Nanos = Nanos::from_ms(10);
-const EPOCH: u64 = 3;
-
 /// Writes down what the machine does.
 struct Book {
-    now: Nanos,
-    member: Member,
-    lines: Vec<String>,
-    /// What the edge says in the next turn; its heartbeats come by themselves.
-    edge: Vec<Message<'static>>,
-    /// What the primary says in the next turn, beside its heartbeats.
-    peer: Vec<Message<'static>>,
+    bench: Bench,
     beats: Option<u64>,
     is_lost: bool,
     replica: Replica,
@@ -30,58 +22,7 @@ struct Book {
     manifest: bool,
 }
 
-impl Book {
-    fn note(&mut self, line: impl Into<String>) {
-        self.lines.push(line.into());
-    }
-
-    fn take(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.lines)
-    }
-
-    fn has(&self, line: &str) -> bool {
-        self.lines.iter().any(|known| known == line)
-    }
-}
-
-fn first_word(all: &str) -> &str {
-    all.split([' ', '{']).next().unwrap_or_default()
-}
-
-impl Context for Book {
-    fn now(&self) -> Nanos {
-        self.now
-    }
-    fn member(&mut self) -> &mut Member {
-        &mut self.member
-    }
-    fn turn_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
-        for message in std::mem::take(&mut self.edge) {
-            self.member.handle_edge(&message);
-            each(&message);
-        }
-        let now = self.now;
-        self.member.handle_edge(&Message::Beat { number: 1, echo: 0, executed: 0 });
-        self.member.settle(now, &mut |_| {});
-        false
-    }
-    fn is_edge_open(&self) -> bool {
-        true
-    }
-    fn tell_edge(&mut self, message: &Message<'_>) {
-        self.note(format!("to the edge: {message:?}"));
-    }
-}
-
-impl Hosted for Book {
-    type Context = Self;
-    fn context(&self) -> &Self {
-        self
-    }
-    fn context_mut(&mut self) -> &mut Self {
-        self
-    }
-}
+on_bench!(Book, Bed);
 
 impl MemberHost for Book {
     fn has_server_ended(&mut self) -> bool {
@@ -101,7 +42,7 @@ impl MemberHost for Book {
         let words = match news {
             News::GaveUp { fault, .. } => format!("gave up: {fault:?}"),
             News::Promotes { cause, .. } => format!("promotes: {cause:?}"),
-            other => first_word(&format!("{other:?}")).to_owned(),
+            other => name(&other),
         };
         if words != "TakesOver" {
             self.note(words);
@@ -155,9 +96,8 @@ impl BackupHost for Book {
         self.is_lost
     }
     fn send(&mut self, message: &Message<'_>) {
-        let name = format!("{message:?}");
         if !matches!(message, Message::Beat { .. } | Message::ConnOk { .. }) {
-            self.note(format!("send {}", first_word(&name)));
+            self.note(format!("send {}", name(message)));
         }
     }
     fn flush(&mut self) {}
@@ -234,14 +174,8 @@ struct Bed {
 impl Bed {
     /// It follows a primary that does not serve yet.
     fn new() -> Self {
-        let mut member = Member::new("demo", "b", "a", PERIOD, Nanos(0));
-        member.epoch = EPOCH;
         let mut book = Book {
-            now: Nanos::from_ms(1),
-            member,
-            lines: Vec::new(),
-            edge: Vec::new(),
-            peer: Vec::new(),
+            bench: Bench::new("b", "a"),
             beats: None,
             is_lost: false,
             replica: Replica::Replays,
@@ -276,17 +210,6 @@ impl Bed {
         bed
     }
 
-    fn turn(&mut self) -> Turn {
-        self.machine.turn(false, &mut self.book)
-    }
-
-    fn pass(&mut self, ms: u64) {
-        for _ in 0..ms {
-            self.book.now = self.book.now.plus(Nanos::from_ms(1));
-            self.turn();
-        }
-    }
-
     fn connect(&mut self) {
         self.book.peer.push(Message::Conn { conn: ConnId(5), record: record() });
         self.turn();
@@ -318,18 +241,7 @@ fn promote() -> String {
 }
 
 fn record() -> ConnRecord {
-    ConnRecord {
-        key: ConnKey { server: [1; 16], client: [2; 16], server_port: 80, client_port: 5000 },
-        iss: SeqNo(100),
-        irs: SeqNo(999),
-        mss: 1460,
-        peer_mss: 1460,
-        rcv_wscale: 7,
-        snd_wscale: 7,
-        sack: true,
-        tsval: None,
-        window: 60_000,
-    }
+    bench::record(5000)
 }
 
 fn segment(offset: u32, raw: &'static [u8]) -> TcpPacket<'static> {

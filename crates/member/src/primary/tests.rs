@@ -1,19 +1,12 @@
 use super::*;
-use crate::host::{ConnState, Context, End, Hosted, News};
+use crate::bench::{Bench, EPOCH, key, name, on_bench, record};
+use crate::host::{ConnState, End, News};
 use holdfast_replica::CONNS_MAX;
 use holdfast_wire::packet::TcpSegment;
 
-const PERIOD: Nanos = Nanos::from_ms(10);
-
 /// Writes down what the machine does.
 struct Book {
-    now: Nanos,
-    member: Member,
-    lines: Vec<String>,
-    /// What the edge says in the next turn; its heartbeats come by themselves.
-    edge: Vec<Message<'static>>,
-    /// What the backup says in the next turn, beside its heartbeats.
-    peer: Vec<Message<'static>>,
+    bench: Bench,
     beats: u64,
     is_silent: bool,
     is_lost: bool,
@@ -28,60 +21,7 @@ struct Book {
     backlog: Option<usize>,
 }
 
-impl Book {
-    fn note(&mut self, line: impl Into<String>) {
-        self.lines.push(line.into());
-    }
-
-    fn take(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.lines)
-    }
-
-    fn has(&self, line: &str) -> bool {
-        self.lines.iter().any(|known| known == line)
-    }
-}
-
-/// The name of a message.
-fn name(message: &Message<'_>) -> String {
-    let all = format!("{message:?}");
-    all.split([' ', '{']).next().unwrap_or_default().to_owned()
-}
-
-impl Context for Book {
-    fn now(&self) -> Nanos {
-        self.now
-    }
-    fn member(&mut self) -> &mut Member {
-        &mut self.member
-    }
-    fn turn_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
-        for message in std::mem::take(&mut self.edge) {
-            self.member.handle_edge(&message);
-            each(&message);
-        }
-        let now = self.now;
-        self.member.handle_edge(&Message::Beat { number: 1, echo: 0, executed: 0 });
-        self.member.settle(now, &mut |_| {});
-        false
-    }
-    fn is_edge_open(&self) -> bool {
-        true
-    }
-    fn tell_edge(&mut self, message: &Message<'_>) {
-        self.note(format!("to the edge: {message:?}"));
-    }
-}
-
-impl Hosted for Book {
-    type Context = Self;
-    fn context(&self) -> &Self {
-        self
-    }
-    fn context_mut(&mut self) -> &mut Self {
-        self
-    }
-}
+on_bench!(Book, Bed);
 
 impl MemberHost for Book {
     fn has_server_ended(&mut self) -> bool {
@@ -98,8 +38,7 @@ impl MemberHost for Book {
     }
     fn stand_by(&mut self) {}
     fn show(&mut self, news: News<'_>) {
-        let all = format!("{news:?}");
-        self.note(format!("shows {}", all.split([' ', '{']).next().unwrap_or_default()));
+        self.note(format!("shows {}", name(&news)));
     }
 }
 
@@ -210,19 +149,11 @@ struct Bed {
     book: Book,
 }
 
-const EPOCH: u64 = 3;
-
 impl Bed {
     /// The server runs with the shim in it, and the backup follows.
     fn new() -> Self {
-        let mut member = Member::new("demo", "a", "b", PERIOD, Nanos(0));
-        member.epoch = EPOCH;
         let mut book = Book {
-            now: Nanos::from_ms(1),
-            member,
-            lines: Vec::new(),
-            edge: Vec::new(),
-            peer: Vec::new(),
+            bench: Bench::new("a", "b"),
             beats: 0,
             is_silent: false,
             is_lost: false,
@@ -237,17 +168,6 @@ impl Bed {
         };
         let machine = PrimaryMachine::new(100, &mut book);
         Self { machine, book }
-    }
-
-    fn turn(&mut self) -> Turn {
-        self.machine.turn(false, &mut self.book)
-    }
-
-    fn pass(&mut self, ms: u64) {
-        for _ in 0..ms {
-            self.book.now = self.book.now.plus(Nanos::from_ms(1));
-            self.turn();
-        }
     }
 
     /// A connection whose SYN-ACK went out.
@@ -270,29 +190,13 @@ impl Bed {
     }
 }
 
-fn key(id: u64) -> ConnKey {
-    ConnKey { server: [1; 16], client: [2; 16], server_port: 80, client_port: id as u16 }
-}
-
 fn held(id: u64) -> Held {
-    let record = ConnRecord {
-        key: key(id),
-        iss: SeqNo(100),
-        irs: SeqNo(999),
-        mss: 1460,
-        peer_mss: 1460,
-        rcv_wscale: 7,
-        snd_wscale: 7,
-        sack: true,
-        tsval: None,
-        window: 60_000,
-    };
-    Held { conn: ConnId(id), socket: id, record }
+    Held { conn: ConnId(id), socket: id, record: record(id as u16) }
 }
 
 fn slot(id: u64) -> SlotView {
     SlotView {
-        key: key(id),
+        key: key(id as u16),
         iss: SeqNo(100),
         irs: SeqNo(999),
         snd_una: SeqNo(101),
@@ -311,7 +215,7 @@ fn slot(id: u64) -> SlotView {
 }
 
 /// One record of the log.
-fn record() -> Vec<u8> {
+fn log_record() -> Vec<u8> {
     let mut bytes = vec![0; holdfast_wire::log::HEADER_LEN];
     bytes.resize(holdfast_wire::log::record_len(0), 0);
     bytes
@@ -450,7 +354,7 @@ fn when_its_server_ends_the_backup_goes_on() {
 fn a_hand_over_waits_until_the_backup_has_all_and_then_until_it_speaks() {
     let mut bed = Bed::new();
     bed.turn();
-    bed.book.log = record();
+    bed.book.log = log_record();
     bed.machine.turn(true, &mut bed.book);
     assert_eq!(bed.book.take(), ["shows HandsOver", "send Stopping", "pause", "send Frame"]);
     bed.book.peer.push(Message::FrameOk { number: 1 });

@@ -2,9 +2,10 @@
 //! they share, so one that was broken into could send everybody's clients to
 //! itself. Nobody gets more than the file gives it.
 
+use super::service::address_of;
 use super::{Said, Service, Setup};
 use holdfast_wire::message::Offer;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::IpAddr;
 
 /// Is the host server in the file, and is it what the file says of it? The weight
 /// may be less: a host server may ask for less than its share, never for more.
@@ -45,7 +46,7 @@ pub(super) fn allowed(setup: &Setup, name: &str, offers: &[Offer]) -> (Vec<Servi
         setup.addresses.contains(&service.address.ip())
             && named.is_none_or(|named| named.contains(service))
     };
-    offers.iter().map(service_of).partition(may)
+    offers.iter().map(Service::from).partition(may)
 }
 
 /// What is wrong with an announcement although it was taken.
@@ -66,21 +67,12 @@ fn listed(addresses: &[IpAddr]) -> String {
     words.join(" and ")
 }
 
-pub(super) fn address_of(octets: &[u8; 16]) -> IpAddr {
-    Ipv6Addr::from(*octets).to_canonical()
-}
-
-fn service_of(offer: &Offer) -> Service {
-    let Offer { address, port, udp } = *offer;
-    Service { address: SocketAddr::new(address_of(&address), port), udp }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::spread::Given;
     use holdfast_cluster::Nanos;
-    use std::net::Ipv4Addr;
+    use holdfast_wire::packet::mapped;
 
     fn setup() -> Setup {
         let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
@@ -104,15 +96,12 @@ mod tests {
         }
     }
 
-    fn mapped(text: &str) -> [u8; 16] {
-        match text.parse().expect("an address") {
-            IpAddr::V4(v4) => Ipv4Addr::to_ipv6_mapped(&v4).octets(),
-            IpAddr::V6(v6) => v6.octets(),
-        }
+    fn octets(text: &str) -> [u8; 16] {
+        mapped(text.parse().expect("an address"))
     }
 
     fn said(weight: u32, tunnels: &[&str]) -> Said {
-        let tunnels = tunnels.iter().map(|text| mapped(text)).collect();
+        let tunnels = tunnels.iter().map(|text| octets(text)).collect();
         Said { weight, layer2: false, tunnels, services: Vec::new() }
     }
 
@@ -144,7 +133,7 @@ mod tests {
     #[test]
     fn only_services_of_the_file_are_taken() {
         let setup = setup();
-        let offer = |address: &str, port, udp| Offer { address: mapped(address), port, udp };
+        let offer = |address: &str, port, udp| Offer { address: octets(address), port, udp };
         let offers = [
             offer("10.9.0.100", 80, false),
             offer("10.9.0.100", 80, true),

@@ -4,11 +4,11 @@
 
 use crate::Ns;
 
-/// Before anything was measured.
+/// Timeout before anything was measured, ns.
 const INITIAL_NS: Ns = 3_000_000_000;
 /// 64 times the timeout, at most.
 const DOUBLINGS_MAX: u32 = 6;
-/// After so many the round trip that was measured is forgotten.
+/// Doublings after which the round trip that was measured is forgotten.
 const DOUBLINGS_TRUSTED: u32 = 3;
 
 #[derive(Clone, Copy, Debug)]

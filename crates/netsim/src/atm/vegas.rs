@@ -16,7 +16,7 @@ const GAMMA: i64 = 1;
 pub const WINDOW_MIN: f64 = 2.0;
 /// Acknowledgements after a retransmission at which the next packet is checked.
 const WORRIED_ACKS: u32 = 2;
-/// A window that is more ahead of what is under way does not grow.
+/// Distance ahead of what is under way beyond which a window does not grow.
 const AHEAD_MAX: f64 = 2.0;
 
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use holdfast_edge::{HalrConfig, PfrcConfig};
 
 const MS: Ns = 1_000_000;
 
-/// A flow that has not ended by then never will: an hour.
+/// Time by which a flow that has not ended never will, ns: an hour.
 const END_NS: Ns = 3_600_000 * MS;
 
 /// A dumb-bell.

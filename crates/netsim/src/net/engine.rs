@@ -95,7 +95,7 @@ pub struct Network<'a> {
     is_large: bool,
 }
 
-/// More flows than that make a simulation large.
+/// Flows above which a simulation is large.
 const SMALL_FLOWS_MAX: usize = 500;
 
 impl<'a> Network<'a> {

@@ -11,7 +11,7 @@ use holdfast_netsim::atm::{FlowControl, Outcome, Protocol, Repair, Scenario};
 pub const FIGURE: Figure =
     Figure { id: "boston-choices", title: "TCP Boston: what the paper leaves open", draw };
 
-/// Less than a third of the paper's time is enough to order protocols.
+/// Less than a third of the paper's time, ns: enough to order protocols.
 const DURATION_NS: u64 = 200_000 * MS;
 const COMPARED: [usize; 3] = [VEGAS, BP, FEC];
 

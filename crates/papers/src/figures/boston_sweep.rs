@@ -11,7 +11,7 @@ pub const FIGURE: Figure =
 
 const PACKETS: [u32; 4] = [576, 1500, 4470, 9180];
 const WINDOWS_KB: [u32; 4] = [8, 16, 32, 64];
-/// A tenth of the paper's time is enough to order schemes.
+/// A tenth of the paper's time, ns: enough to order schemes.
 const DURATION_NS: u64 = 70_000_000_000;
 /// Jain's group; Romanow and Floyd leave the threshold open.
 const EPD: Policy = Policy::EpdThreshold(0.8);

@@ -2,10 +2,11 @@
 
 use super::Verdict;
 
-/// A number of ours within so many per cent of the paper's is called equal.
+/// Difference from the paper's number, per cent, up to which one of ours is called
+/// equal.
 pub const EQUAL_PERCENT: f64 = 5.0;
 
-/// Beyond a bound by no more than this is rounding.
+/// Amount beyond a bound that counts as rounding.
 const ROUNDING: f64 = 0.001;
 
 /// See the module.

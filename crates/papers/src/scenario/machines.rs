@@ -12,7 +12,7 @@ const MS: Ns = 1_000_000;
 const HEARTBEAT_NS: Ns = 20 * MS;
 /// Memory of a cache, bytes: the default of `[recover]`.
 const MEMORY_BYTES: u64 = 32 << 20;
-/// What is older is not resent, ns: the default of `[recover]`.
+/// Age beyond which nothing is resent, ns: the default of `[recover]`.
 const AGE_MAX_NS: Ns = 60_000 * MS;
 /// Rate of resends, bytes per second: the default of `[recover]`.
 const PACE_BYTES_PER_S: u64 = 1_000_000_000 / 8;

@@ -319,3 +319,47 @@ proptest::proptest! {
         }
     }
 }
+
+/// The keys that a table takes, as its reader names them.
+fn keys<T: serde::de::DeserializeOwned>() -> Vec<String> {
+    let error = toml::from_str::<T>("zz = 1").err().expect("no such key").to_string();
+    let (_, names) = error.split_once("expected").expect("it says what it takes");
+    names.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// docs/SCENARIOS.md explains every key, also one that was added today, and what it
+/// shows can be read.
+#[test]
+fn every_key_is_explained_and_the_example_is_right() {
+    use file::{
+        DumbbellTable, File, FlowTable, LinkTable, OutageTable, ProfileTable, RateControlTable,
+        RecoveryTable, SwitchTable,
+    };
+    let text = include_str!("../../../../docs/SCENARIOS.md");
+    let code: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
+    // A key is set, heads a table, or stands between backticks.
+    let is_set = |key: &str| {
+        let ways =
+            [format!("\n{key} ="), format!(" {key} ="), format!("[{key}]"), format!("[{key}.")];
+        ways.iter().any(|way| text.contains(way))
+            || code.iter().any(|it| it.rsplit('.').next() == Some(key))
+    };
+    let all = [
+        keys::<File>(),
+        keys::<DumbbellTable>(),
+        keys::<LinkTable>(),
+        keys::<SwitchTable>(),
+        keys::<ProfileTable>(),
+        keys::<FlowTable>(),
+        keys::<OutageTable>(),
+        keys::<RecoveryTable>(),
+        keys::<RateControlTable>(),
+    ]
+    .concat();
+    assert!(all.len() > 80, "{}", all.len());
+    let missing: Vec<&String> = all.iter().filter(|key| !is_set(key)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let (_, example) = text.split_once("```toml\n").expect("an example");
+    let example = example.split("```").next().unwrap_or_default();
+    toml::from_str::<File>(example).expect("the example");
+}

@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How long a stream stands at a hole before the primary is asked: copies may be
 /// later than what the primary says of the same packets.
 pub const UNREAD_AFTER: Nanos = Nanos(1_000_000);
-/// Where asking led to nothing it is tried again after twice the time, and so on
-/// up to this: the primary's kernel may lack the bytes as well.
+/// Longest pause between two questions that led to nothing, which is doubled each time:
+/// the primary's kernel may lack the bytes as well.
 pub const UNREAD_PAUSE_MAX: Nanos = Nanos::from_ms(128);
-/// After this time without an answer the question is asked again.
+/// Time without an answer after which the question is asked again.
 pub const UNREAD_ANSWER: Nanos = Nanos::from_ms(100);
 /// Questions that may wait for their answers; others come later. It bounds what
 /// stands in the log's way on the channel.

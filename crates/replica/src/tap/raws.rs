@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-/// What a packet costs besides its bytes.
+/// Bytes that a packet costs besides its own.
 const OVERHEAD_BYTES: usize = 64;
 
 /// See the module.

@@ -3,7 +3,7 @@
 use super::be32;
 use crate::seq::SeqNo;
 
-/// As many SACK blocks as 40 bytes of options hold (RFC 2018 §3).
+/// SACK blocks in 40 bytes of options (RFC 2018 §3).
 pub const SACK_BLOCKS_MAX: usize = 4;
 /// All options of one header (a data offset of 60 bytes, RFC 9293 §3.1).
 pub(crate) const OPTIONS_MAX: usize = 40;

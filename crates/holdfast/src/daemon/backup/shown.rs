@@ -9,7 +9,7 @@ use holdfast_member::backup::{Cause, Phases as Times, Report};
 use holdfast_member::host::{Fault, News};
 use std::time::{Instant, SystemTime};
 
-/// Whatever it was that told of it.
+/// The cause of a planned switchover, whatever told of it.
 const STOPPED: &str = "the primary was stopped";
 
 fn why(cause: Cause, stopped: bool) -> &'static str {

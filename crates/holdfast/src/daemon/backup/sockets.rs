@@ -26,7 +26,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// Ports below are not everybody's.
 const PRIVILEGED_PORTS: u16 = 1024;
 
-/// A client that acknowledges nothing new for this long is sent the rest again.
+/// Time without a new acknowledgement after which a client is sent the rest again.
 const NUDGE_AGAIN: Duration = Duration::from_millis(150);
 
 /// One connection that was carried over.

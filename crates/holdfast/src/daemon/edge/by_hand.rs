@@ -28,7 +28,7 @@ impl EdgeDaemon<'_> {
     pub(super) fn unfence(&mut self) -> Value {
         let write = self.machine.handle_opening(&mut self.wire);
         let remembered = write.map_or(Ok(()), |_| self.wait_for_disk());
-        let at = self.wire.nanos(Instant::now());
+        let at = self.wire.clock.now();
         let epoch = match self.machine.handle_open(at, &mut self.wire) {
             Ok(epoch) => epoch,
             Err(error) => return refusal(&error),

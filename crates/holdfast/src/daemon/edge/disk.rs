@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const TRY_EVERY: Duration = Duration::from_secs(2);
 /// How often, after it failed.
 const TRY_AGAIN: Duration = Duration::from_millis(250);
-/// A write that takes longer has failed as far as anybody who waits can tell.
+/// Time after which a write has failed, as far as anybody who waits can tell.
 const SLOW: Duration = Duration::from_secs(1);
 
 type Outcome = Result<(), StateFileError>;

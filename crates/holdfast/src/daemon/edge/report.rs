@@ -7,17 +7,18 @@ use crate::config::{Kind, Mac};
 use crate::daemon::said::Said;
 use crate::daemon::trace;
 use crate::status::{Peer, Role, State, Status};
+use holdfast_cluster::Nanos;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Handshakes that fail are tried again all the time; one of which nothing was
-/// heard for so long is over.
+/// Silence after which a handshake that failed is over: they are tried again all the
+/// time.
 const DISTRUST_LASTS: Duration = Duration::from_secs(10);
 
 /// How long a start of the edge explains that a member is not there: members look for it
 /// all the time, on a busy machine too.
-const START_LASTS: Duration = Duration::from_secs(2);
+const START_LASTS: Nanos = Nanos::from_ms(2000);
 
 /// What to do meanwhile.
 const COMES_BACK: &str = "wait a moment: members look for their edge";
@@ -238,7 +239,7 @@ impl EdgeDaemon<'_> {
     }
 
     fn is_starting(&self) -> bool {
-        self.wire.started.elapsed() < START_LASTS
+        self.wire.clock.now() < START_LASTS
     }
 
     /// Nobody may speak until this member has asked.

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 /// Pause between two signs: to a member that has answered none yet, and later.
 const SIGN_SOON: Duration = Duration::from_millis(50);
 const SIGN_EVERY: Duration = Duration::from_millis(500);
-/// A way of which nothing was heard for so long does not lead there.
+/// Silence after which a way does not lead to the member.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// An answer may be so many signs late.
+/// Signs by which an answer may be late.
 const LATE_MAX: u64 = 16;
 
 /// The ways to all members.

@@ -3,6 +3,7 @@
 use super::disk::Disk;
 use super::members::Links;
 use crate::admin::Events;
+use crate::daemon::clock::Clock;
 use crate::daemon::recover::{Exit, Recoverer, Way};
 use crate::poll::Poll;
 use holdfast_cluster::Nanos;
@@ -10,7 +11,7 @@ use holdfast_cluster::state::EdgeState;
 use holdfast_linux::bpf::Edge;
 use holdfast_member::edge::EdgeHost;
 use holdfast_wire::message::{ConnKey, FlowBounds, Message};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The parts of the daemon that the machine acts upon.
 pub(super) struct Wire {
@@ -20,7 +21,7 @@ pub(super) struct Wire {
     pub disk: Disk,
     pub links: Links,
     pub events: Events,
-    pub started: Instant,
+    pub clock: Clock,
     /// Flows whose clients had vanished.
     pub vanished: u64,
     /// Channels that broke while something was said, and why.
@@ -29,21 +30,9 @@ pub(super) struct Wire {
     pub fatal: Option<anyhow::Error>,
 }
 
-impl Wire {
-    /// An instant as the machine counts time.
-    pub fn nanos(&self, at: Instant) -> Nanos {
-        Nanos(at.saturating_duration_since(self.started).as_nanos() as u64)
-    }
-
-    /// The other way round.
-    pub fn instant(&self, at: Nanos) -> Instant {
-        self.started + Duration::from_nanos(at.0)
-    }
-}
-
 impl EdgeHost for Wire {
     fn now(&self) -> Nanos {
-        self.nanos(Instant::now())
+        self.clock.now()
     }
 
     fn send(&mut self, member: usize, message: &Message<'_>) {
@@ -107,7 +96,7 @@ impl EdgeHost for Wire {
     }
 
     fn age_flows(&mut self, now: Nanos, can_ask: bool) -> Vec<ConnKey> {
-        let quiet = self.bpf.age_flows(self.instant(now), can_ask);
+        let quiet = self.bpf.age_flows(self.clock.instant(now), can_ask);
         quiet.unwrap_or_else(|error| {
             self.fatal = Some(error.into());
             Vec::new()

@@ -9,9 +9,9 @@ use holdfast_linux::link::Link;
 use holdfast_wire::message::Message;
 use std::time::{Duration, Instant, SystemTime};
 
-/// An edge's daemon that is started again at once is back by then.
+/// Time that an edge's daemon which is started again at once needs to be back.
 const EDGE_PATIENCE: Duration = Duration::from_millis(250);
-/// Who hears nobody for longer says so.
+/// Time after which a member that hears nobody says so.
 const NOBODY_PATIENCE: Nanos = Nanos::from_ms(500);
 
 impl MemberContext<'_> {

@@ -9,14 +9,14 @@ use crate::admin::{AdminSocket, Events, Request, TraceRequest, refusal};
 use crate::channel::{Identity, Kind, Listener};
 use crate::config::admin_socket;
 use crate::config::recover::Policy;
-use crate::config::spread::{HOSTS_MAX, Method, Prefix, Service, SpreadConfig};
+use crate::config::spread::{HOSTS_MAX, Method, Prefix, SpreadConfig};
 use crate::daemon::trace;
 use crate::poll::{Interest, Poll, Signals};
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
 use holdfast_linux::bpf::{Redirect, RedirectConfig};
 use holdfast_linux::inlet::Inlet;
-use holdfast_member::spread::{self, Given, Setup, SpreadMachine};
+use holdfast_member::spread::{Given, Service, Setup, SpreadMachine};
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
@@ -73,7 +73,7 @@ impl<'a> SpreadEdge<'a> {
         let mut wire = Wire::new(config, bpf, syns, poll, events)?;
         let mut machine = SpreadMachine::new(setup(config), Nanos(0));
         // What an earlier daemon left in the kernel.
-        let services: Vec<spread::Service> = wire.bpf.services().iter().map(key_of).collect();
+        let services: Vec<Service> = wire.bpf.services().iter().map(key_of).collect();
         let placed = wire.bpf.hosts().iter().map(|it| placed_of(config, it)).collect();
         machine.handle_start(&services, placed, &mut wire);
         Ok(Self { config, machine, wire, listener })
@@ -81,7 +81,7 @@ impl<'a> SpreadEdge<'a> {
 
     fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
         loop {
-            let watch = Some(self.wire.instant(self.machine.next_deadline()));
+            let watch = Some(self.wire.clock.instant(self.machine.next_deadline()));
             let syns = self.wire.syns.as_ref().and_then(Syns::deadline);
             let deadline = [self.listener.deadline(), watch, syns].into_iter().flatten().min();
             let ready: Vec<u64> = self.wire.poll.wait(deadline)?.iter().map(|r| r.token).collect();
@@ -104,7 +104,7 @@ impl<'a> SpreadEdge<'a> {
     }
 
     fn turn(&mut self, now: Instant, is_readable: bool) -> Result<()> {
-        let at = self.wire.nanos(now);
+        let at = self.wire.clock.nanos(now);
         // What has come already is not missing.
         for index in self.machine.due(at) {
             self.hear(index, now);
@@ -135,7 +135,7 @@ impl<'a> SpreadEdge<'a> {
                 }
             };
             let name = channel.peer().to_owned();
-            let Some(index) = self.machine.link_of(&name, self.wire.nanos(now)) else {
+            let Some(index) = self.machine.link_of(&name, self.wire.clock.nanos(now)) else {
                 self.wire.events.add("refused", format!("{name}: there are {HOSTS_MAX} already"));
                 continue;
             };
@@ -155,7 +155,7 @@ impl<'a> SpreadEdge<'a> {
 
     fn hear(&mut self, index: usize, now: Instant) {
         let Self { config, machine, wire, .. } = self;
-        let at = wire.nanos(now);
+        let at = wire.clock.nanos(now);
         let Some(link) = wire.links.get_mut(index) else { return };
         let (words, result) = link.receive(&config.group.name);
         for word in words {
@@ -206,14 +206,12 @@ impl<'a> SpreadEdge<'a> {
 }
 
 fn setup(config: &SpreadConfig) -> Setup {
-    let service =
-        |service: &Service| spread::Service { address: service.address, udp: service.udp };
     let given = |host: &crate::config::spread::SpreadHost| Given {
         name: host.name.clone(),
         tunnels: host.tunnels(),
         layer2: host.method == Method::Layer2,
         weight: host.weight,
-        services: host.services.as_ref().map(|list| list.iter().map(service).collect()),
+        services: host.services.clone(),
     };
     Setup {
         group: config.group.name.clone(),

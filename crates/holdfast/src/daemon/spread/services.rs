@@ -2,8 +2,9 @@
 //! its processes have bound of the group's addresses (HYDRANET's announcement of
 //! a bind), as far as somebody listens.
 
-use crate::config::spread::{Service, SpreadHost};
+use crate::config::spread::SpreadHost;
 use holdfast_linux::listeners::{ListenerSocket, Waiting};
+use holdfast_member::spread::Service;
 use holdfast_wire::message::OFFERS_MAX;
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -7,16 +7,16 @@ use super::syns::Syns;
 use crate::admin::Events;
 use crate::channel::{Channel, ChannelError};
 use crate::config::spread::SpreadConfig;
+use crate::daemon::clock::Clock;
 use crate::poll::Poll;
 use anyhow::Result;
-use holdfast_cluster::Nanos;
 use holdfast_linux::bpf::{Host, HostState, Redirect, ServiceKey, Way};
 use holdfast_linux::route::RouteSocket;
 use holdfast_member::spread::{Placed, Service, SpreadHost, State};
 use holdfast_wire::message::Message;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The parts of the daemon that the machine acts upon.
 pub(super) struct Wire<'a> {
@@ -30,7 +30,7 @@ pub(super) struct Wire<'a> {
     /// By tunnel address.
     ways: BTreeMap<IpAddr, Way>,
     pub events: Events,
-    started: Instant,
+    pub clock: Clock,
 }
 
 impl<'a> Wire<'a> {
@@ -51,19 +51,9 @@ impl<'a> Wire<'a> {
             routes: RouteSocket::open()?,
             ways: ways.map(|way| (way.address, way)).collect(),
             events,
-            started: Instant::now(),
+            clock: Clock::new(Instant::now()),
             bpf,
         })
-    }
-
-    /// An instant as the machine counts time.
-    pub fn nanos(&self, at: Instant) -> Nanos {
-        Nanos(at.saturating_duration_since(self.started).as_nanos() as u64)
-    }
-
-    /// The other way round.
-    pub fn instant(&self, at: Nanos) -> Instant {
-        self.started + Duration::from_nanos(at.0)
     }
 
     /// From now on this is the channel of a host server.

@@ -5,6 +5,7 @@ use super::FlowCounts;
 use super::lines::Lines;
 use crate::admin::Events;
 use crate::config::transit::{Side, TransitConfig};
+use crate::daemon::clock::Clock;
 use crate::daemon::recover::{self, Exit, Recoverer};
 use crate::daemon::regulate::Regulator;
 use anyhow::{Context, Result};
@@ -30,7 +31,7 @@ pub(super) struct Wire<'a> {
     pub exits: Vec<Rc<Exit>>,
     pub flows: FlowCounts,
     pub events: Events,
-    pub started: Instant,
+    pub clock: Clock,
 }
 
 pub(super) fn components(
@@ -55,16 +56,6 @@ pub(super) fn exits(config: &TransitConfig, side: Side) -> Result<Vec<Rc<Exit>>>
 }
 
 impl Wire<'_> {
-    /// An instant as the machine counts time.
-    pub fn nanos(&self, at: Instant) -> Nanos {
-        Nanos(at.saturating_duration_since(self.started).as_nanos() as u64)
-    }
-
-    /// The other way round.
-    pub fn instant(&self, at: Nanos) -> Instant {
-        self.started + Duration::from_nanos(at.0)
-    }
-
     /// When the cache and the cap have to do something.
     pub fn deadlines(&self) -> (Option<Instant>, Option<Instant>) {
         (self.recoverer.deadline(), self.regulator.deadline())
@@ -91,11 +82,11 @@ impl TransitHost for Wire<'_> {
     type Error = anyhow::Error;
 
     fn now(&self) -> Nanos {
-        self.nanos(Instant::now())
+        self.clock.now()
     }
 
     fn beat(&mut self, lost: u32) {
-        self.lines.send(self.nanos(Instant::now()), lost);
+        self.lines.send(self.clock.now(), lost);
     }
 
     fn traffic(&mut self) -> Vec<u64> {
@@ -124,7 +115,7 @@ impl TransitHost for Wire<'_> {
     fn resend(&mut self, ways: &[Way], usable: u32) -> usize {
         let of = |way: &Way| recover::Way {
             way: way.from.map_or(NO_STRING, |string| string as u16),
-            sound: self.instant(way.sound),
+            sound: self.clock.instant(way.sound),
             exit: Rc::clone(&self.exits[way.into]),
         };
         let ways: Vec<recover::Way> = ways.iter().map(of).collect();

@@ -44,8 +44,8 @@ pub(super) const EDGE_END: u8 = 1;
 /// The string's place there.
 pub(super) const STRING_END: u8 = 2;
 
-/// Longer than any burst of GSO frames a sender may hand over at once, so the
-/// bucket limits the rate and does not split frames.
+/// Bytes of a bucket, longer than any burst of GSO frames that a sender may hand over
+/// at once: it limits the rate and does not split frames.
 const TBF_BURST_BYTES: u64 = 64 * 1024;
 
 /// The network between an edge and string `n`, counted from 1.

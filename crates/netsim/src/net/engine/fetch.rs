@@ -10,7 +10,7 @@ use prefetch_index::prefetch_index;
 /// Events between two steps of fetching.
 const APART: usize = 6;
 
-/// What follows so soon has been fetched with what it follows.
+/// Time within which what follows has been fetched with what it follows, ns.
 const SOON: Ns = 1 << 16;
 
 /// Events that must be known ahead.

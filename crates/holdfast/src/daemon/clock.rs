@@ -1,0 +1,34 @@
+//! The kernel's clock as the machines count time.
+
+use holdfast_cluster::Nanos;
+use std::time::{Duration, Instant};
+
+/// Time since an origin.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(Instant);
+
+impl Clock {
+    /// A clock that stood at zero at `origin`.
+    #[must_use]
+    pub fn new(origin: Instant) -> Self {
+        Self(origin)
+    }
+
+    /// The time.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.nanos(Instant::now())
+    }
+
+    /// An instant as the machines count time.
+    #[must_use]
+    pub fn nanos(&self, at: Instant) -> Nanos {
+        Nanos(at.saturating_duration_since(self.0).as_nanos() as u64)
+    }
+
+    /// The other way round.
+    #[must_use]
+    pub fn instant(&self, at: Nanos) -> Instant {
+        self.0 + Duration::from_nanos(at.0)
+    }
+}

@@ -1,0 +1,133 @@
+//! What tests of a member's role stand upon: a clock, an edge that is always there,
+//! and a list of what the machine has done.
+
+use crate::host::{Context, Member};
+use holdfast_cluster::Nanos;
+use holdfast_wire::message::{ConnKey, ConnRecord, Message};
+use holdfast_wire::seq::SeqNo;
+
+pub const PERIOD: Nanos = Nanos::from_ms(10);
+pub const EPOCH: u64 = 3;
+
+/// Writes down what the machine does.
+pub struct Bench {
+    pub now: Nanos,
+    pub member: Member,
+    pub lines: Vec<String>,
+    /// What the edge says in the next turn; its heartbeats come by themselves.
+    pub edge: Vec<Message<'static>>,
+    /// What the other member says in the next turn, beside its heartbeats.
+    pub peer: Vec<Message<'static>>,
+}
+
+impl Bench {
+    pub fn new(me: &str, other: &str) -> Self {
+        let mut member = Member::new("demo", me, other, PERIOD, Nanos(0));
+        member.epoch = EPOCH;
+        let now = Nanos::from_ms(1);
+        Self { now, member, lines: Vec::new(), edge: Vec::new(), peer: Vec::new() }
+    }
+
+    pub fn note(&mut self, line: impl Into<String>) {
+        self.lines.push(line.into());
+    }
+
+    pub fn take(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lines)
+    }
+
+    pub fn has(&self, line: &str) -> bool {
+        self.lines.iter().any(|known| known == line)
+    }
+}
+
+impl Context for Bench {
+    fn now(&self) -> Nanos {
+        self.now
+    }
+    fn member(&mut self) -> &mut Member {
+        &mut self.member
+    }
+    fn turn_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
+        for message in std::mem::take(&mut self.edge) {
+            self.member.handle_edge(&message);
+            each(&message);
+        }
+        let now = self.now;
+        self.member.handle_edge(&Message::Beat { number: 1, echo: 0, executed: 0 });
+        self.member.settle(now, &mut |_| {});
+        false
+    }
+    fn is_edge_open(&self) -> bool {
+        true
+    }
+    fn tell_edge(&mut self, message: &Message<'_>) {
+        self.note(format!("to the edge: {message:?}"));
+    }
+}
+
+/// Makes a test's host of a [`Bench`] in its field `bench`, and of a machine's bed a
+/// thing that turns.
+macro_rules! on_bench {
+    ($book:ty, $bed:ty) => {
+        impl std::ops::Deref for $book {
+            type Target = $crate::bench::Bench;
+            fn deref(&self) -> &Self::Target {
+                &self.bench
+            }
+        }
+        impl std::ops::DerefMut for $book {
+            fn deref_mut(&mut self) -> &mut Self::Target {
+                &mut self.bench
+            }
+        }
+        impl $crate::host::Hosted for $book {
+            type Context = $crate::bench::Bench;
+            fn context(&self) -> &Self::Context {
+                &self.bench
+            }
+            fn context_mut(&mut self) -> &mut Self::Context {
+                &mut self.bench
+            }
+        }
+        impl $bed {
+            fn turn(&mut self) -> Turn {
+                self.machine.turn(false, &mut self.book)
+            }
+            fn pass(&mut self, ms: u64) {
+                for _ in 0..ms {
+                    self.book.now = self.book.now.plus(Nanos::from_ms(1));
+                    self.turn();
+                }
+            }
+        }
+    };
+}
+pub(crate) use on_bench;
+
+/// The first word of what `{:?}` prints.
+pub fn name(it: &impl std::fmt::Debug) -> String {
+    let all = format!("{it:?}");
+    all.split([' ', '{']).next().unwrap_or_default().to_owned()
+}
+
+/// The client with this port.
+pub fn key(client_port: u16) -> ConnKey {
+    ConnKey { server: [1; 16], client: [2; 16], server_port: 80, client_port }
+}
+
+/// What the gate saw of its handshake.
+pub fn record(client_port: u16) -> ConnRecord {
+    ConnRecord {
+        key: key(client_port),
+        iss: SeqNo(100),
+        irs: SeqNo(999),
+        mss: 1460,
+        peer_mss: 1460,
+        rcv_wscale: 7,
+        snd_wscale: 7,
+        sack: true,
+        tsval: None,
+        window: 60_000,
+    }
+}

@@ -1,0 +1,203 @@
+//! A host server of a spread group: when it looks for listeners, which of them it
+//! trusts to answer, and what it announces to the edge.
+
+mod answering;
+mod looks;
+
+use crate::nanos;
+use crate::spread::Service;
+use crate::standing::hello;
+use crate::timing::host_server::ASK_EVERY;
+use answering::Answering;
+use holdfast_cluster::Nanos;
+use holdfast_wire::message::{Message, Offer};
+use holdfast_wire::packet::mapped;
+use looks::Looks;
+use std::net::IpAddr;
+
+/// What the machine needs of the host that it runs on: its listeners, clients for
+/// them, and a channel to the edge.
+pub trait ListenerHost {
+    /// The time, which has gone on since the machine was called.
+    fn now(&self) -> Nanos;
+    /// Says something to the edge, if its channel is open.
+    fn send(&mut self, message: &Message<'_>);
+    /// Who listens of what may be announced, sorted; `None` if the kernel does not say.
+    fn listening(&mut self) -> Option<Vec<Service>>;
+    /// Whether a bind was noticed since the last call. It may not have happened yet.
+    fn take_bind(&mut self) -> bool;
+    /// Begins to ask whether these answer a client, unless that is under way.
+    fn ask(&mut self, services: &[Service]);
+    /// Which of them did, once that is known.
+    fn answers(&mut self) -> Option<Vec<(Service, bool)>>;
+    /// Something has happened that people want to know: the kind, and words.
+    fn note(&mut self, what: &'static str, words: String);
+}
+
+/// What a host server is.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub group: String,
+    pub name: String,
+    /// Its share of new connections.
+    pub weight: u32,
+    /// Not encapsulated.
+    pub layer2: bool,
+    /// Its ends of the tunnel, one for each family at most.
+    pub tunnels: Vec<IpAddr>,
+}
+
+/// What the edge has said in one turn: of each kind, the last counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    beat: Option<u64>,
+    refused: Option<String>,
+}
+
+impl Heard {
+    /// One more message.
+    pub fn take(&mut self, message: &Message<'_>) {
+        match message {
+            Message::Beat { number, .. } => self.beat = Some(*number),
+            Message::Refused { reason, .. } => self.refused = Some((*reason).to_owned()),
+            _ => {}
+        }
+    }
+}
+
+/// See the module.
+///
+/// # Contract
+/// * [`HostServer::handle_timeout`] follows at [`HostServer::next_deadline`], which any
+///   other call may bring forward.
+#[derive(Debug)]
+pub struct HostServer {
+    setup: Setup,
+    looks: Looks,
+    ask_at: Nanos,
+    answering: Answering,
+    listening: Vec<Service>,
+    announced: Vec<Service>,
+    announced_at_bind: u64,
+}
+
+impl HostServer {
+    #[must_use]
+    pub fn new(setup: Setup, now: Nanos) -> Self {
+        Self {
+            setup,
+            looks: Looks::new(now),
+            ask_at: now,
+            answering: Answering::default(),
+            listening: Vec::new(),
+            announced: Vec::new(),
+            announced_at_bind: 0,
+        }
+    }
+
+    /// The channel to the edge has opened.
+    pub fn handle_opened(&mut self, host: &mut impl ListenerHost) {
+        host.note("joined", "the edge".to_owned());
+        host.send(&hello(&self.setup.group, &self.setup.name, (0, false), Vec::new()));
+        self.say(host);
+    }
+
+    /// The channel is gone.
+    pub fn handle_closed(&mut self, why: &str, host: &mut impl ListenerHost) {
+        host.note("left", format!("the edge: {why}"));
+    }
+
+    /// The edge has spoken: its heartbeats are answered.
+    pub fn handle_heard(&mut self, heard: Heard, host: &mut impl ListenerHost) {
+        if let Some(reason) = heard.refused {
+            host.note("refused", reason);
+        }
+        if let Some(number) = heard.beat {
+            host.send(&Message::Beat { number, echo: number, executed: 0 });
+        }
+    }
+
+    /// A bind may have been noticed.
+    pub fn handle_bind(&mut self, now: Nanos, host: &mut impl ListenerHost) {
+        if host.take_bind() {
+            self.looks.bind(now);
+        }
+    }
+
+    /// When [`HostServer::handle_timeout`] is due.
+    #[must_use]
+    pub fn next_deadline(&self) -> Nanos {
+        self.looks.due().min(self.ask_at)
+    }
+
+    /// Looks for listeners and asks whether they answer, as far as that is due.
+    pub fn handle_timeout(&mut self, now: Nanos, host: &mut impl ListenerHost) {
+        if self.ask_at <= now {
+            self.ask_at = now.plus(nanos(ASK_EVERY));
+            host.ask(&self.listening);
+            self.answering.keep(&self.listening);
+        }
+        if self.looks.due() <= now {
+            self.look(now, host);
+        }
+    }
+
+    fn look(&mut self, now: Nanos, host: &mut impl ListenerHost) {
+        if let Some(answers) = host.answers() {
+            self.answering.learn(&answers);
+        }
+        let found = host.listening();
+        // The kernel tells of a bind before it is done: that of whatever was found
+        // has been told.
+        self.handle_bind(now, host);
+        let at_bind = self.looks.follow_a_bind();
+        self.looks.looked(now, host.now());
+        if let Some(found) = found {
+            self.listening = found;
+            self.announce(at_bind, host);
+        }
+    }
+
+    /// Tells the edge what has changed.
+    fn announce(&mut self, at_bind: bool, host: &mut impl ListenerHost) {
+        let good = self.listening.iter().filter(|service| self.answering.is_good(service));
+        let good: Vec<Service> = good.copied().collect();
+        if good == self.announced {
+            return;
+        }
+        let names: Vec<String> = good.iter().map(ToString::to_string).collect();
+        host.note("announced", if names.is_empty() { "nothing".into() } else { names.join(", ") });
+        if at_bind {
+            let new = good.iter().filter(|service| !self.announced.contains(service));
+            self.announced_at_bind += new.count() as u64;
+        }
+        self.announced = good;
+        self.say(host);
+    }
+
+    /// Announces everything; an edge that does not hear it asks by coming back.
+    fn say(&self, host: &mut impl ListenerHost) {
+        let Setup { weight, layer2, tunnels, .. } = &self.setup;
+        host.send(&Message::Announce {
+            weight: *weight,
+            layer2: *layer2,
+            tunnels: tunnels.iter().map(|ip| mapped(*ip)).collect(),
+            services: self.announced.iter().map(Offer::from).collect(),
+        });
+    }
+
+    /// What the edge was told that this host serves.
+    #[must_use]
+    pub fn announced(&self) -> &[Service] {
+        &self.announced
+    }
+
+    /// How many services were announced because their bind was noticed.
+    #[must_use]
+    pub fn announced_at_bind(&self) -> u64 {
+        self.announced_at_bind
+    }
+}
+
+#[cfg(test)]
+mod tests;
