@@ -19,4 +19,6 @@ pub mod packet;
 pub mod pcapng;
 pub mod seq;
 pub mod shm;
+#[cfg(feature = "std")]
+pub mod snapshot;
 pub mod time;
