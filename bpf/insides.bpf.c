@@ -48,7 +48,6 @@ struct signal_struct {
 
 struct mm_struct {
 	unsigned long brk;
-	unsigned long flags;
 } KERNEL;
 
 struct cred {
