@@ -18,7 +18,7 @@ mod memory;
 mod pages;
 mod precopy;
 pub mod quiet;
-//pub mod restore;
+pub mod restore;
 mod seize;
 mod store;
 mod thread;
