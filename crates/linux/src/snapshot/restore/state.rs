@@ -98,7 +98,7 @@ fn actions(stub: &mut Remote, process: &Process) -> Result<()> {
 
 fn attributes(stub: &mut Remote, tid: u32, of: &Thread) -> Result<()> {
     let what = format!("the state of thread {}", of.tid);
-    let mut call = |stub: &mut Remote, number, arguments: &[u64]| {
+    let call = |stub: &mut Remote, number, arguments: &[u64]| {
         stub.call_in(tid, &what, number, arguments).map(drop)
     };
     call(stub, libc::SYS_set_tid_address, &[of.clear_tid])?;
@@ -159,7 +159,7 @@ fn from_outside(pid: u32, of: &Process) -> io::Result<()> {
 fn rights(stub: &mut Remote, tid: u32, of: &Process) -> Result<()> {
     let prctl = libc::SYS_prctl;
     let what = "its rights";
-    let mut call = |stub: &mut Remote, number, arguments: &[u64]| {
+    let call = |stub: &mut Remote, number, arguments: &[u64]| {
         stub.call_in(tid, what, number, arguments).map(drop)
     };
     call(stub, libc::SYS_personality, &[of.personality.into()])?;

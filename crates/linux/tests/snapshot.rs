@@ -1,0 +1,116 @@
+//! Servers as they are, rebuilt elsewhere while the original runs on. Needs root.
+
+mod snapshot_world;
+
+use snapshot_world::{Server, ask, image, revive, snapshot, wait_for};
+
+fn redis(command: &str, pid: u32) -> String {
+    ask(pid, 7301, &format!("{command}\r\n"), "\r\n")
+}
+
+fn start_redis(log: &str) -> Server {
+    let options = "--port 7301 --save '' --appendonly no --io-threads 2 --bind 127.0.0.1";
+    let server = Server::start(&format!("redis-server {options} --enable-debug-command yes"), log);
+    assert_eq!(redis("PING", server.pid()), "+PONG\r\n");
+    server
+}
+
+#[test]
+fn redis_answers_from_its_image_and_from_the_image_of_that_five_times() {
+    let server = start_redis("/dev/null");
+    assert_eq!(redis("DEBUG POPULATE 20000 key 100", server.pid()), "+OK\r\n");
+    let digest = redis("DEBUG DIGEST", server.pid());
+    let mut image_of = server.pid();
+    let mut generations = Vec::new();
+    for generation in 1..=5 {
+        let restored = revive(&image(image_of)).unwrap();
+        image_of = restored.pid();
+        // What came before it is in it; what it does then the next one has.
+        assert_eq!(redis("INCR generation", image_of), format!(":{generation}\r\n"));
+        generations.push(restored);
+    }
+    assert_eq!(redis("DEL generation", image_of), ":1\r\n");
+    assert_eq!(redis("DEBUG DIGEST", image_of), digest);
+    assert_eq!(redis("DEBUG DIGEST", server.pid()), digest, "the original runs on");
+}
+
+#[test]
+fn memcached_answers_through_all_workers() {
+    let server = Server::start("memcached -u root -t 4 -l 127.0.0.1 -p 7302", "/dev/null");
+    let ask = |pid, request: &str, end: &str| ask(pid, 7302, request, end);
+    for key in 0..500 {
+        ask(server.pid(), &format!("set k{key} 0 0 4\r\n{key:04}\r\n"), "STORED\r\n");
+    }
+    let restored = revive(&image(server.pid())).unwrap();
+    for key in 0..500 {
+        let expected = format!("{}\r\n", key + 1);
+        assert_eq!(
+            ask(restored.pid(), &format!("incr k{key} 1\r\n"), "\r\n").trim_end(),
+            expected.trim_end()
+        );
+    }
+    let original = ask(server.pid(), "get k7\r\n", "END\r\n");
+    assert!(original.contains("0007"), "{original}");
+}
+
+const PYTHON: &str = r#"
+import os, socket, tempfile, threading, time, signal, select
+unlinked = tempfile.TemporaryFile()
+unlinked.write(b"of the unlinked file"); unlinked.flush()
+r, w = os.pipe()
+os.write(w, b"of the pipe")
+handled = []
+signal.signal(signal.SIGUSR1, lambda *_: handled.append(1))
+ticks = [0]
+event = threading.Event()
+queue = threading.Condition()
+def tick():
+    while True:
+        time.sleep(0.01); ticks[0] += 1
+def waits():
+    with queue: queue.wait()
+    event.set()
+for target in (tick, waits): threading.Thread(target=target, daemon=True).start()
+listener = socket.create_server(("127.0.0.1", 7303))
+while True:
+    c, _ = listener.accept()
+    before = ticks[0]; time.sleep(0.1)
+    with queue: queue.notify_all()
+    os.kill(os.getpid(), signal.SIGUSR1); time.sleep(0.01)
+    unlinked.seek(0)
+    content = unlinked.read().decode() 
+    ready = select.select([r], [], [], 0)[0]
+    pipe = os.read(r, 100).decode() if ready else "-"
+    c.sendall(f"{ticks[0] > before} {event.wait(5)} {len(handled)} {content}, {pipe}
+".encode()); c.close()
+"#;
+
+#[test]
+fn threads_timers_pipes_handlers_and_unlinked_files_of_python_go_on() {
+    let script = std::env::temp_dir().join(format!("hfsnap{}.py", std::process::id()));
+    std::fs::write(&script, PYTHON).unwrap();
+    let server = Server::start(&format!("/usr/bin/python3 {}", script.display()), "/tmp/hfpy.log");
+    wait_for("its listener", || {
+        let sockets = std::fs::read_to_string(format!("/proc/{}/net/tcp", server.pid()));
+        sockets.is_ok_and(|sockets| sockets.contains("0100007F:1C87"))
+    });
+    let restored = revive(&image(server.pid())).unwrap();
+    let expected = "True True 1 of the unlinked file, of the pipe\n";
+    assert_eq!(ask(restored.pid(), 7303, "", "\n"), expected);
+    assert_eq!(ask(server.pid(), 7303, "", "\n"), expected, "the original has its own");
+    std::fs::remove_file(script).unwrap();
+}
+
+#[test]
+fn what_cannot_be_rebuilt_is_refused_by_name() {
+    for (command, reason) in
+        [("sleep 60 | cat", "one end of a pipe"), ("sh -c 'sleep 60; true'", "child processes")]
+    {
+        let server = Server::start(command, "/dev/null");
+        let of = server.pid();
+        let refused = |pid| snapshot(pid).err().map(|error| error.to_string()).unwrap_or_default();
+        if reason == "child processes" {
+            wait_for(reason, || refused(of).contains(reason));
+        }
+    }
+}
