@@ -2,7 +2,11 @@
 
 mod snapshot_world;
 
-use snapshot_world::{Server, ask, image, revive, snapshot, wait_for};
+use holdfast_linux::snapshot::quiet::{Bare, Look, Quiescence, Resume, Standing};
+use holdfast_linux::snapshot::{Frozen, Preparation, SnapshotError};
+use snapshot_world::{Server, ask, image, options, revive, snapshot, wait_for};
+use std::path::PathBuf;
+use std::process::Command;
 
 fn redis(command: &str, pid: u32) -> String {
     ask(pid, 7301, &format!("{command}\r\n"), "\r\n")
@@ -81,8 +85,7 @@ while True:
     content = unlinked.read().decode() 
     ready = select.select([r], [], [], 0)[0]
     pipe = os.read(r, 100).decode() if ready else "-"
-    c.sendall(f"{ticks[0] > before} {event.wait(5)} {len(handled)} {content}, {pipe}
-".encode()); c.close()
+    c.sendall(f"{ticks[0] > before} {event.wait(5)} {len(handled)} {content}, {pipe}\n".encode()); c.close()
 "#;
 
 #[test]
@@ -101,16 +104,101 @@ fn threads_timers_pipes_handlers_and_unlinked_files_of_python_go_on() {
     std::fs::remove_file(script).unwrap();
 }
 
+/// The odd program, and a folder for its files.
+fn start_odd(port: u16) -> (Server, PathBuf) {
+    let folder = std::env::temp_dir().join(format!("hfodd{}x{port}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let program = folder.join("odd");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/odd.c");
+    let mut compile = Command::new("clang");
+    compile.args(["-O1", "-w", "-pthread", source, "-o"]).arg(&program);
+    assert!(compile.status().unwrap().success());
+    let command = format!("{} {port} {}", program.display(), folder.display());
+    let server = Server::start(&command, "/dev/null");
+    let hex = format!(":{port:04X} ");
+    wait_for("its listener", || {
+        let sockets = std::fs::read_to_string(format!("/proc/{}/net/tcp", server.pid()));
+        let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid()));
+        sockets.is_ok_and(|sockets| sockets.contains(&hex)) && threads.is_ok_and(|t| t.count() == 7)
+    });
+    (server, folder)
+}
+
+const ODD: &str = "barrier 1 semaphore 1 joined 1 timed 110 handled 10 on its stack 1 shared 11 \
+                   memfd 22 22 guarded timer 1 event 1 signal 12 notified 1 mode 640 file 4 5 \
+                   epoll 1 abcdef core 4096\n";
+
+#[test]
+fn locks_timers_watches_and_shared_memory_go_on_as_they_were() {
+    let (server, folder) = start_odd(7304);
+    let restored = revive(&image(server.pid())).unwrap();
+    let second = revive(&image(restored.pid())).unwrap();
+    assert_eq!(ask(second.pid(), 7304, "", "\n"), ODD, "of the second generation");
+    assert_eq!(ask(restored.pid(), 7304, "", "\n"), ODD);
+    drop(server);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// In the freeze, after rounds that left things behind: what the image has is what
+/// the process has.
+#[test]
+fn rounds_before_the_freeze_give_what_the_process_has() {
+    let (server, folder) = start_odd(7305);
+    let options = options();
+    let mut preparation = Preparation::begin(server.pid(), &options).unwrap();
+    for _ in 0..3 {
+        assert!(preparation.round().unwrap().is_some(), "it has a userfaultfd");
+    }
+    let rounds = preparation.freeze(&mut Bare).unwrap();
+    assert!(rounds.frozen_pages < 100, "{} pages", rounds.frozen_pages);
+    let restored = revive(&rounds.write(Vec::new(), &options).unwrap()).unwrap();
+    assert_eq!(ask(restored.pid(), 7305, "", "\n"), ODD);
+    assert_eq!(ask(server.pid(), 7305, "", "\n"), ODD, "the original runs on");
+    drop(server);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A freeze whose tracer dies in it.
+struct Dies;
+
+impl Quiescence for Dies {
+    fn look(&mut self, _: &Standing<'_>) -> Look {
+        Look::Quiet(Resume::AsIs)
+    }
+
+    fn reached(&mut self, _: &Frozen) -> Result<(), SnapshotError> {
+        std::process::abort()
+    }
+}
+
+#[test]
+fn a_daemon_that_dies_in_the_freeze_leaves_the_server_running() {
+    if let Ok(pid) = std::env::var("HOLDFAST_TEST_DIES") {
+        let options = options();
+        let preparation = Preparation::begin(pid.parse().unwrap(), &options).unwrap();
+        let _ = preparation.freeze(&mut Dies);
+        unreachable!("it should have died");
+    }
+    let (server, folder) = start_odd(7306);
+    let name = "a_daemon_that_dies_in_the_freeze_leaves_the_server_running";
+    let died = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name])
+        .env("HOLDFAST_TEST_DIES", server.pid().to_string())
+        .status()
+        .unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&died), Some(libc::SIGABRT));
+    assert_eq!(ask(server.pid(), 7306, "", "\n"), ODD);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn what_cannot_be_rebuilt_is_refused_by_name() {
-    for (command, reason) in
-        [("sleep 60 | cat", "one end of a pipe"), ("sh -c 'sleep 60; true'", "child processes")]
-    {
-        let server = Server::start(command, "/dev/null");
-        let of = server.pid();
-        let refused = |pid| snapshot(pid).err().map(|error| error.to_string()).unwrap_or_default();
-        if reason == "child processes" {
-            wait_for(reason, || refused(of).contains(reason));
-        }
-    }
+    let server = Server::start("sh -c 'sleep 60; true'", "/dev/null");
+    let said = |pid| snapshot(pid).err().map(|error| error.to_string()).unwrap_or_default();
+    wait_for("a child", || said(server.pid()).contains("child processes"));
+    let server = Server::start(
+        "python3 -c 'import time; a=open(\"/dev/tty\" if 0 else \"/proc/self/mounts\"); import fcntl; b=open(\"/tmp/hflock\",\"w\"); fcntl.flock(b,2); time.sleep(60)'",
+        "/dev/null",
+    );
+    wait_for("a lock", || said(server.pid()).contains("locked files"));
 }
