@@ -4,7 +4,6 @@ use super::super::error::{Doing, Result};
 use super::super::insides::Inside;
 use super::super::thread::pending;
 use super::Refusals;
-use crate::sockopt::checked;
 use holdfast_wire::snapshot::{Ids, Layout, Process, RESOURCES};
 use std::fs;
 use std::io;
@@ -127,16 +126,20 @@ fn ids(status: &Status, users: [u32; 4], secure_bits: u32) -> Ids {
     }
 }
 
+/// By number, as `/proc/PID/limits` lists them: who is another user's may not ask
+/// prlimit(2) without `CAP_SYS_RESOURCE`.
 fn limits(pid: u32) -> io::Result<Vec<(u64, u64)>> {
-    let limit = |resource| {
-        let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the kernel fills `limit`; nothing is set.
-        checked(unsafe {
-            libc::prlimit64(pid as libc::pid_t, resource, std::ptr::null(), &raw mut limit)
-        })?;
-        Ok((limit.rlim_cur, limit.rlim_max))
+    const SOFT: std::ops::Range<usize> = 26..47;
+    const HARD: std::ops::Range<usize> = 47..68;
+    let text = fs::read_to_string(format!("/proc/{pid}/limits"))?;
+    let number = |line: &str, column| match line.get(column).map(str::trim) {
+        Some("unlimited") => Some(libc::RLIM_INFINITY),
+        found => found?.parse().ok(),
     };
-    (0..RESOURCES as u32).map(limit).collect()
+    let lines = text.lines().skip(1).take(RESOURCES);
+    let limits: Option<Vec<(u64, u64)>> =
+        lines.map(|line| Some((number(line, SOFT)?, number(line, HARD)?))).collect();
+    limits.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 fn layout(stat: &str, brk: u64) -> io::Result<Layout> {

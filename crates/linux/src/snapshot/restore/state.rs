@@ -112,11 +112,11 @@ fn attributes(stub: &mut Remote, tid: u32, of: &Thread) -> Result<()> {
     if of.timer_slack_ns != 0 {
         call(stub, libc::SYS_prctl, &[libc::PR_SET_TIMERSLACK as u64, of.timer_slack_ns])?;
     }
-    if of.alt_stack.size != 0 {
-        let stack = &of.alt_stack;
-        let at = stub.numbers(&[stack.address, stack.flags.into(), stack.size])?;
-        call(stub, libc::SYS_sigaltstack, &[at, 0])?;
-    }
+    // The stub has its loader's until it is told that it has none.
+    let stack = &of.alt_stack;
+    let flags = if stack.size == 0 { libc::SS_DISABLE as u64 } else { stack.flags.into() };
+    let at = stub.numbers(&[stack.address, flags, stack.size])?;
+    call(stub, libc::SYS_sigaltstack, &[at, 0])?;
     if of.rseq.address != 0 {
         let (size, signature) = (u64::from(of.rseq.size), u64::from(of.rseq.signature));
         call(stub, libc::SYS_rseq, &[of.rseq.address, size, 0, signature])?;
@@ -163,9 +163,7 @@ fn rights(stub: &mut Remote, tid: u32, of: &Process) -> Result<()> {
         stub.call_in(tid, what, number, arguments).map(drop)
     };
     call(stub, libc::SYS_personality, &[of.personality.into()])?;
-    if of.thp_disabled {
-        call(stub, prctl, &[libc::PR_SET_THP_DISABLE as u64, 1])?;
-    }
+    call(stub, prctl, &[libc::PR_SET_THP_DISABLE as u64, of.thp_disabled.into()])?;
     let Ids { users, groups, further_groups, capabilities, secure_bits } = &of.ids;
     let [inheritable, permitted, effective, bounding, ambient] = *capabilities;
     for capability in (0..CAPABILITIES).filter(|c| bounding >> c & 1 == 0) {
