@@ -4,9 +4,14 @@ mod snapshot_world;
 
 use holdfast_linux::snapshot::quiet::{Bare, Look, Quiescence, Resume, Standing};
 use holdfast_linux::snapshot::{Frozen, Preparation, SnapshotError};
-use snapshot_world::{Server, ask, image, options, revive, snapshot, wait_for};
+use holdfast_wire::snapshot::{Backing, Description, Holds, Limits, Reader};
+use snapshot_world::{KEY, Server, ask, image, options, revive, snapshot, wait_for};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 fn redis(command: &str, pid: u32) -> String {
@@ -195,6 +200,116 @@ fn a_daemon_that_dies_in_the_freeze_leaves_the_server_running() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// What the process had in its own memory when it stood, read byte by byte.
+struct Witness(BTreeMap<u64, Vec<u8>>);
+
+impl Quiescence for Witness {
+    fn look(&mut self, _: &Standing<'_>) -> Look {
+        Look::Quiet(Resume::AsIs)
+    }
+
+    fn reached(&mut self, frozen: &Frozen) -> Result<(), SnapshotError> {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", frozen.pid)).unwrap();
+        let memory = File::open(format!("/proc/{}/mem", frozen.pid)).unwrap();
+        for line in maps.lines().filter(|line| line.contains(" rw-p ")) {
+            let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            let [start, end] = [start, end].map(|hex| u64::from_str_radix(hex, 16).unwrap());
+            let mut bytes = vec![0; (end - start) as usize];
+            memory.read_exact_at(&mut bytes, start).unwrap();
+            self.0.insert(start, bytes);
+        }
+        Ok(())
+    }
+}
+
+/// Both ways, with clients that write meanwhile: every page that the process had is
+/// in the image, and what is not in it was zero.
+#[test]
+fn an_image_has_what_the_process_had_in_its_memory() {
+    let (prefix, library) = preload();
+    for prefix in ["", &prefix] {
+        let server = start_redis(prefix);
+        let pid = server.pid();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    redis("DEBUG POPULATE 3000 k 100", pid);
+                    redis("FLUSHALL", pid);
+                }
+            });
+            let options = options();
+            let mut preparation = Preparation::begin(pid, &options).unwrap();
+            for _ in 0..4 {
+                assert_eq!(preparation.round().unwrap().is_some(), !prefix.is_empty());
+            }
+            let mut witness = Witness(BTreeMap::new());
+            let taken = preparation.freeze(&mut witness).unwrap();
+            done.store(true, Ordering::Relaxed);
+            let image = taken.write(Vec::new(), &options).unwrap();
+            compare(&image, witness.0, taken.description());
+        });
+    }
+    std::fs::remove_file(library).unwrap();
+}
+
+fn compare(image: &[u8], mut witness: BTreeMap<u64, Vec<u8>>, description: &Description) {
+    let mut reader = Reader::begin(image, &KEY, Limits::default()).unwrap();
+    let mut pages = 0;
+    loop {
+        let (holds, bytes) = reader.chunk().unwrap();
+        match holds {
+            Holds::End => break,
+            Holds::Pages { address } => {
+                let Some((start, area)) = witness.range_mut(..=address).next_back() else {
+                    continue;
+                };
+                let at = (address - start) as usize;
+                let Some(seen) = area.get_mut(at..at + bytes.len()) else { continue };
+                assert!(*seen == *bytes, "pages at {address:#x} differ");
+                seen.fill(0);
+                pages += bytes.len() / 4096;
+            }
+            _ => {}
+        }
+    }
+    assert!(pages > 300, "{pages} pages");
+    // A private file's pages that were never written come from the file.
+    let of_file = |start: &u64| {
+        let area = description.areas.iter().find(|area| area.start == *start);
+        area.is_some_and(|area| matches!(area.backing, Backing::Private { .. }))
+    };
+    for (start, left) in witness.iter().filter(|(start, _)| !of_file(start)) {
+        let at = left.iter().position(|byte| *byte != 0);
+        assert_eq!(at, None, "of the area at {start:#x} something is missing");
+    }
+}
+
+/// Nothing is left of a process whose image was cut off, or of another group.
+#[test]
+fn a_bad_image_leaves_nothing_behind() {
+    let (server, folder) = start_odd(7309);
+    let image = image(server.pid());
+    // The loader's own children: keepers of namespaces.
+    let count = || holdfast_linux::process::family(std::process::id()).len();
+    let before = count();
+    let mut seed = 7u64;
+    for round in 0..40 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let at = (seed >> 20) as usize % image.len();
+        let mut bad = image.clone();
+        if round % 2 == 0 {
+            bad.truncate(at);
+        } else {
+            bad[at] ^= 1 << (seed % 8);
+        }
+        assert!(revive(&bad).is_err(), "byte {at}");
+    }
+    assert_eq!(count(), before);
+    drop(server);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn what_cannot_be_rebuilt_is_refused_by_name() {
     let server = Server::start("sh -c 'sleep 60; true'", "/dev/null");
@@ -227,17 +342,25 @@ fn a_server_without_rights_has_none_afterwards() {
     assert_eq!(rights(restored.pid()), rights(server.pid()));
 }
 
+/// The beginning of a command that has a userfaultfd, as the shim will open it, and
+/// the library that does it.
+fn preload() -> (String, PathBuf) {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let library = std::env::temp_dir().join(format!("hfuffd{}x{number}.so", std::process::id()));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/uffd.c");
+    let mut compile = Command::new("clang");
+    compile.args(["-O1", "-shared", "-fPIC", source, "-o"]).arg(&library);
+    assert!(compile.status().unwrap().success());
+    (format!("env LD_PRELOAD={} ", library.display()), library)
+}
+
 /// Prints how long redis stands still for its image, both ways: beside a reader that
 /// changes nothing, after three rounds where there are rounds.
 #[test]
 #[ignore = "a measurement"]
 fn pauses() {
-    let library = std::env::temp_dir().join(format!("hfuffd{}.so", std::process::id()));
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/uffd.c");
-    let mut compile = Command::new("clang");
-    compile.args(["-O1", "-shared", "-fPIC", source, "-o"]).arg(&library);
-    assert!(compile.status().unwrap().success());
-    let preload = format!("env LD_PRELOAD={} ", library.display());
+    let (preload, library) = preload();
     for (way, prefix) in [("stop and copy", ""), ("after rounds", &preload[..])] {
         for keys in [100_000, 800_000] {
             let server = start_redis(prefix);

@@ -14,7 +14,6 @@ mod stub;
 pub use files::{bound, placeholder};
 
 use super::error::{Doing, Result, SnapshotError};
-use super::seize::ptrace_plain;
 use crate::process;
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::snapshot::{Holds, Limits, Object, OpenFile, Reader, Socket};
@@ -113,12 +112,6 @@ impl Restored {
     }
 }
 
-impl Drop for Restored {
-    fn drop(&mut self) {
-        self.keeper.kill(REAP_MAX_MS);
-    }
-}
-
 /// Restores the process of an image, while the image arrives, and lets it run.
 ///
 /// # Errors
@@ -148,14 +141,12 @@ pub fn restore(
     }
     made.finish(&description)?;
     layout::protect(&mut leader, &description)?;
-    let threads = state::threads(&mut leader, &description)?;
+    state::threads(&mut leader, &description)?;
     let what = "what the caller does before it runs";
     surroundings.before_it_runs(&Stopped { pid: stub.pid }).doing(what)?;
-    state::go(&mut leader, &threads, &description)?;
+    state::finish(&mut leader, &description)?;
     drop(made);
-    for tid in &threads {
-        ptrace_plain(libc::PTRACE_DETACH, *tid, 0).doing("letting it go")?;
-    }
+    leader.let_go()?;
     let pidfd = process::pidfd_open(stub.pid).doing("opening the restored process")?;
     Ok(Restored { pid: stub.pid, pidfd, keeper: stub.keeper })
 }

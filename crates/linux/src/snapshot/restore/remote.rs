@@ -21,8 +21,21 @@ pub(super) struct Remote {
     pub pid: u32,
     /// Two pages at an address that nobody else uses.
     pub place: u64,
-    /// The last thread that it started, as the caller numbers it.
-    pub started: u32,
+    /// Its threads, as the caller numbers them; none once it is let go.
+    pub tids: Vec<u32>,
+}
+
+/// Who is killed while it is traced is gone only when its tracer has looked.
+impl Drop for Remote {
+    fn drop(&mut self) {
+        if !self.tids.is_empty() {
+            // SAFETY: plain numbers; the stub is traced, so the number is still its own.
+            unsafe { libc::kill(self.pid as libc::pid_t, libc::SIGKILL) };
+        }
+        for tid in self.tids.iter().rev() {
+            while stopped(*tid).is_ok() {}
+        }
+    }
 }
 
 impl Remote {
@@ -30,9 +43,10 @@ impl Remote {
         let options = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_EXITKILL;
         let what = "stopping the stub";
         ptrace_plain(libc::PTRACE_SEIZE, pid, options as usize).doing(what)?;
+        let remote = Self { pid, place, tids: vec![pid] };
         ptrace_plain(libc::PTRACE_INTERRUPT, pid, 0).doing(what)?;
         stopped(pid)?;
-        Ok(Self { pid, place, started: 0 })
+        Ok(remote)
     }
 
     /// Makes a system call; `what` it is for.
@@ -69,7 +83,7 @@ impl Remote {
                 let at = (&raw mut message).cast();
                 // SAFETY: the kernel writes one word.
                 unsafe { ptrace(libc::PTRACE_GETEVENTMSG, tid, 0, at) }.doing(what)?;
-                self.started = message as u32;
+                self.tids.push(message as u32);
             } else if status >> 16 == 0 && libc::WSTOPSIG(status) == libc::SIGTRAP {
                 break;
             } else {
@@ -96,6 +110,15 @@ impl Remote {
     pub fn numbers(&self, numbers: &[u64]) -> Result<u64> {
         let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         self.argument(&bytes)
+    }
+
+    /// Lets all of its threads run on.
+    pub fn let_go(mut self) -> Result<()> {
+        for tid in &self.tids {
+            ptrace_plain(libc::PTRACE_DETACH, *tid, 0).doing("letting it go")?;
+        }
+        self.tids.clear();
+        Ok(())
     }
 
     /// Opens a file there; its number there.

@@ -19,10 +19,9 @@ const USERFAULTFD_FLAGS: u64 = 1 | libc::O_CLOEXEC as u64 | libc::O_NONBLOCK as 
 const CAPABILITIES: u32 = 64;
 const CAPABILITY_VERSION: u64 = 0x2008_0522;
 
-/// Starts the image's other threads; the numbers of all as the caller has them.
-pub(super) fn threads(stub: &mut Remote, of: &Description) -> Result<Vec<u32>> {
+/// Starts the image's other threads.
+pub(super) fn threads(stub: &mut Remote, of: &Description) -> Result<()> {
     userfaultfds(stub, of)?;
-    let mut tids = vec![stub.pid];
     for thread in &of.threads[1..] {
         let flags = libc::CLONE_VM
             | libc::CLONE_FS
@@ -40,10 +39,9 @@ pub(super) fn threads(stub: &mut Remote, of: &Description) -> Result<Vec<u32>> {
         stub.numbers(&args)?;
         let what = format!("starting thread {}", thread.tid);
         stub.call(&what, libc::SYS_clone3, &[at, 11 * 8])?;
-        stopped(stub.started)?;
-        tids.push(stub.started);
+        stopped(stub.tids.last().copied().unwrap_or(0))?;
     }
-    Ok(tids)
+    Ok(())
 }
 
 /// One that belongs to this memory can be made from within alone.
@@ -64,14 +62,15 @@ fn userfaultfds(stub: &mut Remote, of: &Description) -> Result<()> {
 }
 
 /// All that is left, up to the point at which the threads can be let go.
-pub(super) fn go(stub: &mut Remote, tids: &[u32], of: &Description) -> Result<()> {
+pub(super) fn finish(stub: &mut Remote, of: &Description) -> Result<()> {
+    let tids = stub.tids.clone();
     actions(stub, &of.process)?;
     for (tid, thread) in tids.iter().zip(&of.threads) {
         attributes(stub, *tid, thread)?;
         scheduling(*tid, thread).doing("its scheduling")?;
     }
     from_outside(stub.pid, &of.process).doing("its limits")?;
-    for tid in tids {
+    for tid in &tids {
         rights(stub, *tid, &of.process)?;
     }
     for (tid, thread) in tids.iter().zip(&of.threads) {

@@ -3,7 +3,7 @@
 use super::super::error::{Doing, Result};
 use super::files::Made;
 use super::remote::CODE;
-use super::{STEP_MAX, failed};
+use super::{REAP_MAX_MS, STEP_MAX, failed};
 use crate::process;
 use crate::sockopt::{checked, checked_fd};
 use holdfast_wire::snapshot::Description;
@@ -35,12 +35,16 @@ impl Keeper {
         }
         self.status
     }
+}
 
-    /// Kills it, and by that all of its namespace.
-    pub fn kill(&mut self, wait_max_ms: i32) {
-        let _ = process::signal(self.pidfd.as_fd(), libc::SIGKILL);
-        let _ = process::poll_in(self.pidfd.as_fd(), wait_max_ms);
-        self.status();
+/// With it all of its namespace is killed.
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if self.status().is_none() {
+            let _ = process::signal(self.pidfd.as_fd(), libc::SIGKILL);
+            let _ = process::poll_in(self.pidfd.as_fd(), REAP_MAX_MS);
+            self.status();
+        }
     }
 }
 
@@ -140,16 +144,8 @@ pub(super) fn start(
     };
     let pidfd = checked_fd(c_long::from(pidfd)).doing("the keeper of its namespace")?;
     let keeper = Keeper { pid, pidfd, status: None };
-    let found = wait(shared.get(), &keeper);
-    let mut stub = Stub { pid: 0, keeper };
-    match found {
-        Ok(pid) => stub.pid = pid,
-        Err(error) => {
-            stub.keeper.kill(super::REAP_MAX_MS);
-            return Err(error);
-        }
-    }
-    Ok(stub)
+    let pid = wait(shared.get(), &keeper)?;
+    Ok(Stub { pid, keeper })
 }
 
 fn wait(progress: &Progress, keeper: &Keeper) -> Result<u32> {
