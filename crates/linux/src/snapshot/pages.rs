@@ -188,8 +188,9 @@ mod tests {
         let mut memory = vec![0u8; pages * PAGE as usize];
         let start = (memory.as_ptr() as u64).next_multiple_of(PAGE);
         let end = start + (pages as u64 - 1) * PAGE;
+        let shift = (start - memory.as_ptr() as u64) as usize;
         for page in [0, 3, 4, 5, 100, 298] {
-            memory[(start - memory.as_ptr() as u64 + page * PAGE) as usize] = 1;
+            memory[shift + (page * PAGE) as usize] = 1;
         }
         let mut scanned = Vec::new();
         map.own(start, end, &mut scanned).unwrap();
