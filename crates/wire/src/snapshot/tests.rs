@@ -13,8 +13,8 @@ const KEY: HashKey = [
     0x5899_65cc_7537_4cc3,
 ];
 
-fn small() -> Description {
-    let thread = Thread {
+fn thread() -> Thread {
+    Thread {
         tid: 7,
         name: b"main".to_vec(),
         registers: vec![0; REGISTERS],
@@ -29,7 +29,10 @@ fn small() -> Description {
         affinity: vec![1],
         timer_slack_ns: 50_000,
         pending: Vec::new(),
-    };
+    }
+}
+
+fn small() -> Description {
     let ids = Ids {
         users: [0; 4],
         groups: [0; 4],
@@ -67,7 +70,7 @@ fn small() -> Description {
     let descriptor = |number| Descriptor { number, close_on_exec: false, file: number };
     Description {
         process,
-        threads: vec![thread],
+        threads: vec![thread()],
         areas: vec![
             area(0x10000, Backing::Anonymous),
             area(0x20000, Backing::Object { object: 0, offset: 0 }),
