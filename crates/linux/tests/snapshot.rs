@@ -230,10 +230,10 @@ fn an_image_has_what_the_process_had_in_its_memory() {
     for prefix in ["", &prefix] {
         let server = start_redis(prefix);
         let pid = server.pid();
-        let done = AtomicBool::new(false);
+        let (done, began) = (AtomicBool::new(false), std::time::Instant::now());
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) {
+                while !done.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(30) {
                     redis("DEBUG POPULATE 3000 k 100", pid);
                     redis("FLUSHALL", pid);
                 }
