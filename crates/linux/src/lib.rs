@@ -22,6 +22,7 @@ pub mod raw;
 pub mod repair;
 pub mod route;
 pub mod shm;
+pub mod snapshot;
 mod sockopt;
 pub mod spawn;
 pub mod tap;

@@ -20,4 +20,6 @@ pub mod pcapng;
 pub mod quiet;
 pub mod seq;
 pub mod shm;
+#[cfg(feature = "std")]
+pub mod snapshot;
 pub mod time;

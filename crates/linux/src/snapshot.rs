@@ -1,0 +1,43 @@
+//! The image of a running server, and a server made of an image.
+//!
+//! The server's threads are frozen with ptrace(2), which only reads: nothing is
+//! injected, no register changes, and a daemon that dies in the freeze leaves the
+//! server running. Its memory is copied in the freeze, or, where the server has a
+//! userfaultfd, in rounds before it, of which the freeze copies what changed last
+//! (asynchronous write protection, Linux 6.7). What /proc does not say an eBPF
+//! iterator reads. The restored process has the same addresses, thread ids and
+//! descriptors, in a pid namespace of its own; what connects it with other hosts
+//! (its sockets, the log's memory) is supplied by whoever restores it.
+
+mod describe;
+mod error;
+mod freeze;
+mod insides;
+mod maps;
+mod memory;
+mod pages;
+mod precopy;
+pub mod quiet;
+pub mod restore;
+mod seize;
+mod store;
+mod thread;
+
+pub use error::SnapshotError;
+pub use freeze::{Frozen, Preparation, Snapshot};
+
+use holdfast_wire::hash::HashKey;
+use holdfast_wire::snapshot::Limits;
+use std::time::Duration;
+
+/// How an image is taken.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Of the group: hashes the image, and the files that it relies on.
+    pub key: HashKey,
+    pub limits: Limits,
+    /// How long the server may stand still before the attempt is given up.
+    pub freeze_max: Duration,
+    /// Memory files of these names are not in the image: whoever restores it has them.
+    pub external: Vec<String>,
+}

@@ -1,0 +1,31 @@
+//! What a process is, besides its pages and threads; and what of it cannot be
+//! rebuilt, by name.
+
+pub(super) mod areas;
+pub(super) mod descriptors;
+pub(super) mod process;
+mod sockets;
+
+/// Why it cannot be rebuilt: collected, so that an operator reads it all at once.
+#[derive(Default)]
+pub(super) struct Refusals(pub Vec<String>);
+
+impl Refusals {
+    pub fn add(&mut self, reason: impl Into<String>) {
+        let reason = reason.into();
+        if !self.0.contains(&reason) {
+            self.0.push(reason);
+        }
+    }
+
+    pub fn add_if(&mut self, holds: bool, reason: &str) {
+        if holds {
+            self.add(reason);
+        }
+    }
+}
+
+/// A name for people.
+fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}

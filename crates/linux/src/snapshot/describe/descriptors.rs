@@ -1,0 +1,394 @@
+//! Open files and the descriptors that name them.
+
+use super::super::error::{Doing, Result};
+use super::super::precopy;
+use super::areas::{Found, memory_file};
+use super::{Refusals, shown, sockets};
+use crate::process;
+use holdfast_wire::snapshot::{Descriptor, FileKind, OpenFile, Watch, Watched};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+/// Devices that are the same everywhere.
+const DEVICES: [&[u8]; 5] =
+    [b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom"];
+/// `FIONREAD` of a descriptor: bytes that can be read.
+const FIONREAD: libc::c_ulong = 0x541b;
+/// Kind of a comparison for kcmp(2).
+const KCMP_FILE: u32 = 0;
+/// Bytes of a file handle (`MAX_HANDLE_SZ`).
+const HANDLE_MAX: usize = 128;
+
+/// All descriptors of a process that stands.
+#[derive(Default)]
+pub(in super::super) struct Descriptors {
+    pub files: Vec<OpenFile>,
+    pub descriptors: Vec<Descriptor>,
+    pub watches: Vec<Watch>,
+    /// What pipes hold, by the file that reads.
+    pub contents: Vec<(u32, Vec<u8>)>,
+    /// Unlinked files whose content is to be copied, and where it can be opened.
+    pub unlinked: Vec<(u32, String)>,
+}
+
+/// One descriptor as it is found.
+struct Entry {
+    number: u32,
+    /// What it is, as the kernel calls it.
+    link: Vec<u8>,
+    metadata: fs::Metadata,
+    /// `/proc/PID/fdinfo/N`.
+    info: String,
+    flags: u32,
+    position: u64,
+}
+
+pub(in super::super) struct Reader<'a> {
+    pid: u32,
+    pidfd: OwnedFd,
+    external: &'a [String],
+    refusals: &'a mut Refusals,
+    found: Descriptors,
+    /// By file system and number in it: files that may be the same open file.
+    alike: BTreeMap<(u64, u64), Vec<(u32, u32)>>,
+    pipes: BTreeMap<u64, u32>,
+    watch_lines: Vec<(u32, String)>,
+    inodes: BTreeMap<u32, u64>,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(pid: u32, external: &'a [String], refusals: &'a mut Refusals) -> Result<Self> {
+        let pidfd = process::pidfd_open(pid).doing("opening the server")?;
+        Ok(Self {
+            pid,
+            pidfd,
+            external,
+            refusals,
+            found: Descriptors::default(),
+            alike: BTreeMap::new(),
+            pipes: BTreeMap::new(),
+            watch_lines: Vec::new(),
+            inodes: BTreeMap::new(),
+        })
+    }
+
+    pub fn read(mut self, memory: &mut Found) -> Result<Descriptors> {
+        let folder = format!("/proc/{}/fd", self.pid);
+        let entries = fs::read_dir(&folder).doing(folder)?;
+        let mut numbers: Vec<u32> =
+            entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+        numbers.sort_unstable();
+        for number in numbers {
+            let entry = self.entry(number).doing(format!("descriptor {number}"))?;
+            self.inodes.insert(number, entry.metadata.ino());
+            let file = match self.known(&entry) {
+                Some(file) => file,
+                None => self.open_file(&entry, memory)?,
+            };
+            let close_on_exec = entry.flags & libc::O_CLOEXEC as u32 != 0;
+            self.found.descriptors.push(Descriptor { number, close_on_exec, file });
+        }
+        self.watches();
+        self.pipe_ends();
+        Ok(self.found)
+    }
+
+    fn entry(&self, number: u32) -> io::Result<Entry> {
+        let path = format!("/proc/{}/fd/{number}", self.pid);
+        let info = fs::read_to_string(format!("/proc/{}/fdinfo/{number}", self.pid))?;
+        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
+        let flags = field("flags:").map(str::trim);
+        let position = field("pos:").map(str::trim);
+        Ok(Entry {
+            number,
+            link: fs::read_link(&path)?.into_os_string().into_vec(),
+            metadata: fs::metadata(&path)?,
+            flags: flags.and_then(|f| u32::from_str_radix(f, 8).ok()).unwrap_or(0),
+            position: position.and_then(|p| p.parse().ok()).unwrap_or(0),
+            info,
+        })
+    }
+
+    /// An open file that was met under another number.
+    fn known(&mut self, entry: &Entry) -> Option<u32> {
+        let id = (entry.metadata.dev(), entry.metadata.ino());
+        let alike = self.alike.get(&id)?;
+        let same = |other: u32| {
+            let (pid, a, b) = (self.pid, other, entry.number);
+            // SAFETY: plain numbers.
+            unsafe { libc::syscall(libc::SYS_kcmp, pid, pid, KCMP_FILE, a, b) == 0 }
+        };
+        alike.iter().find(|(other, _)| same(*other)).map(|(_, file)| *file)
+    }
+
+    fn open_file(&mut self, entry: &Entry, memory: &mut Found) -> Result<u32> {
+        let file = self.found.files.len() as u32;
+        let kind = self.kind(entry, file, memory)?;
+        let asynchronous = entry.flags & libc::O_ASYNC as u32 != 0;
+        self.refusals.add_if(asynchronous, "it has descriptors that send signals (O_ASYNC)");
+        let locks = entry.info.lines().any(|line| line.starts_with("lock:"));
+        self.refusals.add_if(locks, "it has locked files (flock, fcntl)");
+        let kind = kind.unwrap_or_else(|| {
+            self.refusals.add(format!("descriptor {} is {}", entry.number, shown(&entry.link)));
+            FileKind::Epoll
+        });
+        let flags = entry.flags & !(libc::O_CLOEXEC as u32);
+        self.found.files.push(OpenFile { flags, kind });
+        let id = (entry.metadata.dev(), entry.metadata.ino());
+        self.alike.entry(id).or_default().push((entry.number, file));
+        Ok(file)
+    }
+
+    /// `None`: it cannot be rebuilt.
+    fn kind(&mut self, entry: &Entry, file: u32, memory: &mut Found) -> Result<Option<FileKind>> {
+        let link = &entry.link[..];
+        let what = || format!("descriptor {}", entry.number);
+        if let Some(name) = memory_file(link) {
+            let path = format!("/proc/{}/fd/{}", self.pid, entry.number);
+            let object = memory.object(name, &path, self.external)?;
+            return Ok(Some(FileKind::Memory { object, position: entry.position }));
+        }
+        if link.starts_with(b"/") {
+            return Ok(self.named(entry, file));
+        }
+        Ok(match link {
+            b"anon_inode:[eventpoll]" => {
+                let lines = entry.info.lines().filter(|line| line.starts_with("tfd:"));
+                let number = entry.number;
+                self.watch_lines.extend(lines.map(|line| (number, line.to_owned())));
+                Some(FileKind::Epoll)
+            }
+            b"anon_inode:[eventfd]" => event(&entry.info),
+            b"anon_inode:[timerfd]" => timer(&entry.info),
+            b"anon_inode:[signalfd]" => {
+                let mask = field(&entry.info, "sigmask:");
+                let mask = mask.and_then(|mask| u64::from_str_radix(mask, 16).ok());
+                mask.map(|mask| FileKind::Signals { mask })
+            }
+            b"anon_inode:inotify" | b"anon_inode:[inotify]" => self.inotify(entry).doing(what())?,
+            _ if link == precopy::LINK => Some(FileKind::Userfault),
+            _ if link.starts_with(b"pipe:") => Some(self.pipe(entry, file).doing(what())?),
+            _ if link.starts_with(b"socket:") => {
+                let socket = self.take(entry.number).doing(what())?;
+                let socket = sockets::describe(socket.as_fd()).doing(what())?;
+                sockets::refusals(&socket, entry.number, self.refusals);
+                Some(FileKind::Socket(socket))
+            }
+            _ => None,
+        })
+    }
+
+    fn take(&self, number: u32) -> io::Result<OwnedFd> {
+        process::pidfd_getfd(self.pidfd.as_fd(), number as RawFd)
+    }
+
+    fn named(&mut self, entry: &Entry, file: u32) -> Option<FileKind> {
+        let kind = entry.metadata.file_type();
+        let position = entry.position;
+        let path = entry.link.strip_suffix(b" (deleted)").unwrap_or(&entry.link);
+        if kind.is_file() && entry.metadata.nlink() == 0 {
+            let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0).max(1);
+            let from = format!("/proc/{}/fd/{}", self.pid, entry.number);
+            self.found.unlinked.push((file, from));
+            return Some(FileKind::Unlinked {
+                folder: path[..end].to_vec(),
+                position,
+                mode: entry.metadata.mode() & 0o7777,
+                size: entry.metadata.size(),
+            });
+        }
+        let found = fs::metadata(OsStr::from_bytes(&entry.link)).ok()?;
+        let same = (found.dev(), found.ino()) == (entry.metadata.dev(), entry.metadata.ino());
+        let harmless = kind.is_char_device() && DEVICES.contains(&&entry.link[..]);
+        let rebuilt = same && (kind.is_file() || kind.is_dir() || harmless);
+        rebuilt.then(|| FileKind::Path { path: entry.link.clone(), position })
+    }
+
+    fn pipe(&mut self, entry: &Entry, file: u32) -> io::Result<FileKind> {
+        let next = self.pipes.len() as u32;
+        let pipe = *self.pipes.entry(entry.metadata.ino()).or_insert(next);
+        let end = self.take(entry.number)?;
+        // SAFETY: plain numbers.
+        let capacity = unsafe { libc::fcntl(end.as_raw_fd(), libc::F_GETPIPE_SZ) };
+        let writes = entry.flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32;
+        if !writes {
+            let content = peek_pipe(end.as_fd(), capacity)?;
+            let packets = entry.flags & libc::O_DIRECT as u32 != 0 && !content.is_empty();
+            self.refusals.add_if(packets, "a pipe holds packets (O_DIRECT)");
+            self.found.contents.push((file, content));
+        }
+        Ok(FileKind::Pipe { pipe, writes, capacity: capacity.max(0) as u32 })
+    }
+
+    /// Pipes whose other end somebody else has are no affair of an image.
+    fn pipe_ends(&mut self) {
+        let files = &self.found.files;
+        let has = |wanted: u32, end: bool| {
+            files.iter().any(|file| {
+                matches!(file.kind, FileKind::Pipe { pipe, writes, .. } if pipe == wanted && writes == end)
+            })
+        };
+        for (inode, pipe) in &self.pipes {
+            if !has(*pipe, true) || !has(*pipe, false) {
+                self.refusals.add(format!("it has one end of a pipe alone (pipe:[{inode}])"));
+            }
+        }
+    }
+
+    fn inotify(&mut self, entry: &Entry) -> io::Result<Option<FileKind>> {
+        let descriptor = self.take(entry.number)?;
+        let unread = readable(descriptor.as_fd())? > 0;
+        self.refusals.add_if(unread, "inotify has events that were not read");
+        let lines = entry.info.lines().filter(|line| line.starts_with("inotify "));
+        let watched: Option<Vec<Watched>> = lines.map(watched).collect();
+        Ok(watched.map(|mut watched| {
+            watched.sort_by_key(|watch| watch.number);
+            FileKind::Inotify { watched }
+        }))
+    }
+
+    fn watches(&mut self) {
+        for (set, line) in std::mem::take(&mut self.watch_lines) {
+            let word = |name: &str| {
+                let mut words = line.split_whitespace().skip_while(|word| *word != name);
+                words.nth(1).map(str::to_owned)
+            };
+            let parsed = || {
+                Some(Watch {
+                    set,
+                    target: word("tfd:")?.parse().ok()?,
+                    events: u32::from_str_radix(&word("events:")?, 16).ok()?,
+                    data: u64::from_str_radix(&word("data:")?, 16).ok()?,
+                })
+            };
+            let inode = line.split_once("ino:").and_then(|(_, rest)| {
+                u64::from_str_radix(rest.split_whitespace().next()?, 16).ok()
+            });
+            match parsed() {
+                // A descriptor that was closed while a duplicate lives is watched still.
+                Some(watch) if self.inodes.get(&watch.target).copied() == inode => {
+                    self.found.watches.push(watch);
+                }
+                _ => self.refusals.add(format!(
+                    "epoll set {set} watches a descriptor that was closed ({})",
+                    line.trim()
+                )),
+            }
+        }
+    }
+}
+
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.trim_start().strip_prefix(name)).map(str::trim)
+}
+
+fn event(info: &str) -> Option<FileKind> {
+    let count = u64::from_str_radix(field(info, "eventfd-count:")?, 16).ok()?;
+    let is_semaphore = field(info, "eventfd-semaphore:") == Some("1");
+    Some(FileKind::Event { count, is_semaphore })
+}
+
+fn timer(info: &str) -> Option<FileKind> {
+    // "it_value: (seconds, nanoseconds)": what is left of it.
+    let time = |name: &str| {
+        let text = field(info, name)?.trim_matches(['(', ')']);
+        let (seconds, nanoseconds) = text.split_once(", ")?;
+        let seconds: u64 = seconds.parse().ok()?;
+        seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds.parse().ok()?)
+    };
+    Some(FileKind::Timer {
+        clock: field(info, "clockid:")?.parse().ok()?,
+        ticks: field(info, "ticks:")?.parse().ok()?,
+        left_ns: time("it_value:")?,
+        interval_ns: time("it_interval:")?,
+    })
+}
+
+/// What a pipe holds; it stays there.
+fn peek_pipe(end: BorrowedFd<'_>, capacity: i32) -> io::Result<Vec<u8>> {
+    let wanted = readable(end)?;
+    if wanted == 0 {
+        return Ok(Vec::new());
+    }
+    let (mut reader, writer) = io::pipe()?;
+    // SAFETY: plain numbers. With as many slots, all that the pipe holds has room.
+    let copied = unsafe {
+        libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, capacity);
+        libc::tee(end.as_raw_fd(), writer.as_raw_fd(), wanted, libc::SPLICE_F_NONBLOCK)
+    };
+    drop(writer);
+    if usize::try_from(copied).ok() != Some(wanted) {
+        return Err(io::Error::other("its content could not be copied"));
+    }
+    let mut content = Vec::new();
+    reader.read_to_end(&mut content)?;
+    Ok(content)
+}
+
+fn readable(fd: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut count: libc::c_int = 0;
+    // SAFETY: the kernel writes one int.
+    crate::sockopt::checked(unsafe { libc::ioctl(fd.as_raw_fd(), FIONREAD, &raw mut count) })?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// A line of an inotify descriptor: the watched file is named by its handle.
+fn watched(line: &str) -> Option<Watched> {
+    let hex = |name: &str| {
+        let (_, rest) = line.split_once(name)?;
+        u64::from_str_radix(rest.split_whitespace().next()?, 16).ok()
+    };
+    let handle = line.split_once("f_handle:")?.1.trim();
+    let bytes: Option<Vec<u8>> = (0..handle.len() / 2)
+        .map(|at| u8::from_str_radix(handle.get(at * 2..at * 2 + 2)?, 16).ok())
+        .collect();
+    let (kind, device, inode) = (hex("fhandle-type:")?, hex("sdev:")?, hex(" ino:")?);
+    Some(Watched {
+        number: hex(" wd:")? as u32,
+        mask: hex(" mask:")? as u32,
+        path: path_of_handle(kind as i32, &bytes?, device, inode)?,
+    })
+}
+
+/// The path of a file in one of the file systems that are mounted.
+fn path_of_handle(kind: i32, handle: &[u8], device: u64, inode: u64) -> Option<Vec<u8>> {
+    /// `struct file_handle`.
+    #[repr(C)]
+    struct Handle {
+        bytes: u32,
+        kind: i32,
+        handle: [u8; HANDLE_MAX],
+    }
+    let mut wanted = Handle { bytes: handle.len() as u32, kind, handle: [0; HANDLE_MAX] };
+    wanted.handle.get_mut(..handle.len())?.copy_from_slice(handle);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    // The kernel packs a device's numbers as 12 and 20 bits here.
+    let (major, minor) = (device >> 20, device & 0xf_ffff);
+    let wanted_device = format!("{major}:{minor}");
+    mounts.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(2);
+        let (device, point) = (words.next()?, words.nth(1)?);
+        if device != wanted_device {
+            return None;
+        }
+        let mount = fs::File::open(point).ok()?;
+        // SAFETY: the kernel reads one handle with as many bytes as it says.
+        let fd = unsafe {
+            libc::syscall(
+                libc::SYS_open_by_handle_at,
+                mount.as_raw_fd(),
+                &raw const wanted,
+                libc::O_PATH | libc::O_CLOEXEC,
+            )
+        };
+        let fd = crate::sockopt::checked_fd(fd).ok()?;
+        let path = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+        let same = fs::metadata(&path).is_ok_and(|found| found.ino() == inode);
+        same.then(|| path.into_os_string().into_vec())
+    })
+}

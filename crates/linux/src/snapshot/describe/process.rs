@@ -1,0 +1,168 @@
+//! What all threads of a process share, as /proc has it.
+
+use super::super::error::{Doing, Result};
+use super::super::insides::Inside;
+use super::super::thread::pending;
+use super::Refusals;
+use holdfast_wire::snapshot::{Ids, Layout, Process, RESOURCES};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+
+/// `/proc/PID/status`.
+pub(in super::super) struct Status(String);
+
+impl Status {
+    pub fn read(pid: u32) -> Result<Self> {
+        let path = format!("/proc/{pid}/status");
+        Ok(Self(fs::read_to_string(&path).doing(path)?))
+    }
+
+    pub fn text(&self, name: &str) -> &str {
+        let line = self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_default().trim()
+    }
+
+    /// The last number of a line: of the innermost namespace, where there are several.
+    pub fn number(&self, name: &str) -> u64 {
+        let last = self.text(name).split_whitespace().rfind(|word| *word != "kB");
+        last.and_then(|word| word.parse().ok()).unwrap_or(0)
+    }
+
+    fn numbers<const N: usize>(&self, name: &str) -> [u32; N] {
+        let mut words = self.text(name).split_whitespace();
+        std::array::from_fn(|_| words.next().and_then(|word| word.parse().ok()).unwrap_or(0))
+    }
+
+    fn mask(&self, name: &str) -> u64 {
+        u64::from_str_radix(self.text(name), 16).unwrap_or(0)
+    }
+
+    /// Pages that are the process's own, in memory or not.
+    pub fn own_pages(&self) -> u64 {
+        (self.number("RssAnon") + self.number("VmSwap")) / 4
+    }
+}
+
+/// What /proc says against an image; nothing has been touched.
+pub(in super::super) fn refusals(pid: u32, status: &Status, refusals: &mut Refusals) {
+    let say = |refusals: &mut Refusals, holds, reason: &str| refusals.add_if(holds, reason);
+    say(refusals, status.text("State").starts_with('Z'), "its first thread has ended");
+    say(refusals, status.text("State").starts_with('T'), "it is stopped by a signal");
+    say(refusals, status.number("TracerPid") != 0, "somebody else traces it");
+    say(refusals, status.number("Seccomp") != 0, "it has seccomp filters");
+    say(refusals, status.text("x86_Thread_features").contains("shstk"), "it has a shadow stack");
+    say(refusals, status.number("VmLck") != 0, "it has locked memory (mlock)");
+    say(refusals, status.number("HugetlbPages") != 0, "it has huge pages (hugetlbfs)");
+    // A breakpoint trap that is ignored would end with the image's first step.
+    let trap = 1u64 << (libc::SIGTRAP - 1);
+    say(refusals, status.mask("SigIgn") & trap != 0, "it ignores SIGTRAP");
+    let timers = fs::read(format!("/proc/{pid}/timers")).unwrap_or_default();
+    say(refusals, !timers.is_empty(), "it has POSIX timers (timer_create)");
+    let children = crate::process::family(pid).len() > 1;
+    say(refusals, children, "it has child processes");
+    let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}")).ok();
+    let own = |name: &str| fs::read_link(format!("/proc/self/{name}")).ok();
+    say(refusals, link("root") != own("root"), "its root folder is not the daemon's (chroot)");
+    for (namespace, what) in [("mnt", "mount"), ("user", "user"), ("time", "time")] {
+        let name = format!("ns/{namespace}");
+        let other = link(&name) != own(&name);
+        say(refusals, other, &format!("it has a {what} namespace of its own"));
+    }
+}
+
+/// All of it, of a process that stands.
+pub(in super::super) fn read(pid: u32, insides: &[Inside], vdso: Vec<u8>) -> Result<Process> {
+    let status = Status::read(pid)?;
+    let inside = insides.iter().find(|inside| inside.tid == pid);
+    let inside = inside.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
+    let inside = inside.doing("its first thread in the kernel's list")?;
+    let link = |name: &str| -> Result<Vec<u8>> {
+        let path = format!("/proc/{pid}/{name}");
+        let target = fs::read_link(&path).doing(path)?;
+        Ok(target.into_os_string().into_vec())
+    };
+    let text = |name: &str| {
+        let path = format!("/proc/{pid}/{name}");
+        fs::read_to_string(&path).doing(path)
+    };
+    let auxv = fs::read(format!("/proc/{pid}/auxv")).doing("its auxiliary vector")?;
+    let number = status.number("NSpid") as u32;
+    let owner = fs::metadata(format!("/proc/{pid}")).doing("its owner")?.uid();
+    let users: [u32; 4] = status.numbers("Uid");
+    Ok(Process {
+        pid: number,
+        executable: link("exe")?,
+        directory: link("cwd")?,
+        umask: u32::from_str_radix(status.text("Umask"), 8).unwrap_or(0o22),
+        leads_session: status.number("NSsid") as u32 == number,
+        leads_group: status.number("NSpgid") as u32 == number,
+        // The kernel gives the folder of one that is not to root.
+        dumpable: owner == users[1],
+        no_new_privs: status.number("NoNewPrivs") != 0,
+        thp_disabled: status.text("THP_enabled") == "0",
+        personality: u32::from_str_radix(text("personality")?.trim(), 16).unwrap_or(0),
+        oom_score_adj: text("oom_score_adj")?.trim().parse().unwrap_or(0),
+        ids: ids(&status, users, inside.secure_bits),
+        limits: limits(pid).doing("its limits")?,
+        actions: inside.actions.clone(),
+        layout: layout(&text("stat")?, inside.brk).doing("its layout in /proc/PID/stat")?,
+        auxv: auxv.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect(),
+        vdso,
+        pending: pending(pid, true).doing("its signals")?,
+    })
+}
+
+fn ids(status: &Status, users: [u32; 4], secure_bits: u32) -> Ids {
+    let groups = status.text("Groups").split_whitespace();
+    Ids {
+        users,
+        groups: status.numbers("Gid"),
+        further_groups: groups.filter_map(|group| group.parse().ok()).collect(),
+        capabilities: ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"]
+            .map(|name| status.mask(name)),
+        secure_bits,
+    }
+}
+
+/// By number, as `/proc/PID/limits` lists them: who is another user's may not ask
+/// prlimit(2) without `CAP_SYS_RESOURCE`.
+fn limits(pid: u32) -> io::Result<Vec<(u64, u64)>> {
+    const SOFT: std::ops::Range<usize> = 26..47;
+    const HARD: std::ops::Range<usize> = 47..68;
+    let text = fs::read_to_string(format!("/proc/{pid}/limits"))?;
+    let number = |line: &str, column| match line.get(column).map(str::trim) {
+        Some("unlimited") => Some(libc::RLIM_INFINITY),
+        found => found?.parse().ok(),
+    };
+    let lines = text.lines().skip(1).take(RESOURCES);
+    let limits: Option<Vec<(u64, u64)>> =
+        lines.map(|line| Some((number(line, SOFT)?, number(line, HARD)?))).collect();
+    limits.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn layout(stat: &str, brk: u64) -> io::Result<Layout> {
+    // Fields are counted from 1; behind the name's bracket comes the third.
+    let fields: Vec<u64> = stat
+        .rsplit_once(')')
+        .map(|(_, rest)| rest.split_whitespace().map(|f| f.parse().unwrap_or(0)).collect())
+        .unwrap_or_default();
+    let field = |number: usize| {
+        let found = fields.get(number - 3).copied();
+        found.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+    };
+    Ok(Layout {
+        start_code: field(26)?,
+        end_code: field(27)?,
+        start_stack: field(28)?,
+        start_data: field(45)?,
+        end_data: field(46)?,
+        start_brk: field(47)?,
+        brk,
+        arg_start: field(48)?,
+        arg_end: field(49)?,
+        env_start: field(50)?,
+        env_end: field(51)?,
+    })
+}

@@ -1,0 +1,52 @@
+use holdfast_wire::snapshot::ImageError;
+use std::fmt;
+use std::io;
+
+/// Why there is no image, or no process of it.
+#[derive(Debug)]
+pub enum SnapshotError {
+    /// The process has what cannot be rebuilt, by name; it was not touched.
+    Refused(Vec<String>),
+    /// Its threads were not all quiet within the time that it may stand still.
+    NeverQuiet,
+    /// A step failed; of what, and how.
+    Step { what: String, error: io::Error },
+    /// The image itself is no good.
+    Image(ImageError),
+}
+
+impl fmt::Display for SnapshotError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(reasons) => write!(f, "it cannot be rebuilt: {}", reasons.join("; ")),
+            Self::NeverQuiet => write!(f, "its threads were not quiet in time"),
+            Self::Step { what, error } => write!(f, "{what}: {error}"),
+            Self::Image(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for SnapshotError {}
+
+impl From<ImageError> for SnapshotError {
+    fn from(error: ImageError) -> Self {
+        Self::Image(error)
+    }
+}
+
+pub(super) type Result<T> = std::result::Result<T, SnapshotError>;
+
+/// Names the step that failed.
+pub(super) trait Doing<T> {
+    fn doing(self, what: impl Into<String>) -> Result<T>;
+}
+
+impl<T> Doing<T> for io::Result<T> {
+    fn doing(self, what: impl Into<String>) -> Result<T> {
+        self.map_err(|error| SnapshotError::Step { what: what.into(), error })
+    }
+}
+
+pub(super) fn refuse<T>(reason: impl Into<String>) -> Result<T> {
+    Err(SnapshotError::Refused(vec![reason.into()]))
+}

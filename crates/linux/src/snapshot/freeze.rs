@@ -1,0 +1,270 @@
+//! From a running process to its image: preparation, rounds, the freeze, and the
+//! image that is left when the process runs again.
+
+use super::describe::areas::{Areas, Found};
+use super::describe::{Refusals, descriptors, process};
+use super::error::{Doing, Result, SnapshotError};
+use super::insides::Insides;
+use super::maps::Mapping;
+use super::memory::MemoryCopy;
+use super::quiet::{Look, Quiescence, Resume, Standing};
+use super::seize::Tracees;
+use super::{Options, thread};
+use holdfast_wire::snapshot::{Description, Holds, ImageError, PAGE, Thread, Writer};
+use libc::user_regs_struct;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+/// How long a busy thread runs on before it is looked at again.
+const BUSY: Duration = Duration::from_micros(10);
+
+/// A process that an image is about to be taken of; it runs.
+pub struct Preparation<'a> {
+    pid: u32,
+    options: &'a Options,
+    insides: Insides,
+    areas: Areas<'a>,
+    memory: MemoryCopy,
+}
+
+/// What files hold: which file, where in it, which bytes.
+type Contents = Vec<(u32, u64, Vec<u8>)>;
+
+/// A process that stands, all of its threads quiet. Whoever gets one in
+/// [`Quiescence::reached`] does what must happen at this point, and nothing slow.
+pub struct Frozen {
+    pub pid: u32,
+}
+
+/// The image of a process that runs on.
+pub struct Snapshot {
+    description: Description,
+    memory: MemoryCopy,
+    /// What pipes and unlinked files hold, by file; holes of the latter are left out.
+    files: Contents,
+    objects: Contents,
+    /// How long the process stood still.
+    pub pause: Duration,
+    /// Of that, until its threads stood and were quiet.
+    pub until_quiet: Duration,
+    /// Pages that were copied while it stood.
+    pub frozen_pages: u64,
+}
+
+impl<'a> Preparation<'a> {
+    /// Looks at a process, and touches nothing but, if it has one, its userfaultfd.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Refused`] with all that cannot be rebuilt of it.
+    pub fn begin(pid: u32, options: &'a Options) -> Result<Self> {
+        let mut refusals = Refusals::default();
+        let status = process::Status::read(pid)?;
+        process::refusals(pid, &status, &mut refusals);
+        if status.own_pages() * PAGE > options.limits.memory_bytes {
+            refusals.add("it has more memory than the limit of memory_bytes");
+        }
+        refuse(refusals)?;
+        let mut insides = Insides::of(pid)?;
+        let mut areas = Areas::new(pid, options.key, &options.external);
+        let mut refusals = Refusals::default();
+        let mut found = areas.look(&mut refusals)?;
+        // It runs: what it closes meanwhile cannot be read. The freeze looks again.
+        let reader = descriptors::Reader::new(pid, &options.external, &mut refusals)?;
+        let _ = reader.read(&mut found);
+        let alarm = insides.read()?.iter().any(|inside| inside.alarm_is_set);
+        refusals.add_if(alarm, "it has set an alarm (alarm, setitimer)");
+        refuse(refusals)?;
+        let memory = MemoryCopy::begin(pid, areas.mappings(), status.own_pages())?;
+        Ok(Self { pid, options, insides, areas, memory })
+    }
+
+    /// Copies what has changed since the last round while the process runs: how many
+    /// pages that were. `None`: all memory is copied in the freeze.
+    ///
+    /// # Errors
+    /// If the process is gone.
+    pub fn round(&mut self) -> Result<Option<u64>> {
+        self.memory.round()
+    }
+
+    /// Stops the process, copies what is left, and lets it run on.
+    ///
+    /// # Errors
+    /// [`SnapshotError`]; the process runs on whatever happens.
+    pub fn freeze(mut self, quiet: &mut dyn Quiescence) -> Result<Snapshot> {
+        let mut tracees = Tracees::seize(self.pid)?;
+        let began = Instant::now();
+        quiet.begin();
+        let image = self.image(&mut tracees, quiet, began);
+        drop(tracees);
+        quiet.end();
+        let pause = began.elapsed();
+        let (until_quiet, description, files, objects) = image?;
+        self.memory.let_go();
+        let frozen_pages = self.memory.frozen_pages;
+        let memory = self.memory;
+        Ok(Snapshot { description, memory, files, objects, pause, until_quiet, frozen_pages })
+    }
+
+    fn image(
+        &mut self,
+        tracees: &mut Tracees,
+        quiet: &mut dyn Quiescence,
+        began: Instant,
+    ) -> Result<(Duration, Description, Contents, Contents)> {
+        let deadline = began + self.options.freeze_max;
+        let standing = stand(self.pid, tracees, quiet, deadline)?;
+        let until_quiet = began.elapsed();
+        quiet.reached(&Frozen { pid: self.pid })?;
+        let insides = self.insides.read()?;
+        let mut refusals = Refusals::default();
+        let mut found = self.areas.look(&mut refusals)?;
+        let reader = descriptors::Reader::new(self.pid, &self.options.external, &mut refusals)?;
+        let opened = reader.read(&mut found)?;
+        refusals.add_if(insides.iter().any(|i| i.alarm_is_set), "it has set an alarm");
+        refuse(refusals)?;
+        self.memory.freeze(&found.areas, &found.whole)?;
+        let threads: Result<Vec<Thread>> = standing
+            .iter()
+            .map(|(tid, regs, resume)| {
+                let inside = insides.iter().find(|inside| inside.tid == *tid);
+                let missing = || io::Error::from(io::ErrorKind::NotFound);
+                let inside = inside.ok_or_else(missing).doing("a thread in the kernel's list")?;
+                thread::read(self.pid, *tid, inside, regs, *resume)
+            })
+            .collect();
+        let mut files: Contents =
+            opened.contents.into_iter().map(|(file, bytes)| (file, 0, bytes)).collect();
+        for (file, from) in opened.unlinked {
+            copy_file(&from, file, &mut files).doing("copying an unlinked file")?;
+        }
+        let objects = self.shared_memory(&found)?;
+        let vdso = self.vdso()?;
+        let description = Description {
+            process: process::read(self.pid, &insides, vdso)?,
+            threads: threads?,
+            areas: found.areas,
+            objects: found.objects,
+            files: opened.files,
+            descriptors: opened.descriptors,
+            watches: opened.watches,
+        };
+        Ok((until_quiet, description, files, objects))
+    }
+
+    fn shared_memory(&self, found: &Found) -> Result<Contents> {
+        let mut objects = Vec::new();
+        let each = (0..).zip(found.objects.iter().zip(&found.object_files));
+        for (number, (object, (_, from))) in each {
+            if !object.is_external {
+                copy_file(from, number, &mut objects).doing("copying shared memory")?;
+            }
+        }
+        let bytes: u64 = objects.iter().map(|(_, _, bytes)| bytes.len() as u64).sum();
+        if bytes > self.options.limits.memory_bytes {
+            return Err(ImageError::TooMuch("memory_bytes").into());
+        }
+        Ok(objects)
+    }
+
+    fn vdso(&self) -> Result<Vec<u8>> {
+        let is_vdso = |mapping: &&Mapping| mapping.name == b"[vdso]";
+        let Some(mapping) = self.areas.mappings().iter().find(is_vdso) else {
+            return Ok(Vec::new());
+        };
+        let mut bytes = vec![0; (mapping.end - mapping.start) as usize];
+        self.memory.memory.read(mapping.start, &mut bytes).doing("reading its vDSO")?;
+        Ok(bytes)
+    }
+}
+
+impl Snapshot {
+    #[must_use]
+    pub const fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// Bytes of memory that the image keeps until it is dropped.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.bytes()
+    }
+
+    /// Writes the image.
+    ///
+    /// # Errors
+    /// If `out` fails, or the image exceeds a limit.
+    pub fn write<W: Write>(&self, out: W, options: &Options) -> Result<W> {
+        let mut writer = Writer::begin(out, &options.key, options.limits, &self.description)?;
+        for (file, offset, bytes) in self.files.iter().filter(|(.., bytes)| !bytes.is_empty()) {
+            writer.chunk(Holds::File { file: *file, offset: *offset }, bytes)?;
+        }
+        for (object, offset, bytes) in &self.objects {
+            writer.chunk(Holds::Object { object: *object, offset: *offset }, bytes)?;
+        }
+        self.memory.write(&self.description, &mut writer)?;
+        Ok(writer.end()?)
+    }
+}
+
+fn refuse(refusals: Refusals) -> Result<()> {
+    if refusals.0.is_empty() { Ok(()) } else { Err(SnapshotError::Refused(refusals.0)) }
+}
+
+/// Stops all threads where each may be photographed.
+fn stand(
+    pid: u32,
+    tracees: &mut Tracees,
+    quiet: &mut dyn Quiescence,
+    deadline: Instant,
+) -> Result<Vec<(u32, user_regs_struct, Resume)>> {
+    loop {
+        tracees.stop(deadline)?;
+        let mut standing = Vec::new();
+        let mut busy = Vec::new();
+        for tid in tracees.tids() {
+            let registers = thread::registers(tid).doing("reading registers")?;
+            match quiet.look(&Standing { pid, tid, registers: &registers }) {
+                Look::Quiet(resume) => standing.push((tid, registers, resume)),
+                Look::Busy => busy.push(tid),
+            }
+        }
+        if busy.is_empty() {
+            return Ok(standing);
+        }
+        if Instant::now() > deadline {
+            return Err(SnapshotError::NeverQuiet);
+        }
+        for tid in busy {
+            tracees.run(tid)?;
+        }
+        std::thread::sleep(BUSY);
+    }
+}
+
+/// What a file holds, without its holes.
+fn copy_file(from: &str, number: u32, into: &mut Contents) -> io::Result<()> {
+    let file = File::open(from)?;
+    let size = file.metadata()?.len();
+    let seek = |offset: u64, whence| {
+        // SAFETY: plain numbers.
+        let found = unsafe { libc::lseek(file.as_raw_fd(), offset.cast_signed(), whence) };
+        u64::try_from(found).unwrap_or(size)
+    };
+    let mut at = 0;
+    while at < size {
+        let start = seek(at, libc::SEEK_DATA);
+        if start >= size {
+            break;
+        }
+        let end = seek(start, libc::SEEK_HOLE).min(size);
+        let mut bytes = vec![0; (end - start) as usize];
+        file.read_exact_at(&mut bytes, start)?;
+        into.push((number, start, bytes));
+        at = end;
+    }
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! The copy of a frozen process's memory: all of it, or what the rounds before the
+//! freeze have missed.
+
+use super::error::Result;
+use super::maps::Mapping;
+use super::pages::{PageMap, Region};
+use super::precopy::Tracker;
+use super::store::{Memory, Store};
+use holdfast_wire::snapshot::{Area, Backing, Description, Holds, ImageError, PAGE, Writer};
+use std::io::Write;
+
+pub(super) struct MemoryCopy {
+    map: PageMap,
+    pub memory: Memory,
+    store: Store,
+    tracker: Option<Tracker>,
+    /// What of the store is the image, by address.
+    ranges: Vec<(u64, u64)>,
+    /// Pages copied in the freeze.
+    pub frozen_pages: u64,
+}
+
+impl MemoryCopy {
+    /// Opens the memory of a process, whose own pages are `resident` many.
+    pub fn begin(pid: u32, mappings: &[Mapping], resident: u64) -> Result<Self> {
+        let map = PageMap::open(pid)?;
+        let tracker = Tracker::begin(pid, &map, mappings)?;
+        let mut store = Store::default();
+        if tracker.is_none() {
+            // What has grown until the freeze finds room, too.
+            store.reserve((resident + resident / 16) as usize);
+        }
+        let memory = Memory::open(pid)?;
+        Ok(Self { map, memory, store, tracker, ranges: Vec::new(), frozen_pages: 0 })
+    }
+
+    /// One round while the process runs; how many pages it copied. `None`: memory is
+    /// copied in the freeze alone.
+    pub fn round(&mut self) -> Result<Option<u64>> {
+        let Some(tracker) = &mut self.tracker else { return Ok(None) };
+        tracker.round(&self.map, &self.memory, &mut self.store).map(Some)
+    }
+
+    /// In the freeze: brings the copy up to date. `whole` are areas of which a file
+    /// that is gone had the rest.
+    pub fn freeze(&mut self, areas: &[Area], whole: &[(u64, u64)]) -> Result<()> {
+        let mut stale = Vec::new();
+        let mut regions: Vec<Region> = Vec::new();
+        for area in areas.iter().filter(|area| area.has_pages()) {
+            if whole.contains(&(area.start, area.end)) {
+                self.readable(area.start, area.end, &mut stale);
+                self.ranges.extend_from_slice(&stale);
+                self.store.take(&self.memory, &stale)?;
+                stale.clear();
+            } else {
+                self.map.own(area.start, area.end, &mut regions)?;
+            }
+        }
+        for region in &regions {
+            self.ranges.push((region.start, region.end));
+            if region.is_dirty() {
+                stale.push((region.start, region.end));
+            } else {
+                self.store.missing(region.start, region.end, &mut stale);
+            }
+        }
+        self.frozen_pages = stale.iter().map(|(start, end)| (end - start) / PAGE).sum();
+        self.store.take(&self.memory, &stale)
+    }
+
+    fn readable(&self, start: u64, end: u64, into: &mut Vec<(u64, u64)>) {
+        let mut byte = [0];
+        for page in (start..end).step_by(PAGE as usize) {
+            if self.memory.read(page, &mut byte).is_ok_and(|count| count == 1) {
+                into.push((page, page + PAGE));
+            }
+        }
+    }
+
+    /// Lets go of the server; what was copied stays.
+    pub fn let_go(&mut self) {
+        self.tracker = None;
+    }
+
+    /// Bytes that the copy takes.
+    pub fn bytes(&self) -> u64 {
+        self.store.pages() as u64 * PAGE
+    }
+
+    /// Writes the pages: zeros only where they cover a file's.
+    pub fn write<W: Write>(
+        &self,
+        description: &Description,
+        out: &mut Writer<W>,
+    ) -> std::result::Result<(), ImageError> {
+        for (start, end) in &self.ranges {
+            let at = description.areas.partition_point(|area| area.end <= *start);
+            let covers_file = matches!(description.areas[at].backing, Backing::Private { .. });
+            for (address, bytes) in self.store.copies(*start, *end) {
+                if covers_file {
+                    out.chunk(Holds::Pages { address }, bytes)?;
+                } else {
+                    write_without_zeros(address, bytes, out)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_without_zeros<W: Write>(
+    address: u64,
+    bytes: &[u8],
+    out: &mut Writer<W>,
+) -> std::result::Result<(), ImageError> {
+    let is_zero = |page: &[u8]| page.iter().all(|byte| *byte == 0);
+    let pages: Vec<&[u8]> = bytes.chunks(PAGE as usize).collect();
+    let mut at = 0;
+    for run in pages.chunk_by(|a, b| is_zero(a) == is_zero(b)) {
+        let len = run.len() * PAGE as usize;
+        if !is_zero(run[0]) {
+            let holds = Holds::Pages { address: address + at as u64 };
+            out.chunk(holds, &bytes[at..at + len])?;
+        }
+        at += len;
+    }
+    Ok(())
+}

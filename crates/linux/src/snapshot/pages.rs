@@ -1,0 +1,206 @@
+//! Which pages of a process there are: `PAGEMAP_SCAN` (Linux 6.7), or its page map
+//! entry by entry.
+
+use super::error::{Doing, Result};
+use holdfast_wire::snapshot::PAGE;
+use libc::c_ulong;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+/// `struct pm_scan_arg`.
+#[repr(C)]
+#[derive(Default)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `struct page_region`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Region {
+    pub start: u64,
+    pub end: u64,
+    pub categories: u64,
+}
+
+/// `_IOWR('f', 16, struct pm_scan_arg)`.
+const PAGEMAP_SCAN: c_ulong = 0xc060_6610;
+const WP_MATCHING: u64 = 1;
+const CHECK_WP_ASYNC: u64 = 2;
+const WP_ALLOWED: u64 = 1;
+const WRITTEN: u64 = 2;
+const FILE: u64 = 4;
+const PRESENT: u64 = 8;
+const SWAPPED: u64 = 16;
+const ZERO: u64 = 32;
+/// Regions that one call answers with at most.
+const REGIONS: usize = 2048;
+/// Entries of the page map that are read at once.
+const ENTRIES: usize = 4096;
+
+impl Region {
+    pub const fn pages(&self) -> u64 {
+        (self.end - self.start) / PAGE
+    }
+
+    /// Whether a copy that is as old as the last protection is out of date.
+    pub const fn is_dirty(&self) -> bool {
+        self.categories & WRITTEN != 0 || self.categories & WP_ALLOWED == 0
+    }
+}
+
+/// The page map of a process.
+pub(super) struct PageMap {
+    file: File,
+    /// Whether the kernel lists pages by itself.
+    scans: bool,
+}
+
+impl PageMap {
+    pub fn open(pid: u32) -> Result<Self> {
+        let path = format!("/proc/{pid}/pagemap");
+        let file = File::open(&path).doing(path)?;
+        let mut nothing = ScanArg { size: size_of::<ScanArg>() as u64, ..ScanArg::default() };
+        let scans = scan(&file, &mut nothing).is_ok();
+        Ok(Self { file, scans })
+    }
+
+    /// Whether changed pages can be asked for.
+    pub const fn scans(&self) -> bool {
+        self.scans
+    }
+
+    /// Pages of the process's own: in memory or swapped out, neither a file's nor the
+    /// page of zeros.
+    pub fn own(&self, start: u64, end: u64, found: &mut Vec<Region>) -> Result<()> {
+        if !self.scans {
+            return self.own_by_entries(start, end, found).doing("reading its page map");
+        }
+        let filter = ScanArg {
+            category_inverted: FILE | ZERO,
+            category_mask: FILE | ZERO,
+            category_anyof_mask: PRESENT | SWAPPED,
+            return_mask: PRESENT | WRITTEN | WP_ALLOWED,
+            ..ScanArg::default()
+        };
+        self.walk(&filter, start, end, found).doing("scanning its page map")
+    }
+
+    /// Protects the pages that there are, or, later, those written since the last
+    /// time, and lists them. Of an area that is not registered any more it lists none.
+    pub fn protect(&self, first: bool, start: u64, end: u64, found: &mut Vec<Region>) {
+        let filter = ScanArg {
+            flags: WP_MATCHING | CHECK_WP_ASYNC,
+            category_mask: if first { 0 } else { WRITTEN },
+            category_anyof_mask: if first { PRESENT | SWAPPED } else { 0 },
+            return_mask: PRESENT | FILE | ZERO,
+            ..ScanArg::default()
+        };
+        let before = found.len();
+        // What it could not protect the freeze finds and copies.
+        let _ = self.walk(&filter, start, end, found);
+        let mut fresh = found.split_off(before);
+        fresh.retain(|region| region.categories & (FILE | ZERO) == 0);
+        found.append(&mut fresh);
+    }
+
+    fn walk(
+        &self,
+        filter: &ScanArg,
+        start: u64,
+        end: u64,
+        found: &mut Vec<Region>,
+    ) -> io::Result<()> {
+        let mut regions = vec![Region::default(); REGIONS];
+        let mut at = start;
+        while at < end {
+            let mut arg = ScanArg {
+                size: size_of::<ScanArg>() as u64,
+                start: at,
+                end,
+                vec: regions.as_mut_ptr() as u64,
+                vec_len: REGIONS as u64,
+                ..*filter
+            };
+            let count = scan(&self.file, &mut arg)?;
+            found.extend_from_slice(&regions[..count.min(REGIONS)]);
+            if arg.walk_end <= at {
+                break;
+            }
+            at = arg.walk_end;
+        }
+        Ok(())
+    }
+
+    fn own_by_entries(&self, start: u64, end: u64, found: &mut Vec<Region>) -> io::Result<()> {
+        const IN_MEMORY: u64 = 1 << 63;
+        const IN_SWAP: u64 = 1 << 62;
+        const IN_FILE: u64 = 1 << 61;
+        let mut bytes = vec![0; ENTRIES * 8];
+        let mut at = start;
+        while at < end {
+            let count = ENTRIES.min(((end - at) / PAGE) as usize);
+            let bytes = &mut bytes[..count * 8];
+            self.file.read_exact_at(bytes, at / PAGE * 8)?;
+            for entry in bytes.as_chunks::<8>().0 {
+                let entry = u64::from_ne_bytes(*entry);
+                if entry & (IN_MEMORY | IN_SWAP) != 0 && entry & IN_FILE == 0 {
+                    match found.last_mut() {
+                        Some(last) if last.end == at => last.end += PAGE,
+                        _ => found.push(Region { start: at, end: at + PAGE, categories: PRESENT }),
+                    }
+                }
+                at += PAGE;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn scan(file: &File, arg: &mut ScanArg) -> io::Result<usize> {
+    // SAFETY: the kernel reads and writes one `pm_scan_arg`, whose vector is null with
+    // no room, or has the room that it says.
+    let count = unsafe { libc::ioctl(file.as_raw_fd(), PAGEMAP_SCAN, std::ptr::from_mut(arg)) };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_find_the_same_pages() {
+        let mut map = PageMap::open(std::process::id()).unwrap();
+        let pages = 300;
+        let mut memory = vec![0u8; pages * PAGE as usize];
+        let start = (memory.as_ptr() as u64).next_multiple_of(PAGE);
+        let end = start + (pages as u64 - 1) * PAGE;
+        let shift = (start - memory.as_ptr() as u64) as usize;
+        for page in [0, 3, 4, 5, 100, 298] {
+            memory[shift + (page * PAGE) as usize] = 1;
+        }
+        let mut scanned = Vec::new();
+        map.own(start, end, &mut scanned).unwrap();
+        map.scans = false;
+        let mut listed = Vec::new();
+        map.own(start, end, &mut listed).unwrap();
+        let plain = |regions: &[Region]| -> Vec<(u64, u64)> {
+            regions.iter().map(|r| ((r.start - start) / PAGE, (r.end - start) / PAGE)).collect()
+        };
+        assert_eq!(plain(&listed), [(0, 1), (3, 6), (100, 101), (298, 299)]);
+        assert_eq!(plain(&scanned), plain(&listed));
+    }
+}

@@ -1,0 +1,157 @@
+//! A process made of an image: a stub with the right number in a pid namespace of its
+//! own, made into the server by system calls that it is told to make, from one page
+//! that the image does not use; then let go.
+//!
+//! The namespace's first process only waits for the server and ends with it, and the
+//! server ends with it. All calls must come from one thread, which traces the stub.
+
+mod files;
+mod layout;
+mod remote;
+mod state;
+mod stub;
+
+pub use files::{bound, placeholder};
+
+use super::error::{Doing, Result, SnapshotError};
+use crate::process;
+use holdfast_wire::hash::HashKey;
+use holdfast_wire::snapshot::{Holds, Limits, Object, OpenFile, Reader, Socket};
+use libc::c_int;
+use remote::Remote;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// How long a killed process may take to be gone, ms.
+const REAP_MAX_MS: i32 = 5000;
+/// How long the stub may take for one step.
+const STEP_MAX: Duration = Duration::from_secs(10);
+
+/// What connects a restored process with where it is.
+pub trait Surroundings {
+    /// Open files that are not made anew: `None` leaves it to the loader. `numbers`
+    /// are the descriptors that name it.
+    ///
+    /// # Errors
+    /// Nothing is restored then.
+    fn file(&mut self, _numbers: &[u32], _file: &OpenFile) -> io::Result<Option<OwnedFd>> {
+        Ok(None)
+    }
+
+    /// What stands for a socket.
+    ///
+    /// # Errors
+    /// Nothing is restored then.
+    fn socket(&mut self, socket: &Socket) -> io::Result<OwnedFd>;
+
+    /// Shared memory that is not in the image.
+    ///
+    /// # Errors
+    /// Nothing is restored then.
+    fn memory(&mut self, object: &Object) -> io::Result<OwnedFd>;
+
+    /// All is in place and nothing runs yet: the last chance to change its memory.
+    ///
+    /// # Errors
+    /// Nothing is restored then.
+    fn before_it_runs(&mut self, _stopped: &Stopped) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A restored process that does not run yet.
+pub struct Stopped {
+    pid: u32,
+}
+
+impl Stopped {
+    /// Writes into its memory.
+    ///
+    /// # Errors
+    /// `EFAULT` where it has none that it may write.
+    pub fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        remote::poke(self.pid, address, bytes)
+    }
+}
+
+/// How a process is restored.
+#[derive(Clone, Debug)]
+pub struct Loading {
+    pub key: HashKey,
+    pub limits: Limits,
+    /// It is killed when the thread that restored it ends.
+    pub dies_with_parent: bool,
+}
+
+/// A restored process. It is killed when this is dropped.
+pub struct Restored {
+    pid: u32,
+    pidfd: OwnedFd,
+    /// The first process of its namespace.
+    keeper: stub::Keeper,
+}
+
+impl Restored {
+    /// As the caller numbers it.
+    #[must_use]
+    pub const fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Readable when it has ended.
+    #[must_use]
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// How it ended, if it has: as waitpid(2) has it, of the process that keeps its
+    /// namespace, which ends as the server does.
+    pub fn status(&mut self) -> Option<c_int> {
+        self.keeper.status()
+    }
+}
+
+/// Restores the process of an image, while the image arrives, and lets it run.
+///
+/// # Errors
+/// [`SnapshotError`]; nothing of it is left then.
+pub fn restore(
+    input: impl Read,
+    loading: &Loading,
+    surroundings: &mut dyn Surroundings,
+) -> Result<Restored> {
+    let mut image = Reader::begin(input, &loading.key, loading.limits)?;
+    let description = image.description().clone();
+    layout::check_files(&description, &loading.key)?;
+    let made = files::make(&description, surroundings)?;
+    let place = layout::free_place(&description)?;
+    let stub = stub::start(&description, &made, place, loading.dies_with_parent)?;
+    let mut leader = Remote::seize(stub.pid, place)?;
+    layout::map(&mut leader, &description, &made)?;
+    loop {
+        let (holds, bytes) = image.chunk()?;
+        match holds {
+            Holds::Pages { address } => remote::poke(stub.pid, address, bytes)
+                .doing(format!("filling its memory at {address:#x}"))?,
+            Holds::File { file, offset } => made.fill_file(file, offset, bytes)?,
+            Holds::Object { object, offset } => made.fill_object(object, offset, bytes)?,
+            Holds::End => break,
+        }
+    }
+    made.finish(&description)?;
+    layout::protect(&mut leader, &description)?;
+    state::threads(&mut leader, &description)?;
+    let what = "what the caller does before it runs";
+    surroundings.before_it_runs(&Stopped { pid: stub.pid }).doing(what)?;
+    state::finish(&mut leader, &description)?;
+    drop(made);
+    leader.let_go()?;
+    let pidfd = process::pidfd_open(stub.pid).doing("opening the restored process")?;
+    Ok(Restored { pid: stub.pid, pidfd, keeper: stub.keeper })
+}
+
+/// A step of the stub's failed.
+fn failed<T>(what: impl Into<String>, errno: i32) -> Result<T> {
+    Err(SnapshotError::Step { what: what.into(), error: io::Error::from_raw_os_error(errno) })
+}

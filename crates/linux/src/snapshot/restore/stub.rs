@@ -1,0 +1,360 @@
+//! The process that becomes the server, and the one that keeps its pid namespace.
+
+use super::super::error::{Doing, Result};
+use super::files::Made;
+use super::remote::CODE;
+use super::{REAP_MAX_MS, STEP_MAX, failed};
+use crate::process;
+use crate::sockopt::{checked, checked_fd};
+use holdfast_wire::snapshot::Description;
+use libc::{c_int, c_long};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::ptr;
+use std::sync::atomic::AtomicI32;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+/// Between looks at a process that is to be ready.
+const LOOK: Duration = Duration::from_micros(50);
+
+/// The first process of the server's namespace.
+pub(super) struct Keeper {
+    pid: libc::pid_t,
+    pidfd: OwnedFd,
+    status: Option<c_int>,
+}
+
+impl Keeper {
+    pub fn status(&mut self) -> Option<c_int> {
+        if self.status.is_none() {
+            let mut status = 0;
+            // SAFETY: the kernel writes one int.
+            let got = unsafe { libc::waitpid(self.pid, &raw mut status, libc::WNOHANG) };
+            self.status = (got == self.pid).then_some(status);
+        }
+        self.status
+    }
+}
+
+/// With it all of its namespace is killed.
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if self.status().is_none() {
+            let _ = process::signal(self.pidfd.as_fd(), libc::SIGKILL);
+            let _ = process::poll_in(self.pidfd.as_fd(), REAP_MAX_MS);
+            self.status();
+        }
+    }
+}
+
+pub(super) struct Stub {
+    pub pid: u32,
+    pub keeper: Keeper,
+}
+
+/// How far the two processes have come; in memory that they share with the loader.
+#[repr(C)]
+struct Progress {
+    /// Number of the keeper's pidfd of the stub, plus one.
+    pidfd: AtomicI32,
+    /// 1: the stub is ready; negative: its error.
+    stub: AtomicI32,
+}
+
+struct Shared(*mut Progress);
+
+impl Shared {
+    fn new() -> io::Result<Self> {
+        let (prot, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: fresh memory; the result is checked.
+        let at = unsafe { libc::mmap(ptr::null_mut(), 4096, prot, flags, -1, 0) };
+        if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Self(at.cast())) }
+    }
+
+    fn get(&self) -> &Progress {
+        // SAFETY: a page of zeros makes one; it is mapped until this is dropped.
+        unsafe { &*self.0 }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`, which nobody refers to any more.
+        unsafe { libc::munmap(self.0.cast(), 4096) };
+    }
+}
+
+/// What the new processes need: nothing of it is allocated after the fork.
+struct Plan<'a> {
+    progress: &'a Progress,
+    pid: libc::pid_t,
+    place: u64,
+    /// Our number and the server's, and whether it closes on exec.
+    moves: Vec<(RawFd, RawFd, bool)>,
+    /// Which move has its file at this number now.
+    at: Vec<i32>,
+    watches: &'a [holdfast_wire::snapshot::Watch],
+    leads_session: bool,
+    leads_group: bool,
+    dies_with_parent: bool,
+}
+
+/// `struct clone_args`, as far as it is used.
+#[repr(C)]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+}
+
+fn clone3(args: &CloneArgs) -> c_long {
+    // SAFETY: as fork(): memory is copied, and the child makes system calls only.
+    unsafe { libc::syscall(libc::SYS_clone3, ptr::from_ref(args), size_of::<CloneArgs>()) }
+}
+
+/// Starts both, and waits until the stub has its descriptors.
+pub(super) fn start(
+    description: &Description,
+    made: &Made,
+    place: u64,
+    dies_with_parent: bool,
+) -> Result<Stub> {
+    let shared = Shared::new().doing("memory for the stub")?;
+    let mut plan = Plan::new(description, made, place, dies_with_parent, shared.get());
+    let mut pidfd: c_int = -1;
+    let args = CloneArgs {
+        flags: (libc::CLONE_NEWPID | libc::CLONE_PIDFD) as u64,
+        pidfd: (&raw mut pidfd) as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        ..CloneArgs::default()
+    };
+    let pid = match clone3(&args) {
+        0 => plan.keep(),
+        pid => checked(pid as c_int).doing("a pid namespace for the server")?,
+    };
+    let pidfd = checked_fd(c_long::from(pidfd)).doing("the keeper of its namespace")?;
+    let keeper = Keeper { pid, pidfd, status: None };
+    let pid = wait(shared.get(), &keeper)?;
+    Ok(Stub { pid, keeper })
+}
+
+fn wait(progress: &Progress, keeper: &Keeper) -> Result<u32> {
+    let deadline = Instant::now() + STEP_MAX;
+    loop {
+        match (progress.pidfd.load(SeqCst), progress.stub.load(SeqCst)) {
+            (_, error) if error < 0 => return failed("preparing the stub", -error),
+            (error, _) if error < 0 => return failed("starting the stub", -error),
+            (pidfd, 1) if pidfd > 0 => {
+                let pidfd = process::pidfd_getfd(keeper.pidfd.as_fd(), pidfd - 1);
+                let pidfd = pidfd.doing("taking the stub")?;
+                let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
+                let info = std::fs::read_to_string(&path).doing(path)?;
+                let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"));
+                let pid = pid.and_then(|pid| pid.trim().parse().ok());
+                let unknown = || io::Error::from(io::ErrorKind::InvalidData);
+                return pid.ok_or_else(unknown).doing("the stub's number");
+            }
+            _ if Instant::now() > deadline => {
+                return failed("waiting for the stub to start", libc::ETIMEDOUT);
+            }
+            _ => std::thread::sleep(LOOK),
+        }
+    }
+}
+
+impl<'a> Plan<'a> {
+    fn new(
+        description: &'a Description,
+        made: &Made,
+        place: u64,
+        dies_with_parent: bool,
+        progress: &'a Progress,
+    ) -> Self {
+        let moves: Vec<(RawFd, RawFd, bool)> = description
+            .descriptors
+            .iter()
+            .filter_map(|d| Some((made.raw(d.file)?, d.number as RawFd, d.close_on_exec)))
+            .collect();
+        let end = moves.iter().map(|(ours, theirs, _)| ours.max(theirs) + 1).max().unwrap_or(0);
+        Self {
+            progress,
+            pid: description.process.pid as libc::pid_t,
+            place,
+            at: vec![-1; end as usize],
+            moves,
+            watches: &description.watches,
+            leads_session: description.process.leads_session,
+            leads_group: description.process.leads_group,
+            dies_with_parent,
+        }
+    }
+
+    /// The namespace's first process: starts the stub, waits for it, ends as it does.
+    fn keep(&mut self) -> ! {
+        let mut pidfd: c_int = -1;
+        let args = CloneArgs {
+            flags: libc::CLONE_PIDFD as u64,
+            pidfd: (&raw mut pidfd) as u64,
+            exit_signal: libc::SIGCHLD as u64,
+            set_tid: (&raw const self.pid) as u64,
+            set_tid_size: 1,
+            ..CloneArgs::default()
+        };
+        // SAFETY: system calls without memory of ours, but for `status`.
+        unsafe {
+            if self.dies_with_parent {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            }
+            let stub = clone3(&args);
+            if stub == 0 {
+                self.become_stub();
+            }
+            if stub < 0 {
+                self.progress.pidfd.store(-last_error(), SeqCst);
+                libc::_exit(1);
+            }
+            libc::syscall(libc::SYS_close_range, 0, pidfd - 1, 0);
+            libc::syscall(libc::SYS_close_range, pidfd + 1, u32::MAX, 0);
+            self.progress.pidfd.store(pidfd + 1, SeqCst);
+            let mut status = 0;
+            // Others that its end leaves behind are waited for, too.
+            loop {
+                let ended = libc::waitpid(-1, &raw mut status, libc::__WALL);
+                if ended == stub as libc::pid_t {
+                    break;
+                }
+                if ended < 0 && last_error() != libc::EINTR {
+                    break;
+                }
+            }
+            let code = if libc::WIFEXITED(status) {
+                libc::WEXITSTATUS(status)
+            } else {
+                128 + libc::WTERMSIG(status)
+            };
+            libc::_exit(code)
+        }
+    }
+
+    /// The stub: takes its descriptors and waits for what is done to it.
+    fn become_stub(&mut self) -> ! {
+        let ready = match self.prepare() {
+            Ok(()) => 1,
+            Err(errno) => -errno,
+        };
+        self.progress.stub.store(ready, SeqCst);
+        loop {
+            // SAFETY: a plain call.
+            unsafe { libc::pause() };
+        }
+    }
+
+    fn prepare(&mut self) -> std::result::Result<(), c_int> {
+        for signal in 1..=64 {
+            // SAFETY: the default action runs no code of ours.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        self.place_descriptors()?;
+        self.watch()?;
+        let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let prot = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        // SAFETY: new memory where nothing is, large enough for the code; the numbers
+        // of the session and the group are the process's own.
+        unsafe {
+            let at = self.place as *mut libc::c_void;
+            if libc::mmap(at, 0x2000, prot, anonymous, -1, 0) != at {
+                return Err(last_error());
+            }
+            ptr::copy_nonoverlapping(CODE.as_ptr(), at.cast(), CODE.len());
+            if self.leads_session {
+                libc::setsid();
+            } else if self.leads_group {
+                libc::setpgid(0, 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves every file to its number; one that stands in the way moves first.
+    fn place_descriptors(&mut self) -> std::result::Result<(), c_int> {
+        // SAFETY: plain numbers; the lists are this process's own copies.
+        unsafe {
+            // Descriptors that share a file are made distinct: every move has its own.
+            for index in 0..self.moves.len() {
+                let (ours, theirs, on_exec) = self.moves[index];
+                let own = libc::fcntl(ours, libc::F_DUPFD, 0);
+                if own < 0 {
+                    return Err(last_error());
+                }
+                self.moves[index] = (own, theirs, on_exec);
+                self.note(own, index as i32);
+            }
+            for index in 0..self.moves.len() {
+                let (own, theirs, on_exec) = self.moves[index];
+                let flags = if on_exec { libc::O_CLOEXEC } else { 0 };
+                if own == theirs {
+                    libc::fcntl(own, libc::F_SETFD, libc::c_int::from(on_exec));
+                    continue;
+                }
+                let other = self.at.get(theirs as usize).copied().unwrap_or(-1);
+                if other > index as i32 {
+                    let moved = libc::fcntl(theirs, libc::F_DUPFD, 0);
+                    if moved < 0 {
+                        return Err(last_error());
+                    }
+                    self.moves[other as usize].0 = moved;
+                    self.note(moved, other);
+                }
+                if libc::dup3(own, theirs, flags) < 0 {
+                    return Err(last_error());
+                }
+                self.note(own, -1);
+                self.note(theirs, index as i32);
+                libc::close(own);
+            }
+            let mut next = 0;
+            for (_, theirs, _) in &self.moves {
+                if *theirs > next {
+                    libc::syscall(libc::SYS_close_range, next, theirs - 1, 0);
+                }
+                next = theirs + 1;
+            }
+            libc::syscall(libc::SYS_close_range, next, u32::MAX, 0);
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, number: RawFd, index: i32) {
+        if let Some(at) = self.at.get_mut(number as usize) {
+            *at = index;
+        }
+    }
+
+    /// Epoll sets know what they watch by its number, too.
+    fn watch(&self) -> std::result::Result<(), c_int> {
+        for watch in self.watches {
+            let mut event = libc::epoll_event { events: watch.events, u64: watch.data };
+            let (set, target) = (watch.set as c_int, watch.target as c_int);
+            // SAFETY: the kernel only reads `event`.
+            let done = unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, target, &raw mut event) };
+            if done < 0 {
+                return Err(last_error());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn last_error() -> c_int {
+    io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}

@@ -1,0 +1,393 @@
+//! Servers as they are, rebuilt elsewhere while the original runs on. Needs root.
+
+mod snapshot_world;
+
+use holdfast_linux::snapshot::quiet::{Bare, Look, Quiescence, Resume, Standing};
+use holdfast_linux::snapshot::{Frozen, Preparation, SnapshotError};
+use holdfast_wire::snapshot::{Backing, Description, Holds, Limits, Reader};
+use snapshot_world::{KEY, Server, ask, image, options, revive, snapshot, wait_for};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+fn redis(command: &str, pid: u32) -> String {
+    ask(pid, 7301, &format!("{command}\r\n"), "\r\n")
+}
+
+fn start_redis(prefix: &str) -> Server {
+    let options = "--port 7301 --save '' --appendonly no --io-threads 2 --bind 127.0.0.1";
+    let server = Server::start(
+        &format!("{prefix}redis-server {options} --enable-debug-command yes"),
+        "/dev/null",
+    );
+    assert_eq!(redis("PING", server.pid()), "+PONG\r\n");
+    server
+}
+
+#[test]
+fn redis_answers_from_its_image_and_from_the_image_of_that_five_times() {
+    let server = start_redis("");
+    assert_eq!(redis("DEBUG POPULATE 20000 key 100", server.pid()), "+OK\r\n");
+    let digest = redis("DEBUG DIGEST", server.pid());
+    let mut image_of = server.pid();
+    let mut generations = Vec::new();
+    for generation in 1..=5 {
+        let restored = revive(&image(image_of)).unwrap();
+        image_of = restored.pid();
+        // What came before it is in it; what it does then the next one has.
+        assert_eq!(redis("INCR generation", image_of), format!(":{generation}\r\n"));
+        generations.push(restored);
+    }
+    assert_eq!(redis("DEL generation", image_of), ":1\r\n");
+    assert_eq!(redis("DEBUG DIGEST", image_of), digest);
+    assert_eq!(redis("DEBUG DIGEST", server.pid()), digest, "the original runs on");
+}
+
+#[test]
+fn memcached_answers_through_all_workers() {
+    let server = Server::start("memcached -u root -t 4 -l 127.0.0.1 -p 7302", "/dev/null");
+    let ask = |pid, request: &str, end: &str| ask(pid, 7302, request, end);
+    for key in 0..500 {
+        ask(server.pid(), &format!("set k{key} 0 0 4\r\n{key:04}\r\n"), "STORED\r\n");
+    }
+    let restored = revive(&image(server.pid())).unwrap();
+    for key in 0..500 {
+        let expected = format!("{}\r\n", key + 1);
+        assert_eq!(
+            ask(restored.pid(), &format!("incr k{key} 1\r\n"), "\r\n").trim_end(),
+            expected.trim_end()
+        );
+    }
+    let original = ask(server.pid(), "get k7\r\n", "END\r\n");
+    assert!(original.contains("0007"), "{original}");
+}
+
+const PYTHON: &str = r#"
+import os, socket, tempfile, threading, time, signal, select
+unlinked = tempfile.TemporaryFile()
+unlinked.write(b"of the unlinked file"); unlinked.flush()
+r, w = os.pipe()
+os.write(w, b"of the pipe")
+handled = []
+signal.signal(signal.SIGUSR1, lambda *_: handled.append(1))
+ticks = [0]
+event = threading.Event()
+queue = threading.Condition()
+def tick():
+    while True:
+        time.sleep(0.01); ticks[0] += 1
+def waits():
+    with queue: queue.wait()
+    event.set()
+for target in (tick, waits): threading.Thread(target=target, daemon=True).start()
+listener = socket.create_server(("127.0.0.1", 7303))
+while True:
+    c, _ = listener.accept()
+    before = ticks[0]; time.sleep(0.1)
+    with queue: queue.notify_all()
+    os.kill(os.getpid(), signal.SIGUSR1); time.sleep(0.01)
+    unlinked.seek(0)
+    content = unlinked.read().decode() 
+    ready = select.select([r], [], [], 0)[0]
+    pipe = os.read(r, 100).decode() if ready else "-"
+    c.sendall(f"{ticks[0] > before} {event.wait(5)} {len(handled)} {content}, {pipe}\n".encode()); c.close()
+"#;
+
+#[test]
+fn threads_timers_pipes_handlers_and_unlinked_files_of_python_go_on() {
+    let script = std::env::temp_dir().join(format!("hfsnap{}.py", std::process::id()));
+    std::fs::write(&script, PYTHON).unwrap();
+    let server = Server::start(&format!("/usr/bin/python3 {}", script.display()), "/dev/null");
+    wait_for("its listener", || {
+        let sockets = std::fs::read_to_string(format!("/proc/{}/net/tcp", server.pid()));
+        sockets.is_ok_and(|sockets| sockets.contains("0100007F:1C87"))
+    });
+    let restored = revive(&image(server.pid())).unwrap();
+    let expected = "True True 1 of the unlinked file, of the pipe\n";
+    assert_eq!(ask(restored.pid(), 7303, "", "\n"), expected);
+    assert_eq!(ask(server.pid(), 7303, "", "\n"), expected, "the original has its own");
+    std::fs::remove_file(script).unwrap();
+}
+
+/// The odd program, and a folder for its files.
+fn start_odd(port: u16) -> (Server, PathBuf) {
+    let folder = std::env::temp_dir().join(format!("hfodd{}x{port}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let program = folder.join("odd");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/odd.c");
+    let mut compile = Command::new("clang");
+    compile.args(["-O1", "-w", "-pthread", source, "-o"]).arg(&program);
+    assert!(compile.status().unwrap().success());
+    let command = format!("{} {port} {}", program.display(), folder.display());
+    let server = Server::start(&command, "/dev/null");
+    let hex = format!(":{port:04X} ");
+    wait_for("its listener", || {
+        let sockets = std::fs::read_to_string(format!("/proc/{}/net/tcp", server.pid()));
+        let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid()));
+        sockets.is_ok_and(|sockets| sockets.contains(&hex)) && threads.is_ok_and(|t| t.count() == 7)
+    });
+    (server, folder)
+}
+
+const ODD: &str = "barrier 1 semaphore 1 joined 1 timed 110 handled 10 on its stack 1 shared 11 \
+                   memfd 22 22 guarded timer 1 event 1 signal 12 notified 1 mode 640 file 4 5 \
+                   epoll 1 abcdef core 4096\n";
+
+#[test]
+fn locks_timers_watches_and_shared_memory_go_on_as_they_were() {
+    let (server, folder) = start_odd(7304);
+    let restored = revive(&image(server.pid())).unwrap();
+    let second = revive(&image(restored.pid())).unwrap();
+    assert_eq!(ask(second.pid(), 7304, "", "\n"), ODD, "of the second generation");
+    assert_eq!(ask(restored.pid(), 7304, "", "\n"), ODD);
+    drop(server);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// In the freeze, after rounds that left things behind: what the image has is what
+/// the process has.
+#[test]
+fn rounds_before_the_freeze_give_what_the_process_has() {
+    let (server, folder) = start_odd(7305);
+    let options = options();
+    let mut preparation = Preparation::begin(server.pid(), &options).unwrap();
+    for _ in 0..3 {
+        assert!(preparation.round().unwrap().is_some(), "it has a userfaultfd");
+    }
+    let rounds = preparation.freeze(&mut Bare).unwrap();
+    assert!(rounds.frozen_pages < 100, "{} pages", rounds.frozen_pages);
+    let restored = revive(&rounds.write(Vec::new(), &options).unwrap()).unwrap();
+    assert_eq!(ask(restored.pid(), 7305, "", "\n"), ODD);
+    assert_eq!(ask(server.pid(), 7305, "", "\n"), ODD, "the original runs on");
+    drop(server);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A freeze whose tracer dies in it.
+struct Dies;
+
+impl Quiescence for Dies {
+    fn look(&mut self, _: &Standing<'_>) -> Look {
+        Look::Quiet(Resume::AsIs)
+    }
+
+    fn reached(&mut self, _: &Frozen) -> Result<(), SnapshotError> {
+        std::process::abort()
+    }
+}
+
+#[test]
+fn a_daemon_that_dies_in_the_freeze_leaves_the_server_running() {
+    if let Ok(pid) = std::env::var("HOLDFAST_TEST_DIES") {
+        let options = options();
+        let preparation = Preparation::begin(pid.parse().unwrap(), &options).unwrap();
+        let _ = preparation.freeze(&mut Dies);
+        unreachable!("it should have died");
+    }
+    let (server, folder) = start_odd(7306);
+    let name = "a_daemon_that_dies_in_the_freeze_leaves_the_server_running";
+    let died = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name])
+        .env("HOLDFAST_TEST_DIES", server.pid().to_string())
+        .status()
+        .unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&died), Some(libc::SIGABRT));
+    assert_eq!(ask(server.pid(), 7306, "", "\n"), ODD);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// What the process had in its own memory when it stood, read byte by byte.
+struct Witness(BTreeMap<u64, Vec<u8>>);
+
+impl Quiescence for Witness {
+    fn look(&mut self, _: &Standing<'_>) -> Look {
+        Look::Quiet(Resume::AsIs)
+    }
+
+    fn reached(&mut self, frozen: &Frozen) -> Result<(), SnapshotError> {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", frozen.pid)).unwrap();
+        let memory = File::open(format!("/proc/{}/mem", frozen.pid)).unwrap();
+        for line in maps.lines().filter(|line| line.contains(" rw-p ")) {
+            let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            let [start, end] = [start, end].map(|hex| u64::from_str_radix(hex, 16).unwrap());
+            let mut bytes = vec![0; (end - start) as usize];
+            memory.read_exact_at(&mut bytes, start).unwrap();
+            self.0.insert(start, bytes);
+        }
+        Ok(())
+    }
+}
+
+/// Both ways, with clients that write meanwhile: every page that the process had is
+/// in the image, and what is not in it was zero.
+#[test]
+fn an_image_has_what_the_process_had_in_its_memory() {
+    let (prefix, library) = preload();
+    for prefix in ["", &prefix] {
+        let server = start_redis(prefix);
+        let pid = server.pid();
+        let (done, began) = (AtomicBool::new(false), std::time::Instant::now());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(30) {
+                    redis("DEBUG POPULATE 3000 k 100", pid);
+                    redis("FLUSHALL", pid);
+                }
+            });
+            let options = options();
+            let mut preparation = Preparation::begin(pid, &options).unwrap();
+            for _ in 0..4 {
+                assert_eq!(preparation.round().unwrap().is_some(), !prefix.is_empty());
+            }
+            let mut witness = Witness(BTreeMap::new());
+            let taken = preparation.freeze(&mut witness).unwrap();
+            done.store(true, Ordering::Relaxed);
+            let image = taken.write(Vec::new(), &options).unwrap();
+            compare(&image, witness.0, taken.description());
+        });
+    }
+    std::fs::remove_file(library).unwrap();
+}
+
+fn compare(image: &[u8], mut witness: BTreeMap<u64, Vec<u8>>, description: &Description) {
+    let mut reader = Reader::begin(image, &KEY, Limits::default()).unwrap();
+    let mut pages = 0;
+    loop {
+        let (holds, bytes) = reader.chunk().unwrap();
+        match holds {
+            Holds::End => break,
+            Holds::Pages { address } => {
+                let Some((start, area)) = witness.range_mut(..=address).next_back() else {
+                    continue;
+                };
+                let at = (address - start) as usize;
+                let Some(seen) = area.get_mut(at..at + bytes.len()) else { continue };
+                assert!(*seen == *bytes, "pages at {address:#x} differ");
+                seen.fill(0);
+                pages += bytes.len() / 4096;
+            }
+            _ => {}
+        }
+    }
+    assert!(pages > 300, "{pages} pages");
+    // A private file's pages that were never written come from the file.
+    let of_file = |start: &u64| {
+        let area = description.areas.iter().find(|area| area.start == *start);
+        area.is_some_and(|area| matches!(area.backing, Backing::Private { .. }))
+    };
+    for (start, left) in witness.iter().filter(|(start, _)| !of_file(start)) {
+        let at = left.iter().position(|byte| *byte != 0);
+        assert_eq!(at, None, "of the area at {start:#x} something is missing");
+    }
+}
+
+/// Nothing is left of a process whose image was cut off, or of another group.
+#[test]
+fn a_bad_image_leaves_nothing_behind() {
+    // In a process of its own: it counts all of its children.
+    if std::env::var("HOLDFAST_TEST_ALONE").is_err() {
+        let mut alone = Command::new(std::env::current_exe().unwrap());
+        alone.args(["--exact", "a_bad_image_leaves_nothing_behind"]);
+        assert!(alone.env("HOLDFAST_TEST_ALONE", "1").status().unwrap().success());
+        return;
+    }
+    let (server, folder) = start_odd(7309);
+    let image = image(server.pid());
+    // The loader's own children: keepers of namespaces.
+    let count = || holdfast_linux::process::family(std::process::id()).len();
+    let before = count();
+    let mut seed = 7u64;
+    for round in 0..40 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let at = (seed >> 20) as usize % image.len();
+        let mut bad = image.clone();
+        if round % 2 == 0 {
+            bad.truncate(at);
+        } else {
+            bad[at] ^= 1 << (seed % 8);
+        }
+        assert!(revive(&bad).is_err(), "byte {at}");
+    }
+    assert_eq!(count(), before);
+    drop(server);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn what_cannot_be_rebuilt_is_refused_by_name() {
+    let server = Server::start("sh -c 'sleep 60; true'", "/dev/null");
+    let said = |pid| snapshot(pid).err().map(|error| error.to_string()).unwrap_or_default();
+    wait_for("a child", || said(server.pid()).contains("child processes"));
+    let lock = "import fcntl,time; f=open(\"/dev/null\"); fcntl.flock(f,2); time.sleep(60)";
+    let server = Server::start(&format!("/usr/bin/python3 -c '{lock}'"), "/dev/null");
+    wait_for("a lock", || said(server.pid()).contains("locked files"));
+}
+
+/// Not as root: what it may do comes back with it, and no more.
+#[test]
+fn a_server_without_rights_has_none_afterwards() {
+    let command = "setpriv --reuid 65534 --regid 65534 --clear-groups --no-new-privs \
+                   --bounding-set -all memcached -t 2 -l 127.0.0.1 -p 7308";
+    let server = Server::start(command, "/dev/null");
+    ask(server.pid(), 7308, "set k 0 0 1\r\nx\r\n", "STORED\r\n");
+    let restored = revive(&image(server.pid())).unwrap();
+    assert!(ask(restored.pid(), 7308, "get k\r\n", "END\r\n").contains("x\r\n"));
+    let rights = |pid| -> Vec<String> {
+        let mut all = Vec::new();
+        for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+            let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+            let kept = ["Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Umask", "SigCgt", "SigIgn"];
+            let lines = status.lines().filter(|l| kept.iter().any(|name| l.starts_with(name)));
+            all.push(lines.collect::<Vec<_>>().join("\n"));
+        }
+        all
+    };
+    assert_eq!(rights(restored.pid()), rights(server.pid()));
+}
+
+/// The beginning of a command that has a userfaultfd, as the shim will open it, and
+/// the library that does it.
+fn preload() -> (String, PathBuf) {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let library = std::env::temp_dir().join(format!("hfuffd{}x{number}.so", std::process::id()));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/uffd.c");
+    let mut compile = Command::new("clang");
+    compile.args(["-O1", "-shared", "-fPIC", source, "-o"]).arg(&library);
+    assert!(compile.status().unwrap().success());
+    (format!("env LD_PRELOAD={} ", library.display()), library)
+}
+
+/// Prints how long redis stands still for its image, both ways: beside a reader that
+/// changes nothing, after three rounds where there are rounds.
+#[test]
+#[ignore = "a measurement"]
+fn pauses() {
+    let (preload, library) = preload();
+    for (way, prefix) in [("stop and copy", ""), ("after rounds", &preload[..])] {
+        for keys in [100_000, 800_000] {
+            let server = start_redis(prefix);
+            redis(&format!("DEBUG POPULATE {keys} key 40"), server.pid());
+            let resident = holdfast_linux::process::resident_bytes(server.pid()).unwrap() >> 20;
+            let mut taken: Vec<_> = (0..20).map(|_| pause(server.pid())).collect();
+            taken.sort_unstable();
+            let ((median, _), (max, pages)) = (taken[10], taken[19]);
+            eprintln!("{resident} MB, {way}: median {median:.1?}, max {max:.1?} ({pages} pages)");
+        }
+    }
+    std::fs::remove_file(library).unwrap();
+}
+
+fn pause(pid: u32) -> (Duration, u64) {
+    let options = options();
+    let mut preparation = Preparation::begin(pid, &options).unwrap();
+    for _ in 0..3 {
+        preparation.round().unwrap();
+    }
+    let taken = preparation.freeze(&mut Bare).unwrap();
+    (taken.pause, taken.frozen_pages)
+}

@@ -1,0 +1,147 @@
+//! Servers in network namespaces of their own, their images, and what is restored of
+//! those in other namespaces. Needs root.
+#![allow(dead_code)]
+
+use holdfast_linux::netns;
+use holdfast_linux::snapshot::quiet::Bare;
+use holdfast_linux::snapshot::restore::{
+    Loading, Restored, Surroundings, bound, placeholder, restore,
+};
+use holdfast_linux::snapshot::{Options, Preparation, Snapshot, SnapshotError};
+use holdfast_wire::snapshot::{Limits, Object, Socket};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// As good as random.
+pub const KEY: [u64; 8] = [
+    0x9e37_79b9_7f4a_7c15,
+    0xbf58_476d_1ce4_e5b9,
+    0x94d0_49bb_1331_11eb,
+    0xd6e8_feb8_6659_fd93,
+    0xa076_1d64_78bd_642f,
+    0xe703_7ed1_a0b4_28db,
+    0x8ebc_6af0_9c88_c6e3,
+    0x5899_65cc_7537_4cc3,
+];
+const WAIT_MAX: Duration = Duration::from_secs(20);
+
+pub fn options() -> Options {
+    let (limits, freeze_max) = (Limits::default(), Duration::from_secs(5));
+    Options { key: KEY, limits, freeze_max, external: Vec::new() }
+}
+
+/// A program that runs until this is dropped.
+pub struct Server(Child);
+
+impl Server {
+    /// In a network namespace of its own, with its output in `log`.
+    pub fn start(command: &str, log: &str) -> Self {
+        let log = File::create(log).unwrap();
+        let script = format!("ip link set lo up && exec {command}");
+        let mut shell = Command::new("unshare");
+        // What the test runner has open is no affair of the server's.
+        // SAFETY: one system call with plain numbers.
+        unsafe {
+            shell.pre_exec(|| {
+                libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32);
+                Ok(())
+            })
+        };
+        let child = shell
+            .args(["-n", "sh", "-c", &script])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Does something in the network namespace of a process.
+pub fn beside<T: Send>(pid: u32, act: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            netns::enter(Path::new(&format!("/proc/{pid}/ns/net"))).unwrap();
+            act()
+        });
+        thread.join().unwrap()
+    })
+}
+
+/// Sends a request to a server on this port, and reads until `end` comes.
+pub fn ask(pid: u32, port: u16, request: &str, end: &str) -> String {
+    let connect = || beside(pid, || TcpStream::connect(("127.0.0.1", port)));
+    let mut stream = None;
+    wait_for("the server", || {
+        stream = connect().ok();
+        stream.is_some()
+    });
+    let mut stream = stream.unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    while !String::from_utf8_lossy(&answer).ends_with(end) {
+        let mut piece = [0; 65536];
+        let count = stream.read(&mut piece).unwrap();
+        assert!(count > 0, "the server hung up after {answer:?}");
+        answer.extend_from_slice(&piece[..count]);
+    }
+    String::from_utf8(answer).unwrap()
+}
+
+pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + WAIT_MAX;
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub fn snapshot(pid: u32) -> Result<Snapshot, SnapshotError> {
+    let options = options();
+    Preparation::begin(pid, &options)?.freeze(&mut Bare)
+}
+
+pub fn image(pid: u32) -> Vec<u8> {
+    snapshot(pid).unwrap().write(Vec::new(), &options()).unwrap()
+}
+
+/// Listeners listen; other sockets are there and no more.
+pub struct Elsewhere;
+
+impl Surroundings for Elsewhere {
+    fn socket(&mut self, socket: &Socket) -> io::Result<OwnedFd> {
+        if socket.is_listening { bound(socket) } else { placeholder(socket) }
+    }
+
+    fn memory(&mut self, object: &Object) -> io::Result<OwnedFd> {
+        panic!("{object:?}")
+    }
+}
+
+/// Restores in a fresh network namespace.
+pub fn revive(image: &[u8]) -> Result<Restored, SnapshotError> {
+    // SAFETY: the thread's own namespace, which ends with it and the server.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+    assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
+    let loading = Loading { key: KEY, limits: Limits::default(), dies_with_parent: true };
+    restore(image, &loading, &mut Elsewhere)
+}

@@ -1,0 +1,216 @@
+//! The rules that a description keeps: who restores one relies on them.
+
+use super::{
+    Area, Backing, Description, FileKind, Holds, ImageError, Limits, PAGE, PROT_ALL, REGISTERS,
+    RESOURCES, SIGINFO, SIGNALS, Thread,
+};
+
+/// What a process may map on x86-64, with four levels of page tables.
+const ADDRESS_END: u64 = 0x7fff_ffff_f000;
+/// A pid namespace's first process is the loader's own.
+const PID_MIN: u32 = 2;
+/// `PID_MAX_LIMIT` of a 64-bit kernel.
+const PID_END: u32 = 1 << 22;
+const XSTATE_MAX: usize = 16 << 10;
+const SIGNALS_PENDING_MAX: usize = 1024;
+const AUXV_MAX: usize = 128;
+const VDSO_MAX: usize = 64 << 10;
+const GROUPS_MAX: usize = 65536;
+const NAME_MAX: usize = 16;
+const AFFINITY_MAX: usize = 1024;
+const SOCKADDR_MAX: usize = 128;
+/// Watches that an inotify descriptor or all epoll sets may have for each descriptor.
+const WATCHES_MAX: usize = 1 << 20;
+
+type Checked = Result<(), ImageError>;
+
+fn rule(holds: bool, broken: &'static str) -> Checked {
+    if holds { Ok(()) } else { Err(ImageError::Malformed(broken)) }
+}
+
+fn limit(found: usize, most: usize, name: &'static str) -> Checked {
+    if found <= most { Ok(()) } else { Err(ImageError::TooMuch(name)) }
+}
+
+pub(super) fn description(of: &Description, limits: &Limits) -> Checked {
+    limit(of.threads.len(), limits.threads, "threads")?;
+    limit(of.areas.len(), limits.areas, "areas")?;
+    limit(of.objects.len(), limits.areas, "areas")?;
+    limit(of.descriptors.len(), limits.descriptors, "descriptors")?;
+    limit(of.files.len(), limits.descriptors, "descriptors")?;
+    limit(of.watches.len(), WATCHES_MAX, "watches")?;
+    process(of, limits)?;
+    threads(of)?;
+    areas(of, limits)?;
+    objects(of, limits)?;
+    files(of, limits)?;
+    descriptors(of, limits)
+}
+
+fn name(name: &[u8], limits: &Limits) -> Checked {
+    limit(name.len(), limits.name_bytes, "name_bytes")?;
+    rule(!name.contains(&0), "a name contains a zero")
+}
+
+fn path(path: &[u8], limits: &Limits) -> Checked {
+    name(path, limits)?;
+    rule(path.first() == Some(&b'/'), "a path is not absolute")
+}
+
+fn pending(signals: &[Vec<u8>]) -> Checked {
+    limit(signals.len(), SIGNALS_PENDING_MAX, "pending signals")?;
+    rule(signals.iter().all(|info| info.len() == SIGINFO), "a signal has another size")
+}
+
+fn process(of: &Description, limits: &Limits) -> Checked {
+    let process = &of.process;
+    path(&process.executable, limits)?;
+    path(&process.directory, limits)?;
+    rule(process.actions.len() == SIGNALS, "there are not as many actions as signals")?;
+    rule(process.limits.len() == RESOURCES, "there are not as many limits as resources")?;
+    limit(process.auxv.len(), AUXV_MAX, "the auxiliary vector")?;
+    limit(process.vdso.len(), VDSO_MAX, "the vDSO")?;
+    limit(process.ids.further_groups.len(), GROUPS_MAX, "groups")?;
+    pending(&process.pending)
+}
+
+fn threads(of: &Description) -> Checked {
+    let first = of.threads.first().ok_or(ImageError::Malformed("there is no thread"))?;
+    rule(first.tid == of.process.pid, "the first thread has not the process's number")?;
+    let mut tids: Vec<u32> = of.threads.iter().map(|thread| thread.tid).collect();
+    tids.sort_unstable();
+    rule(tids.windows(2).all(|pair| pair[0] != pair[1]), "two threads have one number")?;
+    rule(tids.iter().all(|tid| (PID_MIN..PID_END).contains(tid)), "no thread has that number")?;
+    of.threads.iter().try_for_each(thread)
+}
+
+fn thread(thread: &Thread) -> Checked {
+    rule(thread.registers.len() == REGISTERS, "a thread has another number of registers")?;
+    limit(thread.xstate.len(), XSTATE_MAX, "a thread's extended state")?;
+    limit(thread.name.len(), NAME_MAX, "a thread's name")?;
+    limit(thread.affinity.len(), AFFINITY_MAX, "a mask of processors")?;
+    rule(!thread.name.contains(&0), "a thread's name contains a zero")?;
+    pending(&thread.pending)
+}
+
+fn areas(of: &Description, limits: &Limits) -> Checked {
+    let mut last = PAGE;
+    for area in &of.areas {
+        let aligned = area.start.is_multiple_of(PAGE) && area.end.is_multiple_of(PAGE);
+        rule(aligned, "an area does not begin and end with a page")?;
+        rule(area.start >= last, "an area is out of order")?;
+        rule(area.start < area.end && area.end <= ADDRESS_END, "an area is out of range")?;
+        rule(area.prot <= PROT_ALL, "an area has unknown protection")?;
+        last = area.end;
+        backing(of, area, limits)?;
+    }
+    Ok(())
+}
+
+fn backing(of: &Description, area: &Area, limits: &Limits) -> Checked {
+    match &area.backing {
+        Backing::Anonymous | Backing::Stack | Backing::Vdso | Backing::Vvar => Ok(()),
+        Backing::Private { path: name, offset, .. }
+        | Backing::Shared { path: name, offset, .. } => {
+            path(name, limits)?;
+            rule(offset.is_multiple_of(PAGE) && *offset < 1 << 62, "a mapping's offset")
+        }
+        Backing::Object { object, offset } => {
+            let known = (*object as usize) < of.objects.len();
+            rule(known, "an area shows no object that there is")?;
+            rule(offset.is_multiple_of(PAGE) && *offset < 1 << 62, "a mapping's offset")
+        }
+    }
+}
+
+fn objects(of: &Description, limits: &Limits) -> Checked {
+    for object in &of.objects {
+        name(&object.name, limits)?;
+        limit(object.name.len(), 249, "a memory file's name")?;
+        rule(object.size < 1 << 62, "an object's size")?;
+    }
+    Ok(())
+}
+
+fn files(of: &Description, limits: &Limits) -> Checked {
+    for file in &of.files {
+        match &file.kind {
+            FileKind::Path { path: name, position } => {
+                path(name, limits)?;
+                rule(*position < 1 << 62, "a file's position")?;
+            }
+            FileKind::Unlinked { folder, position, size, .. } => {
+                path(folder, limits)?;
+                rule(*position < 1 << 62 && *size < 1 << 62, "a file's size or position")?;
+            }
+            FileKind::Memory { object, position } => {
+                rule((*object as usize) < of.objects.len(), "a file is no object that there is")?;
+                rule(*position < 1 << 62, "a file's position")?;
+            }
+            FileKind::Inotify { watched } => {
+                limit(watched.len(), WATCHES_MAX, "watches")?;
+                watched.iter().try_for_each(|watch| path(&watch.path, limits))?;
+            }
+            FileKind::Socket(socket) => {
+                limit(socket.local.len(), SOCKADDR_MAX, "a socket's address")?;
+            }
+            FileKind::Pipe { .. }
+            | FileKind::Event { .. }
+            | FileKind::Epoll
+            | FileKind::Timer { .. }
+            | FileKind::Signals { .. }
+            | FileKind::Userfault => {}
+        }
+    }
+    Ok(())
+}
+
+fn descriptors(of: &Description, limits: &Limits) -> Checked {
+    let mut next = 0;
+    for descriptor in &of.descriptors {
+        rule(descriptor.number >= next, "a descriptor is out of order")?;
+        limit(descriptor.number as usize + 1, limits.descriptor_end as usize, "descriptor_end")?;
+        let known = (descriptor.file as usize) < of.files.len();
+        rule(known, "a descriptor is no file that there is")?;
+        next = descriptor.number + 1;
+    }
+    let has = |number: u32| of.descriptors.binary_search_by_key(&number, |d| d.number).ok();
+    for watch in &of.watches {
+        let set = has(watch.set).map(|at| of.descriptors[at].file as usize);
+        let is_set = set.is_some_and(|file| matches!(of.files[file].kind, FileKind::Epoll));
+        rule(is_set, "an epoll set is none")?;
+        rule(has(watch.target).is_some(), "an epoll set watches no descriptor that there is")?;
+    }
+    Ok(())
+}
+
+/// What a chunk with `len` bytes may hold.
+pub(super) fn chunk(of: &Description, holds: Holds, len: u64) -> Checked {
+    match holds {
+        Holds::Pages { address } => {
+            let aligned = address.is_multiple_of(PAGE) && len.is_multiple_of(PAGE) && len > 0;
+            rule(aligned, "a chunk has no whole pages")?;
+            let at = of.areas.partition_point(|area| area.end <= address);
+            let within = of.areas.get(at).is_some_and(|area| {
+                area.has_pages() && area.start <= address && len <= area.end - address
+            });
+            rule(within, "pages lie outside of the areas that have some")
+        }
+        Holds::File { file, offset } => {
+            let most = match of.files.get(file as usize).map(|file| &file.kind) {
+                Some(FileKind::Pipe { writes: false, capacity, .. }) => u64::from(*capacity),
+                Some(FileKind::Unlinked { size, .. }) => *size,
+                _ => return rule(false, "content of a file that has none"),
+            };
+            let within = offset.checked_add(len).is_some_and(|end| end <= most);
+            rule(within, "content beyond a file's end")
+        }
+        Holds::Object { object, offset } => {
+            let object = of.objects.get(object as usize).filter(|object| !object.is_external);
+            let size = object.ok_or(ImageError::Malformed("content of no object"))?.size;
+            let within = offset.checked_add(len).is_some_and(|end| end <= size);
+            rule(within, "content beyond an object's end")
+        }
+        Holds::End => rule(len == 0, "the end has content"),
+    }
+}

@@ -1,0 +1,202 @@
+use super::*;
+use proptest::prelude::*;
+
+/// As good as random, which small numbers are not: see [`HashKey`].
+const KEY: HashKey = [
+    0x9e37_79b9_7f4a_7c15,
+    0xbf58_476d_1ce4_e5b9,
+    0x94d0_49bb_1331_11eb,
+    0xd6e8_feb8_6659_fd93,
+    0xa076_1d64_78bd_642f,
+    0xe703_7ed1_a0b4_28db,
+    0x8ebc_6af0_9c88_c6e3,
+    0x5899_65cc_7537_4cc3,
+];
+
+fn thread() -> Thread {
+    Thread {
+        tid: 7,
+        name: b"main".to_vec(),
+        registers: vec![0; REGISTERS],
+        xstate: vec![3; 64],
+        signal_mask: 0,
+        alt_stack: AltStack::default(),
+        robust_list: (0, 0),
+        clear_tid: 0,
+        rseq: Rseq::default(),
+        dispatch: Dispatch::default(),
+        scheduling: (0, 0, 0),
+        affinity: vec![1],
+        timer_slack_ns: 50_000,
+        pending: Vec::new(),
+    }
+}
+
+fn small() -> Description {
+    let ids = Ids {
+        users: [0; 4],
+        groups: [0; 4],
+        further_groups: Vec::new(),
+        capabilities: [0; 5],
+        secure_bits: 0,
+    };
+    let process = Process {
+        pid: 7,
+        executable: b"/bin/true".to_vec(),
+        directory: b"/".to_vec(),
+        umask: 0o22,
+        leads_session: false,
+        leads_group: false,
+        dumpable: true,
+        no_new_privs: false,
+        thp_disabled: false,
+        personality: 0,
+        oom_score_adj: 0,
+        ids,
+        limits: vec![(1, 2); RESOURCES],
+        actions: vec![Action::default(); SIGNALS],
+        layout: Layout::default(),
+        auxv: vec![0, 0],
+        vdso: Vec::new(),
+        pending: Vec::new(),
+    };
+    let area = |start, backing| {
+        let advice = Advice::default();
+        Area { start, end: start + 4 * PAGE, prot: 3, advice, backing }
+    };
+    let object = Object { name: Vec::new(), size: PAGE, seals: 0, is_external: false };
+    let pipe = |writes| FileKind::Pipe { pipe: 0, writes, capacity: 65536 };
+    let file = |kind| OpenFile { flags: 0, kind };
+    let descriptor = |number| Descriptor { number, close_on_exec: false, file: number };
+    Description {
+        process,
+        threads: vec![thread()],
+        areas: vec![
+            area(0x10000, Backing::Anonymous),
+            area(0x20000, Backing::Object { object: 0, offset: 0 }),
+        ],
+        objects: vec![object],
+        files: vec![file(pipe(false)), file(pipe(true)), file(FileKind::Epoll)],
+        descriptors: (0..3).map(descriptor).collect(),
+        watches: vec![Watch { set: 2, target: 0, events: 1, data: 9 }],
+    }
+}
+
+fn image() -> Vec<u8> {
+    let mut writer = Writer::begin(Vec::new(), &KEY, Limits::default(), &small()).unwrap();
+    writer.chunk(Holds::File { file: 0, offset: 0 }, b"in the pipe").unwrap();
+    writer.chunk(Holds::Object { object: 0, offset: 0 }, &[1; 100]).unwrap();
+    writer.chunk(Holds::Pages { address: 0x11000 }, &[2; 2 * PAGE as usize]).unwrap();
+    writer.end().unwrap()
+}
+
+/// Reads to the end; how many chunks there were.
+fn read(bytes: &[u8], key: &HashKey, limits: Limits) -> Result<usize, ImageError> {
+    let mut reader = Reader::begin(bytes, key, limits)?;
+    let mut chunks = 1;
+    while reader.chunk()?.0 != Holds::End {
+        chunks += 1;
+    }
+    Ok(chunks)
+}
+
+#[test]
+fn an_image_is_read_as_it_was_written() {
+    let image = image();
+    let mut reader = Reader::begin(&image[..], &KEY, Limits::default()).unwrap();
+    assert_eq!(*reader.description(), small());
+    let (holds, bytes) = reader.chunk().unwrap();
+    assert_eq!((holds, bytes), (Holds::File { file: 0, offset: 0 }, &b"in the pipe"[..]));
+    assert_eq!(reader.chunk().unwrap().1, [1; 100]);
+    let (holds, bytes) = reader.chunk().unwrap();
+    assert_eq!((holds, bytes.len()), (Holds::Pages { address: 0x11000 }, 8192));
+    assert_eq!(reader.chunk().unwrap().0, Holds::End);
+    assert!(reader.chunk().is_err());
+}
+
+#[test]
+fn every_byte_that_changes_and_every_cut_is_refused() {
+    let image = image();
+    for at in 0..image.len() {
+        let mut bad = image.clone();
+        bad[at] ^= 1 << (at % 8);
+        assert!(read(&bad, &KEY, Limits::default()).is_err(), "byte {at}");
+        assert!(read(&image[..at], &KEY, Limits::default()).is_err(), "cut at {at}");
+    }
+    assert!(read(&image, &KEY.map(|word| !word), Limits::default()).is_err(), "another group's");
+}
+
+#[test]
+fn what_exceeds_a_limit_is_refused_by_its_name() {
+    let image = image();
+    let all = Limits::default();
+    assert_eq!(read(&image, &KEY, all).unwrap(), 4);
+    for (limits, name) in [
+        (Limits { chunk_bytes: 4096, ..all }, "chunk_bytes"),
+        (Limits { description_bytes: 10, ..all }, "description_bytes"),
+        (Limits { memory_bytes: 5000, ..all }, "memory_bytes"),
+        (Limits { threads: 0, ..all }, "threads"),
+        (Limits { areas: 1, ..all }, "areas"),
+        (Limits { descriptors: 2, ..all }, "descriptors"),
+        (Limits { descriptor_end: 2, ..all }, "descriptor_end"),
+        (Limits { name_bytes: 5, ..all }, "name_bytes"),
+    ] {
+        match read(&image, &KEY, limits) {
+            Err(ImageError::TooMuch(found)) => assert_eq!(found, name),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_description_that_makes_no_sense_is_refused() {
+    type Harm = fn(&mut Description);
+    let harms: [Harm; 12] = [
+        |d| d.threads.clear(),
+        |d| d.threads[0].tid = 8,
+        |d| d.threads.push(d.threads[0].clone()),
+        |d| d.areas[0].end += 1,
+        |d| d.areas.swap(0, 1),
+        |d| d.areas[1].end = 1 << 48,
+        |d| d.areas[1].backing = Backing::Object { object: 1, offset: 0 },
+        |d| d.process.directory = b"tmp".to_vec(),
+        |d| d.process.executable = b"/a\0b".to_vec(),
+        |d| d.descriptors[1].number = 0,
+        |d| d.descriptors[1].file = 3,
+        |d| d.watches[0].set = 1,
+    ];
+    for (index, harm) in harms.iter().enumerate() {
+        let mut bad = small();
+        harm(&mut bad);
+        let bytes = postcard::to_allocvec(&bad).unwrap();
+        let found = parse(&bytes, &Limits::default());
+        assert!(matches!(found, Err(ImageError::Malformed(_))), "{index}: {found:?}");
+    }
+    let refused = [
+        (Holds::Pages { address: 0x20000 }, PAGE),
+        (Holds::Pages { address: 0x13000 }, 2 * PAGE),
+        (Holds::Pages { address: u64::MAX - PAGE + 1 }, PAGE),
+        (Holds::File { file: 1, offset: 0 }, 1),
+        (Holds::File { file: 0, offset: u64::MAX }, 1),
+        (Holds::Object { object: 0, offset: PAGE }, 1),
+        (Holds::Object { object: 1, offset: 0 }, 1),
+    ];
+    for (holds, len) in refused {
+        assert!(check::chunk(&small(), holds, len).is_err(), "{holds:?}");
+    }
+}
+
+proptest! {
+    /// Whoever has the key can still not make a reader panic.
+    #[test]
+    fn any_bytes_have_an_answer(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..600),
+        keep in 0usize..2000,
+    ) {
+        let _ = parse(&bytes, &Limits::default());
+        let mut image = postcard::to_allocvec(&small()).unwrap();
+        image.truncate(keep);
+        image.append(&mut bytes);
+        let _ = parse(&image, &Limits::default());
+    }
+}
