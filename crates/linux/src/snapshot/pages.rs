@@ -185,12 +185,21 @@ mod tests {
     fn both_ways_find_the_same_pages() {
         let mut map = PageMap::open(std::process::id()).unwrap();
         let pages = 300;
-        let mut memory = vec![0u8; pages * PAGE as usize];
-        let start = (memory.as_ptr() as u64).next_multiple_of(PAGE);
+        // An area of its own: what an allocator hands out may have been used before.
+        let len = pages * PAGE as usize;
+        let (prot, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, which nothing else knows, and which lasts to the test's end.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        // SAFETY: as above; whole pages of it.
+        assert_eq!(unsafe { libc::madvise(base, len, libc::MADV_NOHUGEPAGE) }, 0);
+        // SAFETY: as above; it is readable and writable.
+        let memory = unsafe { std::slice::from_raw_parts_mut(base.cast::<u8>(), len) };
+        let start = memory.as_ptr() as u64;
         let end = start + (pages as u64 - 1) * PAGE;
-        let shift = (start - memory.as_ptr() as u64) as usize;
         for page in [0, 3, 4, 5, 100, 298] {
-            memory[shift + (page * PAGE) as usize] = 1;
+            memory[(page * PAGE) as usize] = 1;
         }
         let mut scanned = Vec::new();
         map.own(start, end, &mut scanned).unwrap();
