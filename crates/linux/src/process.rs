@@ -71,11 +71,18 @@ pub fn started(pid: u32) -> io::Result<u64> {
 /// R and D, proc_pid_stat(5)).
 #[must_use]
 pub fn is_busy(pid: u32) -> bool {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
-    let stats = tasks.into_iter().flatten().flatten().map(|task| task.path().join("stat"));
-    stats
-        .filter_map(|path| std::fs::read_to_string(path).ok())
-        .any(|stat| matches!(stat_field(&stat, 0), Some("R" | "D")))
+    let stat = |tid| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok();
+    let mut stats = threads(pid).into_iter().flatten().filter_map(stat);
+    stats.any(|stat| matches!(stat_field(&stat, 0), Some("R" | "D")))
+}
+
+/// The numbers of a process's threads, in no order.
+///
+/// # Errors
+/// If there is no such process.
+pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))?.flatten();
+    Ok(tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// A field of /proc/PID/stat, counted behind the name, which may hold spaces and
@@ -229,15 +236,15 @@ pub fn set_process_realtime(pid: u32, priority: Option<i32>) -> io::Result<()> {
     // Threads come and go meanwhile: until a look finds no other one.
     let mut done = BTreeSet::new();
     for _ in 0..ROUNDS_MAX {
-        let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))?.flatten();
-        let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
-        let fresh: Vec<libc::pid_t> = tids.filter(|tid| done.insert(*tid)).collect();
+        let fresh: Vec<u32> = threads(pid)?.into_iter().filter(|tid| done.insert(*tid)).collect();
         if fresh.is_empty() {
             break;
         }
         for tid in fresh {
             // SAFETY: the kernel only reads `parameters`.
-            let set = unsafe { libc::sched_setscheduler(tid, policy, &raw const parameters) };
+            let set = unsafe {
+                libc::sched_setscheduler(tid as libc::pid_t, policy, &raw const parameters)
+            };
             match checked(set) {
                 Err(error) if error.raw_os_error() != Some(libc::ESRCH) => return Err(error),
                 _ => {}

@@ -6,6 +6,7 @@ use crate::shm::SharedMemory;
 use holdfast_wire::quiet::{
     Action, Resume, SIGNALS, ShimState, Stopped, THREADS_MAX, Thread, resume, state,
 };
+use holdfast_wire::snapshot;
 use std::io;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::Acquire;
@@ -18,16 +19,7 @@ pub struct Threads {
     /// Threads that the shim cannot tell of: no copy can be made.
     pub lost: u32,
     list: Vec<Standing>,
-    actions: Vec<SignalAction>,
-}
-
-/// What the kernel does on a signal: its own `struct sigaction`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SignalAction {
-    pub handler: u64,
-    pub flags: u64,
-    pub restorer: u64,
-    pub mask: u64,
+    actions: Vec<snapshot::Action>,
 }
 
 /// One of them.
@@ -78,7 +70,7 @@ impl Threads {
     /// `/proc/PID/status` says is ignored and caught is that here: libc can install a
     /// handler of its own unseen.
     #[must_use]
-    pub fn actions(&self) -> &[SignalAction] {
+    pub fn actions(&self) -> &[snapshot::Action] {
         &self.actions
     }
 
@@ -103,9 +95,9 @@ impl Threads {
     }
 }
 
-fn action(bytes: &[u8]) -> SignalAction {
+fn action(bytes: &[u8]) -> snapshot::Action {
     let long = |place: usize| u64::from_ne_bytes(part(bytes, place));
-    SignalAction {
+    snapshot::Action {
         handler: long(offset_of!(Action, handler)),
         flags: long(offset_of!(Action, flags)),
         restorer: long(offset_of!(Action, restorer)),

@@ -343,10 +343,15 @@ impl BackupMachine {
         if let Some(reason) = self.refused.take() {
             return self.give_up(Fault::Fenced, &reason, false, host);
         }
-        if cause.is_none() && self.log.is_hung(|| host.is_replica_busy()) {
-            let busy = "the replica has not moved for ten seconds: look at its host's load";
+        let mut busy = false;
+        let mut is_busy = || {
+            busy = host.is_replica_busy();
+            busy
+        };
+        if cause.is_none() && self.log.is_hung(&mut is_busy) {
+            let slow = "the replica has not moved for ten seconds: look at its host's load";
             let asleep = "the replica has not moved for a second";
-            let reason = if host.is_replica_busy() { busy } else { asleep };
+            let reason = if busy { slow } else { asleep };
             return self.give_up(Fault::Hung, reason, false, host);
         }
         if cause == Some(Cause::ChannelLost) && self.armed.is_none() {

@@ -69,7 +69,7 @@ impl Lag {
         if self.executed == 0 {
             return self.stuck >= HUNG_AT_START;
         }
-        self.stuck >= HUNG_AFTER && (self.stuck >= HUNG_BUSY || !is_busy())
+        self.stuck >= HUNG_AFTER && (!is_busy() || self.stuck >= HUNG_BUSY)
     }
 }
 

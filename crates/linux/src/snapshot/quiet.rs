@@ -6,18 +6,10 @@ use super::freeze::Frozen;
 use crate::process;
 use libc::user_regs_struct;
 
-/// How a thread resumes in the image. In the original it goes on as it would have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resume {
-    /// As the kernel would have it: an interrupted system call is made again if it
-    /// starts over by itself (with its full time, if it has one), else it answers
-    /// `EINTR`.
-    AsIs,
-    /// Its system call answers `EINTR`.
-    Eintr,
-    /// Its system call answers `ETIMEDOUT`.
-    TimedOut,
-}
+/// In the image; in the original a thread goes on as it would have. `AsIs`: an
+/// interrupted system call is made again if the kernel would start it over by itself
+/// (with its full time, if it has one), else it answers `EINTR`.
+pub use holdfast_wire::quiet::Resume;
 
 /// What was found of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +60,8 @@ impl Standing<'_> {
         let mut regs = *self.registers;
         if self.sleeps_in().is_some() {
             match how {
-                Resume::Eintr => regs.rax = (-i64::from(libc::EINTR)).cast_unsigned(),
-                Resume::TimedOut => regs.rax = (-i64::from(libc::ETIMEDOUT)).cast_unsigned(),
+                Resume::StartOver => regs.rax = (-i64::from(libc::EINTR)).cast_unsigned(),
+                Resume::TimeOut => regs.rax = (-i64::from(libc::ETIMEDOUT)).cast_unsigned(),
                 Resume::AsIs => {
                     if self.result() != -i64::from(libc::EINTR) {
                         regs.rax = regs.orig_rax;
@@ -130,9 +122,9 @@ mod tests {
             (-516, Resume::AsIs, 7, 0x1000),
             (-4, Resume::AsIs, -4, 0x1002),
             (3, Resume::AsIs, 3, 0x1002),
-            (3, Resume::Eintr, 3, 0x1002),
-            (-514, Resume::Eintr, -4, 0x1002),
-            (-512, Resume::TimedOut, -110, 0x1002),
+            (3, Resume::StartOver, 3, 0x1002),
+            (-514, Resume::StartOver, -4, 0x1002),
+            (-512, Resume::TimeOut, -110, 0x1002),
         ];
         for (result, how, rax, rip) in cases {
             let registers = regs(7, result);

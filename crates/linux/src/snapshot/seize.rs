@@ -4,9 +4,9 @@
 //! that dies.
 
 use super::error::{Doing, Result, SnapshotError, refuse};
+use crate::process;
 use crate::sockopt::checked;
 use libc::{c_int, c_long, c_uint, c_void, pid_t};
-use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -191,13 +191,9 @@ impl Drop for Tracees {
 }
 
 /// The threads of a process, its own first.
-pub(super) fn threads_of(pid: u32) -> Result<Vec<u32>> {
-    let folder = format!("/proc/{pid}/task");
-    let entries = fs::read_dir(&folder).doing(folder)?;
-    let mut tids: Vec<u32> = entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|tid| *tid != pid)
-        .collect();
+fn threads_of(pid: u32) -> Result<Vec<u32>> {
+    let mut tids = process::threads(pid).doing("listing the server's threads")?;
+    tids.retain(|tid| *tid != pid);
     tids.insert(0, pid);
     Ok(tids)
 }
