@@ -5,6 +5,10 @@
 //! so the silence must last twice as long. And a member that hears neither the
 //! other one nor the edge has lost its own way, and accuses nobody
 //! ([`crate::hearing`]).
+//!
+//! A primary that would run on alone, and may not, has lost this member, for whatever
+//! reason. It is believed when it goes on asking for as long: who only misses a member
+//! that comes back asks no more.
 
 use crate::Nanos;
 use crate::detector::{DECLARE_AFTER, Detector, Verdicts};
@@ -20,6 +24,8 @@ pub enum Ground {
     Silent,
     /// The edge does, and this member hears it.
     Unheard,
+    /// Nobody does, but the other member has lost this one.
+    Alone,
 }
 
 /// See the module.
@@ -36,6 +42,8 @@ pub struct Watch {
     /// Since when this member misses the other one, and since when the edge does.
     silent: Option<Nanos>,
     unheard: Option<Nanos>,
+    /// Since when the other member has been asking to run on alone, and the last time.
+    alone: Option<(Nanos, Nanos)>,
 }
 
 impl Watch {
@@ -48,13 +56,14 @@ impl Watch {
             hearing: Hearing::new(now, period),
             silent: None,
             unheard: None,
+            alone: None,
         }
     }
 
     /// A new channel to the other member, or another life of it.
     pub fn renew(&mut self, now: Nanos) {
         self.detector = Detector::new(now, self.period);
-        self.silent = None;
+        (self.silent, self.alone) = (None, None);
     }
 
     /// A sign of life of the edge.
@@ -65,6 +74,12 @@ impl Watch {
     /// Whether the edge hears the other member, as it says.
     pub fn handle_reach(&mut self, now: Nanos, yes: bool) {
         self.unheard = if yes { None } else { self.unheard.or(Some(now)) };
+    }
+
+    /// The other member has just asked to run on alone, as the edge says.
+    pub fn handle_alone(&mut self, now: Nanos) {
+        let goes_on = self.alone.filter(|(_, last)| now <= self.alone_until(*last));
+        self.alone = Some((goes_on.map_or(now, |(since, _)| since), now));
     }
 
     /// A sign of life of the other member, `now` or a moment ago.
@@ -108,7 +123,7 @@ impl Watch {
     #[must_use]
     pub fn verdict(&self, now: Nanos) -> Option<Ground> {
         let lasts = |since| now >= self.alone_until(since);
-        match (self.silent, self.unheard) {
+        let ground = match (self.silent, self.unheard) {
             (Some(_), Some(_)) => Some(Ground::Silent),
             (Some(since), None) => lasts(since).then_some(Ground::Silent),
             // The edge that says so must itself be heard.
@@ -116,7 +131,10 @@ impl Watch {
                 (lasts(since) && self.hearing.excused_until(now) <= now).then_some(Ground::Unheard)
             }
             (None, None) => None,
-        }
+        };
+        let goes_on =
+            |(since, last)| last >= self.alone_until(since) && now <= self.alone_until(last);
+        ground.or_else(|| self.alone.is_some_and(goes_on).then_some(Ground::Alone))
     }
 
     /// For how long neither the other member nor the edge has been heard.
@@ -193,6 +211,29 @@ mod tests {
     #[test]
     fn who_hears_nobody_accuses_nobody() {
         assert_eq!(run(200, 207, None, 3000), None);
+    }
+
+    #[test]
+    fn who_asks_to_run_alone_must_go_on_asking() {
+        let mut watch = Watch::new(Nanos(0), Nanos::from_ms(PERIOD));
+        for ms in 0..400 {
+            let at = Nanos::from_ms(ms);
+            if ms % 10 == 0 {
+                watch.handle_edge(at);
+                watch.handle_received(at);
+            }
+            // For less than three periods, twice, and then for longer.
+            let asks = (100..150).contains(&ms) || (220..270).contains(&ms) || ms >= 331;
+            if ms % 10 == 1 && asks {
+                watch.handle_alone(at);
+            }
+            let expected = (ms >= 391).then_some(Ground::Alone);
+            assert_eq!(watch.verdict(at), expected, "{ms} ms");
+        }
+        assert_eq!(watch.verdict(Nanos::from_ms(452)), None, "it asks no more");
+        watch.handle_alone(Nanos::from_ms(400));
+        watch.renew(Nanos::from_ms(401));
+        assert_eq!(watch.verdict(Nanos::from_ms(401)), None, "another life of it");
     }
 
     #[test]

@@ -246,9 +246,7 @@ impl BackupMachine {
     /// As [`new`](Self::new), with bounds of one's own.
     pub fn with_limits(key: HashKey, limits: Limits, host: &mut impl BackupHost) -> Self {
         let now = host.now();
-        let Member { standing, watch, speaks, .. } = host.member();
-        // What the edge said of an earlier pairing.
-        standing.forget_alone();
+        let Member { watch, speaks, .. } = host.member();
         watch.renew(now);
         *speaks = false;
         say_in_step(true, host);
@@ -387,10 +385,12 @@ impl BackupMachine {
     fn told_by_edge(&self, host: &mut impl BackupHost) -> Option<Cause> {
         let now = host.now();
         let may = self.armed.is_some_and(|since| now.since(since) > nanos(START_PATIENCE));
-        let Member { standing, watch, .. } = host.member();
-        let unheard = watch.verdict(now) == Some(Ground::Unheard);
-        let cause = if standing.other_alone() { Cause::Alone } else { Cause::Unheard };
-        (may && (standing.other_alone() || unheard)).then_some(cause)
+        let cause = match host.member().watch.verdict(now)? {
+            Ground::Alone => Cause::Alone,
+            Ground::Unheard => Cause::Unheard,
+            Ground::Silent => return None,
+        };
+        may.then_some(cause)
     }
 
     /// This member will not be promoted: it says so, and stays silent. Edge and primary

@@ -106,6 +106,9 @@ pub enum News<'a> {
     EndedAlone,
     /// Another member speaks; this one is silent.
     Replaced { newer: &'a Heard },
+    /// The backup does not answer, and the edge is asked to bar it. It is followed by
+    /// what comes of it, or by nothing: the backup was heard again.
+    Doubts { reason: &'a str },
     /// The member would go on alone, if the edge lets it.
     Asks { reason: &'a str },
     /// It does.

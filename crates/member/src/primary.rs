@@ -3,6 +3,7 @@
 
 mod apart;
 mod closing;
+mod doubt;
 mod half_open;
 
 use crate::host::{Member, MemberHost, Turn, tell_vanished};
@@ -12,9 +13,9 @@ use crate::timing::primary::{
     REPORT_EVERY, STRAY_EVERY, TICK,
 };
 use apart::Stage;
+use doubt::Doubt;
 use half_open::HalfOpen;
 use holdfast_cluster::Nanos;
-use holdfast_cluster::watch::Ground;
 use holdfast_replica::Broken;
 use holdfast_replica::limits::PrimaryLimits;
 use holdfast_replica::primary::{Counters, Peeked, Primary, PrimaryOutput, Wanted};
@@ -116,6 +117,8 @@ pub trait PrimaryHost: MemberHost + Sized {
 #[derive(Debug)]
 pub struct Report<'a> {
     pub is_attached: bool,
+    /// The backup does not answer, and the edge is asked to bar it.
+    pub is_in_doubt: bool,
     pub connections: usize,
     pub frames_unconfirmed: usize,
     /// Of the log, read and not executed by the replica at its last heartbeat.
@@ -159,6 +162,7 @@ pub struct PrimaryMachine {
     log: Primary,
     tables: Tables,
     half_open: HalfOpen,
+    doubt: Option<Doubt>,
     /// Connections that are over, whose slots wait for late packets.
     linger: VecDeque<(Nanos, ConnId)>,
     linger_max: usize,
@@ -258,6 +262,7 @@ impl PrimaryMachine {
             tables: Tables::default(),
             // Half of what may linger, and so a quarter of the gate's slots at most.
             half_open: HalfOpen::new(linger_max / 2, now),
+            doubt: None,
             linger: VecDeque::new(),
             linger_max,
             log_at: 0,
@@ -282,7 +287,10 @@ impl PrimaryMachine {
     }
 
     fn serve(&mut self, stop: bool, host: &mut impl PrimaryHost) -> (Stage, Turn) {
-        host.turn_edge(&mut |_| {});
+        let (opened, granted) = self.hear_edge(host);
+        if let Some(epoch) = granted {
+            return self.bar_backup(epoch, host);
+        }
         self.tell_vanished(host);
         if stop {
             return self.hand_over(host);
@@ -303,6 +311,7 @@ impl PrimaryMachine {
         if let Some(reason) = broken.or(lost.then(|| LOST.to_owned())) {
             return self.ask_to_go_alone(reason, host);
         }
+        self.doubt_backup(opened, host);
         let turn = match host.may_sleep(self.log_at) {
             true => Turn::Until(self.deadline(host)),
             false => Turn::Busy,
@@ -420,14 +429,12 @@ impl PrimaryMachine {
             host.send(&Message::Beat { number, echo, executed: self.log_at });
         }
         host.flush();
-        if host.member().watch.verdict(now) == Some(Ground::Silent) {
-            self.tables.broken.get_or_insert_with(|| "the backup does not answer".into());
-        }
     }
 
     fn report(&self) -> Report<'_> {
         Report {
             is_attached: self.unattached.is_none(),
+            is_in_doubt: self.is_in_doubt(),
             connections: self.tables.conns.len(),
             frames_unconfirmed: self.log.frames_unconfirmed(),
             unexecuted: self.unexecuted,
@@ -442,7 +449,7 @@ impl PrimaryMachine {
         let beat = host.member().watch.next_deadline();
         let owed = self.tables.owed.values().min().map(|since| since.plus(nanos(OWED_WAIT)));
         let looks = !self.tables.conns.is_empty() || self.unattached.is_some();
-        let log = looks.then(|| now.plus(nanos(TICK)));
+        let log = (looks || self.is_in_doubt()).then(|| now.plus(nanos(TICK)));
         let all = [beat, owed, log];
         all.into_iter().flatten().fold(self.report_at, Nanos::min).max(now)
     }

@@ -29,7 +29,6 @@ pub struct Standing {
     heard: Option<Heard>,
     /// Whether the edge hears the other member, as far as it has said.
     other_reached: bool,
-    other_alone: bool,
     asked: Vec<ConnKey>,
     // What came since the last `settle`.
     asked_now: Vec<ConnKey>,
@@ -37,6 +36,7 @@ pub struct Standing {
     any: bool,
     beat: Option<u64>,
     reach: Option<bool>,
+    alone: bool,
 }
 
 impl Standing {
@@ -49,13 +49,13 @@ impl Standing {
             other: other.to_owned(),
             heard: None,
             other_reached: true,
-            other_alone: false,
             asked: Vec::new(),
             asked_now: Vec::new(),
             opened: false,
             any: false,
             beat: None,
             reach: None,
+            alone: false,
         }
     }
 
@@ -72,7 +72,7 @@ impl Standing {
                 self.heard = Some(Heard { epoch: *epoch, current: (*current).to_owned() });
             }
             Message::Reach { member, yes } if *member == self.other => self.reach = Some(*yes),
-            Message::Alone { member } => self.other_alone |= *member == self.other,
+            Message::Alone { member } => self.alone |= *member == self.other,
             Message::Beat { number, .. } => self.beat = Some(*number),
             Message::AreAlive { epoch, keys } if *epoch == ours => self.asked_now.clone_from(keys),
             _ => {}
@@ -109,6 +109,9 @@ impl Standing {
         if std::mem::take(&mut self.any) {
             watch.handle_edge(now);
         }
+        if std::mem::take(&mut self.alone) {
+            watch.handle_alone(now);
+        }
         if let Some(number) = self.beat.take() {
             say(&Message::Beat { number, echo: number, executed: 0 });
         }
@@ -131,17 +134,6 @@ impl Standing {
     #[must_use]
     pub fn other_reached(&self) -> bool {
         self.other_reached
-    }
-
-    /// The other member is current and has lost this one, says the edge.
-    #[must_use]
-    pub fn other_alone(&self) -> bool {
-        self.other_alone
-    }
-
-    /// Another life of the pair begins: what was said of the one before is over.
-    pub fn forget_alone(&mut self) {
-        self.other_alone = false;
     }
 
     /// What the edge asked about connections of this epoch, until the next turn.

@@ -243,7 +243,11 @@ impl AtHost<'_> {
                 (Said::Waits, *reason)
             }
             News::Waits { reason } => (Said::Waits, *reason),
-            News::Alone { reason } => (Said::Alone, *reason),
+            News::Doubts { reason } => (Said::Waits, *reason),
+            News::Alone { reason } => {
+                check.given_up(now, 1 - at, reason);
+                (Said::Alone, *reason)
+            }
             _ => (Said::Waits, "it is over"),
         };
         if why.is_empty() {

@@ -283,15 +283,32 @@ fn a_primary_that_the_edge_or_its_own_word_calls_lost_is_taken_over() {
         (Message::Reach { member: "a", yes: false }, "Unheard"),
     ] {
         let mut bed = Bed::new();
-        bed.book.edge.push(message);
-        bed.pass(99);
+        let pass = |bed: &mut Bed, ms| {
+            for _ in 0..ms {
+                bed.book.edge.push(message.clone());
+                bed.pass(1);
+            }
+        };
+        pass(&mut bed, 99);
         assert_eq!(bed.book.take(), Vec::<String>::new(), "it does not serve yet");
         bed.book.beats = Some(0);
-        bed.pass(100);
+        pass(&mut bed, 100);
         assert_eq!(bed.book.take(), Vec::<String>::new(), "it is busy with its start");
-        bed.pass(2);
+        pass(&mut bed, 2);
         assert_eq!(bed.book.take()[0], format!("promotes: {cause}"));
     }
+}
+
+/// The primary may have missed this member for a moment.
+#[test]
+fn a_primary_that_asks_no_more_to_run_alone_is_not_taken_over() {
+    let mut bed = Bed::served();
+    for _ in 0..2 {
+        bed.book.edge.push(Message::Alone { member: "a" });
+        bed.pass(10);
+    }
+    bed.pass(200);
+    assert_eq!(bed.book.take(), Vec::<String>::new());
 }
 
 /// Nobody else is called alone than the other member.

@@ -171,7 +171,7 @@ impl PrimaryMachine {
         (Stage::Idle, Turn::after(IDLE_LOOK, host.now()))
     }
 
-    /// The backup is lost, or can no longer follow. The edge decides whether this
+    /// The backup is lost, or cannot follow any more. The edge decides whether this
     /// member may run on alone: a backup that is in step takes over instead
     /// (decisions 19 and 20). Until then the service waits.
     pub(super) fn ask_to_go_alone(
@@ -179,11 +179,7 @@ impl PrimaryMachine {
         reason: String,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
-        self.log.handle_backup_lost();
-        host.stop_watching();
-        host.send(&Message::Refused { reason: &reason, again: false });
-        host.flush();
-        host.drop_peer();
+        self.leave_backup(&reason, host);
         let request = EpochRequest::new(host.member().epoch, ASK_EVERY, false);
         self.ask(Box::new(request), reason, false, host)
     }
@@ -216,7 +212,7 @@ impl PrimaryMachine {
     }
 
     /// From now on no death of ours touches the service.
-    fn serve_alone(
+    pub(super) fn serve_alone(
         &mut self,
         epoch: u64,
         reason: &str,

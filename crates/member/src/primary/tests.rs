@@ -281,27 +281,74 @@ fn an_ack_that_the_gate_owes_is_paid() {
 }
 
 #[test]
-fn a_backup_that_is_silent_or_gives_up_is_barred_by_the_edge() {
-    for gives_up in [false, true] {
-        let mut bed = Bed::new();
+fn a_backup_that_gives_up_is_barred_by_the_edge() {
+    let mut bed = Bed::new();
+    bed.pass(30);
+    assert_eq!(bed.book.take(), Vec::<String>::new());
+    bed.book.peer.push(Message::GaveUp { state: "hung", reason: "it stood still" });
+    bed.turn();
+    // It is not in step with anybody: nothing else is said.
+    assert_eq!(bed.book.take(), ["send Refused", "drop peer", &asks(), "shows Asks"]);
+    bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
+    bed.pass(10);
+    assert!(bed.book.has("alone") && bed.book.has("shows Alone"), "{:?}", bed.book.lines);
+    assert_eq!(bed.book.member.epoch, EPOCH + 1);
+}
+
+fn asks() -> String {
+    format!("to the edge: Promote {{ epoch: {} }}", EPOCH + 1)
+}
+
+impl Bed {
+    /// The backup has not answered for so long that the edge is asked.
+    fn in_doubt() -> Self {
+        let mut bed = Self::new();
         bed.pass(30);
-        assert_eq!(bed.book.take(), Vec::<String>::new());
-        if gives_up {
-            bed.book.peer.push(Message::GaveUp { state: "hung", reason: "it stood still" });
-            bed.turn();
-        } else {
-            bed.book.is_silent = true;
-            bed.pass(100);
-        }
-        let lines = bed.book.take();
-        let asks = format!("to the edge: Promote {{ epoch: {} }}", EPOCH + 1);
-        // It is not in step with anybody: nothing else is said.
-        assert_eq!(lines[..4], ["send Refused", "drop peer", &asks, "shows Asks"], "{gives_up}");
-        bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
-        bed.pass(10);
-        assert!(bed.book.has("alone") && bed.book.has("shows Alone"), "{:?}", bed.book.lines);
-        assert_eq!(bed.book.member.epoch, EPOCH + 1);
+        bed.book.is_silent = true;
+        bed.pass(100);
+        assert_eq!(bed.book.take()[..2], [&asks(), "shows Doubts"]);
+        bed
     }
+}
+
+#[test]
+fn a_backup_that_is_silent_is_served_until_the_edge_has_barred_it() {
+    let mut bed = Bed::in_doubt();
+    bed.hold(1);
+    bed.turn();
+    assert!(bed.book.has("send Conn"), "{:?}", bed.book.lines);
+    bed.book.take();
+    bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
+    bed.turn();
+    let lines = bed.book.take();
+    assert_eq!(lines, ["send Refused", "drop peer", "alone", "shows Alone"]);
+    assert_eq!(bed.book.member.epoch, EPOCH + 1);
+}
+
+#[test]
+fn a_backup_that_is_heard_again_in_time_is_not_barred() {
+    let mut bed = Bed::in_doubt();
+    bed.book.is_silent = false;
+    bed.book.edge.push(Message::Refused { reason: "it is in step", again: false });
+    bed.turn();
+    bed.book.take();
+    bed.pass(100);
+    assert_eq!(bed.book.take(), Vec::<String>::new(), "asked no more");
+    // Silent once more: asked once more.
+    bed.book.is_silent = true;
+    bed.pass(100);
+    assert_eq!(bed.book.take()[..2], [&asks(), "shows Doubts"]);
+}
+
+#[test]
+fn what_the_edge_has_granted_holds_although_the_backup_is_heard_again() {
+    let mut bed = Bed::in_doubt();
+    bed.book.is_silent = false;
+    bed.pass(5);
+    bed.book.take();
+    bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
+    bed.turn();
+    assert_eq!(bed.book.take(), ["send Refused", "drop peer", "alone", "shows Alone"]);
 }
 
 #[test]

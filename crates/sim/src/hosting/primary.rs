@@ -212,7 +212,8 @@ impl PrimaryHost for AtHost<'_> {
         let limit = self.world.plan.limits.gate_slots;
         self.world.check.table(now, "gate slots", used, limit);
         self.world.reached.repairs = report.counters.repairs;
-        let said = if report.is_attached { Said::Protected { speaks: true } } else { Said::Waits };
+        let serves = report.is_attached && !report.is_in_doubt;
+        let said = if serves { Said::Protected { speaks: true } } else { Said::Waits };
         self.world.check.says(self.d.at, said);
         self.d.connections = report.connections;
         self.d.unconfirmed = report.frames_unconfirmed;

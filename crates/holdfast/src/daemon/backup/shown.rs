@@ -72,6 +72,7 @@ impl BackupDaemon<'_, '_> {
             | News::Stopped
             | News::HandedOver { .. }
             | News::ServerEnded { .. }
+            | News::Doubts { .. }
             | News::Asks { .. }
             | News::Alone { .. } => {}
         }

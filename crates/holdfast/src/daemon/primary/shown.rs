@@ -54,6 +54,7 @@ impl PrimaryDaemon<'_, '_> {
                 self.node.set_replaced(newer);
                 self.survivor.get_or_insert_with(Survivor::new);
             }
+            News::Doubts { reason } => self.node.wait_for_edge(reason),
             News::Asks { reason } => {
                 self.node.other_says = None;
                 self.node.wait_for_edge(reason);
@@ -128,7 +129,9 @@ impl PrimaryDaemon<'_, '_> {
 
     pub(super) fn tell_status(&mut self, report: &Report<'_>) {
         self.node.other_says.clone_from(&self.says);
-        self.judge(report.is_attached);
+        if !report.is_in_doubt {
+            self.judge(report.is_attached);
+        }
         self.node.report_lateness();
         self.say();
         let status = &mut self.node.status;

@@ -1,0 +1,71 @@
+//! A backup that does not answer may only be cut off for a moment. The edge is asked to
+//! bar it, and it is served on meanwhile: one that is heard again in time is a backup as
+//! before. What the edge has granted by then holds (decision 20).
+
+use super::apart::Stage;
+use super::{PrimaryHost, PrimaryMachine};
+use crate::host::{News, Turn, ask_for};
+use crate::request::EpochRequest;
+use crate::timing::primary::ASK_EVERY;
+use holdfast_cluster::watch::Ground;
+use holdfast_wire::message::Message;
+
+pub(super) const SILENT: &str = "the backup does not answer";
+
+/// What the edge was asked because of a backup that did not answer.
+#[derive(Debug)]
+pub(super) struct Doubt {
+    /// Kept when the backup is heard again: an answer may be under way.
+    request: EpochRequest,
+    /// It is still not heard.
+    lasts: bool,
+}
+
+impl PrimaryMachine {
+    /// Hears the edge, and whether it has let this member run on alone.
+    pub(super) fn hear_edge(&mut self, host: &mut impl PrimaryHost) -> (bool, Option<u64>) {
+        match &mut self.doubt {
+            None => (host.turn_edge(&mut |_| {}), None),
+            Some(doubt) => {
+                let opened = host.turn_edge(&mut |message| doubt.request.handle_message(message));
+                (opened, doubt.request.granted())
+            }
+        }
+    }
+
+    /// Asks the edge while the backup is not heard; `opened`: its channel has just been.
+    pub(super) fn doubt_backup(&mut self, opened: bool, host: &mut impl PrimaryHost) {
+        let (now, epoch) = (host.now(), host.member().epoch);
+        if host.member().watch.verdict(now) != Some(Ground::Silent) {
+            if let Some(doubt) = &mut self.doubt {
+                doubt.lasts = false;
+            }
+            return;
+        }
+        let fresh = || Doubt { request: EpochRequest::new(epoch, ASK_EVERY, false), lasts: true };
+        let doubt = self.doubt.get_or_insert_with(fresh);
+        doubt.lasts = true;
+        ask_for(host, &mut doubt.request, opened);
+        host.show(News::Doubts { reason: SILENT });
+    }
+
+    /// Whether the backup may be barred any moment.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.doubt.as_ref().is_some_and(|doubt| doubt.lasts)
+    }
+
+    /// The edge has barred the backup, heard again or not.
+    pub(super) fn bar_backup(&mut self, epoch: u64, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+        self.leave_backup(SILENT, host);
+        self.serve_alone(epoch, SILENT, host)
+    }
+
+    /// From here on nothing of the backup counts.
+    pub(super) fn leave_backup(&mut self, reason: &str, host: &mut impl PrimaryHost) {
+        self.log.handle_backup_lost();
+        host.stop_watching();
+        host.send(&Message::Refused { reason, again: false });
+        host.flush();
+        host.drop_peer();
+    }
+}
