@@ -17,6 +17,10 @@ use crate::hearing::Hearing;
 /// Periods that one witness alone must go on missing the other member.
 pub const ALONE_PERIODS: u64 = DECLARE_AFTER;
 
+/// Periods for which a member that has lost the other one, and asks to run on alone,
+/// would take it back: fewer than make the other one act upon it.
+pub const DOUBT_PERIODS: u64 = ALONE_PERIODS - 1;
+
 /// Who misses the other member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
@@ -135,6 +139,12 @@ impl Watch {
         let goes_on =
             |(since, last)| last >= self.alone_until(since) && now <= self.alone_until(last);
         ground.or_else(|| self.alone.is_some_and(goes_on).then_some(Ground::Alone))
+    }
+
+    /// Until when the other member would be taken back, had it been missed since.
+    #[must_use]
+    pub fn doubt_until(&self, since: Nanos) -> Nanos {
+        since.plus(Nanos(self.period.0.saturating_mul(DOUBT_PERIODS)))
     }
 
     /// For how long neither the other member nor the edge has been heard.

@@ -13,7 +13,7 @@ use crate::timing::primary::{
     REPORT_EVERY, STRAY_EVERY, TICK,
 };
 use apart::Stage;
-use doubt::Doubt;
+use doubt::{Doubt, SILENT};
 use half_open::HalfOpen;
 use holdfast_cluster::Nanos;
 use holdfast_replica::Broken;
@@ -311,7 +311,9 @@ impl PrimaryMachine {
         if let Some(reason) = broken.or(lost.then(|| LOST.to_owned())) {
             return self.ask_to_go_alone(reason, host);
         }
-        self.doubt_backup(opened, host);
+        if self.doubts_for_good(opened, host) {
+            return self.ask_to_go_alone(SILENT.to_owned(), host);
+        }
         let turn = match host.may_sleep(self.log_at) {
             true => Turn::Until(self.deadline(host)),
             false => Turn::Busy,

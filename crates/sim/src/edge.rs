@@ -473,6 +473,7 @@ impl World {
         let Some(daemon) = self.edge.daemon.as_mut().filter(|d| d.life == life) else { return };
         let Some(mut machine) = daemon.machine.take() else { return };
         let inputs = std::mem::take(&mut daemon.inbox);
+        self.edge_feels_pulses(&mut machine);
         for input in inputs {
             self.edge_hears(&mut machine, input);
         }

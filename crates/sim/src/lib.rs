@@ -24,6 +24,7 @@ pub mod models;
 mod packet;
 mod pipe;
 mod plan;
+mod pulse;
 mod queue;
 mod server;
 mod sweep;

@@ -137,6 +137,7 @@ impl World {
         };
         host.daemon = Some(daemon);
         host.daemon_wakes = None;
+        self.pulses_forget(member);
         self.check.says(member, Said::Waits);
         self.say(|| format!("{}: daemon starts", NAMES[member]));
         self.wake_daemon_soon(member);
@@ -193,6 +194,7 @@ impl World {
     }
 
     fn daemon_turn(&mut self, d: &mut Daemon, phase: Phase) -> Phase {
+        self.feel_pulses(d);
         match phase {
             Phase::Ask(mut ask) => {
                 d.pair.inbox.clear();

@@ -359,6 +359,8 @@ pub struct Plan {
     pub load_until: Ns,
     pub faults: Vec<(When, Fault)>,
     pub uneven: Uneven,
+    /// The daemons' heartbeats come by datagrams, too.
+    pub pulses: bool,
     /// The case of a sweep that this is.
     pub case: Option<Case>,
     /// How long the run goes on when all clients are done.
@@ -419,6 +421,7 @@ impl Plan {
             load_until: rng.range(600 * MS, 1500 * MS),
             faults,
             uneven: if strain.one_in(4) { Uneven::ROUGH } else { Uneven::default() },
+            pulses: clocks.one_in(2),
             case: None,
             rest: 0,
             mutation: None,

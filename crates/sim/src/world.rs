@@ -11,6 +11,7 @@ use crate::member::Daemon;
 use crate::packet::Packet;
 use crate::pipe::{Input, Kind, Pipe, PipeEvent, Process};
 use crate::plan::{Fault, Plan};
+use crate::pulse::Heard;
 use crate::queue::Queue;
 use crate::server::{Mode, Server};
 use crate::trace::Trace;
@@ -57,6 +58,8 @@ pub enum Event {
     Ends(usize),
     /// The judges look at what is said.
     Looks,
+    /// A daemon's datagrams to the others.
+    Pulse(usize),
 }
 
 /// A machine: what lives on in its kernel, and its processes.
@@ -117,6 +120,7 @@ pub struct World {
     pub hosts: [Host; 3],
     pub edge: Edge,
     pub links: Links,
+    pub heard: Heard,
     pub pipes: Vec<Pipe>,
     /// Every client packet, so that a machine can ask for its raw bytes.
     pub packets: Vec<Packet>,
@@ -157,6 +161,7 @@ impl World {
             hosts: plan.clocks.map(Host::new),
             edge: Edge::new(plan.limits.edge_flows, plan.mutation),
             links: Links::default(),
+            heard: Heard::default(),
             pipes: Vec::new(),
             packets: Vec::new(),
             servers: 0,
@@ -178,6 +183,7 @@ impl World {
         }
         world.schedule_faults();
         world.schedule(0, Event::Looks);
+        world.pulses_start();
         world
     }
 
@@ -335,6 +341,7 @@ impl World {
             Event::Strikes(index) => self.strikes(index),
             Event::Ends(index) => self.ends(index),
             Event::Looks => self.looks(),
+            Event::Pulse(host) => self.pulse(host),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Nobody is taken for dead, and nobody takes over, without a cause.
 
-use holdfast_sim::{Fault, Plan, When, simulate};
+use holdfast_sim::{Fault, Plan, Ways, When, simulate};
 
 const MS: u64 = 1_000_000;
 /// For each case.
@@ -52,4 +52,24 @@ fn a_client_at_fault_costs_no_other_anything() {
         replies += outcome.replies;
     }
     assert!(replies > 100 * SEEDS, "they exercise too little");
+}
+
+/// The primary does not hear the backup for a moment, which hears the primary; and the
+/// edge hears both. Who has asked to run on alone asks no more, and nobody takes over.
+#[test]
+fn a_backup_that_is_heard_again_soon_is_a_backup_still() {
+    let run = |seed, lasts| {
+        let cut = Fault::CutPair { ways: Ways::From, lasts: lasts * MS };
+        let faults = vec![(When::At(300 * MS), cut)];
+        let plan = Plan { faults, rest: REST, unattached: false, pulses: true, ..Plan::draw(seed) };
+        let outcome = simulate(plan, true);
+        let why = &outcome.violations;
+        assert!(why.is_empty(), "seed {seed}, {lasts} ms: {why:?}");
+        let says = |what| outcome.trace.iter().any(|line| line.contains(what));
+        (says("Doubts"), says("Promotes {") || says(": Alone {"))
+    };
+    let all = |lasts| (0..SEEDS).map(move |seed| run(seed, lasts));
+    let doubted = all(118).inspect(|run| assert!(!run.1)).filter(|run| run.0).count();
+    let parted = all(400).filter(|run| run.1).count();
+    assert!(doubted as u64 > SEEDS / 2 && parted as u64 > SEEDS / 2, "{doubted}, {parted}");
 }

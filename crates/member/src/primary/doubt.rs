@@ -1,12 +1,13 @@
 //! A backup that does not answer may only be cut off for a moment. The edge is asked to
-//! bar it, and it is served on meanwhile: one that is heard again in time is a backup as
-//! before. What the edge has granted by then holds (decision 20).
+//! bar it, and for a while it is served on: one that is heard again is a backup as before.
+//! What the edge has granted by then holds (decision 20).
 
 use super::apart::Stage;
 use super::{PrimaryHost, PrimaryMachine};
 use crate::host::{News, Turn, ask_for};
 use crate::request::EpochRequest;
 use crate::timing::primary::ASK_EVERY;
+use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Ground;
 use holdfast_wire::message::Message;
 
@@ -17,12 +18,13 @@ pub(super) const SILENT: &str = "the backup does not answer";
 pub(super) struct Doubt {
     /// Kept when the backup is heard again: an answer may be under way.
     request: EpochRequest,
-    /// It is still not heard.
-    lasts: bool,
+    /// Since when it is asked; `None`: the backup was heard again.
+    since: Option<Nanos>,
 }
 
 impl PrimaryMachine {
-    /// Hears the edge, and whether it has let this member run on alone.
+    /// Hears the edge: whether its channel has just opened, and the epoch in which it
+    /// lets this member run on alone, if it does.
     pub(super) fn hear_edge(&mut self, host: &mut impl PrimaryHost) -> (bool, Option<u64>) {
         match &mut self.doubt {
             None => (host.turn_edge(&mut |_| {}), None),
@@ -34,24 +36,29 @@ impl PrimaryMachine {
     }
 
     /// Asks the edge while the backup is not heard; `opened`: its channel has just been.
-    pub(super) fn doubt_backup(&mut self, opened: bool, host: &mut impl PrimaryHost) {
+    /// Whether that has lasted too long.
+    pub(super) fn doubts_for_good(&mut self, opened: bool, host: &mut impl PrimaryHost) -> bool {
         let (now, epoch) = (host.now(), host.member().epoch);
         if host.member().watch.verdict(now) != Some(Ground::Silent) {
             if let Some(doubt) = &mut self.doubt {
-                doubt.lasts = false;
+                doubt.since = None;
             }
-            return;
+            return false;
         }
-        let fresh = || Doubt { request: EpochRequest::new(epoch, ASK_EVERY, false), lasts: true };
+        let fresh = || Doubt { request: EpochRequest::new(epoch, ASK_EVERY, false), since: None };
         let doubt = self.doubt.get_or_insert_with(fresh);
-        doubt.lasts = true;
+        let since = *doubt.since.get_or_insert(now);
+        if now >= host.member().watch.doubt_until(since) {
+            return true;
+        }
         ask_for(host, &mut doubt.request, opened);
         host.show(News::Doubts { reason: SILENT });
+        false
     }
 
     /// Whether the backup may be barred any moment.
     pub(super) fn is_in_doubt(&self) -> bool {
-        self.doubt.as_ref().is_some_and(|doubt| doubt.lasts)
+        self.doubt.as_ref().is_some_and(|doubt| doubt.since.is_some())
     }
 
     /// The edge has barred the backup, heard again or not.

@@ -300,13 +300,20 @@ fn asks() -> String {
 }
 
 impl Bed {
+    fn fall_silent(&mut self) {
+        self.book.is_silent = true;
+        while !self.book.has("shows Doubts") {
+            self.pass(1);
+            assert!(!self.book.has("drop peer"), "{:?}", self.book.lines);
+        }
+        assert_eq!(self.book.take(), [&asks(), "shows Doubts"]);
+    }
+
     /// The backup has not answered for so long that the edge is asked.
     fn in_doubt() -> Self {
         let mut bed = Self::new();
         bed.pass(30);
-        bed.book.is_silent = true;
-        bed.pass(100);
-        assert_eq!(bed.book.take()[..2], [&asks(), "shows Doubts"]);
+        bed.fall_silent();
         bed
     }
 }
@@ -334,10 +341,17 @@ fn a_backup_that_is_heard_again_in_time_is_not_barred() {
     bed.book.take();
     bed.pass(100);
     assert_eq!(bed.book.take(), Vec::<String>::new(), "asked no more");
-    // Silent once more: asked once more.
-    bed.book.is_silent = true;
-    bed.pass(100);
-    assert_eq!(bed.book.take()[..2], [&asks(), "shows Doubts"]);
+    // Asked once more.
+    bed.fall_silent();
+}
+
+#[test]
+fn a_backup_that_stays_silent_is_left() {
+    let mut bed = Bed::in_doubt();
+    bed.pass(30);
+    let lines = bed.book.take();
+    let leaves = lines.iter().position(|line| line == "send Refused").expect("it leaves");
+    assert_eq!(lines[leaves..][..4], ["send Refused", "drop peer", &asks(), "shows Asks"]);
 }
 
 #[test]
