@@ -154,7 +154,7 @@ fn a_restarted_edge_does_not_know_who_is_in_step() {
 #[test]
 fn a_backup_that_was_granted_had_been_sent_away() {
     // The backup has asked to be current, and the question is under way.
-    let pair = Fault::CutPair { ways: Ways::Both, lasts: 120 * MS };
+    let pair = Fault::CutPair { ways: Ways::Both, lasts: 180 * MS };
     let edge = Fault::CutEdge { member: 1, ways: Ways::Both, lasts: 20 * MS };
     sees("liveness", Mutation::SentAway, &[at(300, pair), (When::After(75 * MS), edge)]);
 }
