@@ -144,7 +144,7 @@ impl Checkers {
         }
     }
 
-    /// A handshake was ended since others want its place.
+    /// A handshake was ended since others want its place, or since nobody answered.
     pub fn handshake_ended(&mut self, key: ConnKey) {
         self.streams.handshake_ended(key);
     }
