@@ -68,13 +68,12 @@ impl Streams {
         self.begun += 1;
     }
 
-    /// Does the client's packet end its stream, and acknowledge the server's end?
-    pub fn ends_both(&self, p: &Packet) -> bool {
-        let released = self.released.get(&p.key);
-        released.is_some_and(|released| {
-            let end = released.fin.map(|fin| released.iss.plus(2 + fin));
-            p.is(ACK) && end == Some(p.ack)
-        })
+    /// The connection of which the client's packet acknowledges the server's end, by the
+    /// server's first number.
+    pub fn has_all(&self, p: &Packet) -> Option<SeqNo> {
+        let released = self.released.get(&p.key).filter(|_| p.is(ACK))?;
+        let end = released.iss.plus(2 + released.fin?);
+        (p.ack == end).then_some(released.iss)
     }
 
     pub fn replies(&self) -> u64 {
