@@ -93,8 +93,8 @@ impl<H: HalrHost + ?Sized> Intake<H> {
 pub struct Halr<H: HalrHost + ?Sized> {
     config: HalrConfig,
     intake: Intake<H>,
-    active: bool,
-    looked: Ns,
+    /// While packets are kept: the last look for what was copied.
+    looked: Option<Ns>,
     /// When what was cached began to go out again, while acknowledgements are held.
     holding: Option<Ns>,
 }
@@ -102,10 +102,10 @@ pub struct Halr<H: HalrHost + ?Sized> {
 impl<H: HalrHost + ?Sized> Halr<H> {
     /// A machine with an empty cache.
     #[must_use]
-    pub fn new(config: HalrConfig, shelf: H::Shelf, now: Ns) -> Self {
+    pub fn new(config: HalrConfig, shelf: H::Shelf) -> Self {
         let cache = Recovery::new(config.cache, shelf);
         let intake = Intake { cache, held: Vec::new(), held_count: 0 };
-        Self { config, intake, active: false, looked: now, holding: None }
+        Self { config, intake, looked: None, holding: None }
     }
 
     /// Forgets what an earlier life has left in the host, and caches from now on if
@@ -123,7 +123,7 @@ impl<H: HalrHost + ?Sized> Halr<H> {
     /// # Errors
     /// When the host refuses.
     pub fn handle_suspected(&mut self, now: Ns, host: &mut H) -> Result<bool, H::Error> {
-        if self.active || self.config.is_off() {
+        if self.is_active() || self.config.is_off() {
             return Ok(false);
         }
         self.begin(now, host)?;
@@ -136,10 +136,10 @@ impl<H: HalrHost + ?Sized> Halr<H> {
     /// # Errors
     /// When the host refuses.
     pub fn handle_trusted(&mut self, host: &mut H) -> Result<bool, H::Error> {
-        if !self.active || self.config.always || self.is_resending() {
+        if !self.is_active() || self.config.always || self.is_resending() {
             return Ok(false);
         }
-        self.active = false;
+        self.looked = None;
         host.set_copying(false)?;
         self.intake.cache.clear();
         Ok(true)
@@ -149,8 +149,7 @@ impl<H: HalrHost + ?Sized> Halr<H> {
         if self.config.is_off() {
             return Ok(());
         }
-        self.active = true;
-        self.looked = now;
+        self.looked = Some(now);
         host.set_copying(true)
     }
 
@@ -161,14 +160,16 @@ impl<H: HalrHost + ?Sized> Halr<H> {
 
     /// As [`Halr::handle_copies`], if there may be anything.
     pub fn look(&mut self, now: Ns, host: &mut H) {
-        if self.active {
+        if self.is_active() {
             self.take_share(now, host);
         }
     }
 
     /// Whether nothing is left.
     fn take_share(&mut self, now: Ns, host: &mut H) -> bool {
-        self.looked = now;
+        if let Some(looked) = &mut self.looked {
+            *looked = now;
+        }
         let is_all = host.drain(now, &mut self.intake);
         // Of another processor's program, which had begun before they were let go.
         if self.holding.is_none() || self.intake.is_full() {
@@ -219,8 +220,8 @@ impl<H: HalrHost + ?Sized> Halr<H> {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Ns> {
         let resend = self.intake.cache.poll_timeout();
-        let looks = self.active && H::DRAINS_MAX > 0;
-        let look = looks.then(|| self.looked + self.look_period());
+        let looked = self.looked.filter(|_| H::DRAINS_MAX > 0);
+        let look = looked.map(|looked| looked + self.look_period());
         resend.into_iter().chain(look).chain(self.held_until()).min()
     }
 
@@ -270,7 +271,7 @@ impl<H: HalrHost + ?Sized> Halr<H> {
     /// Whether packets are kept.
     #[must_use]
     pub fn is_active(&self) -> bool {
-        self.active
+        self.looked.is_some()
     }
 
     /// Acknowledgements that were ever held.

@@ -290,6 +290,12 @@ impl Primary {
         self.unconfirmed.clear();
     }
 
+    /// Whether the server has not accepted it yet, as far as the log tells.
+    #[must_use]
+    pub fn awaits_accept(&self, id: ConnId) -> bool {
+        self.conns.get(&id).is_some_and(|conn| conn.accept.is_none())
+    }
+
     /// Frames that were sent and that the backup has not confirmed; at most
     /// [`FRAMES_UNCONFIRMED_MAX`] while the server lives.
     #[must_use]

@@ -386,11 +386,12 @@ impl Conn {
     }
 
     /// Decision 18: last seen, plus the time since, plus a margin; bit 0 clear,
-    /// which to Linux means millisecond ticks.
+    /// which to Linux means millisecond ticks. What the edge has seen of the clock was
+    /// shown to the client, also where it does not know the connection's beginning.
     fn tsval(&self, now: Nanos) -> Option<u32> {
         let (seen, at) = self.planned.tsval?;
         let mut last = seen.wrapping_add(now.since(at).as_ms() as u32);
-        if let Some(bounds) = self.whole_bounds()
+        if let Some(bounds) = &self.bounds
             && bounds.tsval.wrapping_sub(last) as i32 > 0
         {
             last = bounds.tsval;

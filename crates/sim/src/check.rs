@@ -25,6 +25,7 @@ use held::Held;
 use holdfast_cluster::detector::FIRST_PATIENCE;
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
+use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 use shown::Shown;
 pub use shown::{LOOK_EVERY, Said, Truth};
@@ -144,7 +145,7 @@ impl Checkers {
         }
     }
 
-    /// A handshake was ended since others want its place.
+    /// A handshake was ended since others want its place, or since nobody answered.
     pub fn handshake_ended(&mut self, key: ConnKey) {
         self.streams.handshake_ended(key);
     }
@@ -188,8 +189,11 @@ impl Checkers {
     // What passes the edge.
 
     pub fn client_said(&mut self, packet: &Packet) {
-        if self.streams.ends_both(packet) {
-            self.held.client_is_done(packet);
+        if packet.is(Flags::FIN) {
+            self.held.client_ends(packet);
+        }
+        if let Some(iss) = self.streams.has_all(packet) {
+            self.held.client_has_all(packet.key, iss);
         }
     }
 

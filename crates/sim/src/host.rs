@@ -120,7 +120,8 @@ impl World {
         let host = &mut self.hosts[member];
         let half_open = host.sockets.values().filter(|socket| !socket.established).count();
         let crowded = half_open * 2 > max;
-        host.sockets.retain(|_, socket| !socket.is_expired(now, crowded));
+        let expired = host.sockets.extract_if(.., |_, socket| socket.is_expired(now, crowded));
+        expired.for_each(|(key, _)| self.check.handshake_ended(key));
         self.is_queue_full(member)
     }
 

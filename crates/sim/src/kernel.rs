@@ -464,7 +464,8 @@ impl Socket {
         self.established && (!self.unread.is_empty() || (self.client_fin && !eof_seen))
     }
 
-    /// Nobody has answered its SYN-ACK in time.
+    /// Nobody has answered its SYN-ACK in time. By the host's clock: one that leaps ahead
+    /// ends at once what Linux, which counts its repeats, would still remember.
     pub fn is_expired(&self, now: Ns, crowded: bool) -> bool {
         let life = if crowded { HANDSHAKE_CROWDED } else { HANDSHAKE };
         !self.established && now - self.opened > life

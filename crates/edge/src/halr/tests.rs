@@ -92,7 +92,7 @@ fn ack(ack: u32) -> Passing {
 impl Bed {
     fn new(config: HalrConfig) -> Self {
         let (mut book, now) = (Book::default(), 1000 * MS);
-        let mut halr = Halr::new(config, Loose::default(), now);
+        let mut halr = Halr::new(config, Loose::default());
         halr.handle_start(now, &mut book).unwrap();
         Self { halr, book, now }
     }
@@ -152,10 +152,11 @@ fn packets_are_kept_from_the_suspicion_on_and_forgotten_when_all_is_well() {
     let mut bed = Bed::shipped(Keeps::HeadTail);
     bed.pass(1, data(1000));
     assert!(!bed.book.copying && bed.halr.poll_timeout().is_none());
+    bed.now += 5000 * MS;
     assert!(bed.suspect());
     assert!(!bed.suspect(), "said once");
     bed.pass(1, data(2000));
-    // Looked for every second.
+    // Looked for every second from then on.
     assert_eq!(bed.halr.poll_timeout(), Some(bed.now + 1000 * MS));
     bed.turn(1000);
     assert_eq!(bed.halr.cache().flows(), 1);

@@ -98,7 +98,7 @@ impl Recoverer {
         let settings =
             HalrConfig::shipped(keeps, config.start == Start::Always, &limits_of(config));
         let mut this = Self {
-            machine: Halr::new(settings, Slabs::new(settings.slabs_bytes()), 0),
+            machine: Halr::new(settings, Slabs::new(settings.slabs_bytes())),
             path: DataPath {
                 copies,
                 policy,

@@ -14,6 +14,7 @@ struct Book {
     writes: u64,
     refuses: bool,
     taps: [bool; 2],
+    caches: bool,
 }
 
 impl EdgeHost for Book {
@@ -49,8 +50,9 @@ impl EdgeHost for Book {
         Ok(Vec::new())
     }
     fn set_cache(&mut self, member: usize, on: bool) {
-        if on {
-            self.lines.push(format!("cache {member}"));
+        if std::mem::replace(&mut self.caches, on) != on {
+            let what = if on { "caches" } else { "caches no more" };
+            self.lines.push(format!("{what}: {member}"));
         }
     }
     fn resend(&mut self, member: usize) {
@@ -260,12 +262,30 @@ fn a_name_is_taken_while_its_member_answers() {
 fn who_is_silent_is_missed_and_others_hear_of_it() {
     let mut bed = Bed::pair();
     bed.pass(25, &[B], false);
-    let lines = bed.take();
-    assert!(!lines.is_empty() && lines.iter().all(|line| line == "cache 0"), "{lines:?}");
+    assert_eq!(bed.take(), ["caches: 0"]);
     bed.pass(15, &[B], false);
-    assert!(bed.take().contains(&"to 1: Reach".to_owned()));
+    assert_eq!(bed.take(), ["to 1: Reach"]);
     bed.pass(1, &[A, B], false);
-    assert!(bed.take().contains(&"to 1: Reach".to_owned()), "and is back");
+    assert_eq!(bed.take(), ["to 1: Reach", "caches no more: 0"], "and is back");
+}
+
+/// Only the current member's silence loses anything, and what is lost is kept until
+/// somebody answers: the one that was silent, or the one that has taken over.
+#[test]
+fn what_clients_say_is_kept_while_nobody_may_answer() {
+    let mut bed = Bed::pair();
+    bed.pass(200, &[A], false);
+    assert_eq!(bed.take(), ["to 0: Reach"], "a backup answers nobody");
+    bed.pass(200, &[A, B], false);
+    bed.says(B, Wish::InStep { epoch: 1, yes: true });
+    bed.take();
+    bed.pass(200, &[B], false);
+    assert_eq!(bed.take(), ["caches: 0", "to 1: Reach"], "however long it lasts");
+    bed.says(B, Wish::Promote { epoch: 2 });
+    bed.written(Ok(()));
+    assert!(bed.take().contains(&"resend 1".to_owned()));
+    bed.pass(1, &[B], false);
+    assert_eq!(bed.take(), ["caches no more: 1"]);
 }
 
 #[test]

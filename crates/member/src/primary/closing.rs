@@ -26,6 +26,7 @@ impl PrimaryMachine {
             let replaced = self.is_replaced(id, &key, host);
             let over = replaced || state == ConnState::Over;
             if over && self.is_over(id, replaced, now, host) {
+                self.let_refuse(id, host);
                 self.let_go(id, now, host);
             }
         }
@@ -54,6 +55,17 @@ impl PrimaryMachine {
     fn is_replaced(&self, id: ConnId, key: &ConnKey, host: &impl PrimaryHost) -> bool {
         let ended = self.tables.conns.get(&id).is_some_and(|conn| conn.ending);
         ended && host.conn_of(key).is_some_and(|newest| newest != id)
+    }
+
+    /// A kernel forgets a handshake that was not answered for long, while the client,
+    /// whose ACKs were lost, knows of a connection. Who speaks on it hears that it is too
+    /// late, and can try again; a gate that withheld the reset, since no server has asked
+    /// for it, would let the client wait until the slot is free. Not so a connection that
+    /// ended with its server: the backup continues it.
+    fn let_refuse(&self, id: ConnId, host: &mut impl PrimaryHost) {
+        if self.log.awaits_accept(id) && host.backlog().is_some() {
+            host.allow_fin(id);
+        }
     }
 
     pub(super) fn let_go(&mut self, id: ConnId, now: Nanos, host: &mut impl PrimaryHost) {

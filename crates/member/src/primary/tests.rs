@@ -2,7 +2,9 @@ use super::*;
 use crate::bench::{Bench, EPOCH, key, name, on_bench, record};
 use crate::host::{ConnState, End, News};
 use holdfast_replica::CONNS_MAX;
+use holdfast_wire::log::{AcceptInfo, HEADER_LEN, Header, Op, record_len};
 use holdfast_wire::packet::TcpSegment;
+use zerocopy::IntoBytes;
 
 /// Writes down what the machine does.
 struct Book {
@@ -216,8 +218,32 @@ fn slot(id: u64) -> SlotView {
 
 /// One record of the log.
 fn log_record() -> Vec<u8> {
-    let mut bytes = vec![0; holdfast_wire::log::HEADER_LEN];
-    bytes.resize(holdfast_wire::log::record_len(0), 0);
+    let mut bytes = vec![0; HEADER_LEN];
+    bytes.resize(record_len(0), 0);
+    bytes
+}
+
+/// Another: the server has accepted the connection.
+fn accept_record(id: u64) -> Vec<u8> {
+    let ConnKey { server, client, server_port, client_port } = key(id as u16);
+    let info = AcceptInfo {
+        conn_id: id,
+        local: server,
+        peer: client,
+        local_port: server_port,
+        peer_port: client_port,
+        ..AcceptInfo::default()
+    };
+    let payload = info.as_bytes();
+    let header = Header {
+        payload_len: payload.len() as u32,
+        op: Op::Accept as u8,
+        conn: 1,
+        ret: 10,
+        ..Header::default()
+    };
+    let mut bytes = [header.as_bytes(), payload].concat();
+    bytes.resize(record_len(payload.len()), 0);
     bytes
 }
 
@@ -495,6 +521,27 @@ fn the_oldest_unanswered_handshakes_make_room() {
         bed.book.take();
         bed.pass(150);
         assert_eq!(bed.book.take(), expected, "{state:?}");
+    }
+}
+
+/// Its client may know of a connection, and would wait for an answer for as long as the
+/// slot does.
+#[test]
+fn who_answers_a_handshake_that_the_kernel_has_forgotten_may_be_refused() {
+    // What ends with its server goes on at the backup, and what was accepted may be such.
+    for (accepted, backlog, refuses) in
+        [(false, Some(2), true), (false, None, false), (true, Some(2), false)]
+    {
+        let mut bed = Bed::new();
+        bed.connect(5);
+        if accepted {
+            bed.book.log = accept_record(5);
+        }
+        (bed.book.state, bed.book.backlog) = (ConnState::Over, backlog);
+        bed.pass(7_000);
+        let lines = bed.book.take();
+        assert!(bed.machine.tables.conns.is_empty() && lines.contains(&"send Gone".to_owned()));
+        assert_eq!(lines.contains(&"fin 5".to_owned()), refuses, "{accepted} {backlog:?}");
     }
 }
 

@@ -177,7 +177,7 @@ impl Switch {
 impl Recoverer {
     fn new(config: HalrConfig) -> Self {
         let mut path = DataPath::default();
-        let mut machine = Halr::new(config, Loose::default(), 0);
+        let mut machine = Halr::new(config, Loose::default());
         let Ok(()) = machine.handle_start(0, &mut path);
         Self { machine, path }
     }

@@ -379,6 +379,24 @@ fn probes_use_numbers_that_the_client_has_passed() {
     assert_eq!(promotion.next_deadline(), Some(PROBE_WAIT));
 }
 
+/// An edge that was started again has seen what its server said since.
+#[test]
+fn a_clock_that_the_edge_has_seen_does_not_go_back() {
+    let whole = bounds(80, 10);
+    let learnt = FlowBounds { iss: None, ..whole };
+    let behind = FlowBounds { tsval: 50, ..learnt };
+    let other = FlowBounds { iss: Some(SeqNo(5)), ..whole };
+    for (bounds, tsval) in [(whole, 6000), (learnt, 6000), (behind, 1100), (other, 1100)] {
+        let mut promotion =
+            Promotion::new(vec![planned(Some(1))], VecDeque::new(), Limits::DEFAULT);
+        let mut out = Notes::default();
+        promotion.handle_manifest(Nanos(0), &[replica()], &mut out);
+        promotion.handle_bounds(Nanos(0), &[bounds], true, &mut out);
+        promotion.handle_segment(Nanos(0), &segment(0, 40, b""), &mut out);
+        assert_eq!(out.tsval, Some(tsval), "{bounds:?}");
+    }
+}
+
 #[test]
 fn input_that_came_in_between_is_neither_lost_nor_doubled() {
     let mut half_read = planned(Some(1));

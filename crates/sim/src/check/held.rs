@@ -53,8 +53,10 @@ pub struct Held {
     accepts: BTreeMap<u32, (ConnKey, u32)>,
     newest: BTreeMap<ConnKey, (u32, u32)>,
     ids: BTreeMap<ConnId, (ConnKey, u32)>,
-    /// Clients that have ended, and acknowledged their server's end.
-    over: BTreeMap<ConnKey, SeqNo>,
+    /// Where clients have ended, as they say; one with bad manners says it more than once.
+    ends: BTreeSet<(ConnKey, u32)>,
+    /// First numbers of servers whose end was acknowledged.
+    has_all: BTreeSet<(ConnKey, u32)>,
     records: u64,
 }
 
@@ -72,9 +74,14 @@ impl Held {
         self.pair.is_some_and(|(m, e, _)| (m, e) == (member, epoch))
     }
 
-    /// A client says FIN (or repeats it), having acknowledged the server's.
-    pub fn client_is_done(&mut self, p: &Packet) {
-        self.over.insert(p.key, p.seq_end());
+    /// A client says FIN.
+    pub fn client_ends(&mut self, p: &Packet) {
+        self.ends.insert((p.key, p.seq_end().0));
+    }
+
+    /// A client has acknowledged its server's FIN.
+    pub fn client_has_all(&mut self, key: ConnKey, iss: SeqNo) {
+        self.has_all.insert((key, iss.0));
     }
 
     pub fn copy_taken(&mut self, p: &Packet) {
@@ -147,11 +154,12 @@ impl Held {
         if !p.is(ACK) || p.is(Flags::RST) || p.is(Flags::SYN) {
             return None;
         }
-        let (_, irs) = self.newest.get(&p.key)?;
+        let (iss, irs) = self.newest.get(&p.key)?;
         let acked = u64::try_from(p.ack.since(SeqNo(*irs).plus(1))).ok()?;
         let arrived = self.streams.get(&(p.key, *irs))?;
         // A FIN is no byte: once both have ended, its ACK harms nobody.
-        let over = self.over.get(&p.key) == Some(&p.ack);
+        let ended = self.ends.contains(&(p.key, p.ack.0));
+        let over = ended && self.has_all.contains(&(p.key, *iss));
         let acked = acked.saturating_sub(u64::from(over));
         (!arrived.ranges.covers_up_to(acked))
             .then(|| format!("{acked} bytes are acknowledged, the backup lacks some"))
@@ -185,5 +193,79 @@ impl Held {
             u64::MAX => "an end that the server did not ask for".to_owned(),
             _ => format!("output of record {depends} left, the backup holds {records}"),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::NO_SCALING;
+    use holdfast_wire::packet::SackBlocks;
+
+    const KEY: ConnKey =
+        ConnKey { server: [1; 16], client: [2; 16], server_port: 7, client_port: 1 };
+
+    fn packet(seq: u32, ack: u32, flags: Flags, len: usize) -> Packet {
+        Packet {
+            key: KEY,
+            seq: SeqNo(seq),
+            ack: SeqNo(ack),
+            flags: flags | ACK,
+            window: 1000,
+            wscale: NO_SCALING,
+            sack_permitted: false,
+            sack: SackBlocks::default(),
+            tsval: 0,
+            ce: false,
+            payload: vec![0; len].into(),
+            id: 0,
+            truth: Truth::default(),
+            fin_truth: Truth::default(),
+            is_dsack: false,
+        }
+    }
+
+    /// A client has sent ten bytes, from 1001 on, that reached the backup, and its FIN,
+    /// which did not. Its server has sent nothing, from 501 on.
+    fn ended() -> Held {
+        let record = ConnRecord {
+            key: KEY,
+            iss: SeqNo(500),
+            irs: SeqNo(1000),
+            mss: 1460,
+            peer_mss: 1460,
+            rcv_wscale: NO_SCALING,
+            snd_wscale: NO_SCALING,
+            sack: false,
+            tsval: None,
+            window: 1000,
+        };
+        let mut held = Held::default();
+        held.conn_taken(ConnId(1), &record);
+        held.copy_taken(&packet(1001, 501, ACK, 10));
+        held.client_ends(&packet(1011, 501, Flags::FIN, 0));
+        held
+    }
+
+    #[test]
+    fn a_fin_is_no_byte_once_both_have_ended_whatever_a_client_says_besides() {
+        let mut held = ended();
+        let ack_of_fin = packet(501, 1012, ACK, 0);
+        assert!(held.acknowledges(&packet(501, 1011, ACK, 0)).is_none());
+        assert!(held.acknowledges(&ack_of_fin).is_some(), "its server has not ended");
+        held.client_has_all(KEY, SeqNo(9));
+        assert!(held.acknowledges(&ack_of_fin).is_some(), "another life's server has");
+        held.client_has_all(KEY, SeqNo(500));
+        assert!(held.acknowledges(&ack_of_fin).is_none());
+        // A stray, far outside, and another end.
+        held.client_ends(&packet(70_000, 502, Flags::FIN, 160));
+        assert!(held.acknowledges(&ack_of_fin).is_none());
+    }
+
+    #[test]
+    fn a_last_byte_is_one_where_no_end_was_said() {
+        let mut held = ended();
+        held.client_has_all(KEY, SeqNo(500));
+        assert!(held.acknowledges(&packet(501, 1013, ACK, 0)).is_some());
     }
 }

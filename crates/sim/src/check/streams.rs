@@ -36,8 +36,8 @@ pub struct Streams {
     counters: BTreeMap<u64, (usize, Clocks)>,
     /// By how much people have set the time of day back.
     set_back: i64,
-    /// Handshakes that a full listener's primary has ended.
-    made_room: BTreeSet<ConnKey>,
+    /// Handshakes that a full listener's primary has ended, or a kernel that got no answer.
+    unanswered: BTreeSet<ConnKey>,
     replies: u64,
     begun: u32,
 }
@@ -49,14 +49,14 @@ impl Streams {
             readers: vec![Reader::default(); clients],
             counters: BTreeMap::new(),
             set_back: 0,
-            made_room: BTreeSet::new(),
+            unanswered: BTreeSet::new(),
             replies: 0,
             begun: 0,
         }
     }
 
     pub fn handshake_ended(&mut self, key: ConnKey) {
-        self.made_room.insert(key);
+        self.unanswered.insert(key);
     }
 
     /// Somebody sets the time of day of a host.
@@ -68,13 +68,12 @@ impl Streams {
         self.begun += 1;
     }
 
-    /// Does the client's packet end its stream, and acknowledge the server's end?
-    pub fn ends_both(&self, p: &Packet) -> bool {
-        let released = self.released.get(&p.key);
-        released.is_some_and(|released| {
-            let end = released.fin.map(|fin| released.iss.plus(2 + fin));
-            p.is(ACK) && end == Some(p.ack)
-        })
+    /// The connection of which the client's packet acknowledges the server's end, by the
+    /// server's first number.
+    pub fn has_all(&self, p: &Packet) -> Option<SeqNo> {
+        let released = self.released.get(&p.key).filter(|_| p.is(ACK))?;
+        let end = released.iss.plus(2 + released.fin?);
+        (p.ack == end).then_some(released.iss)
     }
 
     pub fn replies(&self) -> u64 {
@@ -136,9 +135,9 @@ impl Streams {
             // things of one byte nobody knows what it sent: it may be dropped. One with
             // bad manners may find that it has asked something else than it meant.
             Notice::Reset { key, heard } => {
-                // A handshake that made room for others may be told so, late as it is.
-                let made_room = !heard && self.made_room.contains(key);
-                let wrong = !gone && manners == Manners::Good && !made_room;
+                // A handshake that was given up may be told so, late as it is.
+                let too_late = !heard && self.unanswered.contains(key);
+                let wrong = !gone && manners == Manners::Good && !too_late;
                 wrong.then(|| format!("client {client} was reset"))
             }
             Notice::Reply { request, reply, whole } => {

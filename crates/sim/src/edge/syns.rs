@@ -44,7 +44,7 @@ impl Copies {
 /// A daemon's cache, empty.
 pub fn cache() -> Halr<World> {
     let config = HalrConfig::shipped(Keeps::Syns, false, &HalrLimits::STANDARD);
-    Halr::new(config, Loose::default(), 0)
+    Halr::new(config, Loose::default())
 }
 
 impl World {

@@ -156,7 +156,7 @@ impl PrimaryHost for AtHost<'_> {
     }
 
     fn backlog(&mut self) -> Option<usize> {
-        Some(self.world.plan.limits.backlog)
+        self.host().listening.then_some(self.world.plan.limits.backlog)
     }
 
     fn destroy(&mut self, keys: &[ConnKey]) -> bool {
