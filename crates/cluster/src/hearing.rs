@@ -14,6 +14,10 @@ pub const DEAF_HALVES: u64 = 3;
 /// Periods after the end of such a silence until a peer may be accused again: links
 /// come up one after the other, and neighbours have to be found again.
 pub const GRACE_PERIODS: u64 = 5;
+/// Heartbeats of ours that a peer may have missed while it speaks; one that has missed
+/// more is deaf, and what it says is no sign of life: no client reaches it, and it would
+/// never know. One more than make a peer dead.
+pub const UNHEARD_MAX: u64 = crate::detector::DECLARE_AFTER + 1;
 
 /// When this host last heard any of its peers.
 ///

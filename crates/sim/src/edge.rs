@@ -371,6 +371,7 @@ impl World {
             Ok(machine) => Box::new(machine),
             Err(error) => return self.check.violation(self.now, "edge", error.to_string()),
         };
+        self.pulses_forget(EDGE);
         self.edge.lives += 1;
         let life = self.edge.lives;
         self.edge.daemon = Some(EdgeDaemon {

@@ -184,8 +184,10 @@ impl World {
             // Nobody reads a channel that leads nowhere any more.
             daemon.pair.inbox.clear();
         }
-        // Inputs of this very turn go to the same inboxes.
-        let pair = !daemon.pair.inbox.is_empty() && !daemon.lost;
+        // Inputs of this very turn go to the same inboxes. What comes to a channel that was
+        // closed, and who connects while nobody accepts, waits.
+        let link = &daemon.pair;
+        let pair = !link.inbox.is_empty() && link.pipe.is_some() && !daemon.lost;
         let again = !daemon.edge.inbox.is_empty() || pair;
         self.hosts[member].daemon = Some(daemon);
         if again {

@@ -1,15 +1,24 @@
 //! The datagrams beside the channels (`daemon/pulse.rs`): each daemon sends one to every
 //! other in each period, of its own accord, and notes when it last heard one. Nothing
-//! repeats them, and nothing holds them up. Some networks let none through.
+//! repeats them, and nothing holds them up; what a deaf host says does not count. Some
+//! networks let none through.
 
 use crate::Ns;
 use crate::member::{Daemon, HEARTBEAT};
 use crate::world::{EDGE, Event, World};
 use holdfast_cluster::Nanos;
+use holdfast_cluster::hearing::UNHEARD_MAX;
 use holdfast_member::edge::EdgeMachine;
 
-/// When each host last heard each other one, as its own clock shows it.
-pub type Heard = [[Option<Ns>; 3]; 3];
+/// Who has heard whom: of the first one the second.
+#[derive(Debug, Default)]
+pub struct Pulses {
+    /// When what counted came last, as the hearer's clock shows it.
+    heard: [[Option<Ns>; 3]; 3],
+    /// How often each host has sent, and the last of another's that it has had.
+    sent: [u64; 3],
+    had: [[u64; 3]; 3],
+}
 
 impl World {
     pub fn pulses_start(&mut self) {
@@ -26,9 +35,16 @@ impl World {
         if !self.has_daemon(from) {
             return;
         }
+        self.pulses.sent[from] += 1;
         for to in (0..3).filter(|to| *to != from) {
-            if self.has_daemon(to) && !self.links.is_cut(from, to) {
-                self.heard[to][from] = Some(self.time_at(to));
+            if !self.has_daemon(to) || self.links.is_cut(from, to) {
+                continue;
+            }
+            let at = self.time_at(to);
+            let Pulses { heard, sent, had } = &mut self.pulses;
+            had[to][from] = sent[from];
+            if sent[to] - had[from][to] <= UNHEARD_MAX {
+                heard[to][from] = Some(at);
             }
         }
     }
@@ -44,11 +60,14 @@ impl World {
 
     /// A new life of a daemon has heard nobody.
     pub fn pulses_forget(&mut self, host: usize) {
-        self.heard[host] = [None; 3];
+        self.pulses.heard[host] = [None; 3];
+        // It begins at the numbers of now.
+        self.pulses.had.iter_mut().for_each(|had| had[host] = self.pulses.sent[host]);
+        self.pulses.had[host] = self.pulses.sent;
     }
 
     pub fn feel_pulses(&mut self, d: &mut Daemon) {
-        let heard = &mut self.heard[d.at];
+        let heard = &mut self.pulses.heard[d.at];
         if let Some(at) = heard[EDGE].take() {
             d.member.watch.handle_edge(Nanos(at));
         }
@@ -59,7 +78,7 @@ impl World {
 
     pub fn edge_feels_pulses(&mut self, machine: &mut EdgeMachine) {
         for member in 0..2 {
-            if let Some(at) = self.heard[EDGE][member].take() {
+            if let Some(at) = self.pulses.heard[EDGE][member].take() {
                 machine.handle_pulse(member, Nanos(at));
             }
         }

@@ -11,7 +11,7 @@ use crate::member::Daemon;
 use crate::packet::Packet;
 use crate::pipe::{Input, Kind, Pipe, PipeEvent, Process};
 use crate::plan::{Fault, Plan};
-use crate::pulse::Heard;
+use crate::pulse::Pulses;
 use crate::queue::Queue;
 use crate::server::{Mode, Server};
 use crate::trace::Trace;
@@ -120,7 +120,7 @@ pub struct World {
     pub hosts: [Host; 3],
     pub edge: Edge,
     pub links: Links,
-    pub heard: Heard,
+    pub pulses: Pulses,
     pub pipes: Vec<Pipe>,
     /// Every client packet, so that a machine can ask for its raw bytes.
     pub packets: Vec<Packet>,
@@ -161,7 +161,7 @@ impl World {
             hosts: plan.clocks.map(Host::new),
             edge: Edge::new(plan.limits.edge_flows, plan.mutation),
             links: Links::default(),
-            heard: Heard::default(),
+            pulses: Pulses::default(),
             pipes: Vec::new(),
             packets: Vec::new(),
             servers: 0,

@@ -9,15 +9,17 @@
 //! silences one end only.
 //!
 //! A daemon whose loop hangs must be found too, so each datagram says for how long
-//! its sender's loop has not turned; beyond [`STUCK_MAX`] it is no sign of life.
+//! its sender's loop has not turned; beyond [`STUCK_MAX`] it is no sign of life. Nor is
+//! that of a host which hears nothing ([`UNHEARD_MAX`]): no client reaches it either.
 
 mod datagram;
 
 use crate::config::Config;
 use crate::daemon::proven::DATAGRAM_BYTES;
 use crate::poll::{Interest, Poll};
-use datagram::{Datagrams, Reject};
+use datagram::{Datagrams, Received, Reject};
 use holdfast_cluster::Nanos;
+use holdfast_cluster::hearing::UNHEARD_MAX;
 use holdfast_linux::process;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -276,9 +278,9 @@ impl Thread {
         let known = datagram.len() == DATAGRAM_BYTES && self.ways.iter().any(expected);
         let result = if known { self.datagrams.receive(datagram) } else { Err(Reject::Forged) };
         match result {
-            Ok((index, stuck_ms)) => {
+            Ok(Received { index, stuck_ms, unheard }) => {
                 let at = self.started.elapsed().as_nanos() as u64;
-                if u128::from(stuck_ms) <= STUCK_MAX.as_millis() {
+                if u128::from(stuck_ms) <= STUCK_MAX.as_millis() && unheard <= UNHEARD_MAX {
                     self.shared.heard[index].store(at, Relaxed);
                 }
                 self.learn(index, from);

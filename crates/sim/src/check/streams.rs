@@ -93,8 +93,14 @@ impl Streams {
             return None;
         }
         let released = self.released.get_mut(&p.key)?;
-        let expected = expected?;
         let from = u64::try_from(p.seq.since(released.iss.plus(1))).ok()?;
+        let Some(expected) = expected else {
+            // Of a client whose reading nobody follows, the end is known all the same.
+            if p.is(Flags::FIN) {
+                released.fin.get_or_insert(from + p.payload.len() as u64);
+            }
+            return None;
+        };
         for (byte, offset) in p.payload.iter().zip(from..) {
             // What the client has, nobody looks at again.
             if expected.after(released.iss.plus(1 + offset)) {

@@ -200,7 +200,9 @@ impl PrimaryHost for AtHost<'_> {
     }
 
     fn drop_peer(&mut self) {
-        self.d.pair.pipe = None;
+        if let Some(pipe) = self.d.pair.pipe.take() {
+            self.world.close_pipe(pipe, 1);
+        }
     }
 
     fn report(&mut self, report: &Report<'_>) {

@@ -24,6 +24,17 @@ pub enum Reject {
     Unproven { index: usize },
 }
 
+/// A datagram that counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Of which peer.
+    pub index: usize,
+    /// For how many ms its sender's loop had not turned.
+    pub stuck_ms: u32,
+    /// How many of ours its sender had not heard.
+    pub unheard: u64,
+}
+
 /// See the module.
 pub struct Datagrams {
     key: [u8; 32],
@@ -69,12 +80,11 @@ impl Datagrams {
         Some(pulse.encode(MAGIC, &self.key))
     }
 
-    /// Whose sign of life a datagram is, by index, and for how many ms its sender's
-    /// loop has not turned.
+    /// Takes one that has arrived.
     ///
     /// # Errors
     /// [`Reject`], and nothing has changed but what is echoed.
-    pub fn receive(&mut self, datagram: &[u8]) -> Result<(usize, u32), Reject> {
+    pub fn receive(&mut self, datagram: &[u8]) -> Result<Received, Reject> {
         let pulse = Datagram::decode(datagram, MAGIC, &self.key).ok_or(Reject::Forged)?;
         let [from, to, _] = pulse.head;
         let index = self.peers.iter().position(|peer| peer.id == from);
@@ -96,7 +106,10 @@ impl Datagrams {
         peer.number = pulse.number;
         peer.echo = echo;
         peer.proven = peer.proven.max(proof);
-        Ok((index, pulse.word))
+        let all = self.peers.len().max(1) as u64;
+        // They are numbered whomever they go to.
+        let unheard = (self.number - peer.proven.min(self.number)) / all;
+        Ok(Received { index, stuck_ms: pulse.word, unheard })
     }
 }
 
@@ -107,6 +120,11 @@ mod tests {
 
     const KEY: [u8; 32] = [7; 32];
     const EDGE: u8 = 254;
+
+    /// Whose it is, and for how long its sender's loop was stuck, from one who hears.
+    fn heard((index, stuck_ms): (usize, u32)) -> Result<Received, Reject> {
+        Ok(Received { index, stuck_ms, unheard: 0 })
+    }
 
     fn hosts() -> (Datagrams, Datagrams) {
         (Datagrams::new(KEY, 0, &[1, EDGE], 11), Datagrams::new(KEY, EDGE, &[0, 1], 22))
@@ -128,16 +146,29 @@ mod tests {
         let unproven = |index| Err(Reject::Unproven { index });
         // Nobody has heard the edge yet; what it says echoes the member already.
         assert_eq!(edge.receive(&member.send(1, 5).unwrap()), unproven(0));
-        assert_eq!(member.receive(&edge.send(0, 5).unwrap()), Ok((1, 5)));
-        assert_eq!(edge.receive(&member.send(1, 5).unwrap()), Ok((0, 5)));
-        assert_eq!(member.receive(&edge.send(0, 6).unwrap()), Ok((1, 6)));
+        assert_eq!(member.receive(&edge.send(0, 5).unwrap()), heard((1, 5)));
+        assert_eq!(edge.receive(&member.send(1, 5).unwrap()), heard((0, 5)));
+        assert_eq!(member.receive(&edge.send(0, 6).unwrap()), heard((1, 6)));
+    }
+
+    #[test]
+    fn who_hears_nothing_is_known_by_its_echo() {
+        let (mut member, mut edge) = acquainted();
+        for lost in 1..20 {
+            // To each of two members one.
+            let _ = (edge.send(0, 0), edge.send(1, 0));
+            let unheard = edge.receive(&member.send(1, 0).unwrap()).unwrap().unheard;
+            assert_eq!(unheard, lost);
+        }
+        assert!(member.receive(&edge.send(0, 0).unwrap()).is_ok());
+        assert_eq!(edge.receive(&member.send(1, 0).unwrap()), heard((0, 0)));
     }
 
     #[test]
     fn nothing_counts_twice_nor_for_another() {
         let (mut member, mut edge) = acquainted();
         let old = member.send(1, 0).unwrap();
-        assert_eq!(edge.receive(&old), Ok((0, 0)));
+        assert_eq!(edge.receive(&old), heard((0, 0)));
         assert_eq!(edge.receive(&old), Err(Reject::Replayed));
         // Meant for the other member, and from one who is none.
         assert_eq!(edge.receive(&member.send(0, 0).unwrap()), Err(Reject::Forged));
@@ -156,11 +187,11 @@ mod tests {
             let _ = edge.receive(&reborn.send(1, 0).unwrap());
             let _ = reborn.receive(&edge.send(0, 0).unwrap());
         }
-        assert_eq!(edge.receive(&reborn.send(1, 0).unwrap()), Ok((0, 0)));
+        assert_eq!(edge.receive(&reborn.send(1, 0).unwrap()), heard((0, 0)));
         for datagram in &recorded {
             assert_eq!(edge.receive(datagram), Err(Reject::Unproven { index: 0 }));
         }
-        assert_eq!(edge.receive(&reborn.send(1, 0).unwrap()), Ok((0, 0)));
+        assert_eq!(edge.receive(&reborn.send(1, 0).unwrap()), heard((0, 0)));
         let mut newborn = Datagrams::new(KEY, EDGE, &[0, 1], 55);
         let _ = newborn.send(0, 0);
         for datagram in &recorded {
