@@ -445,6 +445,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::zombie_processes, reason = "who reaps them is what is tested")]
     fn how_a_child_ended_is_known_until_it_is_reaped() {
         let ends = |command: &str| {
             let child = std::process::Command::new("sh").args(["-c", command]).spawn().unwrap();
