@@ -21,8 +21,8 @@ pub const PATIENCE_MAX: u64 = 25;
 /// Periods since a peer was last heard for which packets of it that still pass keep it
 /// from being declared dead, and no longer: a kernel speaks without its daemon.
 pub const PASSING_PERIODS: u64 = 2 * DECLARE_AFTER;
-/// Additional time for the first sign of life of a peer: it may still be starting its
-/// server.
+/// Additional time for the first sign of life of a peer, and for every one of a peer that
+/// is known to start: its host is busy with that, and nothing depends on it yet.
 pub const FIRST_PATIENCE: Nanos = Nanos::from_ms(1000);
 
 /// What the detector wants done.
@@ -81,6 +81,7 @@ pub struct Detector {
     /// Time between two heartbeats.
     period: Nanos,
     heard: bool,
+    starting: bool,
     last_heard: Nanos,
     lateness: Lateness,
     next_beat: Nanos,
@@ -103,6 +104,7 @@ impl Detector {
         Self {
             period,
             heard: false,
+            starting: false,
             last_heard: now,
             lateness: Lateness::default(),
             next_beat: now,
@@ -128,7 +130,7 @@ impl Detector {
     /// Any message shows that the peer lives.
     pub fn handle_received(&mut self, now: Nanos, out: &mut impl DetectorOutput) {
         let gap = now.since(self.last_heard);
-        if self.heard && now >= self.excused {
+        if self.heard && !self.starting && now >= self.excused {
             self.lateness.note(now, gap.since(self.period));
         }
         self.heard = true;
@@ -192,6 +194,12 @@ impl Detector {
         self.excused = self.excused.max(until);
     }
 
+    /// Whether the peer still starts, as far as is known: it has [`FIRST_PATIENCE`] then,
+    /// time after time.
+    pub fn set_starting(&mut self, yes: bool) {
+        self.starting = yes;
+    }
+
     /// Packets of the peer have passed during the last period. Its host and its way
     /// live then, and its heartbeats may only be late.
     pub fn handle_passing(&mut self, now: Nanos) {
@@ -232,7 +240,8 @@ impl Detector {
     }
 
     fn missed_at(&self, missed: u64) -> Nanos {
-        let patience = if self.heard { Nanos(0) } else { FIRST_PATIENCE };
+        let is_known = self.heard && !self.starting;
+        let patience = if is_known { Nanos(0) } else { FIRST_PATIENCE };
         let free = self.period.0.saturating_mul(LATE_FREE_HALVES) / 2;
         let late = self.lateness.worst().since(Nanos(free)).0;
         let margin = if missed == DECLARE_AFTER { LATE_MARGIN } else { 1 };
@@ -350,6 +359,25 @@ mod tests {
             let end = run_until(&mut detector, Nanos::from_ms(5000), &mut notes);
             assert_eq!(end, FIRST_PATIENCE.plus(Nanos::from_ms(3 * ms)));
             assert_eq!(detector.peer(), Peer::Dead);
+        }
+    }
+
+    #[test]
+    fn a_peer_that_is_known_to_start_has_more_time_after_each_sign_of_life() {
+        for ms in PERIODS_MS {
+            let mut notes = Notes::default();
+            let mut detector = heard(ms, &mut notes);
+            detector.set_starting(true);
+            run_until(&mut detector, FIRST_PATIENCE, &mut notes);
+            detector.handle_received(FIRST_PATIENCE, &mut notes);
+            let until = FIRST_PATIENCE.plus(FIRST_PATIENCE);
+            run_until(&mut detector, until, &mut notes);
+            assert_eq!(detector.peer(), Peer::Alive, "{ms} ms");
+            detector.handle_received(until, &mut notes);
+            detector.set_starting(false);
+            let end = run_until(&mut detector, until.plus(FIRST_PATIENCE), &mut notes);
+            assert_eq!(end, until.plus(Nanos::from_ms(3 * ms)), "what is past is no lateness");
+            assert_eq!(detector.peer(), Peer::Dead, "{ms} ms");
         }
     }
 

@@ -136,8 +136,8 @@ impl Events {
 fn level_of(what: &str) -> Level {
     match what {
         "connection lost" | "listener lost" => Level::ERROR,
-        "address" | "backup refused" | "declare" | "fenced" | "left" | "mended" | "polling"
-        | "promote" | "refused" | "silent" | "turned away" => Level::WARN,
+        "address" | "backup refused" | "declare" | "fenced" | "left" | "lingers" | "mended"
+        | "polling" | "promote" | "refused" | "silent" | "turned away" => Level::WARN,
         _ => Level::INFO,
     }
 }

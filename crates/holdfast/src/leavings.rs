@@ -19,10 +19,11 @@ use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-/// Wait for the end of a server that was killed, ms; only a disk that does not answer
+/// Wait for the end of all processes that were killed; only a disk that does not answer
 /// holds one up for longer.
-const KILLED_MAX_MS: i32 = 5000;
+const KILLED_MAX: Duration = Duration::from_secs(5);
 
 /// What was removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -317,12 +318,14 @@ pub fn orphan(run_dir: &Path, name: &str) -> Result<Vec<Removed>> {
         found.extend(process::family(one));
     }
     let mut removed: Vec<Removed> = Vec::new();
+    let until = Instant::now() + KILLED_MAX;
     for pid in found {
         let what = pid.to_string();
         if removed.iter().any(|known| known.what == what) {
             continue;
         }
-        kill(pid).with_context(|| format!("the server {pid} of an earlier life lives on"))?;
+        kill(pid, until)
+            .with_context(|| format!("the server {pid} of an earlier life lives on"))?;
         removed.push(Removed { kind: Kind::Process, what });
     }
     // Whatever else stands in it names no process of ours.
@@ -330,11 +333,12 @@ pub fn orphan(run_dir: &Path, name: &str) -> Result<Vec<Removed>> {
     Ok(removed)
 }
 
-fn kill(pid: u32) -> std::io::Result<()> {
+fn kill(pid: u32, until: Instant) -> std::io::Result<()> {
     let Ok(process) = process::pidfd_open(pid) else { return Ok(()) };
     // One that has just ended needs no signal.
     let _ended = process::signal(process.as_fd(), libc::SIGKILL);
-    match process::poll_in(process.as_fd(), KILLED_MAX_MS)? {
+    let left = until.saturating_duration_since(Instant::now());
+    match process::poll_in(process.as_fd(), left.as_millis() as i32)? {
         true => Ok(()),
         false => Err(std::io::ErrorKind::TimedOut.into()),
     }

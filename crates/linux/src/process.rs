@@ -34,6 +34,38 @@ pub fn signal(process: BorrowedFd<'_>, signal: c_int) -> io::Result<()> {
     Ok(())
 }
 
+/// How a child of this process has ended: whether without an error, or `None` if it has
+/// not. It is not reaped by this: see [`reap_aside`].
+///
+/// # Errors
+/// `ECHILD` if it has been reaped.
+pub fn ended_well(child: BorrowedFd<'_>) -> io::Result<Option<bool>> {
+    let found = wait_for(child, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT)?;
+    // SAFETY: waitid() has filled it in, or left it all zero.
+    let (pid, status) = unsafe { (found.si_pid(), found.si_status()) };
+    Ok((pid != 0).then_some(found.si_code == libc::CLD_EXITED && status == 0))
+}
+
+/// Has a child of this process leave the list of processes once it has ended, whatever
+/// that takes. The kernel forgets a process in its parent's name, and spins while
+/// anybody who has looked at it in /proc is not done: a real-time thread would keep the
+/// processor from just that one, and any other would wait for it.
+pub fn reap_aside(child: OwnedFd) {
+    let reaper = std::thread::Builder::new().name("reaper".to_owned());
+    // Without a thread init does it, when this process has ended.
+    let _ = reaper.spawn(move || drop(wait_for(child.as_fd(), libc::WEXITED)));
+}
+
+fn wait_for(child: BorrowedFd<'_>, how: c_int) -> io::Result<libc::siginfo_t> {
+    // SAFETY: all-zero is a valid siginfo.
+    let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel only writes `found`.
+    checked(unsafe {
+        libc::waitid(libc::P_PIDFD, child.as_raw_fd().cast_unsigned(), &raw mut found, how)
+    })?;
+    Ok(found)
+}
+
 /// The process at the other end of a UNIX stream: who connected, or who listens.
 ///
 /// # Errors
@@ -189,27 +221,6 @@ pub fn set_realtime(priority: i32) -> io::Result<()> {
     // SAFETY: the kernel only reads `parameters`; 0 is the calling thread.
     checked(unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) })?;
     Ok(())
-}
-
-/// Does `work` without the calling thread's real-time policy, which it has again
-/// afterwards: a long work of the kernel would keep a processor from everybody, and
-/// may wait for who cannot run then.
-pub fn without_realtime<T>(work: impl FnOnce() -> T) -> T {
-    let mut parameters = libc::sched_param { sched_priority: 0 };
-    let ordinary = parameters;
-    // SAFETY: the kernel writes or reads the parameters; 0 is the calling thread.
-    let policy = unsafe {
-        let policy = libc::sched_getscheduler(0);
-        libc::sched_getparam(0, &raw mut parameters);
-        libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const ordinary);
-        policy
-    };
-    let done = work();
-    if policy > 0 {
-        // SAFETY: the kernel only reads the parameters.
-        unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
-    }
-    done
 }
 
 /// Keeps the memory that the process touches in RAM, the memory it will map later
@@ -431,6 +442,33 @@ mod tests {
         // As of a process that has ended and is not waited for.
         assert_eq!(bytes_of("Name:\tsh\nState:\tZ (zombie)\n", "VmRSS:"), None);
         assert!(resident_bytes(std::process::id()).is_some_and(|bytes| bytes > 0));
+    }
+
+    #[test]
+    #[expect(clippy::zombie_processes, reason = "who reaps them is what is tested")]
+    fn how_a_child_ended_is_known_until_it_is_reaped() {
+        let ends = |command: &str| {
+            let child = std::process::Command::new("sh").args(["-c", command]).spawn().unwrap();
+            (child.id(), pidfd_open(child.id()).unwrap())
+        };
+        let (_, well) = ends("exit 0");
+        let (_, ill) = ends("exit 3");
+        let (pid, killed) = ends("exec sleep 60");
+        assert_eq!(ended_well(killed.as_fd()).unwrap(), None);
+        signal(killed.as_fd(), libc::SIGKILL).unwrap();
+        for (child, is_well) in [(&well, true), (&ill, false), (&killed, false)] {
+            assert!(poll_in(child.as_fd(), 10_000).unwrap());
+            assert_eq!(ended_well(child.as_fd()).unwrap(), Some(is_well));
+        }
+        assert!(started(pid).is_ok(), "a look leaves it where it is");
+        for child in [well, ill, killed] {
+            reap_aside(child);
+        }
+        let limit = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while started(pid).is_ok() && std::time::Instant::now() < limit {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(started(pid).is_err());
     }
 
     #[test]

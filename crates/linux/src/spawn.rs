@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::time::{Duration, Instant};
 
@@ -60,15 +60,18 @@ struct Preparation {
 /// A server that runs under the shim.
 pub struct Server {
     pub memory: SharedMemory,
-    child: Child,
+    pid: u32,
     pidfd: OwnedFd,
+    /// Whether it ended without an error, once it has ended.
+    ended_well: Option<bool>,
     control: OwnedFd,
     wake: EventFd,
     started: Instant,
 }
 
-/// How long a killed server may take to be gone, ms.
-const REAP_MAX_MS: i32 = 5000;
+/// How long a killed server may take to be gone, ms. Only a disk that does not answer, or
+/// who traces it, holds one up for longer; it runs no instruction of its own any more.
+const KILLED_MAX_MS: i32 = 2000;
 
 /// Servers that go into the background do so soon.
 const BACKGROUND_MAX: Duration = Duration::from_secs(5);
@@ -89,12 +92,13 @@ impl Server {
             let _ = child.kill();
             let _ = child.wait();
         })?;
-        Ok(Self { memory, child, pidfd, control, wake, started: Instant::now() })
+        let (pid, started) = (child.id(), Instant::now());
+        Ok(Self { memory, pid, pidfd, ended_well: None, control, wake, started })
     }
 
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid
     }
 
     /// Readable when the process has ended.
@@ -162,19 +166,22 @@ impl Server {
     }
 
     /// Kills the server with all that it has started, at once, and waits for its end.
-    pub fn kill(&mut self) {
-        if self.exit_status().is_none() {
+    /// Returns whether it is gone.
+    pub fn kill(&mut self) -> bool {
+        if !self.has_ended() {
             // One that stands still starts nothing in its children's place.
             let _ = process::signal(self.pidfd(), libc::SIGSTOP);
-            process::kill_descendants(self.pid());
+            process::kill_descendants(self.pid);
+            let _ = process::signal(self.pidfd(), libc::SIGKILL);
         }
-        let _ = self.child.kill();
-        // The kernel takes a process apart in its parent's name. One that somebody
-        // traces stays until its tracer looks: nobody waits for that.
-        process::without_realtime(|| {
-            let _ = process::poll_in(self.pidfd(), REAP_MAX_MS);
-            self.exit_status()
-        });
+        // One that somebody traces stays until its tracer looks: nobody waits for that.
+        let is_gone = process::poll_in(self.pidfd(), KILLED_MAX_MS).unwrap_or(false);
+        let _ = self.has_ended();
+        // Without it the dead one stays in the list of processes, until its daemon ends.
+        if let Ok(pidfd) = self.pidfd.try_clone() {
+            process::reap_aside(pidfd);
+        }
+        is_gone
     }
 
     /// Once the server speaks alone: asks its first thread not to die with the
@@ -183,7 +190,7 @@ impl Server {
     pub fn let_loose(&mut self) -> bool {
         match self.memory.header().leash.load(SeqCst) {
             leash::LOOSE => true,
-            leash::HELD if self.exit_status().is_none() => {
+            leash::HELD if !self.has_ended() => {
                 let _ = process::queue_signal(self.pid(), libc::SIGSYS);
                 false
             }
@@ -196,12 +203,15 @@ impl Server {
     #[must_use]
     pub fn is_in_background(&mut self) -> bool {
         let soon = self.started.elapsed() < BACKGROUND_MAX;
-        soon && self.memory.forks() > 0 && self.exit_status().is_some_and(|status| status.success())
+        soon && self.memory.forks() > 0 && self.has_ended() && self.ended_well == Some(true)
     }
 
-    /// How the server ended, if it has.
-    fn exit_status(&mut self) -> Option<std::process::ExitStatus> {
-        self.child.try_wait().ok().flatten()
+    /// Whether the server has ended. How is remembered: once it is reaped nobody knows.
+    fn has_ended(&mut self) -> bool {
+        if self.ended_well.is_none() {
+            self.ended_well = process::ended_well(self.pidfd.as_fd()).unwrap_or(Some(false));
+        }
+        self.ended_well.is_some()
     }
 }
 

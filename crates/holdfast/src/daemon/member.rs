@@ -347,7 +347,7 @@ impl<'a> MemberContext<'a> {
     }
 
     /// What the heartbeats' thread has heard, and that this loop turns.
-    fn feel_pulses(&mut self) {
+    pub fn feel_pulses(&mut self) {
         self.pulse.turned();
         if let Some(at) = self.pulse.heard(pulse::EDGE) {
             self.member.watch.handle_edge(at);

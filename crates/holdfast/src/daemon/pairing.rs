@@ -272,6 +272,7 @@ fn own_world(node: &mut MemberContext<'_>) -> Result<World, String> {
     let gathered = std::thread::scope(|scope| {
         let gathering = scope.spawn(|| World::gather(config, &key));
         while !gathering.is_finished() {
+            node.feel_pulses();
             node.hear_edge(&mut |_| {});
             std::thread::sleep(BEAT_EVERY);
         }

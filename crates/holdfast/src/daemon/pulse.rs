@@ -15,6 +15,7 @@
 mod datagram;
 
 use crate::config::Config;
+use crate::daemon::heed;
 use crate::daemon::proven::DATAGRAM_BYTES;
 use crate::poll::{Interest, Poll};
 use datagram::{Datagrams, Received, Reject};
@@ -23,9 +24,9 @@ use holdfast_cluster::hearing::UNHEARD_MAX;
 use holdfast_linux::process;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// The edge's number on the wire; members have their index in the configuration.
@@ -35,6 +36,8 @@ pub const EDGE: usize = 0;
 pub const OTHER: usize = 1;
 /// Time without a turn after which a loop counts as hung.
 const STUCK_MAX: Duration = Duration::from_secs(1);
+/// The longest wait of a loop for its heartbeats to begin, before anybody hears of it.
+const BEGIN_MAX: Duration = Duration::from_secs(1);
 /// Datagrams taken in one turn; after a full turn the thread pauses, so that a
 /// stranger who floods its port takes a few percent of a processor.
 const BATCH_MAX: usize = 64;
@@ -123,6 +126,7 @@ impl Pulse {
         let period = config.heartbeat();
         let realtime = config.group.realtime;
         let begun = Thread::new(key, me, bind, ways, period, Arc::clone(&shared), started);
+        let (begins, first) = mpsc::channel();
         let spawned = begun.and_then(|mut thread| {
             let name = std::thread::Builder::new().name("pulse".to_owned());
             name.spawn(move || {
@@ -130,11 +134,18 @@ impl Pulse {
                     // Without the right to it heartbeats are only less punctual.
                     let _ = process::set_realtime(PRIORITY);
                 }
+                let _ = begins.send(());
                 thread.run();
             })
         });
-        if let Err(error) = spawned {
-            tracing::warn!("no heartbeats by datagrams: {error}; those of the channels remain");
+        match spawned {
+            // A new thread is an ordinary one among all others: on a busy machine it
+            // gets its first turn after many heartbeats' time. Whoever hears the loop
+            // before would miss them.
+            Ok(_) => heed("heartbeats", first.recv_timeout(BEGIN_MAX)),
+            Err(error) => {
+                tracing::warn!("no heartbeats by datagrams: {error}; those of the channels remain")
+            }
         }
         Self { shared, started }
     }

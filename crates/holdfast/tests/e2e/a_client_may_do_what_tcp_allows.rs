@@ -17,6 +17,8 @@ use socket2::{Domain, Socket, Type};
 use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Half of the time that a client takes.
@@ -200,19 +202,46 @@ fn a_flood_of_syns_harms_nobody() {
         let duration_ms = if world::is_full() { 20_000 } else { 3_000 };
         let load = world::counting(1_500, duration_ms, Some(vec![(0, Action::Kill(server))]));
         let run = world::start(testbed, &load);
-        let flood = Worker::start(testbed.host(Role::Client), move |_| {
+        let dropped = || {
+            [Role::Edge, Role::Primary]
+                .map(|role| lost_on_arrival(testbed.host(role)))
+                .iter()
+                .sum::<u64>()
+        };
+        let dropped_before = dropped();
+        let sent = Arc::new(AtomicU64::new(0));
+        let told = Arc::clone(&sent);
+        let flood = Worker::start(testbed.host(Role::Client), move |wire| {
             let forger = Forger::open(None);
-            (0..count).filter(|number| forger.send(from_anywhere(*number))).count()
+            for number in (0..count).take_while(|_| wire.should_go_on()) {
+                told.fetch_add(u64::from(forger.send(from_anywhere(number))), Relaxed);
+            }
         });
-        let sent = flood.stop();
-        assert!(sent as u32 > count / 2, "only {sent} were sent");
+        // A busy machine sends few in this time; those that it sends later are for the
+        // backup.
+        let mut to_primary = 0;
+        loop {
+            let so_far = sent.load(Relaxed);
+            if world::has_ended(server) {
+                break;
+            }
+            to_primary = so_far;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(to_primary > FLOOD_MIN, "only {to_primary} were sent");
+        // And a kernel that gets no processor drops what no program of ours has seen.
+        let arrived = to_primary.saturating_sub(dropped() - dropped_before);
         let counters =
             group.status(Role::Primary).expect("the primary answers")["counters"].clone();
+        assert!(
+            counters["gate.syns"].as_u64() > Some(arrived / 2),
+            "{arrived} of {to_primary} arrived: {counters}"
+        );
+        flood.stop();
         for ((role, before), after) in roles.into_iter().zip(before).zip(resident()) {
             let name = role.name();
             assert!(after < before + GROWTH_MAX_KIB, "{name} grew from {before} to {after} KiB");
         }
-        assert!(counters["gate.syns"].as_u64() > Some(u64::from(count / 4)), "{counters}");
         world::finish(run, group);
         on_client(testbed, || {
             let start = Instant::now();
@@ -221,6 +250,20 @@ fn a_flood_of_syns_harms_nobody() {
             }
         });
     });
+}
+
+/// A few times what waits for a listener of redis: fewer SYNs are no flood.
+const FLOOD_MIN: u64 = 1500;
+
+/// Packets that a host's kernel had no room for when they arrived.
+fn lost_on_arrival(host: &Host) -> u64 {
+    /// Of a line of net/dev, behind the interface's name.
+    const DROPPED: usize = 3;
+    let table = std::fs::read_to_string(format!("/proc/{}/net/dev", host.holder()));
+    let of = |line: &str| -> Option<u64> {
+        line.split_once(':')?.1.split_whitespace().nth(DROPPED)?.parse().ok()
+    };
+    table.expect("its interfaces").lines().filter_map(of).sum()
 }
 
 /// A few hundred SYNs each second that nobody follows up fill the queue of a listener

@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 
 pub use rustix::process::Signal;
 
-/// How long a daemon may take to end once it was told to.
-const END_LIMIT: Duration = Duration::from_secs(5);
+/// How long a daemon may take to end once it was told to: what it gives its backup, its
+/// edge and its server at most, and what the kernel of a busy machine takes besides.
+const END_LIMIT: Duration = Duration::from_secs(15);
 
 /// Time after which a daemon has not answered, s.
 const ANSWER_LIMIT_S: &str = "5";

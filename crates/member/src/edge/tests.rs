@@ -295,6 +295,7 @@ fn packets_that_pass_buy_time_and_only_for_the_current_member() {
     assert!(!bed.take().contains(&"to 1: Reach".to_owned()));
     bed.pass(25, &[B], true);
     assert!(bed.take().contains(&"to 1: Reach".to_owned()), "not for ever");
+    bed.says(B, Wish::InStep { epoch: 1, yes: true });
     bed.pass(300, &[A, B], true);
     bed.take();
     bed.pass(45, &[A], true);
@@ -381,4 +382,23 @@ fn the_silence_of_a_server_that_starts_means_nothing() {
     assert_eq!(bed.take(), Vec::<String>::new());
     bed.pass(200, &[B], false);
     assert!(bed.take().contains(&"to 1: Reach".to_owned()));
+}
+
+/// Its host may be busy with its replica for a while, again and again, until it is in
+/// step. From then on it keeps the primary from running on alone.
+#[test]
+fn the_silence_of_a_backup_that_starts_means_nothing() {
+    let mut bed = Bed::pair();
+    for _ in 0..3 {
+        bed.pass(900, &[A], false);
+        assert_eq!(bed.take(), Vec::<String>::new());
+        bed.pass(1, &[A, B], false);
+    }
+    bed.pass(2000, &[A], false);
+    assert_eq!(bed.take(), ["to 0: Reach"], "it is gone");
+    bed.says(B, Wish::InStep { epoch: 1, yes: true });
+    bed.pass(1, &[A, B], false);
+    bed.take();
+    bed.pass(45, &[A], false);
+    assert_eq!(bed.take(), ["to 0: Reach"]);
 }

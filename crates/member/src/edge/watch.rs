@@ -56,8 +56,11 @@ impl EdgeMachine {
         let passing = passing && self.is_current(index);
         let was_suspected = self.is_suspected(index);
         let excused = self.hearing.excused_until(now);
+        // It bars nobody, and nobody waits for it.
+        let starts = !self.is_current(index) && !self.membership.is_in_step(self.name(index));
         let slot = &mut self.slots[index];
         slot.detector.excuse(excused);
+        slot.detector.set_starting(starts);
         // Without its daemon a kernel speaks, too, but not for the channel.
         if passing && slot.here {
             slot.detector.handle_passing(now);

@@ -48,7 +48,9 @@ impl MemberHost for BackupDaemon<'_, '_> {
     }
 
     fn kill_server(&mut self) {
-        self.replica.kill();
+        if !self.replica.kill() {
+            self.node.note_lingering(self.replica.pid());
+        }
         // What nobody reads any more must not wake a real-time loop for ever.
         if std::mem::take(&mut self.watches_replica) {
             if !self.ended {

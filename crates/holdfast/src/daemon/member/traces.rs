@@ -136,6 +136,14 @@ impl MemberContext<'_> {
         }
     }
 
+    /// The server was killed, and this daemon waits for it no longer.
+    pub fn note_lingering(&mut self, pid: u32) {
+        let what = format!(
+            "process {pid} was killed and is not gone: a disk that does not answer, or who traces it, holds it up"
+        );
+        self.events.add("lingers", what);
+    }
+
     /// The orderly end: a plain server may use the service address here from now on.
     pub(super) fn leave(&mut self, end: End) -> anyhow::Result<()> {
         leavings::forget_server(&self.config.group.run_dir, &self.me.name);

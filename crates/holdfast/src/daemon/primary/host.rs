@@ -76,7 +76,9 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
     }
 
     fn kill_server(&mut self) {
-        self.with_server(Server::kill);
+        if self.with_server(Server::kill) == Some(false) {
+            self.node.note_lingering(self.server.pid());
+        }
     }
 
     fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
