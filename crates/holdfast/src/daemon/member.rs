@@ -340,6 +340,13 @@ impl<'a> MemberContext<'a> {
         Ok(false)
     }
 
+    /// What [`Self::wait`] serves, for a role that is busy with something else.
+    pub fn attend(&mut self) {
+        self.feel_pulses();
+        self.hear_edge(&mut |_| {});
+        self.serve_admin();
+    }
+
     /// Before programs are loaded and servers started: a busy machine takes seconds
     /// for it, and nobody is in step with a member that has not begun.
     pub fn excuse_start(&self) {
