@@ -472,7 +472,10 @@ impl<'a> MemberContext<'a> {
 /// What a member knows before it has heard anybody.
 fn heard_of(config: &Config, me: &Member) -> MemberState {
     let period = Nanos(config.heartbeat().as_nanos() as u64);
-    MemberState::new(&config.group.name, &me.name, &config.other(me).name, period, Nanos(0))
+    let other = &config.other(me).name;
+    let mut state = MemberState::new(&config.group.name, &me.name, other, period, Nanos(0));
+    state.standing.tell_file(world::of_file(config));
+    state
 }
 
 /// Tokens that became ready.

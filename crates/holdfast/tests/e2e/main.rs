@@ -42,6 +42,7 @@ mod members_fail_in_every_way;
 mod members_of_different_worlds_refuse_to_pair;
 mod nonsense_in_the_config_is_explained;
 mod one_client_ends_nobodys_takeover;
+mod one_file_for_all_hosts;
 mod packets_can_be_watched;
 mod redis_survives_the_death_of_daemon_and_server;
 mod signals_reach_the_server;

@@ -113,10 +113,15 @@ impl EdgeDaemon<'_> {
         let mut indices: Vec<usize> = (0..self.machine.count()).filter(is_here).collect();
         // Without the current member nobody is served; without the other, unprotected.
         indices.sort_by_key(|index| !self.machine.is_current(*index));
-        let trouble = indices.into_iter().find_map(|index| self.way_trouble(index, now));
+        let trouble = indices.iter().find_map(|index| self.way_trouble(*index, now));
+        let file = || indices.iter().find_map(|index| self.file_trouble(*index));
         let disk = || self.disk_trouble();
         let distrust = || self.distrust(now);
-        trouble.or_else(disk).or_else(distrust).unwrap_or_else(|| Said::fine(Role::Edge))
+        trouble
+            .or_else(file)
+            .or_else(disk)
+            .or_else(distrust)
+            .unwrap_or_else(|| Said::fine(Role::Edge))
     }
 
     /// Why a member cannot come; it is no news of a pair that stands.
@@ -126,6 +131,14 @@ impl EdgeDaemon<'_> {
         };
         let (_, it) = self.distrusted.iter().find(fresh)?;
         Some(says(State::Unprotected, &it.reason, it.remedy))
+    }
+
+    /// A service of which the edge does not know is neither fenced nor copied, and what
+    /// else the file says is meant for all hosts.
+    fn file_trouble(&self, index: usize) -> Option<Said> {
+        let differs = self.wire.links.differs(index)?;
+        let remedy = "copy one file to all hosts, and start the daemon anew where it was another";
+        Some(says(State::Unprotected, differs, remedy))
     }
 
     fn disk_trouble(&self) -> Option<Said> {
