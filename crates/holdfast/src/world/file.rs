@@ -52,7 +52,8 @@ mod tests {
         let lines = of_file(&config());
         assert_eq!(other_file(&lines, &of_file(&config()), "a"), None);
         assert_eq!(other_file(&lines, &[], "a"), None, "an older release says nothing");
-        let changes: [(fn(&mut Config), &str); 7] = [
+        type Change = fn(&mut Config);
+        let changes: [(Change, &str); 7] = [
             (|it| it.group.services[0].set_port(80), "service 10.9.0.100:80 (only on a)"),
             (|it| it.group.services.truncate(1), "service [fd09::100]:6379 (only on edge)"),
             (|it| it.group.heartbeat_ms = 20, "heartbeat_ms = 18 (only on edge)"),
