@@ -5,6 +5,7 @@
 
 use crate::lock;
 use crate::poll::{Epoll, Interest, Ready};
+use crate::run_dir;
 use crate::status::rfc3339;
 use holdfast_linux::epoll::Timer;
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -397,7 +398,7 @@ impl Client {
 
 fn make_folder(path: &Path) -> io::Result<()> {
     let Some(folder) = path.parent() else { return Ok(()) };
-    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)
+    run_dir::make(folder)
 }
 
 /// For its owner only.
@@ -429,8 +430,8 @@ mod tests {
     use super::*;
 
     fn socket(name: &str) -> (AdminSocket, PathBuf) {
-        let path =
-            std::env::temp_dir().join(format!("holdfast-{name}-{}.sock", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("holdfast-{}", std::process::id()));
+        let path = folder.join(format!("{name}.sock"));
         (AdminSocket::bind(&path).unwrap(), path)
     }
 

@@ -6,6 +6,7 @@
 
 mod experiments;
 mod host;
+mod others;
 pub mod program;
 mod settings;
 mod ways;
@@ -14,7 +15,7 @@ pub use settings::may_administer;
 
 pub(crate) use ways::{no_way_back, not_forwarded};
 
-use crate::config::{Config, Role};
+use crate::config::GroupFile;
 use serde::Serialize;
 
 /// Schema of `holdfast check --json`.
@@ -47,7 +48,31 @@ pub struct Report {
     pub schema: &'static str,
     pub role: String,
     pub findings: Vec<Finding>,
+    /// What this host alone cannot tell, or what is not looked at.
+    pub not_checked: &'static [&'static str],
 }
+
+/// Lines that only a pair needs.
+const OF_PAIRS: [&str; 5] =
+    ["TCP_REPAIR", "pidfd_getfd", "SYN cookies", "TCP Fast Open", "conntrack"];
+
+const PAIR_NOT_CHECKED: [&str; 3] = [
+    "the other hosts: whether they have the same file and key, and are reached (their daemons say so)",
+    "whether the server behaves the same on both members: `holdfast support` lists what is replayed",
+    "packet filters, on this host and between the hosts",
+];
+const SPREAD_NOT_CHECKED: [&str; 4] = [
+    "the other hosts: whether they have the same file and key, and are reached (their daemons say so)",
+    "whether answers of the host servers find their way to clients",
+    "whether the network between them carries IP-in-IP packets of that length",
+    "packet filters, on this host and between the hosts",
+];
+const TRANSIT_NOT_CHECKED: [&str; 4] = [
+    "the other edge: whether it has the same file and key, and is reached (its daemon says so)",
+    "the strings: whether their middleboxes pass packets, and at which rate",
+    "routing rules that depend on more than the destination",
+    "packet filters, on this host and between the hosts",
+];
 
 impl Finding {
     fn ok(name: &'static str, found: impl Into<String>) -> Self {
@@ -86,26 +111,50 @@ impl Report {
                 out += &format!("      {:width$}  remedy: {remedy}\n", "");
             }
         }
+        for what in self.not_checked {
+            out += &format!("  -   {:width$}  {what}\n", "not checked");
+        }
         out
     }
 }
 
-/// Looks at this machine; with a configuration, also at what it says of the
-/// host that has `role`.
+/// Looks at this machine; with a file, also at what it says of the host that has the
+/// role.
 #[must_use]
-pub fn run(host: Option<(&Config, Role)>) -> Report {
+pub fn run(host: Option<(&GroupFile, &str)>) -> Report {
+    let is_pair = host.is_none_or(|(file, _)| matches!(file, GroupFile::Replicated(_)));
     let mut findings = vec![settings::kernel(), settings::architecture()];
-    findings.extend(settings::capabilities());
+    findings.extend(settings::capabilities(is_pair));
     findings.push(settings::btf());
     findings.push(settings::cgroup2());
     findings.extend(experiments::all());
     findings.extend(settings::all());
-    let mut role_name = "any".to_owned();
-    if let Some((config, role)) = host {
-        config.role_name(role).clone_into(&mut role_name);
-        findings.extend(host::findings(config, role));
+    findings.retain(|finding| is_pair || !OF_PAIRS.contains(&finding.name));
+    let role = host.map_or("any", |(_, role)| role).to_owned();
+    let mut not_checked: &[&str] = &[];
+    if let Some((file, role)) = host {
+        let (more, rest) = of_host(file, role);
+        findings.extend(more);
+        not_checked = rest;
     }
-    Report { schema: SCHEMA, role: role_name, findings }
+    Report { schema: SCHEMA, role, findings, not_checked }
+}
+
+/// What the file says of the host with this role, and what stays unknown.
+fn of_host(file: &GroupFile, role: &str) -> (Vec<Finding>, &'static [&'static str]) {
+    let no_role = |error: String| vec![Finding::fail("role", error, "choose one with --role")];
+    match file {
+        GroupFile::Replicated(config) => {
+            let found = config.role(role).map(|role| host::findings(config, role));
+            (found.unwrap_or_else(no_role), &PAIR_NOT_CHECKED)
+        }
+        GroupFile::Spread(config) => (others::spread(config, role), &SPREAD_NOT_CHECKED),
+        GroupFile::Transit(config) => {
+            let side = config.side(role).ok_or_else(|| format!("there is no role `{role}`"));
+            let found = side.map(|side| others::transit(config, side));
+            (found.unwrap_or_else(no_role), &TRANSIT_NOT_CHECKED)
+        }
+    }
 }
 
 #[cfg(test)]
@@ -120,8 +169,46 @@ mod tests {
             assert!(!finding.found.is_empty(), "{finding:?}");
             assert_eq!(finding.verdict == Verdict::Ok, finding.remedy.is_empty(), "{finding:?}");
         }
+        assert!(report.not_checked.is_empty());
         assert_eq!(report.render().matches("remedy:").count(), {
             report.findings.iter().filter(|f| f.verdict != Verdict::Ok).count()
         });
+    }
+
+    /// The examples name hosts that this one is not: much fails, and says how.
+    #[test]
+    fn each_kind_of_group_is_checked_and_the_rest_is_named() {
+        let spread = include_str!("../../../docs/example-spread.toml");
+        let transit = include_str!("../../../docs/example-transit.toml");
+        let pair = include_str!("../../../docs/example.toml");
+        let usual = ["key", "run_dir"];
+        let cases: [(&str, &str, &[&str]); 5] = [
+            (spread, "edge", &["interface", "edge.listen", "way to host", "forwarding", "tun"]),
+            (spread, "a", &["interface", "tunnel", "way to the edge", "binds"]),
+            (
+                transit,
+                "near",
+                &["outside", "string", "address", "next_hop", "heartbeats", "forwarding"],
+            ),
+            (transit, "far", &["outside", "string"]),
+            (pair, "a", &["interface", "address", "TCP_REPAIR"]),
+        ];
+        for (text, role, names) in cases {
+            let file = GroupFile::parse(std::path::Path::new("/nowhere/x.toml"), text);
+            let report = run(Some((&file.expect("an example"), role)));
+            for name in usual.iter().chain(names) {
+                assert!(report.findings.iter().any(|it| it.name == *name), "{role}: {name}");
+            }
+            let is_pair = text == pair;
+            assert_eq!(report.findings.iter().any(|it| OF_PAIRS.contains(&it.name)), is_pair);
+            for finding in &report.findings {
+                let has_remedy = !finding.remedy.is_empty();
+                assert_eq!(finding.verdict != Verdict::Ok, has_remedy, "{finding:?}");
+            }
+            assert_eq!(report.role, role);
+            let shown = report.render();
+            assert_eq!(shown.matches("not checked").count(), report.not_checked.len());
+            assert!(report.not_checked.len() > 2);
+        }
     }
 }

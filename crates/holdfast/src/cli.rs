@@ -13,7 +13,7 @@ mod watch;
 pub use failure::Failure;
 
 use crate::check;
-use crate::config::{Config, GroupFile, Role};
+use crate::config::GroupFile;
 use crate::key::GroupKey;
 use crate::status::{Style, exit};
 use args::{Cli, Colour, ConfigVerb, GroupArgs, KeyVerb, Verb};
@@ -95,12 +95,9 @@ fn run_daemon(group: &GroupArgs) -> Result<u8, Failure> {
 fn run_check(args: &args::CheckArgs) -> Result<u8, Failure> {
     let loaded = match &args.config {
         None => None,
-        Some(file) => {
-            let group = GroupArgs { config: file.clone(), role: args.role.clone() };
-            Some(load_replicated(&group)?)
-        }
+        Some(file) => Some(load(&GroupArgs { config: file.clone(), role: args.role.clone() })?),
     };
-    let report = check::run(loaded.as_ref().map(|(config, role)| (config, *role)));
+    let report = check::run(loaded.as_ref().map(|(file, role)| (file, role.as_str())));
     let text = if args.json { serde_json::to_string(&report)? + "\n" } else { report.render() };
     print(&text)?;
     Ok(if report.verdict() == check::Verdict::Fail { exit::DEGRADED } else { exit::OK })
@@ -116,7 +113,8 @@ fn run_config(verb: ConfigVerb) -> Result<u8, Failure> {
             // The member's own `holdfast check` looks at more than the command.
             let known = group.replicated().map(|config| check::program::by_command(&config.server));
             let findings = known.unwrap_or_default();
-            let report = check::Report { schema: check::SCHEMA, role: "any".into(), findings };
+            let (schema, role) = (check::SCHEMA, "any".into());
+            let report = check::Report { schema, role, findings, not_checked: &[] };
             text += &report.render();
             print(&text)?;
             let fails = report.verdict() == check::Verdict::Fail;
@@ -136,14 +134,6 @@ fn load(group: &GroupArgs) -> Result<(GroupFile, String), Failure> {
     let file = GroupFile::load(&group.config)?;
     let role = file.role(group.role.as_deref()).map_err(Failure::usage)?;
     Ok((file, role))
-}
-
-/// As [`load`], for what only replicated groups have.
-fn load_replicated(group: &GroupArgs) -> Result<(Config, Role), Failure> {
-    let (file, role) = load(group)?;
-    let config = file.replicated().map_err(Failure::usage)?;
-    let role = config.role(&role).map_err(Failure::usage)?;
-    Ok((config, role))
 }
 
 fn write_man_pages(directory: &Path) -> Result<u8, Failure> {
@@ -209,6 +199,7 @@ fn say(text: &str) -> Result<u8, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     #[test]
     fn the_command_line_is_consistent() {

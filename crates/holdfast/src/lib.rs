@@ -14,5 +14,6 @@ pub mod leavings;
 pub mod lock;
 pub mod open_files;
 pub mod poll;
+pub mod run_dir;
 pub mod status;
 pub mod world;

@@ -7,12 +7,14 @@
 //! exchange them when they meet, so that a refusal names what differs.
 
 mod compare;
+mod file;
 mod gather;
 mod libraries;
 #[cfg(test)]
 mod tests;
 
 pub use compare::Difference;
+pub use file::{of_file, other_file};
 pub use gather::{find_program, inherited_but_not_passed, shim_path};
 
 use crate::config::Config;

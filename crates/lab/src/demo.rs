@@ -211,37 +211,48 @@ fn download(chapter: &Chapter) -> Option<&ConnectionReport> {
     chapter.outcome.report.connections.first()
 }
 
+/// A chapter for a terminal.
 fn story(number: usize, chapter: &Chapter) -> String {
-    let report = &chapter.outcome.report;
-    let mut out = String::new();
-    let fault_ns = report.fault_ns.unwrap_or(report.ready_ns);
-    // Writing to a string cannot fail, here and below.
-    let _ = writeln!(
-        out,
-        "Death {number}: {}, {:.3} s into the load.\n  {} connections, {} of them waiting for bytes.",
-        chapter.title,
-        fault_ns.saturating_sub(report.ready_ns) as f64 / 1e9,
-        report.connections.len(),
-        report.outstanding_at_fault
-    );
+    let (moment, load) = beginning(chapter);
+    let mut out = format!("Death {number}: {moment}\n  {load}\n");
     let events = events(chapter);
     let last_ms = events.last().map_or(1.0, |event| event.0).max(0.001);
     for (ms, what) in &events {
         let column = (ms / last_ms * TIMELINE_COLUMNS) as usize;
+        // Writing to a string cannot fail, here and below.
         let _ = writeln!(out, "  {ms:>8.2} ms |{:>column$}* {what}", "");
     }
+    let (checked, verdict) = end(chapter);
+    let _ = writeln!(out, "  {checked}\n  {verdict}\n");
+    out
+}
+
+/// What died when, and what it interrupted.
+fn beginning(chapter: &Chapter) -> (String, String) {
+    let report = &chapter.outcome.report;
+    let fault_ns = report.fault_ns.unwrap_or(report.ready_ns);
+    let into_load_s = fault_ns.saturating_sub(report.ready_ns) as f64 / 1e9;
+    let (all, waiting) = (report.connections.len(), report.outstanding_at_fault);
+    (
+        format!("{}, {into_load_s:.3} s into the load.", chapter.title),
+        format!("{all} connections, {waiting} of them waiting for bytes."),
+    )
+}
+
+/// What was checked, and whether all was right.
+fn end(chapter: &Chapter) -> (String, String) {
+    let report = &chapter.outcome.report;
     let replies = report.total(|it| it.replies);
     let megabytes = report.total(|it| it.bytes_in) as f64 / 1e6;
-    let _ = writeln!(
-        out,
-        "  {replies} replies and {megabytes:.0} MB checked; longest stall of any client {:.2} ms",
-        report.stall_ns() as f64 / 1e6
+    let stall_ms = report.stall_ns() as f64 / 1e6;
+    let checked = format!(
+        "{replies} replies and {megabytes:.0} MB checked; longest stall of any client {stall_ms:.2} ms"
     );
-    let _ = match failure(&chapter.outcome) {
-        None => writeln!(out, "  every byte was right, no connection was lost\n"),
-        Some(failure) => writeln!(out, "  WRONG: {failure}\n"),
+    let verdict = match failure(&chapter.outcome) {
+        None => "every byte was right, no connection was lost".to_owned(),
+        Some(failure) => format!("WRONG: {failure}"),
     };
-    out
+    (checked, verdict)
 }
 
 /// Sequence offset of the download against time, as Fig. 4 of the FT-TCP paper.
@@ -272,10 +283,17 @@ fn chart(chapter: &Chapter) -> Option<Chart> {
     })
 }
 
+/// Text wraps at any width; a chart that is wider than its place is moved in it by hand.
+const STYLE: &str = "body{font-family:sans-serif;max-width:900px;margin:2em auto;padding:0 1em;\
+    overflow-wrap:break-word}table{background:#f6f6f6;border-spacing:1em .2em;width:100%}\
+    td{vertical-align:top}td:first-child{text-align:right;white-space:nowrap}\
+    figure{margin:0;overflow-x:auto}figure svg{width:100%;min-width:640px;height:auto}";
+
 fn page(chapters: &[Chapter], charts: &[Chart]) -> String {
-    let mut out = String::from(
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Holdfast: three deaths</title>\n\
-         <style>body{font-family:sans-serif;max-width:900px;margin:2em auto}pre{background:#f6f6f6;padding:1em}</style>\n\
+    let mut out = format!(
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\">\
+         <title>Holdfast: three deaths</title>\n<style>{STYLE}</style>\n\
          <h1>An unmodified redis-server dies three times</h1>\n",
     );
     for (index, chapter) in chapters.iter().enumerate() {
@@ -284,16 +302,23 @@ fn page(chapters: &[Chapter], charts: &[Chart]) -> String {
             .iter()
             .map(|group| format!("{} {:?}", group.connections, group.workload))
             .collect();
+        let (moment, load) = beginning(chapter);
         let _ = writeln!(
             out,
-            "<h2>{}. {}</h2><p>Clients: {}</p><pre>{}</pre>",
+            "<h2>{}. {}</h2><p>Clients: {}</p><p>{} {}</p><table>",
             index + 1,
             escape(chapter.title),
             escape(&clients.join(", ")),
-            escape(&story(index + 1, chapter))
+            escape(&moment),
+            escape(&load)
         );
+        for (ms, what) in events(chapter) {
+            let _ = writeln!(out, "<tr><td>{ms:.2} ms</td><td>{}</td></tr>", escape(&what));
+        }
+        let (checked, verdict) = end(chapter);
+        let _ = writeln!(out, "</table><p>{}: {}.</p>", escape(&checked), escape(&verdict));
         if let Some(chart) = charts.get(index) {
-            out.push_str(&chart.to_svg());
+            let _ = writeln!(out, "<figure tabindex=\"0\">{}</figure>", chart.to_svg());
         }
     }
     out.push_str("</html>\n");
@@ -303,6 +328,50 @@ fn page(chapters: &[Chapter], charts: &[Chart]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::{Quantiles, Report};
+
+    /// What is wider than a phone stands in a box of its own.
+    #[test]
+    fn the_page_is_as_wide_as_the_window() {
+        let chart = Chart { x_range: PLOT_MS, ..Chart::default() };
+        let report = Report {
+            ready_ns: 1,
+            stop_ns: 9,
+            fault_ns: Some(5),
+            redraws: 0,
+            outstanding_at_fault: 0,
+            connections: Vec::new(),
+            shared_error: None,
+            latency_ns: Quantiles::default(),
+            connect_ns: Quantiles::default(),
+            retransmits: 0,
+            own_pause_ns: 0,
+        };
+        let outcome = Outcome {
+            report,
+            takeover: None,
+            edge_events: Vec::new(),
+            wrong_end: None,
+            fenced_packets: 0,
+            may_stop: false,
+        };
+        let chapter = Chapter {
+            title: "kill -9",
+            outcome,
+            plan: clients(),
+            detected_ms: Some(1.0),
+            steps: vec![(1.5, "fence".to_owned())],
+        };
+        let page = page(&[chapter], &[chart]);
+        assert!(page.contains("<meta name=\"viewport\" content=\"width=device-width\">"));
+        assert!(page.contains("figure{margin:0;overflow-x:auto}"));
+        assert_eq!(
+            page.matches("<svg").count(),
+            page.matches("<figure tabindex=\"0\"><svg").count()
+        );
+        assert!(!page.contains("<pre"), "its lines do not wrap");
+        assert!(page.contains("<td>1.50 ms</td><td>edge: fence</td>"));
+    }
 
     #[test]
     fn times_of_day_are_read() {

@@ -52,6 +52,30 @@ impl Listening {
     }
 }
 
+/// Where somebody would listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Unspecified for all addresses.
+    pub address: IpAddr,
+    pub port: u16,
+    /// IPv4 shall not reach it, if it is all addresses of IPv6.
+    pub v6_only: bool,
+}
+
+impl Listening {
+    /// Whether nobody else can listen at this place.
+    #[must_use]
+    pub fn bars(&self, place: &Place) -> bool {
+        let Place { address, port, v6_only } = *place;
+        let has_own = match (address, self.address) {
+            (IpAddr::V6(_), IpAddr::V4(_)) => !v6_only,
+            (all, own) => all.is_ipv6() == own.is_ipv6(),
+        };
+        let is_covered = self.port == port && address.is_unspecified() && has_own;
+        self.serves(address, port) || is_covered
+    }
+}
+
 /// A socket diagnosis socket.
 #[derive(Debug)]
 pub struct ListenerSocket {
@@ -197,6 +221,32 @@ mod tests {
         // SAFETY: no memory of ours.
         checked(unsafe { libc::listen(fd.as_raw_fd(), 1) }).unwrap();
         fd
+    }
+
+    #[test]
+    fn a_listener_bars_its_address_and_all_addresses_of_its_family() {
+        let place = |address: &str| Place {
+            address: address.trim_end_matches('+').parse().unwrap(),
+            port: 80,
+            // With a plus IPv4 belongs to it.
+            v6_only: !address.ends_with('+'),
+        };
+        let cases = [
+            ("127.0.0.1", ["0.0.0.0", "127.0.0.1", "::+"].as_slice()),
+            ("0.0.0.0", &["0.0.0.0", "127.0.0.1", "10.0.0.1", "::+"]),
+            ("::1", &["::", "::1", "::+"]),
+            ("::+", &["::", "::1", "0.0.0.0", "127.0.0.1", "10.0.0.1", "::+"]),
+            ("::", &["::", "::1", "::+"]),
+        ];
+        for (at, barred) in cases {
+            let Place { address, port, v6_only } = place(at);
+            let listening = Listening { address, port, v6_only, inode: 1 };
+            for tried in ["0.0.0.0", "127.0.0.1", "10.0.0.1", "::", "::1", "::+"] {
+                let tried_at = place(tried);
+                assert_eq!(listening.bars(&tried_at), barred.contains(&tried), "{at} {tried}");
+                assert!(!listening.bars(&Place { port: 81, ..tried_at }));
+            }
+        }
     }
 
     #[test]

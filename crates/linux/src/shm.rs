@@ -352,7 +352,8 @@ impl SharedMemory {
         text.replace(|c: char| c.is_control(), "?")
     }
 
-    /// Listeners of a parked replica.
+    /// Listeners of a replica; before it is parked one that is written just now may be
+    /// half of another.
     #[must_use]
     pub fn listeners(&self) -> Vec<Listener> {
         let h = self.header();

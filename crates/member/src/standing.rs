@@ -7,7 +7,7 @@ use crate::timing::member::{ASK_EVERY, ASK_RETRY};
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Watch;
 use holdfast_wire::log::LOG_VERSION;
-use holdfast_wire::message::{ConnKey, Message, VERSION, WorldPart};
+use holdfast_wire::message::{ConnKey, Message, VERSION, WorldKind, WorldPart};
 
 /// Who is current, in the edge's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct Standing {
     group: String,
     me: String,
     other: String,
+    /// Settings that the edge must have alike, one line each.
+    file: Vec<String>,
     heard: Option<Heard>,
     /// Whether the edge hears the other member, as far as it has said.
     other_reached: bool,
@@ -47,6 +49,7 @@ impl Standing {
             group: group.to_owned(),
             me: me.to_owned(),
             other: other.to_owned(),
+            file: Vec::new(),
             heard: None,
             other_reached: true,
             asked: Vec::new(),
@@ -57,6 +60,11 @@ impl Standing {
             reach: None,
             alone: false,
         }
+    }
+
+    /// What this member's file says that the edge's must say too: every hello tells it.
+    pub fn tell_file(&mut self, lines: Vec<String>) {
+        self.file = lines;
     }
 
     /// The channel to the edge has opened.
@@ -98,7 +106,9 @@ impl Standing {
         self.asked = std::mem::take(&mut self.asked_now);
         if new.opened {
             self.other_reached = true;
-            say(&hello(&self.group, &self.me, (epoch, speaks), Vec::new()));
+            let setting = |line| WorldPart { kind: WorldKind::Setting, name: line, hash: 0 };
+            let file = self.file.iter().map(|line| setting(line)).collect();
+            say(&hello(&self.group, &self.me, (epoch, speaks), file));
             if speaks {
                 // An edge that has restarted is closed until its member asks.
                 say(&Message::Promote { epoch });
@@ -156,8 +166,8 @@ pub struct Settled {
     pub reach: bool,
 }
 
-/// The first message on any channel; only the edge is told who speaks, and only
-/// the other member the world.
+/// The first message on any channel; only the edge is told who speaks. `world` is what
+/// the receiver shall compare with its own.
 #[must_use]
 pub fn hello<'m>(
     group: &'m str,
@@ -298,6 +308,16 @@ mod tests {
             assert!(lines[0].contains(&format!("speaks: {speaks}")), "{lines:?}");
             assert_eq!(lines[1..], ["Promote { epoch: 3 }"][..usize::from(speaks)]);
             assert!(said(&mut standing, speaks).is_empty(), "once");
+        }
+    }
+
+    #[test]
+    fn every_hello_tells_what_the_file_says() {
+        let mut standing = Standing::new("demo", "a", "b");
+        standing.tell_file(vec!["heartbeat_ms = 18".to_owned()]);
+        for _ in 0..2 {
+            standing.handle_opened();
+            assert!(said(&mut standing, false)[0].contains("heartbeat_ms = 18"));
         }
     }
 

@@ -2,12 +2,12 @@
 //! waits until its sockets are real, and goes live.
 
 use crate::base::fds::{self, Kind};
-use crate::base::state::{self, CONTROL_FD, Mode, header, header_ptr};
+use crate::base::state::{self, CONTROL_FD, Mode, header};
 use crate::base::sys::{self, sys, syscall};
 use crate::base::{log, park, ring};
 use crate::calls::{binds, clocks, inherited, ready};
 use core::sync::atomic::Ordering::*;
-use holdfast_wire::shm::{Listener, mode as shared_mode};
+use holdfast_wire::shm::mode as shared_mode;
 
 /// How long the main thread waits for the others to reach the log's end.
 const OTHERS_WAIT_MS: u32 = 3;
@@ -16,7 +16,7 @@ const OTHERS_WAIT_MS: u32 = 3;
 pub fn lead() {
     log::wake_turns();
     wait_for_others();
-    publish();
+    binds::publish();
     let h = header();
     if h.mode.0.compare_exchange(shared_mode::DRAIN, shared_mode::PARKED, SeqCst, SeqCst).is_ok() {
         h.daemon_waiting.0.store(1, SeqCst);
@@ -42,24 +42,6 @@ fn wait_for_others() {
         // SAFETY: memory of ours, of the sizes that are said.
         unsafe { syscall!(SYS_nanosleep, &raw const pause, 0usize) };
     }
-}
-
-/// Tells the daemon which listeners to bring up.
-fn publish() {
-    // SAFETY: the header is mapped. No reference is made to what is written.
-    let (listeners, room) = unsafe {
-        let field = &raw mut (*header_ptr()).listeners;
-        (field.cast::<Listener>(), (*field).len())
-    };
-    let mut n = 0;
-    binds::for_each_listener(|listener| {
-        if n < room {
-            // SAFETY: this field is ours while the mode is not PARKED.
-            unsafe { listeners.add(n).write(listener) };
-            n += 1;
-        }
-    });
-    header().listeners_len.store(n as u32, Release);
 }
 
 fn go_live() {

@@ -154,8 +154,10 @@ pub enum Message<'a> {
         /// It is the primary of that epoch and its server lives: an edge whose disk
         /// knows less believes it.
         speaks: bool,
-        /// Said between the members; empty towards and from the edge. At most
-        /// [`WORLD_PARTS_MAX`] parts.
+        /// Between the members, the sender's world. Towards the edge, the settings of
+        /// the group's file that the edge's copy must have too, none from a release
+        /// that did not say them. From the edge, nothing. At most [`WORLD_PARTS_MAX`]
+        /// parts.
         #[serde(borrow)]
         world: Vec<WorldPart<'a>>,
     },

@@ -144,7 +144,8 @@ pub struct Header {
     pub userfault: AtomicI32,
     /// Where the shim's [`ShimState`] lies in the server's memory; 0 before there is one.
     pub control: AtomicU64,
-    /// Listeners and descriptors that promotion must rebuild (mode PARKED).
+    /// Listeners that promotion must rebuild: final in mode PARKED, before that a hint,
+    /// brought up to date when the server listens.
     pub listeners_len: AtomicU32,
     pub listeners: [Listener; 16],
 }

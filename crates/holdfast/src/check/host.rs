@@ -2,8 +2,9 @@
 
 use super::settings::{self, read};
 use super::{Finding, ways};
-use crate::config::{Config, Member, Role};
+use crate::config::{Config, ConfigErrors, Member, Role};
 use crate::daemon::member::user_ids;
+use crate::key::GroupKey;
 use crate::open_files;
 use crate::world::{self, World};
 use holdfast_linux::limits;
@@ -11,7 +12,8 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
 pub(super) fn findings(config: &Config, role: Role) -> Vec<Finding> {
-    let mut findings = vec![key(config)];
+    let mut findings =
+        vec![key(config.key(), &config.group.key_file), run_dir(&config.group.run_dir)];
     match role {
         Role::Edge => edge(config, &mut findings),
         Role::Member(index) => {
@@ -23,14 +25,22 @@ pub(super) fn findings(config: &Config, role: Role) -> Vec<Finding> {
     findings
 }
 
-fn key(config: &Config) -> Finding {
-    match config.key() {
-        Ok(_) => Finding::ok("key", config.group.key_file.display().to_string()),
+pub(super) fn key(loaded: Result<GroupKey, ConfigErrors>, file: &Path) -> Finding {
+    match loaded {
+        Ok(_) => Finding::ok("key", file.display().to_string()),
         Err(errors) => {
             let error = errors.0.into_iter().next();
             let (found, remedy) = error.map(|e| (e.message, e.remedy)).unwrap_or_default();
             Finding::fail("key", found, remedy)
         }
+    }
+}
+
+/// Who may write there could answer in the daemon's place.
+pub(super) fn run_dir(folder: &Path) -> Finding {
+    match crate::run_dir::trouble(folder) {
+        None => Finding::ok("run_dir", folder.display().to_string()),
+        Some((found, remedy)) => Finding::fail("run_dir", found, remedy),
     }
 }
 
@@ -55,7 +65,7 @@ fn member(config: &Config, member: &Member, findings: &mut Vec<Finding>) {
     findings.push(same_world(config));
 }
 
-fn interface(name: &'static str, interface: &str, mac: Option<&str>) -> Finding {
+pub(super) fn interface(name: &'static str, interface: &str, mac: Option<&str>) -> Finding {
     let folder = Path::new("/sys/class/net").join(interface);
     let found = read(folder.join("address"));
     if found.is_empty() {
@@ -82,7 +92,7 @@ fn interface(name: &'static str, interface: &str, mac: Option<&str>) -> Finding 
     }
 }
 
-fn local(name: &'static str, address: IpAddr) -> Finding {
+pub(super) fn local(name: &'static str, address: IpAddr) -> Finding {
     match UdpSocket::bind((address, 0)) {
         Ok(_) => Finding::ok(name, format!("{address} is an address of this host")),
         Err(_) => Finding::fail(

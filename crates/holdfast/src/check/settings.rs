@@ -77,9 +77,14 @@ fn held() -> u64 {
     line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok()).unwrap_or(0)
 }
 
-pub(super) fn capabilities() -> Vec<Finding> {
+/// Those that starting and following a server takes, which only members of a pair do.
+const OF_MEMBERS: [u32; 2] = [7, 19];
+
+pub(super) fn capabilities(is_pair: bool) -> Vec<Finding> {
     let held = held();
-    let missing: Vec<_> = CAPABILITIES.iter().filter(|(bit, ..)| held & 1 << bit == 0).collect();
+    let is_needed = |bit: &u32| is_pair || !OF_MEMBERS.contains(bit);
+    let needed = CAPABILITIES.iter().filter(|(bit, ..)| is_needed(bit));
+    let missing: Vec<_> = needed.filter(|(bit, ..)| held & 1 << bit == 0).collect();
     if missing.is_empty() {
         return vec![Finding::ok("capabilities", "all that a daemon needs")];
     }

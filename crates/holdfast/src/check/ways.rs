@@ -18,21 +18,25 @@ pub(super) fn forwarding(config: &Config) -> Finding {
 /// What an edge's kernel does not pass on, and the remedy: all of a family, or what
 /// comes in where the members' answers do.
 pub(crate) fn not_forwarded(config: &Config) -> Option<(String, String)> {
-    let families = [
-        (false, "IPv4", "net.ipv4.ip_forward", "net.ipv4.conf"),
-        (true, "IPv6", "net.ipv6.conf.all.forwarding", "net.ipv6.conf"),
-    ];
-    families.into_iter().filter(|(v6, ..)| serves(config, *v6)).find_map(|(_, family, all, one)| {
-        if is_off(all) {
-            return Some((format!("{family} is not forwarded"), format!("sysctl -w {all}=1")));
-        }
-        let interface = inner_interfaces(config).into_iter().find(|name| {
-            // A name may have dots, which part the names of a sysctl.
-            is_off(&format!("{one}/{name}/forwarding"))
-        })?;
-        let found = format!("{family} that comes in through {interface} is not forwarded");
-        Some((found, format!("sysctl -w {}/{interface}/forwarding=1", one.replace('.', "/"))))
-    })
+    let mut families = [false, true].into_iter().filter(|v6| serves(config, *v6));
+    let inner = inner_interfaces(config);
+    families.find_map(|v6| forwarding_of(v6, &inner))
+}
+
+/// Why packets of a family are not passed on that come in through one of these
+/// interfaces, and the remedy.
+pub(super) fn forwarding_of(v6: bool, inner: &[String]) -> Option<(String, String)> {
+    let (family, all, one) = match v6 {
+        false => ("IPv4", "net.ipv4.ip_forward", "net.ipv4.conf"),
+        true => ("IPv6", "net.ipv6.conf.all.forwarding", "net.ipv6.conf"),
+    };
+    if is_off(all) {
+        return Some((format!("{family} is not forwarded"), format!("sysctl -w {all}=1")));
+    }
+    // A name may have dots, which part the names of a sysctl.
+    let interface = inner.iter().find(|name| is_off(&format!("{one}/{name}/forwarding")))?;
+    let found = format!("{family} that comes in through {interface} is not forwarded");
+    Some((found, format!("sysctl -w {}/{interface}/forwarding=1", one.replace('.', "/"))))
 }
 
 fn is_off(sysctl: &str) -> bool {

@@ -161,7 +161,8 @@ pub struct CheckArgs {
     /// Also compare this file with the host.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// `edge` or a member's name; without it, the role whose address this host has.
+    /// `edge`, `near`, `far`, or the name of a member or host server; without it, the
+    /// role whose address this host has.
     #[arg(long, value_name = "ROLE", requires = "config")]
     pub role: Option<String>,
     /// One JSON object of the schema holdfast.check/1.

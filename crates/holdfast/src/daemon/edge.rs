@@ -295,6 +295,7 @@ impl<'a> EdgeDaemon<'a> {
 
     fn note_report(&mut self, index: usize, report: Report, now: Instant) {
         match report {
+            Report::File(lines) => self.wire.links.note_file(index, &lines),
             Report::Says(says) => self.wire.links.note_says(index, says),
             Report::SignSeen { number, mac } => self.ways.seen(index, number, mac, now),
             Report::TookOver(takeover) if self.machine.is_current(index) => {

@@ -340,6 +340,13 @@ impl<'a> MemberContext<'a> {
         Ok(false)
     }
 
+    /// What [`Self::wait`] serves, for a role that is busy with something else.
+    pub fn attend(&mut self) {
+        self.feel_pulses();
+        self.hear_edge(&mut |_| {});
+        self.serve_admin();
+    }
+
     /// Before programs are loaded and servers started: a busy machine takes seconds
     /// for it, and nobody is in step with a member that has not begun.
     pub fn excuse_start(&self) {
@@ -347,7 +354,7 @@ impl<'a> MemberContext<'a> {
     }
 
     /// What the heartbeats' thread has heard, and that this loop turns.
-    pub fn feel_pulses(&mut self) {
+    fn feel_pulses(&mut self) {
         self.pulse.turned();
         if let Some(at) = self.pulse.heard(pulse::EDGE) {
             self.member.watch.handle_edge(at);
@@ -465,7 +472,10 @@ impl<'a> MemberContext<'a> {
 /// What a member knows before it has heard anybody.
 fn heard_of(config: &Config, me: &Member) -> MemberState {
     let period = Nanos(config.heartbeat().as_nanos() as u64);
-    MemberState::new(&config.group.name, &me.name, &config.other(me).name, period, Nanos(0))
+    let other = &config.other(me).name;
+    let mut state = MemberState::new(&config.group.name, &me.name, other, period, Nanos(0));
+    state.standing.tell_file(world::of_file(config));
+    state
 }
 
 /// Tokens that became ready.

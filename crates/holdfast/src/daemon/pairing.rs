@@ -15,7 +15,7 @@ use holdfast_member::standing::hello;
 use holdfast_wire::message::{Message, WorldPart};
 use std::time::{Duration, Instant};
 
-/// How often the edge hears from a member that is busy with itself.
+/// How often the edge, and who asks, hears from a member that is busy with itself.
 const BEAT_EVERY: Duration = Duration::from_millis(5);
 
 /// A primary that waits for its backup.
@@ -266,14 +266,14 @@ pub fn no_rejoin(node: &MemberContext<'_>) -> String {
 }
 
 /// Looked at anew for each attempt: files may have been repaired meanwhile.
-/// It takes longer than the edge waits for a heartbeat, so that goes on meanwhile.
+/// It takes longer than the edge waits for a heartbeat, and than whoever asks for the
+/// status: both are served meanwhile. Signals wait.
 fn own_world(node: &mut MemberContext<'_>) -> Result<World, String> {
     let (config, key) = (node.config, node.key.clone());
     let gathered = std::thread::scope(|scope| {
         let gathering = scope.spawn(|| World::gather(config, &key));
         while !gathering.is_finished() {
-            node.feel_pulses();
-            node.hear_edge(&mut |_| {});
+            node.attend();
             std::thread::sleep(BEAT_EVERY);
         }
         gathering.join()

@@ -1,7 +1,7 @@
 //! Whether the protected server listens where clients are told to come, or could after
 //! a takeover.
 
-use holdfast_linux::listeners::{ListenerSocket, Listening};
+use holdfast_linux::listeners::{ListenerSocket, Listening, Place};
 use std::collections::BTreeMap;
 use std::fs::ReadDir;
 use std::net::SocketAddr;
@@ -52,12 +52,21 @@ impl Services {
         !self.searches.is_empty()
     }
 
-    /// Why a replica could not listen where clients come; `None`: it could, if its server
-    /// does not ask for more addresses than those.
-    pub fn taken(&mut self, services: &[SocketAddr], now: Instant) -> Option<&str> {
+    /// Why a replica could not listen where clients come, nor where its server has
+    /// `listeners`; `None`: it could.
+    pub fn taken(
+        &mut self,
+        services: &[SocketAddr],
+        listeners: impl FnOnce() -> Vec<Place>,
+        now: Instant,
+    ) -> Option<&str> {
         if now >= self.look_at {
             self.look_at = now + LOOK_EVERY;
-            let in_the_way = |it: &Listening| services.iter().any(|s| it.serves(s.ip(), s.port()));
+            let listeners = listeners();
+            let in_the_way = |it: &Listening| {
+                services.iter().any(|s| it.serves(s.ip(), s.port()))
+                    || listeners.iter().any(|place| it.bars(place))
+            };
             self.missing = match self.socket.listening() {
                 Ok(all) => all.into_iter().find(in_the_way).map(|it| {
                     let place = SocketAddr::new(it.address, it.port);

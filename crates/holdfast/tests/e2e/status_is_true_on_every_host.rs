@@ -7,18 +7,18 @@ use holdfast_lab::testbed::ours::{Group, GroupOptions};
 use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed, addresses};
 use serde_json::Value;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const HOSTS: [Role; 3] = [Role::Edge, Role::Primary, Role::Backup];
+pub const HOSTS: [Role; 3] = [Role::Edge, Role::Primary, Role::Backup];
 
 /// Heartbeats that a busy machine does not miss.
-fn patient() -> GroupOptions {
+pub fn patient() -> GroupOptions {
     GroupOptions { heartbeat_ms: Some(200), ..GroupOptions::default() }
 }
 
 /// What a host is expected to say: its state, and a part of its reason.
-type Expected<'a> = (Role, &'a str, &'a str);
+pub type Expected<'a> = (Role, &'a str, &'a str);
 
 fn text<'s>(status: &'s Value, name: &str) -> &'s str {
     status[name].as_str().unwrap_or_default()
@@ -39,7 +39,7 @@ fn expect(group: &Group<'_>, all: &[Expected<'_>]) {
     }
 }
 
-fn remedy(group: &Group<'_>, role: Role) -> String {
+pub fn remedy(group: &Group<'_>, role: Role) -> String {
     text(&group.status(role).unwrap_or_default(), "remedy").to_owned()
 }
 
@@ -124,7 +124,7 @@ fn members_that_differ_are_waiting_on_every_host() {
 }
 
 /// Waits as [`expect`] and looks at the exit codes of `holdfast status` too.
-fn expect_with_code(testbed: &Testbed, group: &Group<'_>, all: &[Expected<'_>], code: i32) {
+pub fn expect_with_code(testbed: &Testbed, group: &Group<'_>, all: &[Expected<'_>], code: i32) {
     expect(group, all);
     for (role, ..) in all {
         let mut status = testbed.host(*role).command(world::binary());
@@ -136,11 +136,17 @@ fn expect_with_code(testbed: &Testbed, group: &Group<'_>, all: &[Expected<'_>], 
 }
 
 /// Starts the edge's daemon again with another text in its file.
-fn edit_edge(testbed: &Testbed, group: &mut Group<'_>, from: &str, to: &str) {
+pub fn edit_edge(testbed: &Testbed, group: &mut Group<'_>, from: &str, to: &str) {
+    rewrite_edge(testbed, group, |text| text.replace(from, to));
+}
+
+/// As [`edit_edge`], with any change.
+pub fn rewrite_edge(testbed: &Testbed, group: &mut Group<'_>, change: impl FnOnce(&str) -> String) {
     let file = testbed.host(Role::Edge).outside().join("holdfast.toml");
     let text = std::fs::read_to_string(&file).expect("a file");
-    assert!(text.contains(from), "{text}");
-    std::fs::write(&file, text.replace(from, to)).expect("another file");
+    let changed = change(&text);
+    assert_ne!(changed, text);
+    std::fs::write(&file, changed).expect("another file");
     let daemon = group.daemon_pid(Role::Edge).expect("the edge's daemon");
     world::signal(daemon, "KILL");
     group.restart(Role::Edge).expect("the edge's daemon starts again");
@@ -240,11 +246,7 @@ fn a_member_whose_answers_find_no_way_to_clients_protects_nobody() {
 fn a_port_that_a_stranger_holds_on_the_backups_host_is_named() {
     let _limit = world::limit(Duration::from_secs(60));
     world::with_redis_and(&patient(), |testbed, group| {
-        // It ends with its input.
-        let script = "import socket, sys\ns = socket.create_server(('', 6379))\nsys.stdin.read()";
-        let mut stranger = testbed.host(Role::Backup).command("python3");
-        let stranger = stranger.args(["-c", script]).stdin(Stdio::piped());
-        let mut stranger = stranger.spawn().expect("python3 starts");
+        let mut stranger = listen(testbed, Role::Backup, "");
         let taken = "another process of this host listens at 0.0.0.0:6379";
         expect_with_code(testbed, group, &HOSTS.map(|role| (role, "unprotected", taken)), 1);
         let server = group.server_pid(Role::Primary).expect("a server");
@@ -256,6 +258,38 @@ fn a_port_that_a_stranger_holds_on_the_backups_host_is_named() {
         let gone = "the server does not listen at";
         expect(group, &survivors.map(|role| (role, "waiting", gone)));
     });
+}
+
+/// Nothing of its own may listen at any address that the server binds.
+#[test]
+fn a_port_of_another_address_that_a_wildcard_server_needs_is_named() {
+    let _limit = world::limit(Duration::from_secs(60));
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let group = launch_redis(&testbed, |recipe| {
+        for (own, all) in [(addresses::SERVICE_V4, "*"), (addresses::SERVICE_V6, "-::*")] {
+            recipe.command.iter_mut().filter(|word| *word == own).for_each(|word| {
+                all.clone_into(word);
+            });
+        }
+    });
+    let protected = HOSTS.map(|role| (role, "protected", ""));
+    expect_with_code(&testbed, &group, &protected, 0);
+    let mut stranger = listen(&testbed, Role::Backup, "127.0.0.1");
+    let taken = "another process of this host listens at 127.0.0.1:6379";
+    expect_with_code(&testbed, &group, &HOSTS.map(|role| (role, "unprotected", taken)), 1);
+    assert!(remedy(&group, Role::Primary).contains("stop that process"));
+    drop(stranger.stdin.take());
+    stranger.wait().expect("its end");
+    expect_with_code(&testbed, &group, &protected, 0);
+}
+
+/// A process that takes the server's port; it ends with its input.
+fn listen(testbed: &Testbed, role: Role, address: &str) -> Child {
+    let script = format!(
+        "import socket, sys\ns = socket.create_server(('{address}', 6379))\nsys.stdin.read()"
+    );
+    let mut stranger = testbed.host(role).command("python3");
+    stranger.args(["-c", &script]).stdin(Stdio::piped()).spawn().expect("python3 starts")
 }
 
 /// A redis-server with other words, on both hosts.

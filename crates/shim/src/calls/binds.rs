@@ -1,9 +1,10 @@
 //! The addresses that the server's sockets were bound to: listeners are made
-//! again at promotion.
+//! again at promotion, and the backup's daemon looks before whether they could.
 
 use crate::base::cells::Locked;
 use crate::base::fds;
-use crate::base::state::{Mode, mode};
+use crate::base::state::{Mode, header, header_ptr, mode};
+use core::sync::atomic::Ordering::Release;
 use holdfast_wire::shm::Listener;
 
 /// Sockets whose address is remembered; listeners among them are few.
@@ -46,6 +47,7 @@ pub fn remember_listen(fd: i32, backlog: i32) {
     if let Some(b) = BINDS.hold().iter_mut().find(|b| b.fd == fd) {
         b.backlog = backlog;
     }
+    publish();
 }
 
 /// Port that `fd` was bound to, in host order; 0 if none.
@@ -76,11 +78,25 @@ pub fn endpoint(addr: &[u8]) -> ([u8; 16], u16) {
     (ip, port)
 }
 
-/// Every listener, as the daemon is to bring it up.
-pub fn for_each_listener(mut f: impl FnMut(Listener)) {
-    for b in BINDS.hold().iter().filter(|b| is_bound(b) && b.backlog >= 0) {
-        f(Listener { fd: b.fd, backlog: b.backlog, addr_len: b.len, addr: b.addr });
+/// Tells the daemon of every listener, as it is to bring it up.
+pub fn publish() {
+    // SAFETY: the header is mapped. No reference is made to what is written.
+    let (listeners, room) = unsafe {
+        let field = &raw mut (*header_ptr()).listeners;
+        (field.cast::<Listener>(), (*field).len())
+    };
+    // Held to the end: nobody else writes the table meanwhile.
+    let binds = BINDS.hold();
+    let bound = binds.iter().filter(|b| is_bound(b) && b.backlog >= 0).take(room);
+    let mut n = 0;
+    for b in bound {
+        let listener = Listener { fd: b.fd, backlog: b.backlog, addr_len: b.len, addr: b.addr };
+        // SAFETY: `n` is below `room`. While the mode is not PARKED the daemon takes
+        // what it reads here for a hint.
+        unsafe { listeners.add(n).write(listener) };
+        n += 1;
     }
+    header().listeners_len.store(n as u32, Release);
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What the backup says of itself.
 
-use super::BackupDaemon;
+use super::{BackupDaemon, sockets};
 use crate::daemon::advice;
 use crate::daemon::member::{RESTART_BOTH, count};
 use crate::leavings::Own;
@@ -145,7 +145,8 @@ impl BackupDaemon<'_, '_> {
     /// Why the replica could not listen where its server does.
     fn taken_port(&mut self) -> Option<String> {
         let services = &self.node.config.group.services;
-        self.ports.taken(services, Instant::now()).map(str::to_owned)
+        let listeners = || sockets::listeners(&self.replica);
+        self.ports.taken(services, listeners, Instant::now()).map(str::to_owned)
     }
 
     pub(super) fn tell_status(&mut self, report: &Report<'_>) {

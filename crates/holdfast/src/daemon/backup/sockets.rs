@@ -2,6 +2,7 @@
 //! each verdict carried out on the very socket the replica holds.
 
 use crate::daemon::heed;
+use holdfast_linux::listeners::Place;
 use holdfast_linux::process;
 use holdfast_linux::raw::RawSender;
 use holdfast_linux::repair::{self, ClientClock, ClosingState, Nudge, NudgeHeader, RestoreSpec};
@@ -83,6 +84,17 @@ pub fn may_listen(address: &[u8], services: &[SocketAddr], as_root: bool) -> io:
         return Ok(());
     }
     refused("it is no service of the group, and its port is a privileged one")
+}
+
+/// Where the replica's server listens, as far as its table says it.
+pub fn listeners(replica: &Server) -> Vec<Place> {
+    let place = |l: &Listener| {
+        let (address, port) = endpoint(&l.addr[..(l.addr_len as usize).min(l.addr.len())])?;
+        let takes_v4 = |fd: OwnedFd| socket2::SockRef::from(&fd).only_v6().is_ok_and(|only| !only);
+        let v6_only = !(is_ipv6(l) && replica.take_fd(l.fd).is_ok_and(takes_v4));
+        Some(Place { address, port, v6_only })
+    };
+    replica.memory.listeners().iter().filter_map(place).collect()
 }
 
 /// Address and port of a raw `sockaddr`.

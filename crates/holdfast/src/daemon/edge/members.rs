@@ -7,9 +7,10 @@ use crate::daemon::pulse::Pulse;
 use crate::daemon::said::{Said, takeover_of};
 use crate::poll::{Interest, Poll};
 use crate::status::Takeover;
+use crate::world;
 use holdfast_cluster::Nanos;
 use holdfast_member::edge::Wish;
-use holdfast_wire::message::Message;
+use holdfast_wire::message::{Message, WorldKind, WorldPart};
 
 /// Messages taken from a member at a time.
 const WORDS_MAX: usize = 1024;
@@ -17,6 +18,8 @@ const WORDS_MAX: usize = 1024;
 /// One slot per member of the configuration.
 pub(super) struct Links {
     group: String,
+    /// What the edge's file says that the members' must say too.
+    file: Vec<String>,
     slots: Vec<Slot>,
     pulse: Pulse,
 }
@@ -26,6 +29,8 @@ struct Slot {
     channel: Option<Channel>,
     /// What it said last of itself, since it came.
     says: Option<Said>,
+    /// How its file differs from the edge's.
+    differs: Option<String>,
 }
 
 /// A message of a member: what the machine makes of it, and what the daemon does.
@@ -36,6 +41,8 @@ pub(super) struct Word {
 
 /// What members tell that no grant depends on.
 pub(super) enum Report {
+    /// What its file says that the edge's must say too.
+    File(Vec<String>),
     /// What it is by itself.
     Says(Said),
     /// The edge's way to it has proved itself.
@@ -46,9 +53,11 @@ pub(super) enum Report {
 
 impl Links {
     pub fn new(config: &Config, pulse: Pulse) -> Self {
-        let slot = |name: &String| Slot { name: name.clone(), channel: None, says: None };
+        let slot =
+            |name: &String| Slot { name: name.clone(), channel: None, says: None, differs: None };
         let slots = config.members.iter().map(|m| slot(&m.name)).collect();
-        Self { group: config.group.name.clone(), slots, pulse }
+        let file = world::of_file(config);
+        Self { group: config.group.name.clone(), file, slots, pulse }
     }
 
     pub fn name(&self, index: usize) -> &str {
@@ -67,6 +76,18 @@ impl Links {
         }
     }
 
+    /// How the member's file differs from the edge's.
+    pub fn differs(&self, index: usize) -> Option<&str> {
+        self.slots.get(index).and_then(|slot| slot.differs.as_deref())
+    }
+
+    /// The member has told what its file says.
+    pub fn note_file(&mut self, index: usize, lines: &[String]) {
+        if let Some(slot) = self.slots.get_mut(index) {
+            slot.differs = world::other_file(&self.file, lines, &slot.name);
+        }
+    }
+
     /// Takes a channel; one that the member had before is closed.
     pub fn adopt(
         &mut self,
@@ -75,7 +96,7 @@ impl Links {
         poll: &Poll,
     ) -> Result<(), ChannelError> {
         let Some(slot) = self.slots.get_mut(index) else { return Err(ChannelError::Closed) };
-        (slot.channel, slot.says) = (None, None);
+        (slot.channel, slot.says, slot.differs) = (None, None, None);
         poll.add(&channel, MEMBERS + index as u64, Interest::Read)?;
         slot.channel = Some(channel);
         Ok(())
@@ -162,9 +183,16 @@ fn flush(
 
 fn report_of(message: &Message<'_>) -> Option<Report> {
     match *message {
+        Message::Hello { ref world, .. } => Some(Report::File(settings(world))),
         Message::Says { .. } => Said::of(message).map(Report::Says),
         Message::SignSeen { number, mac } => Some(Report::SignSeen { number, mac }),
         Message::TookOver { .. } => takeover_of(message).map(Report::TookOver),
         _ => None,
     }
+}
+
+/// What a hello says of the member's file.
+fn settings(world: &[WorldPart<'_>]) -> Vec<String> {
+    let settings = world.iter().filter(|part| part.kind == WorldKind::Setting);
+    settings.map(|part| part.name.to_owned()).collect()
 }

@@ -113,10 +113,15 @@ impl EdgeDaemon<'_> {
         let mut indices: Vec<usize> = (0..self.machine.count()).filter(is_here).collect();
         // Without the current member nobody is served; without the other, unprotected.
         indices.sort_by_key(|index| !self.machine.is_current(*index));
-        let trouble = indices.into_iter().find_map(|index| self.way_trouble(index, now));
+        let trouble = indices.iter().find_map(|index| self.way_trouble(*index, now));
+        let file = || indices.iter().find_map(|index| self.file_trouble(*index));
         let disk = || self.disk_trouble();
         let distrust = || self.distrust(now);
-        trouble.or_else(disk).or_else(distrust).unwrap_or_else(|| Said::fine(Role::Edge))
+        trouble
+            .or_else(file)
+            .or_else(disk)
+            .or_else(distrust)
+            .unwrap_or_else(|| Said::fine(Role::Edge))
     }
 
     /// Why a member cannot come; it is no news of a pair that stands.
@@ -126,6 +131,14 @@ impl EdgeDaemon<'_> {
         };
         let (_, it) = self.distrusted.iter().find(fresh)?;
         Some(says(State::Unprotected, &it.reason, it.remedy))
+    }
+
+    /// A service of which the edge does not know is neither fenced nor copied, and what
+    /// else the file says is meant for all hosts.
+    fn file_trouble(&self, index: usize) -> Option<Said> {
+        let differs = self.wire.links.differs(index)?;
+        let remedy = "copy one file to all hosts, and start the daemon anew where it was another";
+        Some(says(State::Unprotected, differs, remedy))
     }
 
     fn disk_trouble(&self) -> Option<Said> {
@@ -150,6 +163,7 @@ impl EdgeDaemon<'_> {
              of every host; then start the edge again"
         );
         match verdict {
+            Verdict::LeadsTo(other) => Some(self.misled(index, other, now)),
             Verdict::Proved => None,
             Verdict::Trying => {
                 let reason = format!("the way to `{name}` has not proved itself yet");
@@ -169,6 +183,39 @@ impl EdgeDaemon<'_> {
                 Some(says(state, &reason, &way))
             }
         }
+    }
+
+    /// The port that the file gives to one member leads to another.
+    fn misled(&self, index: usize, other: usize, now: Instant) -> Said {
+        let serves = [index, other].into_iter().any(|index| self.machine.is_current(index));
+        let is_swap = self.ways.verdict(other, now) == Verdict::LeadsTo(index);
+        let of = |index: usize| {
+            self.config
+                .members
+                .get(index)
+                .map_or(("?", "?"), |member| (member.name.as_str(), member.edge_port.as_str()))
+        };
+        let (mut one, mut two) = (of(index), of(other));
+        let state = if serves { State::Waiting } else { State::Unprotected };
+        let again = "in the file of every host; then start the edge again";
+        if !is_swap {
+            let ((name, port), (there, _)) = (one, two);
+            let reason =
+                format!("{port}, the edge_port of `{name}` in the file, leads to `{there}`");
+            let remedy = format!(
+                "write the edge's interface that leads to `{name}` as its edge_port {again}"
+            );
+            return says(state, &reason, &remedy);
+        }
+        if other < index {
+            std::mem::swap(&mut one, &mut two);
+        }
+        let ((a, port_of_a), (b, port_of_b)) = (one, two);
+        let reason = format!(
+            "the ports of `{a}` and `{b}` are swapped in the file: {port_of_a} leads to `{b}`, \
+             and {port_of_b} to `{a}`"
+        );
+        says(state, &reason, &format!("exchange the edge_port of `{a}` and `{b}` {again}"))
     }
 
     /// What the group is, seen from the edge: the worst of what it knows itself

@@ -1,9 +1,11 @@
 //! Whether the edge's frames reach its members: signs are sent to the hardware
 //! addresses that the file names, and the members tell which have come. The
-//! backup tells of what its tap has brought.
+//! backup tells of what its tap has brought. Through the port of a member that answers
+//! none, calls are sent, to whoever is there: they tell whether it leads to another one.
 
 use holdfast_linux::frame::{FrameError, FrameSender, Hop};
 use holdfast_linux::way;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Pause between two signs: to a member that has answered none yet, and later.
@@ -11,8 +13,12 @@ const SIGN_SOON: Duration = Duration::from_millis(50);
 const SIGN_EVERY: Duration = Duration::from_millis(500);
 /// Silence after which a way does not lead to the member.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Signs by which an answer may be late.
+/// Signs, or calls, by which an answer may be late.
 const LATE_MAX: u64 = 16;
+/// Of so many frames to a member that has not answered one is a call.
+const CALL_EVERY: u64 = 4;
+/// The address of all hosts of an Ethernet.
+const EVERYBODY: [u8; 6] = [0xff; 6];
 
 /// The ways to all members.
 pub(super) struct Ways {
@@ -32,6 +38,10 @@ struct Way {
     proved: bool,
     /// The address that the member has, if it is another one.
     other: Option<[u8; 6]>,
+    /// The last call through its port, from a random start.
+    call: u64,
+    /// Which members have answered a call, and when last.
+    answered: BTreeMap<usize, Instant>,
 }
 
 /// What is known of a way.
@@ -42,6 +52,8 @@ pub(super) enum Verdict {
     Trying,
     /// The member has this hardware address instead.
     OtherAddress([u8; 6]),
+    /// Its port leads to this member, and not to it.
+    LeadsTo(usize),
     Silent,
 }
 
@@ -54,6 +66,8 @@ impl Ways {
             since: now,
             proved: false,
             other: None,
+            call: start(),
+            answered: BTreeMap::new(),
         };
         Ok(Self { sender: FrameSender::open()?, slots: hops.into_iter().map(way).collect() })
     }
@@ -62,6 +76,7 @@ impl Ways {
     pub fn joined(&mut self, index: usize, now: Instant) {
         if let Some(way) = self.slots.get_mut(index) {
             (way.sign_at, way.since, way.proved, way.other) = (now, now, false, None);
+            way.answered.clear();
         }
     }
 
@@ -81,10 +96,17 @@ impl Ways {
             slot.sign_at = now + SIGN_EVERY;
             return;
         }
-        slot.sign_at = now + if slot.is_proved(now) { SIGN_EVERY } else { SIGN_SOON };
+        let is_proved = slot.is_proved(now);
+        slot.sign_at = now + if is_proved { SIGN_EVERY } else { SIGN_SOON };
         slot.number = slot.number.wrapping_add(1);
         // One that cannot leave will be missed.
-        let _ = way::send(slot.number, &slot.hop, &mut self.sender);
+        let _ = if is_proved || !slot.number.is_multiple_of(CALL_EVERY) {
+            way::send(slot.number, &slot.hop, &mut self.sender)
+        } else {
+            slot.call = slot.call.wrapping_add(1);
+            let everybody = Hop { to: EVERYBODY, ..slot.hop };
+            way::send(slot.call, &everybody, &mut self.sender)
+        };
     }
 
     /// When [`Ways::turn`] is due.
@@ -94,6 +116,10 @@ impl Ways {
 
     /// The member says that a sign has come, and which address it has there.
     pub fn seen(&mut self, index: usize, number: u64, mac: [u8; 6], now: Instant) {
+        let called = |way: &Way| way.call.wrapping_sub(number) <= LATE_MAX;
+        if let Some(at) = self.slots.iter().position(called) {
+            return self.heard_call(at, (index, mac), now);
+        }
         let Some(way) = self.slots.get_mut(index) else { return };
         if way.number.wrapping_sub(number) > LATE_MAX {
             return;
@@ -104,17 +130,37 @@ impl Ways {
         }
     }
 
+    /// A call through the port of the member `port` has come to the member `index`.
+    fn heard_call(&mut self, port: usize, (index, mac): (usize, [u8; 6]), now: Instant) {
+        let Some(way) = self.slots.get_mut(port) else { return };
+        way.answered.insert(index, now);
+        // A card takes nothing that is sent to another address, but calls.
+        if port == index && mac != way.hop.to {
+            way.other = Some(mac);
+        }
+    }
+
     pub fn verdict(&self, index: usize, now: Instant) -> Verdict {
         match self.slots.get(index) {
             Some(Way { other: Some(mac), .. }) => Verdict::OtherAddress(*mac),
             Some(way) if way.is_proved(now) => Verdict::Proved,
             Some(way) if now.saturating_duration_since(way.since) < PATIENCE => Verdict::Trying,
-            _ => Verdict::Silent,
+            Some(way) => way.leads_to(index, now).map_or(Verdict::Silent, Verdict::LeadsTo),
+            None => Verdict::Silent,
         }
     }
 }
 
 impl Way {
+    /// The only member that answers calls through the port of the member `index`. One
+    /// wire to all of them tells nothing.
+    fn leads_to(&self, index: usize, now: Instant) -> Option<usize> {
+        let fresh = |at: &Instant| now.saturating_duration_since(*at) < PATIENCE;
+        let mut answer = self.answered.iter().filter(|(_, at)| fresh(at)).map(|(who, _)| *who);
+        let only = answer.next()?;
+        (only != index && answer.next().is_none()).then_some(only)
+    }
+
     fn is_proved(&self, now: Instant) -> bool {
         self.proved && now.saturating_duration_since(self.since) < PATIENCE
     }
@@ -123,4 +169,71 @@ impl Way {
 fn start() -> u64 {
     // A host without random numbers cannot open a channel either.
     getrandom::u64().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+    /// Two ways; nothing that is sent leaves.
+    fn ways(now: Instant) -> Ways {
+        let hop = Hop { ifindex: u32::MAX, from: [2; 6], to: OWN };
+        Ways::new(vec![hop; 2], now).expect("a packet socket; run the tests as root")
+    }
+
+    /// Signs and calls for a while, which the members `who` answer.
+    fn call(ways: &mut Ways, who: &[usize], from: Instant) -> Instant {
+        let mut now = from;
+        while now < from + PATIENCE {
+            now += SIGN_SOON;
+            ways.turn(0, true, now);
+            let call = ways.slots[0].call;
+            who.iter().for_each(|index| ways.seen(*index, call, OWN, now));
+        }
+        now
+    }
+
+    #[test]
+    fn a_port_leads_to_the_only_member_that_answers_there() {
+        let begun = Instant::now();
+        let cases: [(&[usize], Verdict); 4] = [
+            (&[1], Verdict::LeadsTo(1)),
+            (&[], Verdict::Silent),
+            (&[0], Verdict::Silent),
+            // A wire that leads to both.
+            (&[0, 1], Verdict::Silent),
+        ];
+        for (who, verdict) in cases {
+            let mut ways = ways(begun);
+            let now = call(&mut ways, who, begun);
+            assert_eq!(ways.verdict(0, now), verdict, "{who:?}");
+        }
+        let mut ways = ways(begun);
+        let now = call(&mut ways, &[1], begun);
+        ways.seen(0, ways.slots[0].call, [4; 6], now);
+        assert_eq!(ways.verdict(0, now), Verdict::OtherAddress([4; 6]));
+        ways.seen(0, ways.slots[0].number, OWN, now);
+        assert_eq!(ways.verdict(0, now), Verdict::Proved);
+        ways.joined(0, now);
+        assert_eq!(ways.verdict(0, now + PATIENCE), Verdict::Silent, "that was another life");
+    }
+
+    #[test]
+    fn calls_are_made_only_while_a_way_is_not_proved() {
+        let begun = Instant::now();
+        let mut ways = ways(begun);
+        let calls = |ways: &Ways| ways.slots[0].call;
+        let before = calls(&ways);
+        let now = call(&mut ways, &[], begun);
+        let made = calls(&ways).wrapping_sub(before);
+        assert!((10..=20).contains(&made), "{made}");
+        for turn in 1..50 {
+            let at = now + SIGN_EVERY * turn;
+            ways.seen(0, ways.slots[0].number, OWN, at);
+            ways.turn(0, true, at);
+        }
+        assert_eq!(calls(&ways).wrapping_sub(before), made);
+    }
 }

@@ -1,0 +1,216 @@
+//! What a spread or a transit group's file says of this host, against what is there.
+
+use super::Finding;
+use super::host::{interface, key, local, run_dir};
+use super::settings::may_raise_limits;
+use super::ways::forwarding_of;
+use crate::config::recover::Policy;
+use crate::config::spread::{HOSTS_MAX, Method, SpreadConfig, SpreadHost};
+use crate::config::transit::{Side, TransitConfig, TransitString};
+use holdfast_linux::limits;
+use holdfast_linux::link;
+use holdfast_linux::route::{self, NextHop, RouteSocket};
+use std::net::IpAddr;
+use std::path::Path;
+
+/// Descriptors of an edge besides those of its host servers.
+const RESERVE: u64 = 128;
+
+pub(super) fn spread(config: &SpreadConfig, role: &str) -> Vec<Finding> {
+    let mut findings =
+        vec![key(config.key(), &config.group.key_file), run_dir(&config.group.run_dir)];
+    match config.host(role) {
+        None => spread_edge(config, &mut findings),
+        Some(host) => host_server(config, host, &mut findings),
+    }
+    findings
+}
+
+fn spread_edge(config: &SpreadConfig, findings: &mut Vec<Finding>) {
+    findings.extend(config.edge.clients.iter().map(|name| interface("interface", name, None)));
+    findings.push(local("edge.listen", config.edge.listen.ip()));
+    findings.extend(
+        config
+            .hosts
+            .iter()
+            .flat_map(|host| host.tunnels().into_iter().map(|tunnel| way_to_host(host, tunnel))),
+    );
+    // What nobody serves, and answers where the edge is the host servers' router.
+    let families = [false, true]
+        .into_iter()
+        .filter(|v6| config.group.addresses.iter().any(|address| address.is_ipv6() == *v6));
+    findings.extend(families.map(|v6| match forwarding_of(v6, &[]) {
+        None => Finding::ok("forwarding", if v6 { "IPv6: on" } else { "IPv4: on" }),
+        Some((found, remedy)) => Finding::warn(
+            "forwarding",
+            format!("{found}: needed only where this host is the host servers' way to clients"),
+            remedy,
+        ),
+    }));
+    findings.push(descriptors());
+    if config.recover.policy != Policy::Off {
+        findings.push(tun());
+    }
+}
+
+/// Whether packets for a host server have a way, and may be as long as the group needs.
+fn way_to_host(host: &SpreadHost, tunnel: IpAddr) -> Finding {
+    let (name, to) = ("way to host", format!("`{}` ({tunnel})", host.name));
+    match next_hop(tunnel) {
+        Err(error) => Finding::fail(
+            name,
+            format!("{to}: {error}"),
+            format!("ip route add {tunnel} via ROUTER, or correct the address in the file"),
+        ),
+        Ok(hop) if host.method == Method::Layer2 && hop.address != tunnel => Finding::fail(
+            name,
+            format!(
+                "{to} is behind the router {}, and layer-2 needs one network segment",
+                hop.address
+            ),
+            "write method = \"ip-in-ip\" for it",
+        ),
+        Ok(hop) => {
+            Finding::ok(name, format!("{to}: by {}, {} bytes", name_of(hop.ifindex), hop.mtu))
+        }
+    }
+}
+
+fn host_server(config: &SpreadConfig, host: &SpreadHost, findings: &mut Vec<Finding>) {
+    findings.push(interface("interface", &host.interface, None));
+    findings.extend(host.tunnels().into_iter().map(|tunnel| local("tunnel", tunnel)));
+    findings.push(through("way to the edge", config.edge.listen.ip(), &host.interface));
+    if let Some(mtu) = config.edge.mtu {
+        findings.push(own_mtu(host, mtu));
+    }
+    findings.push(binds());
+}
+
+fn own_mtu(host: &SpreadHost, wanted: u16) -> Finding {
+    match route::mtu(&host.interface) {
+        Ok(own) if own >= u32::from(wanted) => Finding::ok("mtu", format!("{own} bytes")),
+        Ok(own) => Finding::warn(
+            "mtu",
+            format!("{} takes {own} bytes, edge.mtu says {wanted}", host.interface),
+            format!("ip link set {} mtu {wanted}, or lower edge.mtu", host.interface),
+        ),
+        Err(error) => Finding::fail("mtu", error.to_string(), "correct `interface` in the file"),
+    }
+}
+
+/// Binds are noticed by a program at the root of the control groups.
+fn binds() -> Finding {
+    let root = Path::new("/sys/fs/cgroup/cgroup.controllers");
+    match root.exists() {
+        true => Finding::ok("binds", "can be noticed at the control groups' root"),
+        false => Finding::warn(
+            "binds",
+            "there is no cgroup v2 at /sys/fs/cgroup: listeners are only looked up, five times a second",
+            "mount -t cgroup2 none /sys/fs/cgroup",
+        ),
+    }
+}
+
+fn descriptors() -> Finding {
+    let (name, need) = ("open files", HOSTS_MAX as u64 + RESERVE);
+    match limits::open_files() {
+        Ok(limit) if limit.soft >= need || may_raise_limits() => {
+            Finding::ok(name, format!("{} allowed", limit.soft))
+        }
+        Ok(limit) => Finding::warn(
+            name,
+            format!("{} allowed; {need} are enough for any number of host servers", limit.soft),
+            format!("start it with LimitNOFILE={need} (systemd) or after `ulimit -n {need}`"),
+        ),
+        Err(error) => Finding::warn(name, error.to_string(), "look at `ulimit -n`"),
+    }
+}
+
+/// By it a kept SYN is given to another host server.
+fn tun() -> Finding {
+    match std::fs::File::options().read(true).write(true).open("/dev/net/tun") {
+        Ok(_) => Finding::ok("tun", "/dev/net/tun can be opened"),
+        Err(error) => Finding::warn(
+            "tun",
+            format!("/dev/net/tun: {error}; SYNs of a dead host server wait for their clients"),
+            "modprobe tun, or use a kernel with CONFIG_TUN",
+        ),
+    }
+}
+
+pub(super) fn transit(config: &TransitConfig, side: Side) -> Vec<Finding> {
+    let mut findings =
+        vec![key(config.key(), &config.group.key_file), run_dir(&config.group.run_dir)];
+    let outside = config.edge(side).outside.iter();
+    findings.extend(outside.map(|name| interface("outside", name, None)));
+    for string in &config.strings {
+        findings.extend(string_end(string, side));
+    }
+    let inner: Vec<String> =
+        config.strings.iter().map(|it| it.end(side).interface.clone()).collect();
+    let all: Vec<String> = config.edge(side).outside.iter().chain(&inner).cloned().collect();
+    let hops = || config.strings.iter().flat_map(|string| &string.end(side).next_hop);
+    for v6 in [false, true].into_iter().filter(|v6| hops().any(|hop| hop.is_ipv6() == *v6)) {
+        findings.push(match forwarding_of(v6, &all) {
+            None => Finding::ok("forwarding", if v6 { "IPv6: on" } else { "IPv4: on" }),
+            Some((found, remedy)) => Finding::fail("forwarding", found, remedy),
+        });
+    }
+    findings
+}
+
+fn string_end(string: &TransitString, side: Side) -> Vec<Finding> {
+    let (end, other) = (string.end(side), string.end(side.other()));
+    let mut findings =
+        vec![interface("string", &end.interface, None), local("address", end.address.ip())];
+    findings.extend(end.next_hop.iter().map(|hop| match next_hop(*hop) {
+        Ok(found) if name_of(found.ifindex) == end.interface && found.address == *hop => {
+            Finding::ok("next_hop", format!("{hop} is on {}", end.interface))
+        }
+        Ok(found) => Finding::fail(
+            "next_hop",
+            format!(
+                "{hop} is not on {}: packets to it go to {} by {}",
+                end.interface,
+                found.address,
+                name_of(found.ifindex)
+            ),
+            format!(
+                "correct next_hop or interface of string `{}`, or the addresses of {}",
+                string.name, end.interface
+            ),
+        ),
+        Err(error) => Finding::fail(
+            "next_hop",
+            format!("{hop}: {error}"),
+            format!("give {} an address of that network", end.interface),
+        ),
+    }));
+    findings.push(through("heartbeats", other.address.ip(), &end.interface));
+    findings
+}
+
+/// Whether packets to an address leave by this interface. A rule of the host's may choose
+/// another way for some senders, which is not looked at.
+fn through(name: &'static str, to: IpAddr, interface: &str) -> Finding {
+    let remedy = format!("ip route add {to} via ROUTER dev {interface}");
+    match next_hop(to) {
+        Ok(hop) if name_of(hop.ifindex) == interface => {
+            Finding::ok(name, format!("{to} is reached by {interface}"))
+        }
+        Ok(hop) => Finding::warn(
+            name,
+            format!("{to} is reached by {}, not by {interface}", name_of(hop.ifindex)),
+            remedy,
+        ),
+        Err(error) => Finding::fail(name, format!("{to}: {error}"), remedy),
+    }
+}
+
+fn next_hop(to: IpAddr) -> std::io::Result<NextHop> {
+    RouteSocket::open()?.next_hop(to)
+}
+
+fn name_of(ifindex: u32) -> String {
+    link::name_of(ifindex).unwrap_or_else(|| format!("interface {ifindex}"))
+}

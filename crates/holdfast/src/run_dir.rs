@@ -1,0 +1,136 @@
+//! The folder of a daemon's socket, pins and notes. Who may write there could answer in
+//! the daemon's place, and name processes that the next one ends.
+
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::Path;
+
+const BY_GROUP: u32 = 0o020;
+const BY_ALL: u32 = 0o002;
+/// Only its owner moves or removes what lies there.
+const STICKY: u32 = 0o1000;
+
+/// Makes the folder if it is not there, and refuses it if others may write to it.
+///
+/// # Errors
+/// As mkdir(2), or with reason and remedy.
+pub fn make(folder: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+    match trouble(folder) {
+        None => Ok(()),
+        Some((reason, remedy)) => Err(io::Error::other(format!(
+            "{reason}\n  remedy: {remedy}, or choose another run_dir"
+        ))),
+    }
+}
+
+/// Why the folder is not this daemon's alone, and the remedy. One that is not there is
+/// judged by where it will be.
+#[must_use]
+pub fn trouble(folder: &Path) -> Option<(String, String)> {
+    let real = folder.canonicalize();
+    let own = std::fs::metadata("/proc/self").ok()?.uid();
+    // Names of what does not exist lead nowhere yet.
+    let known = real.as_deref().unwrap_or(folder);
+    known.ancestors().find_map(|path| {
+        let found = std::fs::metadata(path).ok()?;
+        judge(path, &found, path == known, own)
+    })
+}
+
+fn judge(path: &Path, found: &Metadata, is_last: bool, own: u32) -> Option<(String, String)> {
+    let (shown, owner, mode) = (path.display(), found.uid(), found.mode());
+    if owner != 0 && owner != own {
+        let reason = format!("{shown} belongs to user {owner}, who could answer as this daemon");
+        return Some((reason, format!("chown root {shown}")));
+    }
+    let forbidden = match (is_last, mode & STICKY != 0) {
+        (true, _) => BY_GROUP | BY_ALL,
+        (false, false) => BY_ALL,
+        (false, true) => 0,
+    };
+    (mode & forbidden != 0).then(|| {
+        let reason = format!(
+            "other users may write to {shown} (mode {:o}), and could answer as this daemon",
+            mode & 0o7777
+        );
+        (reason, format!("chmod go-w {shown}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, chown};
+    use std::path::PathBuf;
+
+    /// `/tmp/…/above/run`, gone with the test.
+    struct Folders(PathBuf);
+
+    impl Folders {
+        fn new(name: &str) -> Self {
+            let own = format!("holdfast-run-dir-{name}-{}", std::process::id());
+            Self(std::env::temp_dir().join(own))
+        }
+
+        fn above(&self) -> PathBuf {
+            self.0.join("above")
+        }
+
+        fn run(&self) -> PathBuf {
+            self.above().join("run")
+        }
+    }
+
+    impl Drop for Folders {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("a mode");
+    }
+
+    #[test]
+    fn a_folder_of_ones_own_below_a_sticky_one_is_good() {
+        let folders = Folders::new("good");
+        assert_eq!(trouble(&folders.run()), None, "it is not there yet");
+        make(&folders.run()).expect("a folder");
+        set_mode(&folders.run(), 0o700);
+        make(&folders.run()).expect("it was there");
+    }
+
+    #[test]
+    fn where_others_may_write_nothing_is_put() {
+        let folders = Folders::new("writable");
+        make(&folders.run()).expect("a folder");
+        let (run, above) = (folders.run(), folders.above());
+        for (path, mode) in [(&run, 0o777), (&run, 0o1777), (&run, 0o775), (&above, 0o777)] {
+            set_mode(path, mode);
+            let error = make(&run).expect_err("others may write").to_string();
+            let remedy = format!("remedy: chmod go-w {},", path.display());
+            assert!(error.contains(&remedy), "{error}");
+            set_mode(path, 0o755);
+            make(&run).expect("the remedy helps");
+        }
+        set_mode(&above, 0o1777);
+        make(&run).expect("nobody can move it");
+    }
+
+    #[test]
+    fn a_folder_of_somebody_else_is_refused_wherever_a_link_leads() {
+        let folders = Folders::new("owned");
+        make(&folders.run()).expect("a folder");
+        let link = folders.0.join("link");
+        std::os::unix::fs::symlink(folders.above(), &link).expect("a link");
+        chown(folders.above(), Some(65534), None).expect("the tests run as root");
+        for run in [folders.run(), link.join("run")] {
+            let error = make(&run).expect_err("it is another's").to_string();
+            assert!(error.contains("belongs to user 65534"), "{error}");
+            assert!(error.contains(&format!("remedy: chown root {}", folders.above().display())));
+        }
+    }
+}

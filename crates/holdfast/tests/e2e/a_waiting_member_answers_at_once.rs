@@ -1,0 +1,68 @@
+//! A member that looks at its server's files again and again, because nobody lets it
+//! join, still answers who asks it.
+
+use crate::world;
+use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
+use holdfast_lab::testbed::server::{Program, Recipe};
+use holdfast_lab::testbed::{Plan, Role, Testbed};
+use holdfast_linux::process;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A file of the server's that takes a while to read.
+const FILE_BYTES: u64 = 200 << 20;
+/// Several comparisons fall into it.
+const ASKED_FOR: Duration = Duration::from_secs(6);
+const ANSWER_MAX: Duration = Duration::from_millis(50);
+/// That of the daemons, which both run in turns.
+const PRIORITY: i32 = 10;
+
+#[test]
+fn beside_a_lone_survivor() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let [mut recipe, _] = [Role::Primary, Role::Backup].map(|role| {
+        let recipe = Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a directory");
+        let file = File::create(testbed.host(role).outside().join("server/large"));
+        file.and_then(|file| file.set_len(FILE_BYTES)).expect("a large file");
+        recipe
+    });
+    // Redis only notes the name, as it writes no such file.
+    recipe.command.extend(["--appendfilename", "large"].map(str::to_owned));
+    let options = GroupOptions { heartbeat_ms: Some(200), ..GroupOptions::default() };
+    let mut group = Group::start(&testbed, &recipe, &options).expect("the group protects");
+    group.stop_daemon(Role::Primary, Signal::TERM).expect("a daemon");
+    group.start_daemon(Role::Primary).expect("a daemon");
+    world::wait_until("the member to be told", || {
+        let status = group.status(Role::Primary).unwrap_or_default();
+        status["reason"].as_str().is_some_and(|reason| reason.contains("runs alone"))
+    });
+    let socket = testbed.host(Role::Primary).outside().join("run/a.sock");
+    // What this test itself waits for a processor is not the daemon's.
+    let slowest = std::thread::spawn(move || {
+        process::set_realtime(PRIORITY).expect("a priority; run the tests as root");
+        ask_for_a_while(&socket)
+    });
+    let slowest = slowest.join().expect("answers");
+    assert!(slowest < ANSWER_MAX, "an answer took {slowest:?}");
+}
+
+/// How long the slowest answer took.
+fn ask_for_a_while(socket: &Path) -> Duration {
+    let (until, mut slowest) = (Instant::now() + ASKED_FOR, Duration::ZERO);
+    while Instant::now() < until {
+        let asked = Instant::now();
+        let mut stream = UnixStream::connect(socket).expect("an admin socket");
+        stream.write_all(b"{\"cmd\":\"status\"}\n").expect("a question");
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).expect("an answer");
+        slowest = slowest.max(asked.elapsed());
+        assert!(answer.contains("waiting"), "{answer}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    slowest
+}
