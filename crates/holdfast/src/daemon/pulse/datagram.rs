@@ -106,9 +106,9 @@ impl Datagrams {
         peer.number = pulse.number;
         peer.echo = echo;
         peer.proven = peer.proven.max(proof);
-        let all = self.peers.len().max(1) as u64;
+        let behind = self.number.saturating_sub(peer.proven);
         // They are numbered whomever they go to.
-        let unheard = (self.number - peer.proven.min(self.number)) / all;
+        let unheard = behind / self.peers.len() as u64;
         Ok(Received { index, stuck_ms: pulse.word, unheard })
     }
 }
