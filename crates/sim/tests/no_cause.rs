@@ -73,3 +73,19 @@ fn a_backup_that_is_heard_again_soon_is_a_backup_still() {
     let parted = all(400).filter(|run| run.1).count();
     assert!(doubted as u64 > SEEDS / 2 && parted as u64 > SEEDS / 2, "{doubted}, {parted}");
 }
+
+/// Nobody would miss it: it hears neither its clients nor its backup, and still speaks.
+#[test]
+fn a_primary_that_hears_nothing_is_replaced() {
+    for seed in 0..SEEDS {
+        let (lasts, ways) = (2_000 * MS, Ways::To);
+        let faults = vec![
+            (When::At(300 * MS), Fault::CutEdge { member: 0, ways, lasts }),
+            (When::After(0), Fault::CutPair { ways: Ways::From, lasts }),
+        ];
+        let plan = Plan { faults, unattached: false, pulses: true, ..Plan::draw(seed) };
+        let outcome = simulate(plan, false);
+        let why = &outcome.violations;
+        assert!(why.is_empty() && outcome.takeovers == 1, "seed {seed}: {why:?}");
+    }
+}

@@ -60,6 +60,7 @@ fn any_wire_may_break() {
             "--fault one-way-cut --workload incr",
             "--fault service-cut --workload download --ipv6",
             "--fault tap-cut --workload upload",
+            "--fault deaf --workload shared",
         ],
         1,
     );

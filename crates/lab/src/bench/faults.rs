@@ -54,6 +54,8 @@ pub enum FaultKind {
     /// The primary loses its link to the edge, and with it the clients; the
     /// members still reach each other.
     ServiceCut,
+    /// The primary hears nothing any more, from nobody, and goes on speaking.
+    Deaf,
     /// The replica gets a tenth of its time for a second.
     ReplicaSlow,
     /// kill -9 of the edge's daemon, which is started again.
@@ -81,6 +83,7 @@ impl FaultKind {
             | Self::Kill9All
             | Self::LinkCut
             | Self::ServiceCut
+            | Self::Deaf
             | Self::Freeze
             | Self::DaemonKill => Survivor::Backup,
             Self::ChannelCut | Self::OneWayCut | Self::FalseAlarm => Survivor::Either,
@@ -107,13 +110,19 @@ impl FaultKind {
     pub fn needs_log_link(self) -> bool {
         matches!(
             self,
-            Self::ChannelCut | Self::OneWayCut | Self::FalseAlarm | Self::TapCut | Self::ServiceCut
+            Self::ChannelCut
+                | Self::OneWayCut
+                | Self::FalseAlarm
+                | Self::TapCut
+                | Self::ServiceCut
+                | Self::Deaf
         )
     }
 
     /// Whether the primary lives on, fenced, when the backup has taken over.
     pub fn leaves_a_fenced_member(self) -> bool {
-        matches!(self, Self::Freeze | Self::ChannelCut | Self::OneWayCut | Self::FalseAlarm)
+        let lives = [Self::Freeze, Self::ChannelCut, Self::OneWayCut, Self::FalseAlarm, Self::Deaf];
+        lives.contains(&self)
     }
 }
 
@@ -154,6 +163,10 @@ pub fn fault_steps(
             let unheard = if seed.is_multiple_of(2) { Role::Primary } else { Role::Backup };
             at_once(Deaf::prepare(testbed, unheard)?.drop_all())
         }
+        FaultKind::Deaf => [interface::PRIMARY, interface::PRIMARY_LOG]
+            .map(|device| Ok((0, Deaf::prepare_at(testbed, Role::Primary, device)?.drop_all())))
+            .into_iter()
+            .collect(),
         FaultKind::FalseAlarm => {
             let deaf = Deaf::prepare(testbed, Role::Primary)?;
             Ok(vec![(0, deaf.drop_all()), (FALSE_ALARM_US, deaf.drop_nothing())])
@@ -209,7 +222,7 @@ fn slow(pid: u32) -> Vec<(u64, Action)> {
     turn.into_iter().cycle().take(2 * SLOW_TURNS).collect()
 }
 
-/// The end of the members' own wire that is to hear nothing.
+/// The end of a wire that is to hear nothing.
 struct Deaf<'a> {
     host: &'a Host,
     device: &'static str,
@@ -222,6 +235,10 @@ impl<'a> Deaf<'a> {
             Role::Backup => (Role::Primary, interface::PRIMARY_LOG),
             _ => (Role::Backup, interface::BACKUP_LOG),
         };
+        Self::prepare_at(testbed, role, device)
+    }
+
+    fn prepare_at(testbed: &'a Testbed, role: Role, device: &'static str) -> Result<Self> {
         let host = testbed.host(role);
         let words = ["-n", host.namespace(), "qdisc", "add", "dev", device, "clsact"];
         // It is there already if two faults of a run need it.
