@@ -1,6 +1,6 @@
 //! Nobody is taken for dead, and nobody takes over, without a cause.
 
-use holdfast_sim::{Fault, Plan, Ways, When, simulate};
+use holdfast_sim::{DiskPlan, Fault, Plan, Ways, When, simulate};
 
 const MS: u64 = 1_000_000;
 /// For each case.
@@ -83,7 +83,10 @@ fn a_primary_that_hears_nothing_is_replaced() {
             (When::At(300 * MS), Fault::CutEdge { member: 0, ways, lasts }),
             (When::After(0), Fault::CutPair { ways: Ways::From, lasts }),
         ];
-        let plan = Plan { faults, unattached: false, pulses: true, ..Plan::draw(seed) };
+        let drawn = Plan::draw(seed);
+        // One that fails keeps the pair from its start.
+        let disk = DiskPlan { fails_permille: 0, ..drawn.disk };
+        let plan = Plan { faults, disk, unattached: false, pulses: true, ..drawn };
         let outcome = simulate(plan, false);
         let why = &outcome.violations;
         assert!(why.is_empty() && outcome.takeovers == 1, "seed {seed}: {why:?}");
