@@ -274,10 +274,12 @@ fn who_is_silent_is_missed_and_others_hear_of_it() {
 #[test]
 fn what_clients_say_is_kept_while_nobody_may_answer() {
     let mut bed = Bed::pair();
+    bed.says(B, Wish::InStep { epoch: 1, yes: true });
+    bed.pass(1, &[A, B], false);
+    bed.take();
     bed.pass(200, &[A], false);
     assert_eq!(bed.take(), ["to 0: Reach"], "a backup answers nobody");
     bed.pass(200, &[A, B], false);
-    bed.says(B, Wish::InStep { epoch: 1, yes: true });
     bed.take();
     bed.pass(200, &[B], false);
     assert_eq!(bed.take(), ["caches: 0", "to 1: Reach"], "however long it lasts");
