@@ -1,19 +1,28 @@
 //! Starting a server under the shim: memory, control socket and wake-up are
-//! handed over as descriptors, and the server dies with its daemon.
+//! handed over as descriptors, and the server dies with its daemon. Or making one of
+//! the image of another.
+
+mod books;
+mod copy;
+mod original;
+
+pub use copy::Copying;
+pub use original::StandStill;
 
 use crate::limits::{self, OpenFiles};
 use crate::process::{self, EventFd};
 use crate::shm::{Settings, SharedMemory};
+use crate::snapshot::restore::Restored;
 use crate::{sockopt, unread};
-use holdfast_wire::shm::{ConnEntry, FDS_MAX, SHIM_FDS, conn_state, leash};
+use holdfast_wire::shm::{ConnEntry, FDS_MAX, HANDED, SHIM_FDS, conn_state, leash};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::time::{Duration, Instant};
 
@@ -39,8 +48,6 @@ pub struct ServerCommand {
     pub aslr: bool,
 }
 
-/// Descriptors of the daemon's that the shim uses.
-const HANDED: usize = 3;
 /// Highest number of a signal.
 const SIGNAL_MAX: i32 = 64;
 
@@ -60,11 +67,16 @@ struct Preparation {
 /// A server that runs under the shim.
 pub struct Server {
     pub memory: SharedMemory,
-    child: Child,
+    process: Process,
     pidfd: OwnedFd,
     control: OwnedFd,
     wake: EventFd,
     started: Instant,
+}
+
+enum Process {
+    Child(Child),
+    Copy(Restored),
 }
 
 /// How long a killed server may take to be gone, ms.
@@ -89,12 +101,16 @@ impl Server {
             let _ = child.kill();
             let _ = child.wait();
         })?;
-        Ok(Self { memory, child, pidfd, control, wake, started: Instant::now() })
+        let process = Process::Child(child);
+        Ok(Self { memory, process, pidfd, control, wake, started: Instant::now() })
     }
 
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        match &self.process {
+            Process::Child(child) => child.id(),
+            Process::Copy(copy) => copy.pid(),
+        }
     }
 
     /// Readable when the process has ended.
@@ -168,7 +184,7 @@ impl Server {
             let _ = process::signal(self.pidfd(), libc::SIGSTOP);
             process::kill_descendants(self.pid());
         }
-        let _ = self.child.kill();
+        let _ = process::signal(self.pidfd(), libc::SIGKILL);
         // The kernel takes a process apart in its parent's name. One that somebody
         // traces stays until its tracer looks: nobody waits for that.
         process::without_realtime(|| {
@@ -200,8 +216,11 @@ impl Server {
     }
 
     /// How the server ended, if it has.
-    fn exit_status(&mut self) -> Option<std::process::ExitStatus> {
-        self.child.try_wait().ok().flatten()
+    fn exit_status(&mut self) -> Option<ExitStatus> {
+        match &mut self.process {
+            Process::Child(child) => child.try_wait().ok().flatten(),
+            Process::Copy(copy) => copy.status().map(ExitStatus::from_raw),
+        }
     }
 }
 

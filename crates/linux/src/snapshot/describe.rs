@@ -4,7 +4,7 @@
 pub(super) mod areas;
 pub(super) mod descriptors;
 pub(super) mod process;
-mod sockets;
+pub(super) mod sockets;
 
 /// Why it cannot be rebuilt: collected, so that an operator reads it all at once.
 #[derive(Default)]

@@ -4,22 +4,18 @@
 use super::describe::areas::{Areas, Found};
 use super::describe::{Refusals, descriptors, process};
 use super::error::{Doing, Result, SnapshotError};
-use super::insides::Insides;
+use super::insides::{Inside, Insides};
 use super::maps::Mapping;
 use super::memory::MemoryCopy;
-use super::quiet::{Look, Quiescence, Resume, Standing};
-use super::seize::Tracees;
+use super::quiet::Quiescence;
+use super::stand::{Stand, Still};
 use super::{Options, thread};
 use holdfast_wire::snapshot::{Description, Holds, ImageError, PAGE, Thread, Writer};
-use libc::user_regs_struct;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
-
-/// How long a busy thread runs on before it is looked at again.
-const BUSY: Duration = Duration::from_micros(10);
 
 /// A process that an image is about to be taken of; it runs.
 pub struct Preparation<'a> {
@@ -95,14 +91,10 @@ impl<'a> Preparation<'a> {
     /// # Errors
     /// [`SnapshotError`]; the process runs on whatever happens.
     pub fn freeze(mut self, quiet: &mut dyn Quiescence) -> Result<Snapshot> {
-        let mut tracees = Tracees::seize(self.pid)?;
-        let began = Instant::now();
-        quiet.begin();
-        let image = self.image(&mut tracees, quiet, began);
-        drop(tracees);
-        quiet.end();
+        let image = self.image(quiet);
+        quiet.end(image.is_ok());
+        let (began, until_quiet, description, files, objects) = image?;
         let pause = began.elapsed();
-        let (until_quiet, description, files, objects) = image?;
         self.memory.let_go();
         let frozen_pages = self.memory.frozen_pages;
         let memory = self.memory;
@@ -111,14 +103,11 @@ impl<'a> Preparation<'a> {
 
     fn image(
         &mut self,
-        tracees: &mut Tracees,
         quiet: &mut dyn Quiescence,
-        began: Instant,
-    ) -> Result<(Duration, Description, Contents, Contents)> {
-        let deadline = began + self.options.freeze_max;
-        let standing = stand(self.pid, tracees, quiet, deadline)?;
-        let until_quiet = began.elapsed();
-        quiet.reached(&Frozen { pid: self.pid })?;
+    ) -> Result<(Instant, Duration, Description, Contents, Contents)> {
+        let stand = Stand::of(self.pid, quiet, self.options.freeze_max)?;
+        let until_quiet = stand.began.elapsed();
+        let books = quiet.reached(&Frozen { pid: self.pid })?;
         let insides = self.insides.read()?;
         let mut refusals = Refusals::default();
         let mut found = self.areas.look(&mut refusals)?;
@@ -127,15 +116,6 @@ impl<'a> Preparation<'a> {
         refusals.add_if(insides.iter().any(|i| i.alarm_is_set), "it has set an alarm");
         refuse(refusals)?;
         self.memory.freeze(&found.areas, &found.whole)?;
-        let threads: Result<Vec<Thread>> = standing
-            .iter()
-            .map(|(tid, regs, resume)| {
-                let inside = insides.iter().find(|inside| inside.tid == *tid);
-                let missing = || io::Error::from(io::ErrorKind::NotFound);
-                let inside = inside.ok_or_else(missing).doing("a thread in the kernel's list")?;
-                thread::read(self.pid, *tid, inside, regs, *resume)
-            })
-            .collect();
         let mut files: Contents =
             opened.contents.into_iter().map(|(file, bytes)| (file, 0, bytes)).collect();
         for (file, from) in opened.unlinked {
@@ -145,14 +125,25 @@ impl<'a> Preparation<'a> {
         let vdso = self.vdso()?;
         let description = Description {
             process: process::read(self.pid, &insides, vdso)?,
-            threads: threads?,
+            threads: self.threads(&stand, &insides)?,
             areas: found.areas,
             objects: found.objects,
             files: opened.files,
             descriptors: opened.descriptors,
             watches: opened.watches,
+            books,
         };
-        Ok((until_quiet, description, files, objects))
+        Ok((stand.began, until_quiet, description, files, objects))
+    }
+
+    fn threads(&self, stand: &Stand, insides: &[Inside]) -> Result<Vec<Thread>> {
+        let thread = |still: &Still| {
+            let inside = insides.iter().find(|inside| inside.tid == still.tid);
+            let missing = || io::Error::from(io::ErrorKind::NotFound);
+            let inside = inside.ok_or_else(missing).doing("a thread in the kernel's list")?;
+            thread::read(self.pid, still, inside)
+        };
+        stand.threads().iter().map(thread).collect()
     }
 
     fn shared_memory(&self, found: &Found) -> Result<Contents> {
@@ -212,37 +203,6 @@ impl Snapshot {
 
 fn refuse(refusals: Refusals) -> Result<()> {
     if refusals.0.is_empty() { Ok(()) } else { Err(SnapshotError::Refused(refusals.0)) }
-}
-
-/// Stops all threads where each may be photographed.
-fn stand(
-    pid: u32,
-    tracees: &mut Tracees,
-    quiet: &mut dyn Quiescence,
-    deadline: Instant,
-) -> Result<Vec<(u32, user_regs_struct, Resume)>> {
-    loop {
-        tracees.stop(deadline)?;
-        let mut standing = Vec::new();
-        let mut busy = Vec::new();
-        for tid in tracees.tids() {
-            let registers = thread::registers(tid).doing("reading registers")?;
-            match quiet.look(&Standing { pid, tid, registers: &registers }) {
-                Look::Quiet(resume) => standing.push((tid, registers, resume)),
-                Look::Busy => busy.push(tid),
-            }
-        }
-        if busy.is_empty() {
-            return Ok(standing);
-        }
-        if Instant::now() > deadline {
-            return Err(SnapshotError::NeverQuiet);
-        }
-        for tid in busy {
-            tracees.run(tid)?;
-        }
-        std::thread::sleep(BUSY);
-    }
 }
 
 /// What a file holds, without its holes.

@@ -8,15 +8,16 @@
 mod files;
 mod layout;
 mod remote;
+mod sockets;
 mod state;
 mod stub;
 
-pub use files::{bound, placeholder};
+pub use sockets::{bind, bound, placeholder};
 
 use super::error::{Doing, Result, SnapshotError};
 use crate::process;
 use holdfast_wire::hash::HashKey;
-use holdfast_wire::snapshot::{Holds, Limits, Object, OpenFile, Reader, Socket};
+use holdfast_wire::snapshot::{Description, Holds, Limits, Object, OpenFile, Reader, Socket};
 use libc::c_int;
 use remote::Remote;
 use std::io::{self, Read};
@@ -30,6 +31,14 @@ const STEP_MAX: Duration = Duration::from_secs(10);
 
 /// What connects a restored process with where it is.
 pub trait Surroundings {
+    /// What is about to be restored.
+    ///
+    /// # Errors
+    /// Nothing is restored then.
+    fn begin(&mut self, _description: &Description) -> std::result::Result<(), SnapshotError> {
+        Ok(())
+    }
+
     /// Open files that are not made anew: `None` leaves it to the loader. `numbers`
     /// are the descriptors that name it.
     ///
@@ -123,6 +132,7 @@ pub fn restore(
 ) -> Result<Restored> {
     let mut image = Reader::begin(input, &loading.key, loading.limits)?;
     let description = image.description().clone();
+    surroundings.begin(&description)?;
     layout::check_files(&description, &loading.key)?;
     let made = files::make(&description, surroundings)?;
     let place = layout::free_place(&description)?;

@@ -5,6 +5,7 @@ use super::super::precopy;
 use super::areas::{Found, memory_file};
 use super::{Refusals, shown, sockets};
 use crate::process;
+use crate::snapshot::External;
 use holdfast_wire::snapshot::{Descriptor, FileKind, OpenFile, Watch, Watched};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -51,7 +52,7 @@ struct Entry {
 pub(in super::super) struct Reader<'a> {
     pid: u32,
     pidfd: OwnedFd,
-    external: &'a [String],
+    external: &'a External,
     refusals: &'a mut Refusals,
     found: Descriptors,
     /// By file system and number in it: files that may be the same open file.
@@ -62,7 +63,7 @@ pub(in super::super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(pid: u32, external: &'a [String], refusals: &'a mut Refusals) -> Result<Self> {
+    pub fn new(pid: u32, external: &'a External, refusals: &'a mut Refusals) -> Result<Self> {
         let pidfd = process::pidfd_open(pid).doing("opening the server")?;
         Ok(Self {
             pid,
@@ -93,7 +94,9 @@ impl<'a> Reader<'a> {
             let close_on_exec = entry.flags & libc::O_CLOEXEC as u32 != 0;
             self.found.descriptors.push(Descriptor { number, close_on_exec, file });
         }
-        self.watches();
+        if !self.external.watches {
+            self.watches();
+        }
         self.pipe_ends();
         Ok(self.found)
     }
@@ -147,6 +150,9 @@ impl<'a> Reader<'a> {
     /// `None`: it cannot be rebuilt.
     fn kind(&mut self, entry: &Entry, file: u32, memory: &mut Found) -> Result<Option<FileKind>> {
         let link = &entry.link[..];
+        if self.external.descriptors.contains(&entry.number) {
+            return Ok(Some(FileKind::Given));
+        }
         let what = || format!("descriptor {}", entry.number);
         if let Some(name) = memory_file(link) {
             let path = format!("/proc/{}/fd/{}", self.pid, entry.number);

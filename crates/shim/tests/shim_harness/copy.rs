@@ -1,0 +1,114 @@
+//! Copies of a running server, made as its daemons make them: image, restore, log.
+
+use super::{KEY, acknowledge, eventually, feed, promote, settings};
+use holdfast_linux::snapshot::quiet::Quiescence;
+use holdfast_linux::snapshot::restore::Loading;
+use holdfast_linux::snapshot::{Options, Preparation, SnapshotError};
+use holdfast_linux::spawn::{Copying, Server};
+use holdfast_wire::shm::mode;
+use holdfast_wire::snapshot::Limits;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The image of a server that speaks alone, and what it cost.
+pub struct Image {
+    pub bytes: Vec<u8>,
+    pub pause: Duration,
+    pub until_quiet: Duration,
+    pub frozen_pages: u64,
+}
+
+/// Takes the image of a server that speaks alone: it is the copy's primary then.
+pub fn image_of(server: &Server) -> Image {
+    try_image_of(server, &mut server.stand_still()).expect("an image")
+}
+
+/// As [`image_of`], with somebody between.
+pub fn try_image_of(server: &Server, quiet: &mut dyn Quiescence) -> Result<Image, SnapshotError> {
+    const ROUNDS: usize = 4;
+    let options = Options {
+        key: KEY,
+        limits: Limits::default(),
+        freeze_max: Duration::from_millis(900),
+        external: server.external().expect("its own memory"),
+    };
+    let mut preparation = Preparation::begin(server.pid(), &options)?;
+    for _ in 0..ROUNDS {
+        preparation.round()?;
+    }
+    let snapshot = preparation.freeze(quiet)?;
+    let (pause, until_quiet) = (snapshot.pause, snapshot.until_quiet);
+    let frozen_pages = snapshot.frozen_pages;
+    let bytes = snapshot.write(Vec::new(), &options)?;
+    Ok(Image { bytes, pause, until_quiet, frozen_pages })
+}
+
+/// A server made of it, which follows the log.
+pub fn copy_of(image: &Image, port: u16, dir: &Path) -> Server {
+    let loading = Loading { key: KEY, limits: Limits::default(), dies_with_parent: true };
+    let log = Some(dir.join("log-copy"));
+    let copying = Copying { loading, settings: settings(port, 0, mode::REPLAY), log };
+    Server::copy(&image.bytes[..], &copying).expect("a copy")
+}
+
+/// The log on its way from a server to its copy.
+pub struct Follow<'a> {
+    pub primary: &'a Server,
+    pub copy: &'a Server,
+    /// What the copy does not have yet.
+    pub waits: Vec<u8>,
+    /// How far it has been taken.
+    pub at: u64,
+    pub records: usize,
+}
+
+impl<'a> Follow<'a> {
+    pub fn new(primary: &'a Server, copy: &'a Server, at: u64) -> Self {
+        Self { primary, copy, waits: Vec::new(), at, records: 0 }
+    }
+
+    /// Takes what the primary has and confirms it.
+    pub fn take(&mut self) {
+        let tail = self.primary.memory.take_tail(self.at).expect("a log that grows");
+        let bytes = self.primary.memory.bytes(self.at, (tail - self.at) as usize);
+        self.waits.extend_from_slice(bytes);
+        self.primary.memory.set_stable(tail);
+        self.at = tail;
+    }
+
+    /// Gives the copy what it has room for.
+    pub fn give(&mut self) {
+        let (bytes, records) = feed(self.copy, &self.waits);
+        self.waits.drain(..bytes);
+        self.records += records;
+    }
+
+    /// Both, until the copy has followed all of it.
+    pub fn catch_up(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            self.take();
+            self.give();
+            let memory = &self.copy.memory;
+            let state = (memory.mode(), memory.reason());
+            assert_eq!(state, (mode::REPLAY, String::new()), "at {}", memory.head());
+            if self.waits.is_empty() && memory.head() == self.at {
+                return;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "the copy stands at {} of {}",
+                memory.head(),
+                self.at
+            );
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The copy takes the place of its primary, which has ended.
+pub fn promote_copy(copy: &Server) {
+    acknowledge(copy);
+    promote(copy);
+    eventually("alone", || copy.memory.mode() == mode::SOLO);
+}
