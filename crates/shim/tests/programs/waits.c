@@ -187,7 +187,7 @@ static void *until_told(void *arg) {
 
 static void handle(int signal) { (void)signal; }
 
-static void prepare(void) {
+static void prepare(int port) {
     sigset_t set;
     stack_t stack = {.ss_sp = alternate, .ss_size = sizeof alternate};
     struct sigaction action = {.sa_handler = handle, .sa_flags = SA_ONSTACK};
@@ -222,6 +222,8 @@ static void prepare(void) {
     pthread_rwlock_wrlock(&rwlock);
     struct sockaddr_in at = {.sin_family = AF_INET};
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    // A survivor's has the same again.
+    at.sin_port = htons(is_copied ? port + 50 : 0);
     listener = socket(AF_INET, SOCK_STREAM, 0);
     if (bind(listener, (void *)&at, sizeof at) || listen(listener, 1)) exit(1);
 }
@@ -261,7 +263,7 @@ static void end_all(void) {
 int main(int argc, char **argv) {
     if (argc < 2) return 2;
     is_copied = argc > 2;
-    prepare();
+    prepare(atoi(argv[1]));
     int service = listen_at(argv[1]);
     pthread_t t;
     pthread_create(&sleeper, 0, until_told, 0);
