@@ -7,7 +7,7 @@ use holdfast_linux::snapshot::quiet::Bare;
 use holdfast_linux::snapshot::restore::{
     Loading, Restored, Surroundings, bound, placeholder, restore,
 };
-use holdfast_linux::snapshot::{Options, Preparation, Snapshot, SnapshotError};
+use holdfast_linux::snapshot::{External, Options, Preparation, Snapshot, SnapshotError};
 use holdfast_wire::snapshot::{Limits, Object, Socket};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -24,7 +24,7 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 
 pub fn options() -> Options {
     let (limits, freeze_max) = (Limits::default(), Duration::from_secs(5));
-    Options { key: KEY, limits, freeze_max, external: Vec::new() }
+    Options { key: KEY, limits, freeze_max, external: External::default() }
 }
 
 /// A program that runs until this is dropped.

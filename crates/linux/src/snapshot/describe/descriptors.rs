@@ -224,8 +224,6 @@ impl<'a> Reader<'a> {
         let writes = entry.flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32;
         if !writes {
             let content = peek_pipe(end.as_fd(), capacity)?;
-            let packets = entry.flags & libc::O_DIRECT as u32 != 0 && !content.is_empty();
-            self.refusals.add_if(packets, "a pipe holds packets (O_DIRECT)");
             self.found.contents.push((file, content));
         }
         Ok(FileKind::Pipe { pipe, writes, capacity: capacity.max(0) as u32 })
@@ -242,6 +240,21 @@ impl<'a> Reader<'a> {
         for (inode, pipe) in &self.pipes {
             if !has(*pipe, true) || !has(*pipe, false) {
                 self.refusals.add(format!("it has one end of a pipe alone (pipe:[{inode}])"));
+            }
+        }
+        // The kernel says so of the end that writes.
+        let packets = |of: u32| {
+            files.iter().any(|file| {
+                let direct = file.flags & libc::O_DIRECT as u32 != 0;
+                matches!(file.kind, FileKind::Pipe { pipe, .. } if pipe == of) && direct
+            })
+        };
+        for (file, content) in &self.found.contents {
+            if let FileKind::Pipe { pipe, .. } = files[*file as usize].kind
+                && !content.is_empty()
+                && packets(pipe)
+            {
+                self.refusals.add("a pipe holds packets (O_DIRECT)");
             }
         }
     }
