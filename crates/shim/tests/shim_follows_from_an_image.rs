@@ -11,20 +11,19 @@ use holdfast_linux::snapshot::{Frozen, SnapshotError};
 use holdfast_linux::spawn::{Server, StandStill};
 use holdfast_wire::shm::{conn_state, mode};
 use holdfast_wire::snapshot::Books;
-use shim_harness::copy::{Follow, copy_of, image_of, promote_copy, try_image_of};
+use shim_harness::copy::{Image, Log, copy_of, image_of, promote_copy, try_image_of};
 use shim_harness::count::{Counter, Counts, Killed, Load};
 use shim_harness::{eventually, scratch};
 use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::path::Path;
-use std::sync::atomic::Ordering::SeqCst;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 const PORT: u16 = 16_600;
-/// Clients that are there when the image is taken, and that come later.
-const CLIENTS: usize = 6;
-const LATER: usize = 2;
-/// Requests that the copy follows.
+/// Clients that are there when the image is taken, and that come when there is a copy.
+const CLIENTS: [usize; 2] = [6, 2];
+/// Requests that the copy follows behind, and at once.
 const REQUESTS: usize = 6000;
 
 /// When the log comes to the copy.
@@ -37,7 +36,68 @@ enum Order {
 }
 
 /// Bytes written of each connection that is open.
-fn written(server: &Server) -> BTreeMap<u32, u64> {
+type Written = BTreeMap<u32, u64>;
+
+/// A copy that follows.
+struct Followed {
+    copy: Killed,
+    /// When the image was taken.
+    before: Written,
+    log: Log,
+}
+
+/// Takes the image of a server under load, makes the copy, and has it follow while the
+/// load goes on; in the end the clients rest.
+fn follow(server: &Server, order: Order, load: &Load, dir: &Path) -> Followed {
+    let image = image_of(server);
+    let mut log = Log::from(image.books.log_from);
+    if let Order::Behind = order {
+        let enough = load.answers.load(SeqCst) + REQUESTS;
+        while load.answers.load(SeqCst) < enough {
+            log.take(server);
+            std::thread::yield_now();
+        }
+    }
+    let began = Instant::now();
+    let copy = Killed(copy_of(&image, load.port, dir));
+    let restored = began.elapsed();
+    load.more.store(true, SeqCst);
+    let (enough, mut caught_up) = (load.answers.load(SeqCst) + REQUESTS, None);
+    while load.answers.load(SeqCst) < enough || caught_up.is_none() {
+        log.pass(server, &copy.0);
+        if caught_up.is_none() && log.is_followed(&copy.0) {
+            caught_up = Some(began.elapsed() - restored);
+        }
+        std::thread::yield_now();
+    }
+    load.end(|| log.pass(server, &copy.0));
+    log.catch_up(server, &copy.0);
+    tell(order, &image, restored, caught_up, log.records, load.answers.load(SeqCst));
+    let open = image.books.connections.iter().filter(|it| it.state == conn_state::OPEN);
+    let before = open.map(|it| (it.conn, it.out_bytes)).collect();
+    Followed { copy, before, log }
+}
+
+fn tell(
+    order: Order,
+    image: &Image,
+    restored: Duration,
+    caught_up: Option<Duration>,
+    records: usize,
+    answers: usize,
+) {
+    println!(
+        "{order:?}: pause {:.2?} of which {:.2?} until quiet, {} pages; image {} KB, restored in \
+         {restored:.1?}, caught up {:.1?} later; {records} records followed, {answers} answers",
+        image.pause,
+        image.until_quiet,
+        image.frozen_pages,
+        image.bytes.len() >> 10,
+        caught_up.unwrap_or_default(),
+    );
+}
+
+fn written(server: &Server) -> Written {
     let entries = (1..1000).map(|accept| server.memory.entry(accept));
     let open = entries.filter(|it| it.state.load(SeqCst) == conn_state::OPEN);
     open.map(|it| (it.conn.load(SeqCst), it.out_bytes.load(SeqCst))).collect()
@@ -46,15 +106,14 @@ fn written(server: &Server) -> BTreeMap<u32, u64> {
 /// The output that a copy keeps of a connection: from where on, and the bytes.
 fn kept(copy: &Server, conn: u32) -> (u64, Vec<u8>) {
     let entry = copy.memory.entry(conn);
-    let word = |it: &std::sync::atomic::AtomicU64| it.load(SeqCst);
+    let word = |it: &AtomicU64| it.load(SeqCst);
     let (from, end) = (word(&entry.keep_from), word(&entry.out_bytes));
-    let (at, cap) = (word(&entry.keep_addr), word(&entry.keep_cap));
-    let mut bytes = vec![0; (end - from) as usize];
-    for (offset, byte) in (from..end).zip(&mut bytes) {
-        let read = process::read_memory(copy.pid(), at + offset % cap, std::slice::from_mut(byte));
-        assert_eq!(read.expect("the copy's memory"), 1);
+    let mut ring = vec![0; word(&entry.keep_cap) as usize];
+    if from < end {
+        let read = process::read_memory(copy.pid(), word(&entry.keep_addr), &mut ring);
+        assert_eq!(read.expect("the copy's memory"), ring.len());
     }
-    (from, bytes)
+    (from, (from..end).map(|offset| ring[offset as usize % ring.len()]).collect())
 }
 
 /// The client at the other end of a connection.
@@ -66,126 +125,59 @@ fn client_of<'a>(server: &Server, conn: u32, clients: &'a [Counter]) -> &'a Coun
 }
 
 /// What the copy would have sent is what clients have got since the image was taken.
-fn assert_same(primary: &Server, copy: &Server, before: &BTreeMap<u32, u64>, clients: &[Counter]) {
-    let (theirs, ours) = (written(primary), written(copy));
-    assert_eq!(theirs, ours);
-    assert_eq!(theirs.len(), clients.len());
+fn assert_same(primary: &Server, followed: &Followed, clients: &[Counter]) {
+    let Followed { copy, before, .. } = followed;
+    let theirs = written(primary);
+    assert_eq!(theirs, written(&copy.0));
+    assert_eq!((before.len(), theirs.len()), (CLIENTS[0], clients.len()));
     let mut compared = 0;
     for (conn, end) in theirs {
-        let (from, bytes) = kept(copy, conn);
+        let (from, bytes) = kept(&copy.0, conn);
         assert_eq!(from, before.get(&conn).copied().unwrap_or(0));
         let got = &client_of(primary, conn, clients).received;
         assert_eq!(got.len() as u64, end);
         assert!(got[from as usize..] == bytes[..], "connection {conn} differs");
         compared += bytes.len();
     }
-    assert!(compared > REQUESTS, "{compared} bytes");
+    assert!(compared > REQUESTS, "only {compared} bytes");
 }
 
 /// All that a server knows.
 fn content(of: Counts, port: u16, keys: &[String]) -> Vec<String> {
     let mut client = Counter::new(of, port, String::new());
-    match of {
-        Counts::Redis => vec![client.ask("DEBUG DIGEST\r\n")],
-        // The answer has three lines: what is asked next reads on.
-        Counts::Memcached => keys
-            .iter()
-            .map(|key| {
-                let line = client.ask(&format!("get {key}\r\n"));
-                format!("{line} {} {}", client.ask(""), client.ask(""))
-            })
-            .collect(),
+    if of == Counts::Redis {
+        return vec![client.ask("DEBUG DIGEST\r\n")];
     }
+    // An answer has three lines: what is asked next reads on.
+    let mut get = |key| [client.ask(&format!("get {key}\r\n")), client.ask(""), client.ask("")];
+    keys.iter().map(|key| get(key).join(" ")).collect()
 }
 
 /// One generation: the server, alone, is copied under load; the copy follows and takes
 /// its place.
 fn generation(mut server: Killed, of: Counts, port: u16, order: Order, dir: &Path) -> Killed {
-    let name = format!("{}-{}-", server.0.pid(), port);
-    let load = Load::new(of, port);
-    let (mut copy, mut before) = (None, BTreeMap::new());
-    let (mut took, mut records, mut waits_then) = (String::new(), 0, Vec::new());
+    let name = format!("{}-{port}-", server.0.pid());
+    let (load, mut followed) = (Load::new(of, port), None);
     let clients = load.run(CLIENTS, &name, || {
-        let image = image_of(&server.0);
-        let at = Instant::now();
-        before = {
-            let reader = holdfast_wire::snapshot::Reader::begin(
-                &image.bytes[..],
-                &shim_harness::KEY,
-                holdfast_wire::snapshot::Limits::default(),
-            );
-            let books = reader.expect("an image").description().books.clone().expect("books");
-            let open = books.connections.iter().filter(|it| it.state == conn_state::OPEN);
-            open.map(|it| (it.conn, it.out_bytes)).collect()
-        };
-        let mut waits = Vec::new();
-        let mut from = server.0.memory.head();
-        if let Order::Behind = order {
-            // Nobody follows yet.
-            let enough = load.answers.load(SeqCst) + REQUESTS;
-            while load.answers.load(SeqCst) < enough {
-                let tail = server.0.memory.take_tail(from).expect("a log that grows");
-                waits.extend_from_slice(server.0.memory.bytes(from, (tail - from) as usize));
-                server.0.memory.set_stable(tail);
-                from = tail;
-                std::thread::yield_now();
-            }
-        }
-        let began = Instant::now();
-        let made = copy.insert(Killed(copy_of(&image, port, dir)));
-        let restored = began.elapsed();
-        let mut follow = Follow::new(&server.0, &made.0, from);
-        follow.waits = waits;
-        let enough = load.answers.load(SeqCst) + REQUESTS;
-        let mut caught_up = None;
-        while load.answers.load(SeqCst) < enough {
-            follow.take();
-            follow.give();
-            if caught_up.is_none() && made.0.memory.unconsumed() < 10_000 && follow.waits.is_empty()
-            {
-                caught_up = Some(began.elapsed());
-            }
-            assert_eq!(made.0.memory.reason(), "");
-            std::thread::yield_now();
-        }
-        load.end(|| {
-            follow.take();
-            follow.give();
-        });
-        records = follow.records;
-        waits_then = follow.waits;
-        took = format!(
-            "pause {:.2?} of which {:.2?} until quiet, {} pages; image {} KB, restored in {:.1?}, \
-             caught up {:.1?} after; {:.1?} in all",
-            image.pause,
-            image.until_quiet,
-            image.frozen_pages,
-            image.bytes.len() >> 10,
-            restored,
-            caught_up.unwrap_or_default(),
-            at.elapsed(),
-        );
+        followed = Some(follow(&server.0, order, &load, dir));
     });
-    let copy = copy.expect("a copy");
-    println!("{order:?}: {took}; {records} records, {} answers", load.answers.load(SeqCst));
-    let mut follow = Follow::new(&server.0, &copy.0, server.0.memory.head());
-    follow.waits = waits_then;
-    follow.catch_up();
-    assert_same(&server.0, &copy.0, &before, &clients);
+    let mut followed = followed.expect("a copy");
+    assert_same(&server.0, &followed, &clients);
     drop(clients);
-    let keys: Vec<String> = (0..CLIENTS).map(|n| format!("{name}{n}")).collect();
+    let keys: Vec<String> = (0..CLIENTS[0] + CLIENTS[1]).map(|n| format!("{name}{n}")).collect();
+    let (log, copy) = (&mut followed.log, &followed.copy.0);
     let known = std::thread::scope(|s| {
         let asks = s.spawn(|| content(of, port, &keys));
         while !asks.is_finished() {
-            follow.catch_up();
+            log.pass(&server.0, copy);
         }
-        follow.catch_up();
+        log.catch_up(&server.0, copy);
         asks.join().expect("its content")
     });
     server.0.kill();
-    promote_copy(&copy.0);
+    promote_copy(copy);
     assert_eq!(content(of, port, &keys), known);
-    copy
+    followed.copy
 }
 
 fn generations(of: Counts, port: u16, name: &str, orders: &[Order]) {
@@ -205,6 +197,68 @@ fn redis_is_followed_from_an_image_three_times_in_a_row() {
 
 #[test]
 fn memcached_is_followed_from_an_image_three_times_in_a_row() {
-    let orders = [Order::Behind, Order::AtOnce, Order::AtOnce];
+    let orders = [Order::Behind, Order::AtOnce, Order::Behind];
     generations(Counts::Memcached, PORT + 1, "image-threads", &orders);
+}
+
+/// An image that fails when the log has begun already.
+struct Fails<'a>(StandStill<'a>);
+
+impl Quiescence for Fails<'_> {
+    fn ask(&mut self, deadline: Instant) {
+        self.0.ask(deadline);
+    }
+
+    fn stopped(&mut self) -> Result<(), SnapshotError> {
+        self.0.stopped()
+    }
+
+    fn look(&mut self, thread: &Standing<'_>) -> Option<Resume> {
+        self.0.look(thread)
+    }
+
+    fn reached(&mut self, frozen: &Frozen) -> Result<Option<Books>, SnapshotError> {
+        self.0.reached(frozen)?;
+        Err(SnapshotError::NeverQuiet)
+    }
+
+    fn end(&mut self, is_taken: bool) {
+        self.0.end(is_taken);
+    }
+}
+
+#[test]
+fn a_server_whose_image_fails_speaks_alone_again() {
+    let (port, dir) = (PORT + 2, scratch("image-fails"));
+    let server = &Counts::Redis.start(port, &dir).0;
+    let load = Load::new(Counts::Redis, port);
+    load.run([4, 0], "k", || {
+        for _ in 0..20 {
+            assert!(try_image_of(server, &mut Fails(server.stand_still())).is_err());
+            assert_eq!(server.memory.mode(), mode::SOLO);
+            let enough = load.answers.load(SeqCst) + 50;
+            eventually("the load goes on", || load.answers.load(SeqCst) > enough);
+        }
+    });
+    let _ = std::fs::remove_dir_all(dir);
+}
+
+#[test]
+fn only_a_server_that_speaks_alone_is_copied() {
+    let (port, dir) = (PORT + 3, scratch("image-refused"));
+    let server = &Counts::Redis.start(port, &dir).0;
+    for (now, words) in [
+        (mode::RECORD, "it has a backup already"),
+        (mode::OFF, "it can never be copied"),
+        (mode::BROKEN, "it can never be copied"),
+        (mode::REPLAY, "it speaks for nobody yet"),
+        (mode::PARKED, "it speaks for nobody yet"),
+    ] {
+        server.memory.header().mode.0.store(now, SeqCst);
+        let refused = try_image_of(server, &mut server.stand_still());
+        let said = refused.err().expect("no image").to_string();
+        assert!(said.contains(words), "{said}");
+        assert_eq!(server.memory.header().park.0.load(SeqCst), 0, "nothing was touched");
+    }
+    let _ = std::fs::remove_dir_all(dir);
 }

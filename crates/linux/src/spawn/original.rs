@@ -11,7 +11,6 @@ use holdfast_wire::shm::mode;
 use holdfast_wire::snapshot::Books;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,15 +20,27 @@ impl Server {
     /// What an image of the server leaves out, since its copy gets its own.
     ///
     /// # Errors
-    /// As fstat(2).
-    pub fn external(&self) -> io::Result<External> {
+    /// [`SnapshotError::Refused`] if it cannot be copied now, whatever it is.
+    pub fn external(&self) -> Result<External, SnapshotError> {
+        self.may_be_copied()?;
         let memory = format!("/proc/self/fd/{}", self.memory.fd().as_raw_fd());
-        let file = fs::metadata(memory)?;
+        let file = fs::metadata(&memory).doing(memory)?;
         // The memory itself is known by its file.
         let [control, _, wake] = self.memory.header().handed.each_ref().map(|fd| fd.load(Relaxed));
         let descriptors = [control, wake].map(i32::cast_unsigned).to_vec();
         // The shim knows what its sets watch, and arms them at promotion.
         Ok(External { memory: vec![(file.dev(), file.ino())], descriptors, watches: true })
+    }
+
+    fn may_be_copied(&self) -> Result<(), SnapshotError> {
+        match self.memory.mode() {
+            mode::SOLO => Ok(()),
+            mode::RECORD => refuse("it has a backup already"),
+            mode::OFF | mode::BROKEN => {
+                refuse(format!("it can never be copied: {}", self.memory.reason()))
+            }
+            _ => refuse("it speaks for nobody yet"),
+        }
     }
 
     /// Who makes it stand still for an image.
@@ -106,12 +117,10 @@ impl Quiescence for StandStill<'_> {
     }
 
     fn reached(&mut self, _: &Frozen) -> Result<Option<Books>, SnapshotError> {
+        self.server.may_be_copied()?;
         let memory = &self.server.memory;
         let Some(log_from) = memory.begin_log() else {
-            return refuse(match memory.mode() {
-                mode::RECORD => "it has a backup",
-                _ => "it can never be protected again, or is no primary",
-            });
+            return refuse("its log makes no sense");
         };
         self.has_begun = true;
         Ok(Some(books::read(memory, log_from)))

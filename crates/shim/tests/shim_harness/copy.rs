@@ -6,7 +6,7 @@ use holdfast_linux::snapshot::restore::Loading;
 use holdfast_linux::snapshot::{Options, Preparation, SnapshotError};
 use holdfast_linux::spawn::{Copying, Server};
 use holdfast_wire::shm::mode;
-use holdfast_wire::snapshot::Limits;
+use holdfast_wire::snapshot::{Books, Limits};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ pub struct Image {
     pub pause: Duration,
     pub until_quiet: Duration,
     pub frozen_pages: u64,
+    pub books: Books,
 }
 
 /// Takes the image of a server that speaks alone: it is the copy's primary then.
@@ -30,7 +31,7 @@ pub fn try_image_of(server: &Server, quiet: &mut dyn Quiescence) -> Result<Image
         key: KEY,
         limits: Limits::default(),
         freeze_max: Duration::from_millis(900),
-        external: server.external().expect("its own memory"),
+        external: server.external()?,
     };
     let mut preparation = Preparation::begin(server.pid(), &options)?;
     for _ in 0..ROUNDS {
@@ -39,8 +40,9 @@ pub fn try_image_of(server: &Server, quiet: &mut dyn Quiescence) -> Result<Image
     let snapshot = preparation.freeze(quiet)?;
     let (pause, until_quiet) = (snapshot.pause, snapshot.until_quiet);
     let frozen_pages = snapshot.frozen_pages;
+    let books = snapshot.description().books.clone().expect("books");
     let bytes = snapshot.write(Vec::new(), &options)?;
-    Ok(Image { bytes, pause, until_quiet, frozen_pages })
+    Ok(Image { bytes, pause, until_quiet, frozen_pages, books })
 }
 
 /// A server made of it, which follows the log.
@@ -51,57 +53,54 @@ pub fn copy_of(image: &Image, port: u16, dir: &Path) -> Server {
     Server::copy(&image.bytes[..], &copying).expect("a copy")
 }
 
-/// The log on its way from a server to its copy.
-pub struct Follow<'a> {
-    pub primary: &'a Server,
-    pub copy: &'a Server,
+/// A log on its way from a server to its copy.
+#[derive(Default)]
+pub struct Log {
     /// What the copy does not have yet.
-    pub waits: Vec<u8>,
+    waits: Vec<u8>,
     /// How far it has been taken.
-    pub at: u64,
+    at: u64,
     pub records: usize,
 }
 
-impl<'a> Follow<'a> {
-    pub fn new(primary: &'a Server, copy: &'a Server, at: u64) -> Self {
-        Self { primary, copy, waits: Vec::new(), at, records: 0 }
+impl Log {
+    pub fn from(at: u64) -> Self {
+        Self { at, ..Self::default() }
     }
 
     /// Takes what the primary has and confirms it.
-    pub fn take(&mut self) {
-        let tail = self.primary.memory.take_tail(self.at).expect("a log that grows");
-        let bytes = self.primary.memory.bytes(self.at, (tail - self.at) as usize);
+    pub fn take(&mut self, primary: &Server) {
+        let tail = primary.memory.take_tail(self.at).expect("a log that grows");
+        let bytes = primary.memory.bytes(self.at, (tail - self.at) as usize);
         self.waits.extend_from_slice(bytes);
-        self.primary.memory.set_stable(tail);
+        primary.memory.set_stable(tail);
         self.at = tail;
     }
 
-    /// Gives the copy what it has room for.
-    pub fn give(&mut self) {
-        let (bytes, records) = feed(self.copy, &self.waits);
+    /// As [`Self::take`], and gives the copy what it has room for.
+    pub fn pass(&mut self, primary: &Server, copy: &Server) {
+        self.take(primary);
+        let (bytes, records) = feed(copy, &self.waits);
         self.waits.drain(..bytes);
         self.records += records;
+        let state = (copy.memory.mode(), copy.memory.reason());
+        assert_eq!(state, (mode::REPLAY, String::new()), "at {}", copy.memory.head());
     }
 
-    /// Both, until the copy has followed all of it.
-    pub fn catch_up(&mut self) {
+    /// Whether the copy has followed all that has been taken.
+    pub fn is_followed(&self, copy: &Server) -> bool {
+        self.waits.is_empty() && copy.memory.head() == self.at
+    }
+
+    /// Passes on until the copy has followed all of it.
+    pub fn catch_up(&mut self, primary: &Server, copy: &Server) {
         let deadline = Instant::now() + Duration::from_secs(20);
-        loop {
-            self.take();
-            self.give();
-            let memory = &self.copy.memory;
-            let state = (memory.mode(), memory.reason());
-            assert_eq!(state, (mode::REPLAY, String::new()), "at {}", memory.head());
-            if self.waits.is_empty() && memory.head() == self.at {
-                return;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "the copy stands at {} of {}",
-                memory.head(),
-                self.at
-            );
+        self.pass(primary, copy);
+        while !self.is_followed(copy) {
+            let (head, at) = (copy.memory.head(), self.at);
+            assert!(Instant::now() < deadline, "the copy stands at {head} of {at}");
             std::thread::yield_now();
+            self.pass(primary, copy);
         }
     }
 }

@@ -100,22 +100,27 @@ pub struct Load {
     pub port: u16,
     pub answers: AtomicUsize,
     pub stop: AtomicBool,
+    /// Those who come later may come.
+    pub more: AtomicBool,
     working: AtomicUsize,
 }
 
 impl Load {
     pub fn new(of: Counts, port: u16) -> Self {
         let (answers, working) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { of, port, answers, stop: AtomicBool::new(false), working }
+        let (stop, more) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { of, port, answers, stop, more, working }
     }
 
     /// A client, until the load is stopped.
     pub fn client(&self, key: String) -> Counter {
-        self.working.fetch_add(1, SeqCst);
         let mut counter = Counter::new(self.of, self.port, key);
-        while !self.stop.load(SeqCst) {
+        loop {
             counter.step();
             self.answers.fetch_add(1, SeqCst);
+            if self.stop.load(SeqCst) {
+                break;
+            }
         }
         self.working.fetch_sub(1, SeqCst);
         counter
@@ -129,11 +134,18 @@ impl Load {
         }
     }
 
-    /// Runs with this many clients until `run` is over; the clients.
-    pub fn run(&self, clients: usize, key: &str, run: impl FnOnce()) -> Vec<Counter> {
+    /// Runs with this many clients at once, and later, until `run` is over; all of them.
+    pub fn run(&self, [at_once, later]: [usize; 2], key: &str, run: impl FnOnce()) -> Vec<Counter> {
+        let client = |n: usize| {
+            while n >= at_once && !self.more.load(SeqCst) && !self.stop.load(SeqCst) {
+                std::thread::yield_now();
+            }
+            self.client(format!("{key}{n}"))
+        };
+        self.working.store(at_once + later, SeqCst);
         std::thread::scope(|s| {
-            let client = |n| s.spawn(move || self.client(format!("{key}{n}")));
-            let clients: Vec<_> = (0..clients).map(client).collect();
+            let client = |n| s.spawn(move || client(n));
+            let clients: Vec<_> = (0..at_once + later).map(client).collect();
             let end = StopAtEnd(&self.stop);
             let before = self.answers.load(SeqCst);
             eventually("load", || self.answers.load(SeqCst) > before + 100);
@@ -157,7 +169,7 @@ pub fn counting(
     let dir = scratch(name);
     let server = &of.start(port, &dir).0;
     let load = Load::new(of, port);
-    let counters = load.run(CLIENTS, "key", || run(server, &load.answers));
+    let counters = load.run([CLIENTS, 0], "key", || run(server, &load.answers));
     after(server, &counters);
     let _ = std::fs::remove_dir_all(dir);
 }
