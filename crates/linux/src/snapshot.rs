@@ -52,4 +52,7 @@ pub struct External {
     pub descriptors: Vec<u32>,
     /// What epoll sets watch.
     pub watches: bool,
+    /// Connections, by their descriptors: before the freeze nothing is asked of them. In
+    /// it [`quiet::Quiescence::reached`] says which they are.
+    pub connections: Vec<u32>,
 }

@@ -155,6 +155,13 @@ impl Server {
     /// it is not there, or is not the socket with this cookie.
     #[must_use]
     pub fn borrow(&self, accept: u32, socket: u64) -> Option<Borrowed<'_>> {
+        let borrowed = self.borrow_any(accept)?;
+        let same = unread::cookie(borrowed.as_fd()).is_ok_and(|cookie| cookie == socket);
+        same.then_some(borrowed)
+    }
+
+    /// As [`Self::borrow`], whatever socket it is.
+    fn borrow_any(&self, accept: u32) -> Option<Borrowed<'_>> {
         let entry = self.memory.entry(accept);
         let mark = Mark(entry);
         // The server that closes says so first, and looks at the mark then.
@@ -164,8 +171,7 @@ impl Server {
             return None;
         }
         let fd = self.take_fd(entry.fd.load(Relaxed)).ok()?;
-        let same = unread::cookie(fd.as_fd()).is_ok_and(|cookie| cookie == socket);
-        same.then_some(Borrowed { fd, _mark: mark })
+        Some(Borrowed { fd, _mark: mark })
     }
 
     /// Hands a connection of the dead primary's accept queue to the replica.

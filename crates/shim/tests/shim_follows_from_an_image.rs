@@ -16,6 +16,7 @@ use shim_harness::count::{Counter, Counts, Killed, Load};
 use shim_harness::{eventually, scratch};
 use std::collections::BTreeMap;
 use std::net::TcpStream;
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -73,8 +74,7 @@ fn follow(server: &Server, order: Order, load: &Load, dir: &Path) -> Followed {
     load.end(|| log.pass(server, &copy.0));
     log.catch_up(server, &copy.0);
     tell(order, &image, restored, caught_up, log.records, load.answers.load(SeqCst));
-    let open = image.books.connections.iter().filter(|it| it.state == conn_state::OPEN);
-    let before = open.map(|it| (it.conn, it.out_bytes)).collect();
+    let before = image.books.open().map(|(_, it)| (it.conn, it.out_bytes)).collect();
     Followed { copy, before, log }
 }
 
@@ -116,12 +116,34 @@ fn kept(copy: &Server, conn: u32) -> (u64, Vec<u8>) {
     (from, (from..end).map(|offset| ring[offset as usize % ring.len()]).collect())
 }
 
+/// A server's end of a connection.
+fn stream(server: &Server, conn: u32) -> TcpStream {
+    let fd = server.memory.entry(conn).fd.load(SeqCst);
+    TcpStream::from(server.take_fd(fd).expect("the connection"))
+}
+
 /// The client at the other end of a connection.
 fn client_of<'a>(server: &Server, conn: u32, clients: &'a [Counter]) -> &'a Counter {
-    let fd = server.memory.entry(conn).fd.load(SeqCst);
-    let stream = TcpStream::from(server.take_fd(fd).expect("the connection"));
-    let port = stream.peer_addr().expect("connected").port();
+    let port = stream(server, conn).peer_addr().expect("connected").port();
     clients.iter().find(|it| it.port() == port).expect("its client")
+}
+
+fn keep_alive(stream: &TcpStream) -> i32 {
+    let (mut value, mut len) = (0, size_of::<i32>() as libc::socklen_t);
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_KEEPALIVE);
+    let at = (&raw mut value).cast();
+    // SAFETY: the kernel writes one int.
+    let r = unsafe { libc::getsockopt(stream.as_raw_fd(), level, name, at, &raw mut len) };
+    assert_eq!(r, 0);
+    value
+}
+
+/// What a server has set of a connection.
+fn settings_of(server: &Server, conn: u32) -> (bool, i32, i32) {
+    let stream = stream(server, conn);
+    // SAFETY: plain numbers.
+    let flags = unsafe { libc::fcntl(stream.as_raw_fd(), libc::F_GETFL) };
+    (stream.nodelay().expect("a socket of TCP"), flags, keep_alive(&stream))
 }
 
 /// What the copy would have sent is what clients have got since the image was taken.
@@ -132,6 +154,9 @@ fn assert_same(primary: &Server, followed: &Followed, clients: &[Counter]) {
     assert_eq!((before.len(), theirs.len()), (CLIENTS[0], clients.len()));
     let mut compared = 0;
     for (conn, end) in theirs {
+        if before.contains_key(&conn) {
+            assert_eq!(settings_of(primary, conn), settings_of(&copy.0, conn));
+        }
         let (from, bytes) = kept(&copy.0, conn);
         assert_eq!(from, before.get(&conn).copied().unwrap_or(0));
         let got = &client_of(primary, conn, clients).received;
@@ -222,8 +247,12 @@ impl Quiescence for Fails<'_> {
         Err(SnapshotError::NeverQuiet)
     }
 
-    fn end(&mut self, is_taken: bool) {
-        self.0.end(is_taken);
+    fn end(&mut self) {
+        self.0.end();
+    }
+
+    fn failed(&mut self) {
+        self.0.failed();
     }
 }
 
@@ -261,4 +290,51 @@ fn only_a_server_that_speaks_alone_is_copied() {
         assert_eq!(server.memory.header().park.0.load(SeqCst), 0, "nothing was touched");
     }
     let _ = std::fs::remove_dir_all(dir);
+}
+
+/// Prints how long a server under load stands still for its image: with little data and
+/// few connections, with 100 MB, and with many connections that rest.
+#[test]
+#[ignore = "a measurement"]
+fn pauses() {
+    const IMAGES: usize = 100;
+    for (of, megabytes, resting) in [
+        (Counts::Redis, 0, 0),
+        (Counts::Memcached, 0, 0),
+        (Counts::Redis, 100, 0),
+        (Counts::Redis, 0, 2000),
+    ] {
+        let (port, dir) = (PORT + 4, scratch("pauses"));
+        let server = &of.start(port, &dir).0;
+        if megabytes > 0 {
+            let fill = format!("DEBUG POPULATE {} key 1000\r\n", megabytes * 1000);
+            assert_eq!(Counter::new(of, port, String::new()).ask(&fill), "+OK");
+        }
+        let rests: Vec<Counter> =
+            (0..resting).map(|n| Counter::new(of, port, format!("rests{n}"))).collect();
+        let (load, mut images) = (Load::new(of, port), Vec::new());
+        load.run([8, 0], "k", || {
+            for _ in 0..IMAGES {
+                let image = image_of(server);
+                server.memory.go_solo();
+                images.push((image.pause, image.until_quiet));
+                let enough = load.answers.load(SeqCst) + 50;
+                eventually("the load goes on", || load.answers.load(SeqCst) > enough);
+            }
+        });
+        drop(rests);
+        let resident = process::resident_bytes(server.pid()).unwrap_or(0) >> 20;
+        let at = |mut all: Vec<Duration>| {
+            all.sort_unstable();
+            [all[IMAGES / 2], all[IMAGES * 9 / 10], all[IMAGES - 2], all[IMAGES - 1]]
+        };
+        let (pauses, quiet) = images.into_iter().unzip();
+        println!(
+            "{resident} MB, {resting} connections rest: pause p50, p90, p99, max {:.2?}, of which \
+             until quiet {:.2?}",
+            at(pauses),
+            at(quiet),
+        );
+        let _ = std::fs::remove_dir_all(dir);
+    }
 }

@@ -2,7 +2,7 @@
 //! image that is left when the process runs again.
 
 use super::describe::areas::{Areas, Found};
-use super::describe::{Refusals, descriptors, process};
+use super::describe::{Refusals, descriptors, process, sockets};
 use super::error::{Doing, Result, SnapshotError};
 use super::insides::{Inside, Insides};
 use super::maps::Mapping;
@@ -10,7 +10,7 @@ use super::memory::MemoryCopy;
 use super::quiet::Quiescence;
 use super::stand::{Stand, Still};
 use super::{Options, thread};
-use holdfast_wire::snapshot::{Description, Holds, ImageError, PAGE, Thread, Writer};
+use holdfast_wire::snapshot::{Books, Description, Holds, ImageError, PAGE, Thread, Writer};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -28,6 +28,17 @@ pub struct Preparation<'a> {
 
 /// What files hold: which file, where in it, which bytes.
 type Contents = Vec<(u32, u64, Vec<u8>)>;
+
+/// What a freeze has brought.
+struct Taken {
+    began: Instant,
+    until_quiet: Duration,
+    description: Description,
+    files: Contents,
+    objects: Contents,
+    /// Connections that have to be described yet.
+    later: Vec<u32>,
+}
 
 /// A process that stands, all of its threads quiet. Whoever gets one in
 /// [`Quiescence::reached`] does what must happen at this point, and nothing slow.
@@ -68,7 +79,9 @@ impl<'a> Preparation<'a> {
         let mut refusals = Refusals::default();
         let mut found = areas.look(&mut refusals)?;
         // It runs: what it closes meanwhile cannot be read. The freeze looks again.
-        let reader = descriptors::Reader::new(pid, &options.external, &mut refusals)?;
+        let (external, open) = (&options.external, &options.external.connections);
+        let open = open.iter().copied().collect();
+        let reader = descriptors::Reader::new(pid, external, open, &mut refusals)?;
         let _ = reader.read(&mut found);
         let alarm = insides.read()?.iter().any(|inside| inside.alarm_is_set);
         refusals.add_if(alarm, "it has set an alarm (alarm, setitimer)");
@@ -91,27 +104,28 @@ impl<'a> Preparation<'a> {
     /// # Errors
     /// [`SnapshotError`]; the process runs on whatever happens.
     pub fn freeze(mut self, quiet: &mut dyn Quiescence) -> Result<Snapshot> {
-        let image = self.image(quiet);
-        quiet.end(image.is_ok());
-        let (began, until_quiet, description, files, objects) = image?;
-        let pause = began.elapsed();
+        let taken = self.image(quiet);
+        quiet.end();
+        let mut taken = taken.inspect_err(|_| quiet.failed())?;
+        let pause = taken.began.elapsed();
         self.memory.let_go();
+        sockets::complete(self.pid, &taken.later, &mut taken.description, quiet);
         let frozen_pages = self.memory.frozen_pages;
+        let Taken { until_quiet, description, files, objects, .. } = taken;
         let memory = self.memory;
         Ok(Snapshot { description, memory, files, objects, pause, until_quiet, frozen_pages })
     }
 
-    fn image(
-        &mut self,
-        quiet: &mut dyn Quiescence,
-    ) -> Result<(Instant, Duration, Description, Contents, Contents)> {
+    fn image(&mut self, quiet: &mut dyn Quiescence) -> Result<Taken> {
         let stand = Stand::of(self.pid, quiet, self.options.freeze_max)?;
         let until_quiet = stand.began.elapsed();
         let books = quiet.reached(&Frozen { pid: self.pid })?;
         let insides = self.insides.read()?;
         let mut refusals = Refusals::default();
         let mut found = self.areas.look(&mut refusals)?;
-        let reader = descriptors::Reader::new(self.pid, &self.options.external, &mut refusals)?;
+        let open = books.iter().flat_map(Books::open).map(|(number, _)| number).collect();
+        let external = &self.options.external;
+        let reader = descriptors::Reader::new(self.pid, external, open, &mut refusals)?;
         let opened = reader.read(&mut found)?;
         refusals.add_if(insides.iter().any(|i| i.alarm_is_set), "it has set an alarm");
         refuse(refusals)?;
@@ -133,7 +147,8 @@ impl<'a> Preparation<'a> {
             watches: opened.watches,
             books,
         };
-        Ok((stand.began, until_quiet, description, files, objects))
+        let (began, later) = (stand.began, opened.later);
+        Ok(Taken { began, until_quiet, description, files, objects, later })
     }
 
     fn threads(&self, stand: &Stand, insides: &[Inside]) -> Result<Vec<Thread>> {

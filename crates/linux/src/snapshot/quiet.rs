@@ -7,6 +7,7 @@ use crate::process;
 use holdfast_wire::quiet::Stopped;
 use holdfast_wire::snapshot::Books;
 use libc::user_regs_struct;
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 pub use holdfast_wire::quiet::Resume;
@@ -89,8 +90,15 @@ pub trait Quiescence {
         Ok(None)
     }
 
-    /// The threads run again; whether there is an image.
-    fn end(&mut self, _is_taken: bool) {}
+    /// The threads run again.
+    fn end(&mut self) {}
+
+    /// The process runs: lends the descriptor of a connection of the books for a moment,
+    /// if it is still open.
+    fn lend(&mut self, _number: u32, _look: &mut dyn FnMut(BorrowedFd<'_>)) {}
+
+    /// There is no image after all.
+    fn failed(&mut self) {}
 }
 
 /// A process without the shim: a thread may be photographed anywhere.

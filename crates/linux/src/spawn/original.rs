@@ -11,7 +11,7 @@ use holdfast_wire::shm::mode;
 use holdfast_wire::snapshot::Books;
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -29,7 +29,9 @@ impl Server {
         let [control, _, wake] = self.memory.header().handed.each_ref().map(|fd| fd.load(Relaxed));
         let descriptors = [control, wake].map(i32::cast_unsigned).to_vec();
         // The shim knows what its sets watch, and arms them at promotion.
-        Ok(External { memory: vec![(file.dev(), file.ino())], descriptors, watches: true })
+        let memory = vec![(file.dev(), file.ino())];
+        let open = books::read(&self.memory, 0).open().map(|(number, _)| number).collect();
+        Ok(External { memory, descriptors, watches: true, connections: open })
     }
 
     fn may_be_copied(&self) -> Result<(), SnapshotError> {
@@ -47,7 +49,8 @@ impl Server {
     #[must_use]
     pub fn stand_still(&self) -> StandStill<'_> {
         let (threads, said) = (BTreeMap::new(), Threads::default());
-        let mut still = StandStill { server: self, threads, said, has_begun: false };
+        let open = BTreeMap::new();
+        let mut still = StandStill { server: self, threads, said, open, has_begun: false };
         still.number();
         // Memory that nobody has looked at yet takes long the first time.
         let _ = books::read(&self.memory, 0);
@@ -62,6 +65,8 @@ pub struct StandStill<'a> {
     /// Numbers of threads as the daemon has them, and as they have them themselves.
     threads: BTreeMap<u32, u32>,
     said: Threads,
+    /// Numbers of connections that were open, by their descriptors.
+    open: BTreeMap<u32, u32>,
     has_begun: bool,
 }
 
@@ -123,14 +128,26 @@ impl Quiescence for StandStill<'_> {
             return refuse("its log makes no sense");
         };
         self.has_begun = true;
-        Ok(Some(books::read(memory, log_from)))
+        let books = books::read(memory, log_from);
+        self.open = books.open().map(|(number, it)| (number, it.conn)).collect();
+        Ok(Some(books))
     }
 
-    fn end(&mut self, is_taken: bool) {
-        if self.has_begun && !is_taken {
+    fn end(&mut self) {
+        self.server.memory.unpark();
+    }
+
+    fn lend(&mut self, number: u32, look: &mut dyn FnMut(BorrowedFd<'_>)) {
+        let accept = self.open.get(&number);
+        if let Some(borrowed) = accept.and_then(|accept| self.server.borrow_any(*accept)) {
+            look(borrowed.as_fd());
+        }
+    }
+
+    fn failed(&mut self) {
+        if self.has_begun {
             // Nobody follows the log.
             self.server.memory.go_solo();
         }
-        self.server.memory.unpark();
     }
 }

@@ -1,7 +1,7 @@
 //! What a process is besides its pages. Numbers are the kernel's own (flags, masks,
 //! clock ids), as `/proc` and ptrace(2) give them; times are in nanoseconds.
 
-use crate::shm::HANDED;
+use crate::shm::{HANDED, conn_state};
 use serde::{Deserialize, Serialize};
 
 /// A path or a name: the kernel's have no encoding.
@@ -336,6 +336,14 @@ pub struct Books {
     pub logs: u32,
     pub forks: u32,
     pub connections: Vec<Connection>,
+}
+
+impl Books {
+    /// Connections of which the server holds a descriptor, with its number.
+    pub fn open(&self) -> impl Iterator<Item = (u32, &Connection)> {
+        let open = self.connections.iter().filter(|it| it.state == conn_state::OPEN);
+        open.filter_map(|it| Some((u32::try_from(it.fd).ok()?, it)))
+    }
 }
 
 /// One that has had a place in the table of connections, as `shm::ConnEntry` has it.

@@ -7,7 +7,7 @@ use super::{Refusals, shown, sockets};
 use crate::process;
 use crate::snapshot::External;
 use holdfast_wire::snapshot::{Descriptor, FileKind, OpenFile, Watch, Watched};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read};
@@ -33,6 +33,8 @@ pub(in super::super) struct Descriptors {
     pub watches: Vec<Watch>,
     /// What pipes hold, by the file that reads.
     pub contents: Vec<(u32, Vec<u8>)>,
+    /// Connections of which nothing is known yet.
+    pub later: Vec<u32>,
     /// Unlinked files whose content is to be copied, and where it can be opened.
     pub unlinked: Vec<(u32, String)>,
 }
@@ -53,6 +55,7 @@ pub(in super::super) struct Reader<'a> {
     pid: u32,
     pidfd: OwnedFd,
     external: &'a External,
+    connections: BTreeSet<u32>,
     refusals: &'a mut Refusals,
     found: Descriptors,
     /// By file system and number in it: files that may be the same open file.
@@ -63,12 +66,19 @@ pub(in super::super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(pid: u32, external: &'a External, refusals: &'a mut Refusals) -> Result<Self> {
+    /// Of `connections` nothing is asked.
+    pub fn new(
+        pid: u32,
+        external: &'a External,
+        connections: BTreeSet<u32>,
+        refusals: &'a mut Refusals,
+    ) -> Result<Self> {
         let pidfd = process::pidfd_open(pid).doing("opening the server")?;
         Ok(Self {
             pid,
             pidfd,
             external,
+            connections,
             refusals,
             found: Descriptors::default(),
             alike: BTreeMap::new(),
@@ -85,6 +95,10 @@ impl<'a> Reader<'a> {
             entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
         numbers.sort_unstable();
         for number in numbers {
+            if self.connections.contains(&number) {
+                self.connection(number);
+                continue;
+            }
             let entry = self.entry(number).doing(format!("descriptor {number}"))?;
             self.inodes.insert(number, entry.metadata.ino());
             let file = match self.known(&entry) {
@@ -101,17 +115,23 @@ impl<'a> Reader<'a> {
         Ok(self.found)
     }
 
+    fn connection(&mut self, number: u32) {
+        let file = self.found.files.len() as u32;
+        let kind = FileKind::Socket(sockets::unknown());
+        self.found.files.push(OpenFile { flags: 0, kind });
+        self.found.descriptors.push(Descriptor { number, close_on_exec: false, file });
+        self.found.later.push(number);
+    }
+
     fn entry(&self, number: u32) -> io::Result<Entry> {
         let path = format!("/proc/{}/fd/{number}", self.pid);
-        let info = fs::read_to_string(format!("/proc/{}/fdinfo/{number}", self.pid))?;
-        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
-        let flags = field("flags:").map(str::trim);
-        let position = field("pos:").map(str::trim);
+        let info = info_of(self.pid, number)?;
+        let position = field(&info, "pos:");
         Ok(Entry {
             number,
             link: fs::read_link(&path)?.into_os_string().into_vec(),
             metadata: fs::metadata(&path)?,
-            flags: flags.and_then(|f| u32::from_str_radix(f, 8).ok()).unwrap_or(0),
+            flags: flags_of(&info),
             position: position.and_then(|p| p.parse().ok()).unwrap_or(0),
             info,
         })
@@ -300,6 +320,16 @@ impl<'a> Reader<'a> {
             }
         }
     }
+}
+
+/// `/proc/PID/fdinfo/N`.
+pub(super) fn info_of(pid: u32, number: u32) -> io::Result<String> {
+    fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"))
+}
+
+/// Flags of an open file, and `O_CLOEXEC` of its descriptor.
+pub(super) fn flags_of(info: &str) -> u32 {
+    field(info, "flags:").and_then(|flags| u32::from_str_radix(flags, 8).ok()).unwrap_or(0)
 }
 
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {

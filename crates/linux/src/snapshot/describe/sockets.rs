@@ -1,9 +1,12 @@
 //! Sockets: what can be said of them. What is made of them, whoever restores decides.
 
 use super::Refusals;
+use super::descriptors::{flags_of, info_of};
+use crate::snapshot::quiet::Quiescence;
 use crate::{sockopt, unread};
-use holdfast_wire::snapshot::{Socket, SocketOption};
+use holdfast_wire::snapshot::{Description, FileKind, OpenFile, Socket, SocketOption};
 use libc::c_int;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -53,6 +56,54 @@ fn options(fd: BorrowedFd<'_>) -> Vec<SocketOption> {
         Some(SocketOption { level, name, value: value[..bytes].to_vec() })
     };
     OPTIONS.into_iter().filter_map(option).collect()
+}
+
+/// A connection of which nothing is known: one that is closed at once, it may be.
+pub(super) fn unknown() -> Socket {
+    Socket {
+        family: libc::AF_INET,
+        kind: libc::SOCK_STREAM,
+        protocol: libc::IPPROTO_TCP,
+        cookie: 0,
+        is_listening: false,
+        is_connected: true,
+        options: Vec::new(),
+        local: Vec::new(),
+    }
+}
+
+/// Connections of a process that runs again: what was not asked while it stood, for
+/// there may be thousands. What it has done to one since then, its log has, too.
+pub(in super::super) fn complete(
+    pid: u32,
+    later: &[u32],
+    description: &mut Description,
+    quiet: &mut dyn Quiescence,
+) {
+    let (files, descriptors) = (&mut description.files, &mut description.descriptors);
+    let cookie_of = |(number, file): (u32, &OpenFile)| match &file.kind {
+        FileKind::Socket(socket) if socket.cookie != 0 => Some((socket.cookie, number)),
+        _ => None,
+    };
+    // One that was duplicated is known by its other number.
+    let known: BTreeMap<u64, u32> = (0..).zip(files.iter()).filter_map(cookie_of).collect();
+    for number in later {
+        let mut found = None;
+        quiet.lend(*number, &mut |fd| found = describe(fd).ok());
+        let at = descriptors.binary_search_by_key(number, |it| it.number);
+        let (Some(socket), Ok(at), Ok(info)) = (found, at, info_of(pid, *number)) else {
+            continue;
+        };
+        let (flags, on_exec) = (flags_of(&info), libc::O_CLOEXEC as u32);
+        descriptors[at].close_on_exec = flags & on_exec != 0;
+        match known.get(&socket.cookie) {
+            Some(file) => descriptors[at].file = *file,
+            None => {
+                let kind = FileKind::Socket(socket);
+                files[descriptors[at].file as usize] = OpenFile { flags: flags & !on_exec, kind };
+            }
+        }
+    }
 }
 
 type NameCall = unsafe extern "C" fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int;
