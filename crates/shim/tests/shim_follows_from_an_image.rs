@@ -154,9 +154,7 @@ fn assert_same(primary: &Server, followed: &Followed, clients: &[Counter]) {
     assert_eq!((before.len(), theirs.len()), (CLIENTS[0], clients.len()));
     let mut compared = 0;
     for (conn, end) in theirs {
-        if before.contains_key(&conn) {
-            assert_eq!(settings_of(primary, conn), settings_of(&copy.0, conn));
-        }
+        assert_eq!(settings_of(primary, conn), settings_of(&copy.0, conn));
         let (from, bytes) = kept(&copy.0, conn);
         assert_eq!(from, before.get(&conn).copied().unwrap_or(0));
         let got = &client_of(primary, conn, clients).received;
