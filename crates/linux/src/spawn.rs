@@ -14,7 +14,7 @@ use crate::process::{self, EventFd};
 use crate::shm::{Settings, SharedMemory};
 use crate::snapshot::restore::Restored;
 use crate::{sockopt, unread};
-use holdfast_wire::shm::{ConnEntry, FDS_MAX, HANDED, SHIM_FDS, conn_state, leash};
+use holdfast_wire::shm::{ConnEntry, FDS_MAX, HANDED, SHIM_FDS, conn_state, leash, mode};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -203,6 +203,9 @@ impl Server {
     /// daemon. Returns whether it will not; else it is to be asked again.
     #[must_use]
     pub fn let_loose(&mut self) -> bool {
+        if let Process::Copy(copy) = &self.process {
+            return mode::is_alone(self.memory.mode()) && copy.let_loose();
+        }
         match self.memory.header().leash.load(SeqCst) {
             leash::LOOSE => true,
             leash::HELD if self.exit_status().is_none() => {

@@ -200,6 +200,40 @@ fn a_daemon_that_dies_in_the_freeze_leaves_the_server_running() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+#[test]
+fn a_restored_server_that_was_let_loose_outlives_who_restored_it() {
+    let name = "a_restored_server_that_was_let_loose_outlives_who_restored_it";
+    if let Ok(original) = std::env::var("HOLDFAST_TEST_LOOSE") {
+        let restored = revive(&image(original.parse().unwrap())).unwrap();
+        let is_loose = std::env::var("HOLDFAST_TEST_HELD").is_err();
+        if is_loose {
+            wait_for("its keeper", || restored.let_loose());
+        }
+        eprintln!("restored={}.", restored.pid());
+        std::process::abort();
+    }
+    let (server, folder) = start_odd(7310);
+    for is_loose in [false, true] {
+        let mut dies = Command::new(std::env::current_exe().unwrap());
+        dies.args(["--exact", "--nocapture", name]);
+        dies.env("HOLDFAST_TEST_LOOSE", server.pid().to_string());
+        if !is_loose {
+            dies.env("HOLDFAST_TEST_HELD", "1");
+        }
+        let said = String::from_utf8(dies.output().unwrap().stderr).unwrap();
+        let (_, pid) = said.split_once("restored=").expect(&said);
+        let pid: u32 = pid.split_once('.').unwrap().0.parse().unwrap();
+        if !is_loose {
+            wait_for("its end", || std::fs::read(format!("/proc/{pid}/status")).is_err());
+            continue;
+        }
+        assert_eq!(ask(pid, 7310, "", "\n"), ODD);
+        // SAFETY: plain numbers; it has just answered.
+        unsafe { libc::kill(pid as libc::pid_t, libc::SIGKILL) };
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 /// What the process had in its own memory when it stood, read byte by byte.
 struct Witness(BTreeMap<u64, Vec<u8>>);
 

@@ -93,7 +93,7 @@ pub struct Loading {
     pub dies_with_parent: bool,
 }
 
-/// A restored process. It is killed when this is dropped.
+/// A restored process. It is killed when this is dropped, unless it was let loose.
 pub struct Restored {
     pid: u32,
     pidfd: OwnedFd,
@@ -112,6 +112,13 @@ impl Restored {
     #[must_use]
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
+    }
+
+    /// Asks that it outlives whoever restored it, also when this is dropped; whether that
+    /// holds by now: else it is to be asked again.
+    #[must_use]
+    pub fn let_loose(&self) -> bool {
+        self.keeper.let_loose()
     }
 
     /// How it ended, if it has: as waitpid(2) has it, of the process that keeps its
