@@ -195,6 +195,9 @@ impl Server {
         // traces stays until its tracer looks: nobody waits for that.
         process::without_realtime(|| {
             let _ = process::poll_in(self.pidfd(), REAP_MAX_MS);
+            if let Process::Copy(copy) = &self.process {
+                let _ = process::poll_in(copy.namespace(), REAP_MAX_MS);
+            }
             self.exit_status()
         });
     }

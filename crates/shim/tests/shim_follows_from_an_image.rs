@@ -6,18 +6,21 @@
 mod shim_harness;
 
 use holdfast_linux::process;
-use holdfast_linux::snapshot::quiet::{Quiescence, Resume, Standing};
-use holdfast_linux::snapshot::{Frozen, SnapshotError};
+use holdfast_linux::snapshot::quiet::{Bare, Quiescence, Resume, Standing};
+use holdfast_linux::snapshot::{External, Frozen, Preparation, SnapshotError};
 use holdfast_linux::spawn::{Server, StandStill};
 use holdfast_wire::shm::{conn_state, mode};
 use holdfast_wire::snapshot::Books;
-use shim_harness::copy::{Image, Log, copy_of, image_of, promote_copy, try_image_of};
+use shim_harness::copy::{
+    Image, Log, copy_of, copying, image_of, options, promote_copy, try_image_of,
+};
 use shim_harness::count::{Counter, Counts, Killed, Load};
 use shim_harness::{eventually, scratch};
 use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -199,6 +202,7 @@ fn generation(mut server: Killed, of: Counts, port: u16, order: Order, dir: &Pat
     });
     server.0.kill();
     promote_copy(copy);
+    eventually("its daemon's death is not its own", || followed.copy.0.let_loose());
     assert_eq!(content(of, port, &keys), known);
     followed.copy
 }
@@ -267,6 +271,35 @@ fn a_server_whose_image_fails_speaks_alone_again() {
             eventually("the load goes on", || load.answers.load(SeqCst) > enough);
         }
     });
+    let _ = std::fs::remove_dir_all(dir);
+}
+
+/// The image of a program without the shim.
+fn bare_image() -> Vec<u8> {
+    let mut sleeper = Command::new("sleep");
+    sleeper.arg("60").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut sleeper = sleeper.spawn().expect("sleep");
+    let options = options(External::default());
+    let taken = Preparation::begin(sleeper.id(), &options).and_then(|it| it.freeze(&mut Bare));
+    let _ = sleeper.kill().and_then(|()| sleeper.wait());
+    taken.and_then(|taken| taken.write(Vec::new(), &options)).expect("an image")
+}
+
+#[test]
+fn a_copy_has_the_memory_that_the_original_has_or_there_is_none() {
+    let (port, dir) = (PORT + 5, scratch("image-other"));
+    let server = &Counts::Redis.start(port, &dir).0;
+    let image = image_of(server);
+    let mut other = copying(port, &dir);
+    other.settings.ring_bytes *= 2;
+    let refused = Server::copy(&image.bytes[..], &other).err().expect("no copy").to_string();
+    assert!(refused.contains("its log's memory has another size than here"), "{refused}");
+    let mut other = copying(port, &dir);
+    other.loading.key[0] ^= 1;
+    assert!(Server::copy(&image.bytes[..], &other).is_err(), "another group's");
+    let refused = Server::copy(&bare_image()[..], &copying(port, &dir));
+    let refused = refused.err().expect("no copy").to_string();
+    assert!(refused.contains("without the shim"), "{refused}");
     let _ = std::fs::remove_dir_all(dir);
 }
 

@@ -121,6 +121,12 @@ impl Restored {
         self.keeper.let_loose()
     }
 
+    /// Readable when all that it has started has ended, too.
+    #[must_use]
+    pub fn namespace(&self) -> BorrowedFd<'_> {
+        self.keeper.pidfd()
+    }
+
     /// How it ended, if it has: as waitpid(2) has it, of the process that keeps its
     /// namespace, which ends as the server does.
     pub fn status(&mut self) -> Option<c_int> {

@@ -3,7 +3,7 @@
 use super::{KEY, acknowledge, eventually, feed, promote, settings};
 use holdfast_linux::snapshot::quiet::Quiescence;
 use holdfast_linux::snapshot::restore::Loading;
-use holdfast_linux::snapshot::{Options, Preparation, SnapshotError};
+use holdfast_linux::snapshot::{External, Options, Preparation, SnapshotError};
 use holdfast_linux::spawn::{Copying, Server};
 use holdfast_wire::shm::mode;
 use holdfast_wire::snapshot::{Books, Limits};
@@ -27,12 +27,7 @@ pub fn image_of(server: &Server) -> Image {
 /// As [`image_of`], with somebody between.
 pub fn try_image_of(server: &Server, quiet: &mut dyn Quiescence) -> Result<Image, SnapshotError> {
     const ROUNDS: usize = 4;
-    let options = Options {
-        key: KEY,
-        limits: Limits::default(),
-        freeze_max: Duration::from_millis(900),
-        external: server.external()?,
-    };
+    let options = options(server.external()?);
     let mut preparation = Preparation::begin(server.pid(), &options)?;
     for _ in 0..ROUNDS {
         preparation.round()?;
@@ -45,12 +40,21 @@ pub fn try_image_of(server: &Server, quiet: &mut dyn Quiescence) -> Result<Image
     Ok(Image { bytes, pause, until_quiet, frozen_pages, books })
 }
 
+pub fn options(external: External) -> Options {
+    let freeze_max = Duration::from_millis(900);
+    Options { key: KEY, limits: Limits::default(), freeze_max, external }
+}
+
 /// A server made of it, which follows the log.
 pub fn copy_of(image: &Image, port: u16, dir: &Path) -> Server {
+    Server::copy(&image.bytes[..], &copying(port, dir)).expect("a copy")
+}
+
+/// As [`copy_of`] makes it.
+pub fn copying(port: u16, dir: &Path) -> Copying {
     let loading = Loading { key: KEY, limits: Limits::default(), dies_with_parent: true };
     let log = Some(dir.join("log-copy"));
-    let copying = Copying { loading, settings: settings(port, 0, mode::REPLAY), log };
-    Server::copy(&image.bytes[..], &copying).expect("a copy")
+    Copying { loading, settings: settings(port, 0, mode::REPLAY), log }
 }
 
 /// A log on its way from a server to its copy.

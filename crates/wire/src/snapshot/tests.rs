@@ -168,7 +168,7 @@ fn what_exceeds_a_limit_is_refused_by_its_name() {
 #[test]
 fn a_description_that_makes_no_sense_is_refused() {
     type Harm = fn(&mut Description);
-    let harms: [Harm; 12] = [
+    let harms: [Harm; 16] = [
         |d| d.threads.clear(),
         |d| d.threads[0].tid = 8,
         |d| d.threads.push(d.threads[0].clone()),
@@ -181,6 +181,10 @@ fn a_description_that_makes_no_sense_is_refused() {
         |d| d.descriptors[1].number = 0,
         |d| d.descriptors[1].file = 3,
         |d| d.watches[0].set = 1,
+        |d| d.books.iter_mut().for_each(|it| it.log_from = 801),
+        |d| d.books.iter_mut().for_each(|it| it.log_from = 1 << 63),
+        |d| d.books.iter_mut().for_each(|it| it.connections[0].state = 4),
+        |d| d.books.iter_mut().for_each(|it| it.connections.swap(0, 1)),
     ];
     for (index, harm) in harms.iter().enumerate() {
         let mut bad = small();

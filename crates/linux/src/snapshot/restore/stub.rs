@@ -9,7 +9,7 @@ use crate::sockopt::{checked, checked_fd};
 use holdfast_wire::snapshot::Description;
 use libc::{c_int, c_long};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicI32, AtomicPtr};
@@ -52,6 +52,10 @@ impl Keeper {
             self.status = (got == self.pid).then_some(status);
         }
         self.status
+    }
+
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
     }
 
     /// Asks it to outlive us; whether it does by now.
