@@ -113,6 +113,16 @@ fn what_cannot_be_rebuilt_is_refused_by_name_and_not_touched() {
 }
 
 #[test]
+fn what_was_closed_in_the_middle_of_a_look_is_no_reason() {
+    let server = start("churn").unwrap();
+    let options = options();
+    for _ in 0..20 {
+        let looked = Preparation::begin(server.pid(), &options);
+        assert_eq!(looked.err().map(|error| error.to_string()), None);
+    }
+}
+
+#[test]
 fn more_memory_than_the_limit_is_refused_before_any_of_it_is_copied() {
     let server = start("nothing").unwrap();
     let mut options = options();

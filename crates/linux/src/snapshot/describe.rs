@@ -18,6 +18,10 @@ impl Refusals {
         }
     }
 
+    pub fn keep_those_of(&mut self, other: &Self) {
+        self.0.retain(|reason| other.0.contains(reason));
+    }
+
     pub fn add_if(&mut self, holds: bool, reason: &str) {
         if holds {
             self.add(reason);

@@ -17,6 +17,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+/// Looks at a process that runs, each of which must find what it is refused for.
+const LOOKS: usize = 4;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+
 /// A process that an image is about to be taken of; it runs.
 pub struct Preparation<'a> {
     pid: u32,
@@ -76,13 +80,14 @@ impl<'a> Preparation<'a> {
         refuse(refusals)?;
         let mut insides = Insides::of(pid)?;
         let mut areas = Areas::new(pid, options.key, &options.external);
-        let mut refusals = Refusals::default();
-        let mut found = areas.look(&mut refusals)?;
-        // It runs: what it closes meanwhile cannot be read. The freeze looks again.
-        let (external, open) = (&options.external, &options.external.connections);
-        let open = open.iter().copied().collect();
-        let reader = descriptors::Reader::new(pid, external, open, &mut refusals)?;
-        let _ = reader.read(&mut found);
+        let mut refusals = look(pid, options, &mut areas)?;
+        for _ in 1..LOOKS {
+            if !refusals.0.is_empty() {
+                // It runs: what it was in the middle of is not there the next time.
+                std::thread::sleep(BETWEEN_LOOKS);
+                refusals.keep_those_of(&look(pid, options, &mut areas)?);
+            }
+        }
         let alarm = insides.read()?.iter().any(|inside| inside.alarm_is_set);
         refusals.add_if(alarm, "it has set an alarm (alarm, setitimer)");
         refuse(refusals)?;
@@ -214,6 +219,16 @@ impl Snapshot {
         self.memory.write(&self.description, &mut writer)?;
         Ok(writer.end()?)
     }
+}
+
+/// Looks at the memory and the descriptors of a process that runs. The freeze looks again.
+fn look(pid: u32, options: &Options, areas: &mut Areas<'_>) -> Result<Refusals> {
+    let mut refusals = Refusals::default();
+    let mut found = areas.look(&mut refusals)?;
+    let open = options.external.connections.iter().copied().collect();
+    let reader = descriptors::Reader::new(pid, &options.external, open, &mut refusals)?;
+    reader.read(&mut found)?;
+    Ok(refusals)
 }
 
 fn refuse(refusals: Refusals) -> Result<()> {

@@ -142,6 +142,18 @@ static int alone(void) {
     pthread_exit(0);
 }
 
+// Nothing is wrong with it at any moment, only between two looks.
+static int churns(void) {
+    int ends[2], set = epoll_create1(0);
+    struct epoll_event e = {.events = EPOLLIN};
+    puts("ready"), fflush(stdout);
+    for (;;) {
+        if (pipe(ends)) return 0;
+        epoll_ctl(set, EPOLL_CTL_ADD, ends[0], &e);
+        close(ends[0]), close(ends[1]);
+    }
+}
+
 static int has(const char *what) {
 #define IS(name) (strcmp(what, name) == 0)
     if (IS("seccomp")) return filtered();
@@ -174,6 +186,7 @@ static int has(const char *what) {
     if (IS("alarm")) return alarmed();
     if (IS("itimer")) return itimer();
     if (IS("alone")) return alone();
+    if (IS("churn")) return churns();
     return IS("nothing") || IS("stopped");
 }
 

@@ -1,6 +1,6 @@
 //! Open files and the descriptors that name them.
 
-use super::super::error::{Doing, Result};
+use super::super::error::{Doing, Result, SnapshotError};
 use super::super::precopy;
 use super::areas::{Found, memory_file};
 use super::{Refusals, shown, sockets};
@@ -99,20 +99,29 @@ impl<'a> Reader<'a> {
                 self.connection(number);
                 continue;
             }
-            let entry = self.entry(number).doing(format!("descriptor {number}"))?;
-            self.inodes.insert(number, entry.metadata.ino());
-            let file = match self.known(&entry) {
-                Some(file) => file,
-                None => self.open_file(&entry, memory)?,
-            };
-            let close_on_exec = entry.flags & libc::O_CLOEXEC as u32 != 0;
-            self.found.descriptors.push(Descriptor { number, close_on_exec, file });
+            match self.descriptor(number, memory) {
+                // Closed since they were listed, by a process that runs.
+                Err(SnapshotError::Step { error, .. }) if is_gone(&error) => {}
+                done => done?,
+            }
         }
         if !self.external.watches {
             self.watches();
         }
         self.pipe_ends();
         Ok(self.found)
+    }
+
+    fn descriptor(&mut self, number: u32, memory: &mut Found) -> Result<()> {
+        let entry = self.entry(number).doing(format!("descriptor {number}"))?;
+        self.inodes.insert(number, entry.metadata.ino());
+        let file = match self.known(&entry) {
+            Some(file) => file,
+            None => self.open_file(&entry, memory)?,
+        };
+        let close_on_exec = entry.flags & libc::O_CLOEXEC as u32 != 0;
+        self.found.descriptors.push(Descriptor { number, close_on_exec, file });
+        Ok(())
     }
 
     fn connection(&mut self, number: u32) {
@@ -320,6 +329,10 @@ impl<'a> Reader<'a> {
             }
         }
     }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EBADF))
 }
 
 /// `/proc/PID/fdinfo/N`.
