@@ -42,8 +42,14 @@ struct hrtimer___queued {
 	unsigned char is_queued;
 } KERNEL;
 
+struct cpu_itimer {
+	__u64 expires;
+} KERNEL;
+
+/* Timers by real time, by the process's own, and by that in user mode. */
 struct signal_struct {
 	struct hrtimer real_timer;
+	struct cpu_itimer it[2];
 } KERNEL;
 
 struct mm_struct {
@@ -121,7 +127,8 @@ static __u32 alarm_is_set(struct signal_struct *signal)
 		queued = BPF_CORE_READ(timer, is_queued);
 	else
 		queued = BPF_CORE_READ(signal, real_timer.state);
-	return queued;
+	return queued || BPF_CORE_READ(signal, it[0].expires) ||
+	       BPF_CORE_READ(signal, it[1].expires);
 }
 
 SEC("iter/task")

@@ -117,6 +117,17 @@ pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
     Ok(tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect())
 }
 
+/// A thread's number in its innermost pid namespace: what it has written down itself.
+///
+/// # Errors
+/// If there is no such thread.
+pub fn innermost_tid(pid: u32, tid: u32) -> io::Result<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let last = line.and_then(|line| line.split_whitespace().last());
+    last.and_then(|last| last.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 /// A field of /proc/PID/stat, counted behind the name, which may hold spaces and
 /// brackets.
 fn stat_field(stat: &str, number: usize) -> Option<&str> {

@@ -10,7 +10,7 @@
 //! (its sockets, the log's memory) is supplied by whoever restores it.
 
 mod describe;
-mod error;
+pub(crate) mod error;
 mod freeze;
 mod insides;
 mod maps;
@@ -20,11 +20,13 @@ mod precopy;
 pub mod quiet;
 pub mod restore;
 mod seize;
+mod stand;
 mod store;
 mod thread;
 
 pub use error::SnapshotError;
 pub use freeze::{Frozen, Preparation, Snapshot};
+pub use stand::{Stand, Still};
 
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::snapshot::Limits;
@@ -38,6 +40,19 @@ pub struct Options {
     pub limits: Limits,
     /// How long the server may stand still before the attempt is given up.
     pub freeze_max: Duration,
-    /// Memory files of these names are not in the image: whoever restores it has them.
-    pub external: Vec<String>,
+    pub external: External,
+}
+
+/// What is not in the image, because whoever restores it has it.
+#[derive(Clone, Debug, Default)]
+pub struct External {
+    /// Memory files, by device and number.
+    pub memory: Vec<(u64, u64)>,
+    /// Descriptors.
+    pub descriptors: Vec<u32>,
+    /// What epoll sets watch.
+    pub watches: bool,
+    /// Connections, by their descriptors: before the freeze nothing is asked of them. In
+    /// it [`quiet::Quiescence::reached`] says which they are.
+    pub connections: Vec<u32>,
 }

@@ -1,11 +1,20 @@
 //! Starting a server under the shim: memory, control socket and wake-up are
-//! handed over as descriptors, and the server dies with its daemon.
+//! handed over as descriptors, and the server dies with its daemon. Or making one of
+//! the image of another.
+
+mod books;
+mod copy;
+mod original;
+
+pub use copy::Copying;
+pub use original::StandStill;
 
 use crate::limits::{self, OpenFiles};
 use crate::process::{self, EventFd};
 use crate::shm::{Settings, SharedMemory};
+use crate::snapshot::restore::Restored;
 use crate::{sockopt, unread};
-use holdfast_wire::shm::{ConnEntry, FDS_MAX, SHIM_FDS, conn_state, leash};
+use holdfast_wire::shm::{ConnEntry, FDS_MAX, HANDED, SHIM_FDS, conn_state, leash, mode};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -39,8 +48,6 @@ pub struct ServerCommand {
     pub aslr: bool,
 }
 
-/// Descriptors of the daemon's that the shim uses.
-const HANDED: usize = 3;
 /// Highest number of a signal.
 const SIGNAL_MAX: i32 = 64;
 
@@ -60,13 +67,19 @@ struct Preparation {
 /// A server that runs under the shim.
 pub struct Server {
     pub memory: SharedMemory,
-    pid: u32,
+    process: Process,
     pidfd: OwnedFd,
     /// Whether it ended without an error, once it has ended.
     ended_well: Option<bool>,
     control: OwnedFd,
     wake: EventFd,
     started: Instant,
+}
+
+enum Process {
+    /// Its number.
+    Child(u32),
+    Copy(Restored),
 }
 
 /// How long a killed server may take to be gone, ms. Only a disk that does not answer, or
@@ -92,13 +105,16 @@ impl Server {
             let _ = child.kill();
             let _ = child.wait();
         })?;
-        let (pid, started) = (child.id(), Instant::now());
-        Ok(Self { memory, pid, pidfd, ended_well: None, control, wake, started })
+        let (process, started) = (Process::Child(child.id()), Instant::now());
+        Ok(Self { memory, process, pidfd, ended_well: None, control, wake, started })
     }
 
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.pid
+        match &self.process {
+            Process::Child(pid) => *pid,
+            Process::Copy(copy) => copy.pid(),
+        }
     }
 
     /// Readable when the process has ended.
@@ -143,6 +159,13 @@ impl Server {
     /// it is not there, or is not the socket with this cookie.
     #[must_use]
     pub fn borrow(&self, accept: u32, socket: u64) -> Option<Borrowed<'_>> {
+        let borrowed = self.borrow_any(accept)?;
+        let same = unread::cookie(borrowed.as_fd()).is_ok_and(|cookie| cookie == socket);
+        same.then_some(borrowed)
+    }
+
+    /// As [`Self::borrow`], whatever socket it is.
+    fn borrow_any(&self, accept: u32) -> Option<Borrowed<'_>> {
         let entry = self.memory.entry(accept);
         let mark = Mark(entry);
         // The server that closes says so first, and looks at the mark then.
@@ -152,8 +175,7 @@ impl Server {
             return None;
         }
         let fd = self.take_fd(entry.fd.load(Relaxed)).ok()?;
-        let same = unread::cookie(fd.as_fd()).is_ok_and(|cookie| cookie == socket);
-        same.then_some(Borrowed { fd, _mark: mark })
+        Some(Borrowed { fd, _mark: mark })
     }
 
     /// Hands a connection of the dead primary's accept queue to the replica.
@@ -171,15 +193,16 @@ impl Server {
         if !self.has_ended() {
             // One that stands still starts nothing in its children's place.
             let _ = process::signal(self.pidfd(), libc::SIGSTOP);
-            process::kill_descendants(self.pid);
+            process::kill_descendants(self.pid());
             let _ = process::signal(self.pidfd(), libc::SIGKILL);
         }
         // One that somebody traces stays until its tracer looks: nobody waits for that.
-        let is_gone = process::poll_in(self.pidfd(), KILLED_MAX_MS).unwrap_or(false);
+        let mut is_gone = process::poll_in(self.pidfd(), KILLED_MAX_MS).unwrap_or(false);
+        is_gone &= process::poll_in(self.child(), KILLED_MAX_MS).unwrap_or(false);
         let _ = self.has_ended();
         // Without it the dead one stays in the list of processes, until its daemon ends.
-        if let Ok(pidfd) = self.pidfd.try_clone() {
-            process::reap_aside(pidfd);
+        if let Ok(child) = self.child().try_clone_to_owned() {
+            process::reap_aside(child);
         }
         is_gone
     }
@@ -188,6 +211,9 @@ impl Server {
     /// daemon. Returns whether it will not; else it is to be asked again.
     #[must_use]
     pub fn let_loose(&mut self) -> bool {
+        if let Process::Copy(copy) = &self.process {
+            return mode::is_alone(self.memory.mode()) && copy.let_loose();
+        }
         match self.memory.header().leash.load(SeqCst) {
             leash::LOOSE => true,
             leash::HELD if !self.has_ended() => {
@@ -209,9 +235,17 @@ impl Server {
     /// Whether the server has ended. How is remembered: once it is reaped nobody knows.
     fn has_ended(&mut self) -> bool {
         if self.ended_well.is_none() {
-            self.ended_well = process::ended_well(self.pidfd.as_fd()).unwrap_or(Some(false));
+            self.ended_well = process::ended_well(self.child()).unwrap_or(Some(false));
         }
         self.ended_well.is_some()
+    }
+
+    /// The server, or who keeps a copy's namespace and ends as that does.
+    fn child(&self) -> BorrowedFd<'_> {
+        match &self.process {
+            Process::Child(_) => self.pidfd.as_fd(),
+            Process::Copy(copy) => copy.namespace(),
+        }
     }
 }
 

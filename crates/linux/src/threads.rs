@@ -3,10 +3,7 @@
 
 use crate::process;
 use crate::shm::SharedMemory;
-use holdfast_wire::quiet::{
-    Action, Resume, SIGNALS, ShimState, Stopped, THREADS_MAX, Thread, resume, state,
-};
-use holdfast_wire::snapshot;
+use holdfast_wire::quiet::{Resume, ShimState, Stopped, THREADS_MAX, Thread, resume, state};
 use std::io;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::Acquire;
@@ -19,7 +16,6 @@ pub struct Threads {
     /// Threads that the shim cannot tell of: no copy can be made.
     pub lost: u32,
     list: Vec<Standing>,
-    actions: Vec<snapshot::Action>,
 }
 
 /// One of them.
@@ -30,8 +26,6 @@ pub struct Standing {
     /// See [`state`].
     pub state: u32,
     condition: u64,
-    /// The alternate signal stack: where, bytes, flags.
-    pub stack: (u64, u64, i32),
 }
 
 impl Threads {
@@ -58,20 +52,7 @@ impl Threads {
                 .map(standing)
                 .filter(|it| it.tid != 0)
                 .collect(),
-            actions: head[offset_of!(ShimState, actions)..]
-                .chunks_exact(size_of::<Action>())
-                .take(SIGNALS)
-                .map(action)
-                .collect(),
         })
-    }
-
-    /// What the kernel does on each signal, indexed by its number. Right if what
-    /// `/proc/PID/status` says is ignored and caught is that here: libc can install a
-    /// handler of its own unseen.
-    #[must_use]
-    pub fn actions(&self) -> &[snapshot::Action] {
-        &self.actions
     }
 
     /// The threads that the shim knows, in no order.
@@ -95,16 +76,6 @@ impl Threads {
     }
 }
 
-fn action(bytes: &[u8]) -> snapshot::Action {
-    let long = |place: usize| u64::from_ne_bytes(part(bytes, place));
-    snapshot::Action {
-        handler: long(offset_of!(Action, handler)),
-        flags: long(offset_of!(Action, flags)),
-        restorer: long(offset_of!(Action, restorer)),
-        mask: long(offset_of!(Action, mask)),
-    }
-}
-
 fn standing(thread: &[u8]) -> Standing {
     let long = |place: usize| u64::from_ne_bytes(part(thread, place));
     let short = |place: usize| i32::from_ne_bytes(part(thread, place));
@@ -112,11 +83,6 @@ fn standing(thread: &[u8]) -> Standing {
         tid: short(offset_of!(Thread, tid)),
         state: short(offset_of!(Thread, state)) as u32,
         condition: long(offset_of!(Thread, condition)),
-        stack: (
-            long(offset_of!(Thread, stack_at)),
-            long(offset_of!(Thread, stack_bytes)),
-            short(offset_of!(Thread, stack_flags)),
-        ),
     }
 }
 
@@ -153,7 +119,7 @@ mod tests {
         }
         memory.header().control.store(noise.as_ptr() as u64, SeqCst);
         let said = Threads::read(&memory, me).expect("a state");
-        assert_eq!((said.list().len(), said.actions().len()), (THREADS_MAX, SIGNALS));
+        assert_eq!(said.list().len(), THREADS_MAX);
         assert_eq!(said.resume(-1, &Stopped::default()), None);
     }
 }

@@ -2,10 +2,10 @@
 
 mod snapshot_world;
 
-use holdfast_linux::snapshot::quiet::{Bare, Look, Quiescence, Resume, Standing};
+use holdfast_linux::snapshot::quiet::{Bare, Quiescence, Resume, Standing};
 use holdfast_linux::snapshot::{Frozen, Preparation, SnapshotError};
-use holdfast_wire::snapshot::{Backing, Description, Holds, Limits, Reader};
-use snapshot_world::{KEY, Server, ask, image, options, revive, snapshot, wait_for};
+use holdfast_wire::snapshot::{Backing, Books, Description, Holds, Limits, Reader};
+use snapshot_world::{KEY, Server, ask, image, options, revive, wait_for};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -171,11 +171,11 @@ fn rounds_before_the_freeze_give_what_the_process_has() {
 struct Dies;
 
 impl Quiescence for Dies {
-    fn look(&mut self, _: &Standing<'_>) -> Look {
-        Look::Quiet(Resume::AsIs)
+    fn look(&mut self, _: &Standing<'_>) -> Option<Resume> {
+        Some(Resume::AsIs)
     }
 
-    fn reached(&mut self, _: &Frozen) -> Result<(), SnapshotError> {
+    fn reached(&mut self, _: &Frozen) -> Result<Option<Books>, SnapshotError> {
         std::process::abort()
     }
 }
@@ -200,15 +200,49 @@ fn a_daemon_that_dies_in_the_freeze_leaves_the_server_running() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+#[test]
+fn a_restored_server_that_was_let_loose_outlives_who_restored_it() {
+    let name = "a_restored_server_that_was_let_loose_outlives_who_restored_it";
+    if let Ok(original) = std::env::var("HOLDFAST_TEST_LOOSE") {
+        let restored = revive(&image(original.parse().unwrap())).unwrap();
+        let is_loose = std::env::var("HOLDFAST_TEST_HELD").is_err();
+        if is_loose {
+            wait_for("its keeper", || restored.let_loose());
+        }
+        eprintln!("restored={}.", restored.pid());
+        std::process::abort();
+    }
+    let (server, folder) = start_odd(7310);
+    for is_loose in [false, true] {
+        let mut dies = Command::new(std::env::current_exe().unwrap());
+        dies.args(["--exact", "--nocapture", name]);
+        dies.env("HOLDFAST_TEST_LOOSE", server.pid().to_string());
+        if !is_loose {
+            dies.env("HOLDFAST_TEST_HELD", "1");
+        }
+        let said = String::from_utf8(dies.output().unwrap().stderr).unwrap();
+        let (_, pid) = said.split_once("restored=").expect(&said);
+        let pid: u32 = pid.split_once('.').unwrap().0.parse().unwrap();
+        if !is_loose {
+            wait_for("its end", || std::fs::read(format!("/proc/{pid}/status")).is_err());
+            continue;
+        }
+        assert_eq!(ask(pid, 7310, "", "\n"), ODD);
+        // SAFETY: plain numbers; it has just answered.
+        unsafe { libc::kill(pid as libc::pid_t, libc::SIGKILL) };
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 /// What the process had in its own memory when it stood, read byte by byte.
 struct Witness(BTreeMap<u64, Vec<u8>>);
 
 impl Quiescence for Witness {
-    fn look(&mut self, _: &Standing<'_>) -> Look {
-        Look::Quiet(Resume::AsIs)
+    fn look(&mut self, _: &Standing<'_>) -> Option<Resume> {
+        Some(Resume::AsIs)
     }
 
-    fn reached(&mut self, frozen: &Frozen) -> Result<(), SnapshotError> {
+    fn reached(&mut self, frozen: &Frozen) -> Result<Option<Books>, SnapshotError> {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", frozen.pid)).unwrap();
         let memory = File::open(format!("/proc/{}/mem", frozen.pid)).unwrap();
         for line in maps.lines().filter(|line| line.contains(" rw-p ")) {
@@ -218,7 +252,7 @@ impl Quiescence for Witness {
             memory.read_exact_at(&mut bytes, start).unwrap();
             self.0.insert(start, bytes);
         }
-        Ok(())
+        Ok(None)
     }
 }
 
@@ -315,16 +349,6 @@ fn a_bad_image_leaves_nothing_behind() {
     assert_eq!(count(), before);
     drop(server);
     std::fs::remove_dir_all(folder).unwrap();
-}
-
-#[test]
-fn what_cannot_be_rebuilt_is_refused_by_name() {
-    let server = Server::start("sh -c 'sleep 60; true'", "/dev/null");
-    let said = |pid| snapshot(pid).err().map(|error| error.to_string()).unwrap_or_default();
-    wait_for("a child", || said(server.pid()).contains("child processes"));
-    let lock = "import fcntl,time; f=open(\"/dev/null\"); fcntl.flock(f,2); time.sleep(60)";
-    let server = Server::start(&format!("/usr/bin/python3 -c '{lock}'"), "/dev/null");
-    wait_for("a lock", || said(server.pid()).contains("locked files"));
 }
 
 /// Not as root: what it may do comes back with it, and no more.

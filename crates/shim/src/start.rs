@@ -8,7 +8,7 @@ use crate::base::state::{
 };
 use crate::base::sys::{self, die, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{alarm, defer, fds, handed, handlers, objects, park, quiet, ring};
+use crate::base::{alarm, defer, fds, handed, objects, park, quiet, ring};
 use crate::calls::{family, processors, replace, threads};
 use crate::promotion;
 use core::sync::atomic::{AtomicI32, Ordering::*};
@@ -50,10 +50,12 @@ extern "C" fn start(_: i32, _: *mut *mut u8, environment: *mut *mut u8) {
 
 /// Says where the daemon finds what it needs for a copy of the server.
 fn show() {
-    handlers::note_all();
     let shim = state::shim();
     shim.gate.store(sys::gate() as u64, Relaxed);
     header().userfault.store(FAULT_FD.load(Relaxed).max(0), Relaxed);
+    for (shown, handed) in header().handed.iter().zip([&CONTROL_FD, &MEMORY_FD, &WAKE_FD]) {
+        shown.store(handed.load(Relaxed), Relaxed);
+    }
     header().control.store(core::ptr::from_ref(shim) as u64, Release);
 }
 

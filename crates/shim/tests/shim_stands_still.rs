@@ -1,6 +1,6 @@
 //! A server is stopped at a moment at which it could be copied: soon, under load,
-//! and without its clients noticing. What each thread does then in a copy is tried in
-//! the server's own place. And a server that speaks alone keeps its books, so that a
+//! and without its clients noticing. What each thread does then in a copy is tried. And a
+//! server that speaks alone keeps its books, so that a
 //! log may begin at such a moment.
 
 mod shim_harness;
@@ -9,52 +9,43 @@ use holdfast_linux::spawn::Server;
 use holdfast_wire::log::{NO_CONN, Op, read_header, record_len};
 use holdfast_wire::quiet::{Resume, state};
 use holdfast_wire::shm::{ConnEntry, conn_state, mode};
+use shim_harness::copy::{copy_of, image_of, promote_copy};
+use shim_harness::count::{Counts, Killed, counting};
 use shim_harness::freeze::{Frozen, Still, freeze, freeze_while, told};
-use shim_harness::{StopAtEnd, ask_at, compiled, installed, record, scratch, start, wait_for};
+use shim_harness::{StopAtEnd, ask_at, compiled, eventually, record, scratch, start, wait_for};
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const PORT: u16 = 16_500;
-/// Threads of `waits.c` besides the main one.
+/// Threads of `waits.c` besides the main one, and of one that is copied.
 const WAITING: usize = 22;
+const COPIED: usize = 20;
 
-fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while !done() {
-        assert!(Instant::now() < deadline, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// A server that does not outlive its test, although it speaks alone.
-struct Killed(Server);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        self.0.kill();
-    }
-}
-
-/// `waits.c`, alone, with a thread in each way to wait.
-fn waiting(port: u16, name: &str, run: impl FnOnce(&Server)) {
-    let Some(program) = compiled("waits.c") else { return };
+/// `waits.c`, alone, with a thread in each way to wait, so many; its program and folder.
+fn started(port: u16, name: &str, count: usize) -> Option<(Killed, PathBuf, PathBuf)> {
+    let program = compiled("waits.c")?;
     let (dir, port_text) = (scratch(name), port.to_string());
-    let argv = [program.to_str().expect("a path"), &port_text];
-    let server = &Killed(start(&argv, port, 0, mode::SOLO, &dir)).0;
+    let argv = [program.to_str().expect("a path"), &port_text, "copied"];
+    let argv = if count == COPIED { &argv } else { &argv[..2] };
+    let server = Killed(start(argv, port, 0, mode::SOLO, &dir));
     wait_for(port);
-    all_wait(server);
-    run(server);
+    all_wait(&server.0, count);
+    Some((server, program, dir))
+}
+
+fn waiting(port: u16, name: &str, run: impl FnOnce(&Server)) {
+    let Some((server, program, dir)) = started(port, name, WAITING) else { return };
+    run(&server.0);
     let _ = std::fs::remove_file(program);
     let _ = std::fs::remove_dir_all(dir);
 }
 
-fn all_wait(server: &Server) {
+fn all_wait(server: &Server, count: usize) {
     let waits = |s| matches!(s, state::SLEEPS | state::TIMED | state::WAITS);
     let waiting = || told(server).list().iter().filter(|it| waits(it.state)).count();
-    eventually("all threads wait", || waiting() == WAITING + 1);
+    eventually("all threads wait", || waiting() == count + 1);
 }
 
 /// Every thread waits where it was, and goes on in a copy as its name says.
@@ -95,7 +86,7 @@ fn assert_intents(log: &[u8]) {
 fn every_way_to_wait_can_be_copied_and_goes_on() {
     waiting(PORT, "quiet", |server| {
         for begins in [false, true] {
-            all_wait(server);
+            all_wait(server, WAITING);
             let (frozen, _) = freeze(server);
             assert_all_wait(&frozen);
             if begins {
@@ -114,107 +105,38 @@ fn every_way_to_wait_can_be_copied_and_goes_on() {
     });
 }
 
-/// The signals of a mask in `/proc/PID/status`.
-fn signals_of(server: &Server, mask: &str) -> Vec<usize> {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("status");
-    let line = status.lines().find_map(|it| it.strip_prefix(mask)).expect("a mask");
-    let mask = u64::from_str_radix(line.trim_start_matches(':').trim(), 16).expect("a number");
-    (1..=64).filter(|signal| mask >> (signal - 1) & 1 == 1).collect()
-}
-
 #[test]
-fn what_a_copy_needs_besides_is_told() {
+fn the_memory_of_a_server_can_be_watched() {
     waiting(PORT + 6, "told", |server| {
-        let said = told(server);
-        let main = said.list().iter().find(|it| it.tid as u32 == server.pid()).expect("main");
-        assert_eq!((main.stack.0 != 0, main.stack.1, main.stack.2), (true, 65536, 0));
-        let those = |of: &dyn Fn(u64) -> bool| -> Vec<usize> {
-            (1..=64).filter(|signal| of(said.actions()[*signal].handler)).collect()
-        };
-        // The shim's own and libc's among them.
-        assert_eq!(those(&|handler| handler > 1), signals_of(server, "SigCgt"));
-        assert_eq!(those(&|handler| handler == 1), signals_of(server, "SigIgn"));
-        let own = said.actions()[libc::SIGUSR1 as usize];
-        assert!(own.flags & libc::SA_ONSTACK as u64 != 0 && own.restorer != 0, "{own:x?}");
         let fd = server.memory.header().userfault.load(SeqCst);
         let link = std::fs::read_link(format!("/proc/{}/fd/{fd}", server.pid()));
         assert!(fd == 0 || link.is_ok_and(|it| it.ends_with("anon_inode:[userfaultfd]")), "{fd}");
     });
 }
 
-/// A copy in the server's place follows a log without a record, up to its end.
-fn copy_and_promote(server: &Server) {
-    freeze(server).0.become_copy();
+/// A copy follows a log without a record, up to its end, and takes the server's place.
+fn copy_and_promote(mut server: Killed, port: u16, dir: &Path) -> Killed {
+    let image = image_of(&server.0);
+    let copy = Killed(copy_of(&image, port, dir));
     eventually("all come to the log", || {
-        told(server).list().iter().all(|it| !matches!(it.state, state::SLEEPS | state::TIMED))
+        told(&copy.0).list().iter().all(|it| !matches!(it.state, state::SLEEPS | state::TIMED))
     });
-    server.memory.end_log();
-    eventually("parked", || server.memory.mode() == mode::PARKED);
-    server.memory.set_mode(mode::LIVE);
-    eventually("alone", || server.memory.mode() == mode::SOLO);
+    server.0.kill();
+    promote_copy(&copy.0);
+    copy
 }
 
 #[test]
 fn a_copy_starts_over_what_has_not_happened() {
-    waiting(PORT + 1, "copies", |server| {
-        copy_and_promote(server);
-        // Copies of the survivor, and of that one's.
-        copy_and_promote(server);
-        assert_eq!(ask_at(PORT + 1, "go\n"), "21 back, 0 wrong\n");
-        copy_and_promote(server);
-        assert_eq!(ask_at(PORT + 1, "?\n"), "21 back, 0 wrong\n");
-    });
-}
-
-/// A server that counts, and how it is spoken to.
-#[derive(Clone, Copy)]
-enum Counts {
-    /// With several threads.
-    Memcached,
-    Redis,
-}
-
-/// A client that counts on a connection, and the bytes of it.
-struct Counter {
-    of: Counts,
-    stream: BufReader<TcpStream>,
-    key: String,
-    count: u64,
-    sent: u64,
-    received: u64,
-}
-
-impl Counter {
-    fn new(of: Counts, port: u16, n: usize) -> Self {
-        let stream = TcpStream::connect(("127.0.0.1", port)).expect("connected");
-        stream.set_nodelay(true).expect("nodelay");
-        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
-        let (stream, key) = (BufReader::new(stream), format!("key{n}"));
-        Self { of, stream, key, count: 0, sent: 0, received: 0 }
-    }
-
-    fn ask(&mut self, text: &str) -> String {
-        self.stream.get_mut().write_all(text.as_bytes()).expect("sent");
-        self.sent += text.len() as u64;
-        let mut line = String::new();
-        self.stream.read_line(&mut line).expect("an answer");
-        self.received += line.len() as u64;
-        line.trim_end().to_owned()
-    }
-
-    fn step(&mut self) {
-        self.count += 1;
-        let (key, count) = (self.key.clone(), self.count);
-        match self.of {
-            Counts::Redis => assert_eq!(self.ask(&format!("INCR {key}\r\n")), format!(":{count}")),
-            Counts::Memcached if count == 1 => {
-                assert_eq!(self.ask(&format!("set {key} 0 0 1\r\n1\r\n")), "STORED");
-            }
-            Counts::Memcached => {
-                assert_eq!(self.ask(&format!("incr {key} 1\r\n")), count.to_string());
-            }
-        }
-    }
+    let Some((server, program, dir)) = started(PORT + 1, "copies", COPIED) else { return };
+    let copy = copy_and_promote(server, PORT + 1, &dir);
+    // Copies of the survivor, and of that one's.
+    let copy = copy_and_promote(copy, PORT + 1, &dir);
+    assert_eq!(ask_at(PORT + 1, "go\n"), "19 back, 0 wrong\n");
+    let _copy = copy_and_promote(copy, PORT + 1, &dir);
+    assert_eq!(ask_at(PORT + 1, "?\n"), "19 back, 0 wrong\n");
+    let _ = std::fs::remove_file(program);
+    let _ = std::fs::remove_dir_all(dir);
 }
 
 /// The books of every connection that is open: its number, and bytes in and out.
@@ -229,53 +151,23 @@ fn books(server: &Server) -> Books {
     open.map(book).collect()
 }
 
-/// A server, alone, while clients count without a pause until `run` is over. In the end
-/// its books say what they have sent and received.
-fn counting(of: Counts, port: u16, name: &str, run: impl FnOnce(&Server, &AtomicUsize)) {
-    const CLIENTS: usize = 8;
-    let (dir, text) = (scratch(name), port.to_string());
-    let argv = match of {
-        Counts::Memcached => {
-            let program = installed("/usr/bin/memcached");
-            vec![program, "-u", "root", "-t", "4", "-p", &text, "-l", "127.0.0.1"]
-        }
-        Counts::Redis => vec![installed("/usr/bin/redis-server"), "--save", "", "--port", &text],
-    };
-    let server = &Killed(start(&argv, port, 0, mode::SOLO, &dir)).0;
-    wait_for(port);
-    let (stop, answers) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let counters: Vec<Counter> = std::thread::scope(|s| {
-        let client = |n| {
-            let (stop, answers) = (&stop, &answers);
-            s.spawn(move || {
-                let mut counter = Counter::new(of, port, n);
-                while !stop.load(SeqCst) {
-                    counter.step();
-                    answers.fetch_add(1, SeqCst);
-                }
-                counter
-            })
-        };
-        let clients: Vec<_> = (0..CLIENTS).map(client).collect();
-        let end = StopAtEnd(&stop);
-        eventually("load", || answers.load(SeqCst) > 100);
-        run(server, &answers);
-        drop(end);
-        clients.into_iter().map(|it| it.join().expect("a client")).collect()
+/// As [`counting`]; in the end the server's books say what clients have sent and received.
+fn booked(of: Counts, port: u16, name: &str, run: impl FnOnce(&Server, &AtomicUsize)) {
+    counting(of, port, name, run, |server, counters| {
+        let mut theirs: Vec<_> =
+            counters.iter().map(|it| (it.sent, it.received.len() as u64)).collect();
+        theirs.sort_unstable();
+        eventually("the books are right", || {
+            let mut ours: Vec<_> = books(server).into_values().collect();
+            ours.sort_unstable();
+            ours == theirs
+        });
     });
-    let mut theirs: Vec<_> = counters.iter().map(|it| (it.sent, it.received)).collect();
-    theirs.sort_unstable();
-    eventually("the books are right", || {
-        let mut ours: Vec<_> = books(server).into_values().collect();
-        ours.sort_unstable();
-        ours == theirs
-    });
-    let _ = std::fs::remove_dir_all(dir);
 }
 
 fn stand_still_soon(of: Counts, port: u16, name: &str) {
     const TRIES: usize = 200;
-    counting(of, port, name, |server, answers| {
+    booked(of, port, name, |server, answers| {
         let (mut took, mut looks) = (Vec::new(), 0);
         for _ in 0..TRIES {
             let before = answers.load(SeqCst);
@@ -312,7 +204,7 @@ fn an_event_loop_stands_still_soon_under_load() {
 
 /// Logs that begin and end under load have of each connection what its books have.
 fn logs_of_books(of: Counts, port: u16, name: &str) {
-    counting(of, port, name, |server, answers| {
+    booked(of, port, name, |server, answers| {
         for _ in 0..5 {
             let (frozen, _) = freeze(server);
             let (before, from) = (books(server), server.memory.begin_log().expect("a log"));

@@ -11,8 +11,6 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 /// Threads that are told of. One more, and no copy can be made.
 pub const THREADS_MAX: usize = 16384;
-/// Signals, and one: the first is 1.
-pub const SIGNALS: usize = 65;
 
 /// `Thread::state`
 pub mod state {
@@ -52,19 +50,19 @@ pub struct Thread {
     pub state: AtomicU32,
     /// The condition that it waits on in [`state::TIMED`], or 0.
     pub condition: AtomicU64,
-    /// Its alternate signal stack as it has set it: where, bytes, flags (`SS_DISABLE`).
-    pub stack_at: AtomicU64,
-    pub stack_bytes: AtomicU64,
-    pub stack_flags: AtomicI32,
 }
 
-/// What the kernel does on a signal: its own `struct sigaction`.
-#[repr(C)]
-pub struct Action {
-    pub handler: AtomicU64,
-    pub flags: AtomicU64,
-    pub restorer: AtomicU64,
-    pub mask: AtomicU64,
+impl Thread {
+    /// Nobody's place.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "for statics")]
+    pub const fn new() -> Self {
+        Self {
+            tid: AtomicI32::new(0),
+            state: AtomicU32::new(state::OUTSIDE),
+            condition: AtomicU64::new(0),
+        }
+    }
 }
 
 /// What the shim shows of itself, in the server's own memory, and so in a copy of it.
@@ -78,8 +76,6 @@ pub struct ShimState {
     pub threads_lost: AtomicU32,
     /// Address of the `syscall` instruction by which the shim makes its calls.
     pub gate: AtomicU64,
-    /// Indexed by signal.
-    pub actions: [Action; SIGNALS],
     pub threads: [Thread; THREADS_MAX],
 }
 
@@ -93,24 +89,7 @@ impl ShimState {
             threads_len: AtomicU32::new(0),
             threads_lost: AtomicU32::new(0),
             gate: AtomicU64::new(0),
-            actions: [const {
-                Action {
-                    handler: AtomicU64::new(0),
-                    flags: AtomicU64::new(0),
-                    restorer: AtomicU64::new(0),
-                    mask: AtomicU64::new(0),
-                }
-            }; SIGNALS],
-            threads: [const {
-                Thread {
-                    tid: AtomicI32::new(0),
-                    state: AtomicU32::new(state::OUTSIDE),
-                    condition: AtomicU64::new(0),
-                    stack_at: AtomicU64::new(0),
-                    stack_bytes: AtomicU64::new(0),
-                    stack_flags: AtomicI32::new(2),
-                }
-            }; THREADS_MAX],
+            threads: [const { Thread::new() }; THREADS_MAX],
         }
     }
 }
@@ -129,10 +108,26 @@ pub struct Stopped {
     pub rsi: u64,
 }
 
+impl Stopped {
+    /// Whether it stands in a system call that has not happened: the kernel would make
+    /// it again, or has told the caller to (`EINTR`).
+    #[must_use]
+    pub fn has_not_happened(&self) -> bool {
+        self.orig_rax >= 0 && (self.rax == -EINTR || self.starts_over())
+    }
+
+    /// Whether the kernel would make the call again by itself.
+    #[must_use]
+    pub fn starts_over(&self) -> bool {
+        self.orig_rax >= 0 && ERESTART.iter().any(|error| self.rax == -error)
+    }
+}
+
 /// How a thread goes on in a copy. In the original all go on as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resume {
-    /// With its registers as they are; an interrupted call is made again.
+    /// With its registers as they are: a call that the kernel would make again by itself
+    /// is made again (with its full time, if it has one), another one answers `EINTR`.
     AsIs,
     /// Its system call returns `-EINTR`: the shim starts the server's call over.
     StartOver,
@@ -164,8 +159,7 @@ const CONDITION_BYTES: u64 = 48;
 /// was stopped before its state was read.
 #[must_use]
 pub fn resume(state: u32, condition: u64, gate: u64, at: &Stopped) -> Option<Resume> {
-    let is_interrupted =
-        at.orig_rax >= 0 && (at.rax == -EINTR || ERESTART.iter().any(|e| at.rax == -e));
+    let is_interrupted = at.has_not_happened();
     let sleeps = is_interrupted && at.rip == gate.wrapping_add(SYSCALL_BYTES);
     match state {
         state::SLEEPS | state::PARKED if sleeps => Some(Resume::StartOver),

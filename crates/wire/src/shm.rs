@@ -12,7 +12,7 @@ pub use crate::quiet::ShimState;
 pub const MAGIC: u64 = 0x686f_6c64_6661_7374;
 /// Version of the layout and of what the shim writes into records; shim and
 /// daemon must agree.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Bytes of the header; the connection table follows, then the ring.
 pub const HEADER_BYTES: usize = 4096;
 /// Connections that one server can have open or closing at a time.
@@ -23,6 +23,8 @@ pub const FDS_MAX: usize = 65536;
 pub const SHIM_FDS: usize = 8;
 /// Bytes of the connection table.
 pub const TABLE_BYTES: usize = CONNS_MAX * size_of::<ConnEntry>();
+/// Descriptors of the daemon's that the shim is handed.
+pub const HANDED: usize = 3;
 /// Where the ring starts.
 pub const RING_OFFSET: usize = HEADER_BYTES + TABLE_BYTES;
 /// Output that a replica keeps of one connection until the client has it, bytes.
@@ -142,6 +144,9 @@ pub struct Header {
     /// The server's descriptor of a userfaultfd over its own memory; 0 if the kernel
     /// gave none.
     pub userfault: AtomicI32,
+    /// Where the server has what it was handed: the socket to the daemon, this memory,
+    /// and the daemon's wake-up.
+    pub handed: [AtomicI32; HANDED],
     /// Where the shim's [`ShimState`] lies in the server's memory; 0 before there is one.
     pub control: AtomicU64,
     /// Listeners that promotion must rebuild: final in mode PARKED, before that a hint,

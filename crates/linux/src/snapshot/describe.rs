@@ -4,7 +4,7 @@
 pub(super) mod areas;
 pub(super) mod descriptors;
 pub(super) mod process;
-mod sockets;
+pub(super) mod sockets;
 
 /// Why it cannot be rebuilt: collected, so that an operator reads it all at once.
 #[derive(Default)]
@@ -16,6 +16,10 @@ impl Refusals {
         if !self.0.contains(&reason) {
             self.0.push(reason);
         }
+    }
+
+    pub fn keep_those_of(&mut self, other: &Self) {
+        self.0.retain(|reason| other.0.contains(reason));
     }
 
     pub fn add_if(&mut self, holds: bool, reason: &str) {

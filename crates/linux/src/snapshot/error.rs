@@ -34,10 +34,10 @@ impl From<ImageError> for SnapshotError {
     }
 }
 
-pub(super) type Result<T> = std::result::Result<T, SnapshotError>;
+pub(crate) type Result<T> = std::result::Result<T, SnapshotError>;
 
 /// Names the step that failed.
-pub(super) trait Doing<T> {
+pub(crate) trait Doing<T> {
     fn doing(self, what: impl Into<String>) -> Result<T>;
 }
 
@@ -47,6 +47,6 @@ impl<T> Doing<T> for io::Result<T> {
     }
 }
 
-pub(super) fn refuse<T>(reason: impl Into<String>) -> Result<T> {
+pub(crate) fn refuse<T>(reason: impl Into<String>) -> Result<T> {
     Err(SnapshotError::Refused(vec![reason.into()]))
 }

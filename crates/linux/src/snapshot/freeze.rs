@@ -2,24 +2,24 @@
 //! image that is left when the process runs again.
 
 use super::describe::areas::{Areas, Found};
-use super::describe::{Refusals, descriptors, process};
+use super::describe::{Refusals, descriptors, process, sockets};
 use super::error::{Doing, Result, SnapshotError};
-use super::insides::Insides;
+use super::insides::{Inside, Insides};
 use super::maps::Mapping;
 use super::memory::MemoryCopy;
-use super::quiet::{Look, Quiescence, Resume, Standing};
-use super::seize::Tracees;
+use super::quiet::Quiescence;
+use super::stand::{Stand, Still};
 use super::{Options, thread};
-use holdfast_wire::snapshot::{Description, Holds, ImageError, PAGE, Thread, Writer};
-use libc::user_regs_struct;
+use holdfast_wire::snapshot::{Books, Description, Holds, ImageError, PAGE, Thread, Writer};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// How long a busy thread runs on before it is looked at again.
-const BUSY: Duration = Duration::from_micros(10);
+/// Looks at a process that runs, each of which must find what it is refused for.
+const LOOKS: usize = 4;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// A process that an image is about to be taken of; it runs.
 pub struct Preparation<'a> {
@@ -32,6 +32,17 @@ pub struct Preparation<'a> {
 
 /// What files hold: which file, where in it, which bytes.
 type Contents = Vec<(u32, u64, Vec<u8>)>;
+
+/// What a freeze has brought.
+struct Taken {
+    began: Instant,
+    until_quiet: Duration,
+    description: Description,
+    files: Contents,
+    objects: Contents,
+    /// Connections that have to be described yet.
+    later: Vec<u32>,
+}
 
 /// A process that stands, all of its threads quiet. Whoever gets one in
 /// [`Quiescence::reached`] does what must happen at this point, and nothing slow.
@@ -69,11 +80,14 @@ impl<'a> Preparation<'a> {
         refuse(refusals)?;
         let mut insides = Insides::of(pid)?;
         let mut areas = Areas::new(pid, options.key, &options.external);
-        let mut refusals = Refusals::default();
-        let mut found = areas.look(&mut refusals)?;
-        // It runs: what it closes meanwhile cannot be read. The freeze looks again.
-        let reader = descriptors::Reader::new(pid, &options.external, &mut refusals)?;
-        let _ = reader.read(&mut found);
+        let mut refusals = look(pid, options, &mut areas)?;
+        for _ in 1..LOOKS {
+            if !refusals.0.is_empty() {
+                // It runs: what it was in the middle of is not there the next time.
+                std::thread::sleep(BETWEEN_LOOKS);
+                refusals.keep_those_of(&look(pid, options, &mut areas)?);
+            }
+        }
         let alarm = insides.read()?.iter().any(|inside| inside.alarm_is_set);
         refusals.add_if(alarm, "it has set an alarm (alarm, setitimer)");
         refuse(refusals)?;
@@ -95,47 +109,32 @@ impl<'a> Preparation<'a> {
     /// # Errors
     /// [`SnapshotError`]; the process runs on whatever happens.
     pub fn freeze(mut self, quiet: &mut dyn Quiescence) -> Result<Snapshot> {
-        let mut tracees = Tracees::seize(self.pid)?;
-        let began = Instant::now();
-        quiet.begin();
-        let image = self.image(&mut tracees, quiet, began);
-        drop(tracees);
+        let taken = self.image(quiet);
         quiet.end();
-        let pause = began.elapsed();
-        let (until_quiet, description, files, objects) = image?;
+        let mut taken = taken.inspect_err(|_| quiet.failed())?;
+        let pause = taken.began.elapsed();
         self.memory.let_go();
+        sockets::complete(self.pid, &taken.later, &mut taken.description, quiet);
         let frozen_pages = self.memory.frozen_pages;
+        let Taken { until_quiet, description, files, objects, .. } = taken;
         let memory = self.memory;
         Ok(Snapshot { description, memory, files, objects, pause, until_quiet, frozen_pages })
     }
 
-    fn image(
-        &mut self,
-        tracees: &mut Tracees,
-        quiet: &mut dyn Quiescence,
-        began: Instant,
-    ) -> Result<(Duration, Description, Contents, Contents)> {
-        let deadline = began + self.options.freeze_max;
-        let standing = stand(self.pid, tracees, quiet, deadline)?;
-        let until_quiet = began.elapsed();
-        quiet.reached(&Frozen { pid: self.pid })?;
+    fn image(&mut self, quiet: &mut dyn Quiescence) -> Result<Taken> {
+        let stand = Stand::of(self.pid, quiet, self.options.freeze_max)?;
+        let until_quiet = stand.began.elapsed();
+        let books = quiet.reached(&Frozen { pid: self.pid })?;
         let insides = self.insides.read()?;
         let mut refusals = Refusals::default();
         let mut found = self.areas.look(&mut refusals)?;
-        let reader = descriptors::Reader::new(self.pid, &self.options.external, &mut refusals)?;
+        let open = books.iter().flat_map(Books::open).map(|(number, _)| number).collect();
+        let external = &self.options.external;
+        let reader = descriptors::Reader::new(self.pid, external, open, &mut refusals)?;
         let opened = reader.read(&mut found)?;
         refusals.add_if(insides.iter().any(|i| i.alarm_is_set), "it has set an alarm");
         refuse(refusals)?;
         self.memory.freeze(&found.areas, &found.whole)?;
-        let threads: Result<Vec<Thread>> = standing
-            .iter()
-            .map(|(tid, regs, resume)| {
-                let inside = insides.iter().find(|inside| inside.tid == *tid);
-                let missing = || io::Error::from(io::ErrorKind::NotFound);
-                let inside = inside.ok_or_else(missing).doing("a thread in the kernel's list")?;
-                thread::read(self.pid, *tid, inside, regs, *resume)
-            })
-            .collect();
         let mut files: Contents =
             opened.contents.into_iter().map(|(file, bytes)| (file, 0, bytes)).collect();
         for (file, from) in opened.unlinked {
@@ -145,14 +144,26 @@ impl<'a> Preparation<'a> {
         let vdso = self.vdso()?;
         let description = Description {
             process: process::read(self.pid, &insides, vdso)?,
-            threads: threads?,
+            threads: self.threads(&stand, &insides)?,
             areas: found.areas,
             objects: found.objects,
             files: opened.files,
             descriptors: opened.descriptors,
             watches: opened.watches,
+            books,
         };
-        Ok((until_quiet, description, files, objects))
+        let (began, later) = (stand.began, opened.later);
+        Ok(Taken { began, until_quiet, description, files, objects, later })
+    }
+
+    fn threads(&self, stand: &Stand, insides: &[Inside]) -> Result<Vec<Thread>> {
+        let thread = |still: &Still| {
+            let inside = insides.iter().find(|inside| inside.tid == still.tid);
+            let missing = || io::Error::from(io::ErrorKind::NotFound);
+            let inside = inside.ok_or_else(missing).doing("a thread in the kernel's list")?;
+            thread::read(self.pid, still, inside)
+        };
+        stand.threads().iter().map(thread).collect()
     }
 
     fn shared_memory(&self, found: &Found) -> Result<Contents> {
@@ -210,39 +221,18 @@ impl Snapshot {
     }
 }
 
-fn refuse(refusals: Refusals) -> Result<()> {
-    if refusals.0.is_empty() { Ok(()) } else { Err(SnapshotError::Refused(refusals.0)) }
+/// Looks at the memory and the descriptors of a process that runs. The freeze looks again.
+fn look(pid: u32, options: &Options, areas: &mut Areas<'_>) -> Result<Refusals> {
+    let mut refusals = Refusals::default();
+    let mut found = areas.look(&mut refusals)?;
+    let open = options.external.connections.iter().copied().collect();
+    let reader = descriptors::Reader::new(pid, &options.external, open, &mut refusals)?;
+    reader.read(&mut found)?;
+    Ok(refusals)
 }
 
-/// Stops all threads where each may be photographed.
-fn stand(
-    pid: u32,
-    tracees: &mut Tracees,
-    quiet: &mut dyn Quiescence,
-    deadline: Instant,
-) -> Result<Vec<(u32, user_regs_struct, Resume)>> {
-    loop {
-        tracees.stop(deadline)?;
-        let mut standing = Vec::new();
-        let mut busy = Vec::new();
-        for tid in tracees.tids() {
-            let registers = thread::registers(tid).doing("reading registers")?;
-            match quiet.look(&Standing { pid, tid, registers: &registers }) {
-                Look::Quiet(resume) => standing.push((tid, registers, resume)),
-                Look::Busy => busy.push(tid),
-            }
-        }
-        if busy.is_empty() {
-            return Ok(standing);
-        }
-        if Instant::now() > deadline {
-            return Err(SnapshotError::NeverQuiet);
-        }
-        for tid in busy {
-            tracees.run(tid)?;
-        }
-        std::thread::sleep(BUSY);
-    }
+fn refuse(refusals: Refusals) -> Result<()> {
+    if refusals.0.is_empty() { Ok(()) } else { Err(SnapshotError::Refused(refusals.0)) }
 }
 
 /// What a file holds, without its holes.

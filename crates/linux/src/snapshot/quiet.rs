@@ -4,20 +4,13 @@
 use super::SnapshotError;
 use super::freeze::Frozen;
 use crate::process;
+use holdfast_wire::quiet::Stopped;
+use holdfast_wire::snapshot::Books;
 use libc::user_regs_struct;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
 
-/// In the image; in the original a thread goes on as it would have. `AsIs`: an
-/// interrupted system call is made again if the kernel would start it over by itself
-/// (with its full time, if it has one), else it answers `EINTR`.
 pub use holdfast_wire::quiet::Resume;
-
-/// What was found of a thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
-    Quiet(Resume),
-    /// It is to run on for a moment.
-    Busy,
-}
 
 /// A thread that stands.
 pub struct Standing<'a> {
@@ -27,26 +20,21 @@ pub struct Standing<'a> {
     pub registers: &'a user_regs_struct,
 }
 
-/// Numbers of the kernel's own, from -512 on: a call that starts over by itself.
-const RESTARTS: std::ops::RangeInclusive<i64> = -514..=-512;
-/// One that has a restart block, which an image has not.
-const RESTARTS_BY_BLOCK: i64 = -516;
 /// Bytes of the `syscall` instruction.
 const SYSCALL_BYTES: u64 = 2;
 
 impl Standing<'_> {
-    /// The system call that it was interrupted in before anything happened.
+    /// What its registers say of a system call.
     #[must_use]
-    pub fn sleeps_in(&self) -> Option<i64> {
-        let (call, result) = (self.registers.orig_rax.cast_signed(), self.result());
-        let undone = RESTARTS.contains(&result)
-            || result == RESTARTS_BY_BLOCK
-            || result == -i64::from(libc::EINTR);
-        (call >= 0 && undone).then_some(call)
-    }
-
-    fn result(&self) -> i64 {
-        self.registers.rax.cast_signed()
+    pub fn call(&self) -> Stopped {
+        let regs = self.registers;
+        Stopped {
+            rip: regs.rip,
+            orig_rax: regs.orig_rax.cast_signed(),
+            rax: regs.rax.cast_signed(),
+            rdi: regs.rdi,
+            rsi: regs.rsi,
+        }
     }
 
     /// Memory of its process; fewer bytes where it ends.
@@ -57,47 +45,68 @@ impl Standing<'_> {
 
     /// Its registers in the image.
     pub(super) fn resumed(&self, how: Resume) -> user_regs_struct {
-        let mut regs = *self.registers;
-        if self.sleeps_in().is_some() {
-            match how {
-                Resume::StartOver => regs.rax = (-i64::from(libc::EINTR)).cast_unsigned(),
-                Resume::TimeOut => regs.rax = (-i64::from(libc::ETIMEDOUT)).cast_unsigned(),
-                Resume::AsIs => {
-                    if self.result() != -i64::from(libc::EINTR) {
-                        regs.rax = regs.orig_rax;
-                        regs.rip -= SYSCALL_BYTES;
-                    }
-                }
+        let (mut regs, call) = (*self.registers, self.call());
+        match how {
+            Resume::StartOver if call.has_not_happened() => {
+                regs.rax = (-i64::from(libc::EINTR)).cast_unsigned();
             }
+            Resume::TimeOut if call.has_not_happened() => {
+                regs.rax = (-i64::from(libc::ETIMEDOUT)).cast_unsigned();
+            }
+            Resume::AsIs if call.starts_over() => {
+                regs.rax = regs.orig_rax;
+                regs.rip -= SYSCALL_BYTES;
+            }
+            _ => {}
         }
         regs.orig_rax = u64::MAX;
         regs
     }
 }
 
-/// Who knows when a process is quiet: the shim's side, or nobody ([`Bare`]).
+/// Who knows when a process is quiet: its shim's daemon, or nobody ([`Bare`]).
 pub trait Quiescence {
-    /// The threads are about to be stopped.
-    fn begin(&mut self) {}
-    /// Looks at a thread that stands.
-    fn look(&mut self, thread: &Standing<'_>) -> Look;
-    /// All stand and are quiet: what must happen exactly here.
+    /// Threads are about to be stopped: asks them to be quiet, and waits as long as it
+    /// sees that they are not, up to `deadline`.
+    fn ask(&mut self, _deadline: Instant) {}
+
+    /// All of them stand, and are looked at next.
     ///
     /// # Errors
     /// There is no image then; the process runs on.
-    fn reached(&mut self, _frozen: &Frozen) -> Result<(), SnapshotError> {
+    fn stopped(&mut self) -> Result<(), SnapshotError> {
         Ok(())
     }
+
+    /// How a thread that stands goes on in an image. `None`: it is to run on for a moment.
+    fn look(&mut self, thread: &Standing<'_>) -> Option<Resume>;
+
+    /// All stand and are quiet: what must happen exactly here; the books that the image
+    /// is to have.
+    ///
+    /// # Errors
+    /// There is no image then; the process runs on.
+    fn reached(&mut self, _frozen: &Frozen) -> Result<Option<Books>, SnapshotError> {
+        Ok(None)
+    }
+
     /// The threads run again.
     fn end(&mut self) {}
+
+    /// The process runs: lends the descriptor of a connection of the books for a moment,
+    /// if it is still open.
+    fn lend(&mut self, _number: u32, _look: &mut dyn FnMut(BorrowedFd<'_>)) {}
+
+    /// There is no image after all.
+    fn failed(&mut self) {}
 }
 
 /// A process without the shim: a thread may be photographed anywhere.
 pub struct Bare;
 
 impl Quiescence for Bare {
-    fn look(&mut self, _: &Standing<'_>) -> Look {
-        Look::Quiet(Resume::AsIs)
+    fn look(&mut self, _: &Standing<'_>) -> Option<Resume> {
+        Some(Resume::AsIs)
     }
 }
 

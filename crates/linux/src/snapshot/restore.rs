@@ -8,15 +8,16 @@
 mod files;
 mod layout;
 mod remote;
+mod sockets;
 mod state;
 mod stub;
 
-pub use files::{bound, placeholder};
+pub use sockets::{bind, bound, placeholder};
 
 use super::error::{Doing, Result, SnapshotError};
 use crate::process;
 use holdfast_wire::hash::HashKey;
-use holdfast_wire::snapshot::{Holds, Limits, Object, OpenFile, Reader, Socket};
+use holdfast_wire::snapshot::{Description, Holds, Limits, Object, OpenFile, Reader, Socket};
 use libc::c_int;
 use remote::Remote;
 use std::io::{self, Read};
@@ -30,6 +31,14 @@ const STEP_MAX: Duration = Duration::from_secs(10);
 
 /// What connects a restored process with where it is.
 pub trait Surroundings {
+    /// What is about to be restored.
+    ///
+    /// # Errors
+    /// Nothing is restored then.
+    fn begin(&mut self, _description: &Description) -> std::result::Result<(), SnapshotError> {
+        Ok(())
+    }
+
     /// Open files that are not made anew: `None` leaves it to the loader. `numbers`
     /// are the descriptors that name it.
     ///
@@ -84,7 +93,7 @@ pub struct Loading {
     pub dies_with_parent: bool,
 }
 
-/// A restored process. It is killed when this is dropped.
+/// A restored process. It is killed when this is dropped, unless it was let loose.
 pub struct Restored {
     pid: u32,
     pidfd: OwnedFd,
@@ -105,6 +114,19 @@ impl Restored {
         self.pidfd.as_fd()
     }
 
+    /// Asks that it outlives whoever restored it, also when this is dropped; whether that
+    /// holds by now: else it is to be asked again.
+    #[must_use]
+    pub fn let_loose(&self) -> bool {
+        self.keeper.let_loose()
+    }
+
+    /// Readable when all that it has started has ended, too.
+    #[must_use]
+    pub fn namespace(&self) -> BorrowedFd<'_> {
+        self.keeper.pidfd()
+    }
+
     /// How it ended, if it has: as waitpid(2) has it, of the process that keeps its
     /// namespace, which ends as the server does.
     pub fn status(&mut self) -> Option<c_int> {
@@ -123,6 +145,7 @@ pub fn restore(
 ) -> Result<Restored> {
     let mut image = Reader::begin(input, &loading.key, loading.limits)?;
     let description = image.description().clone();
+    surroundings.begin(&description)?;
     layout::check_files(&description, &loading.key)?;
     let made = files::make(&description, surroundings)?;
     let place = layout::free_place(&description)?;

@@ -141,14 +141,13 @@ impl Tracees {
         if ended.contains(&self.pid) { refuse("it has ended") } else { Ok(()) }
     }
 
-    /// Lets one thread run on for a moment.
-    pub fn run(&mut self, tid: u32) -> Result<()> {
-        let thread = self.threads.iter_mut().find(|(known, _)| *known == tid);
-        if let Some((_, state)) = thread
-            && *state == State::Stopped
-        {
-            ptrace_plain(libc::PTRACE_CONT, tid, 0).doing("letting a thread run on")?;
-            *state = State::Runs;
+    /// Lets them run on for a moment.
+    pub fn run_on(&mut self) -> Result<()> {
+        for (tid, state) in &mut self.threads {
+            if *state == State::Stopped {
+                ptrace_plain(libc::PTRACE_CONT, *tid, 0).doing("letting a thread run on")?;
+                *state = State::Runs;
+            }
         }
         Ok(())
     }

@@ -2,8 +2,10 @@
 
 use super::error::{Doing, Result, refuse};
 use super::insides::Inside;
-use super::quiet::{Resume, Standing};
+use super::quiet::Standing;
 use super::seize::ptrace;
+use super::stand::Still;
+use crate::process;
 use crate::sockopt::checked;
 use holdfast_wire::snapshot::{Dispatch, Rseq, SIGINFO, Thread};
 use libc::{c_uint, c_void, user_regs_struct};
@@ -139,13 +141,8 @@ pub(super) fn words(regs: &user_regs_struct) -> Vec<u64> {
 }
 
 /// All of it; `tid` as the daemon numbers it.
-pub(super) fn read(
-    pid: u32,
-    tid: u32,
-    inside: &Inside,
-    regs: &user_regs_struct,
-    resume: Resume,
-) -> Result<Thread> {
+pub(super) fn read(pid: u32, still: &Still, inside: &Inside) -> Result<Thread> {
+    let (tid, regs) = (still.tid, &still.registers);
     if regs.cs != CODE_64 {
         return refuse("it runs 32-bit code");
     }
@@ -155,9 +152,9 @@ pub(super) fn read(
     let slack = fs::read_to_string(format!("/proc/{tid}/timerslack_ns")).unwrap_or_default();
     let standing = Standing { pid, tid, registers: regs };
     Ok(Thread {
-        tid: innermost(&task).doing(of("number"))?,
+        tid: process::innermost_tid(pid, tid).doing(of("number"))?,
         name: name.strip_suffix(b"\n").unwrap_or(&name).to_vec(),
-        registers: words(&standing.resumed(resume)),
+        registers: words(&standing.resumed(still.resume)),
         xstate: xstate(tid).doing(of("extended state"))?,
         signal_mask: signal_mask(tid).doing(of("signal mask"))?,
         alt_stack: inside.alt_stack,
@@ -170,12 +167,4 @@ pub(super) fn read(
         timer_slack_ns: slack.trim().parse().unwrap_or(0),
         pending: pending(tid, false).doing(of("signals"))?,
     })
-}
-
-/// A thread's number in its innermost pid namespace: what it has written down itself.
-fn innermost(task: &str) -> io::Result<u32> {
-    let status = fs::read_to_string(format!("{task}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    let last = line.and_then(|line| line.split_whitespace().last());
-    last.and_then(|last| last.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }

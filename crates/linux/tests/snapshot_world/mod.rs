@@ -7,7 +7,7 @@ use holdfast_linux::snapshot::quiet::Bare;
 use holdfast_linux::snapshot::restore::{
     Loading, Restored, Surroundings, bound, placeholder, restore,
 };
-use holdfast_linux::snapshot::{Options, Preparation, Snapshot, SnapshotError};
+use holdfast_linux::snapshot::{External, Options, Preparation, Snapshot, SnapshotError};
 use holdfast_wire::snapshot::{Limits, Object, Socket};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -19,21 +19,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// As good as random.
-pub const KEY: [u64; 8] = [
-    0x9e37_79b9_7f4a_7c15,
-    0xbf58_476d_1ce4_e5b9,
-    0x94d0_49bb_1331_11eb,
-    0xd6e8_feb8_6659_fd93,
-    0xa076_1d64_78bd_642f,
-    0xe703_7ed1_a0b4_28db,
-    0x8ebc_6af0_9c88_c6e3,
-    0x5899_65cc_7537_4cc3,
-];
+pub const KEY: [u64; 8] = include!("../../../wire/src/snapshot/test_key.in");
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
 pub fn options() -> Options {
     let (limits, freeze_max) = (Limits::default(), Duration::from_secs(5));
-    Options { key: KEY, limits, freeze_max, external: Vec::new() }
+    Options { key: KEY, limits, freeze_max, external: External::default() }
 }
 
 /// A program that runs until this is dropped.

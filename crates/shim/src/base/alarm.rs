@@ -17,7 +17,7 @@
 use crate::base::actions::ActionCell;
 use crate::base::state::{self, Mode, mode};
 use crate::base::sys::{self, decimal, syscall};
-use crate::base::{handlers, leash, objects, report};
+use crate::base::{leash, objects, real, report};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use holdfast_wire::shm::option;
 
@@ -218,7 +218,7 @@ fn install(signal: i32, handler: Handler) -> bool {
     action.sa_sigaction = handler as *const () as usize;
     let restart = libc::SA_RESTART;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | restart;
-    handlers::install(signal, &raw const action, core::ptr::null_mut()) == 0
+    real::sigaction(signal, &raw const action, core::ptr::null_mut()) == 0
 }
 
 fn slot(signal: i32) -> Option<&'static ActionCell> {
@@ -275,7 +275,7 @@ fn forward(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext
             // The default action, when the instruction or the signal comes again.
             // SAFETY: all-zero is SIG_DFL.
             let action: libc::sigaction = unsafe { core::mem::zeroed() };
-            handlers::install(signal, &raw const action, core::ptr::null_mut());
+            real::sigaction(signal, &raw const action, core::ptr::null_mut());
             if signal == libc::SIGSYS {
                 sys::signal_self(signal);
             }

@@ -3,11 +3,11 @@
 //! `calls::signals`.
 
 use crate::base::actions::ActionCell;
-use crate::base::sys::syscall;
-use crate::base::{real, state};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use crate::base::real;
+use core::sync::atomic::AtomicBool;
 
-pub use holdfast_wire::quiet::SIGNALS;
+/// Signals, and one: the first is 1.
+pub const SIGNALS: usize = 65;
 
 /// Whether signals have come whose handlers have not run.
 pub static ANY: AtomicBool = AtomicBool::new(false);
@@ -29,41 +29,11 @@ pub fn want(signal: i32, action: &libc::sigaction) {
     WANTED[signal as usize].set(Some(action));
 }
 
-/// libc's `sigaction`, noted.
-pub fn install(signal: i32, new: *const libc::sigaction, old: *mut libc::sigaction) -> i32 {
-    let r = real::sigaction(signal, new, old);
-    note(signal);
-    r
-}
-
-/// Notes what the kernel does on `signal`: a copy of the server must be given the same,
-/// and nobody else can ask.
-pub fn note(signal: i32) {
-    let mut kernel = [0u64; 4];
-    let none = core::ptr::null::<u64>();
-    // SAFETY: the kernel's own structure: handler, flags, restorer and mask.
-    let r = unsafe { syscall!(SYS_rt_sigaction, signal, none, kernel.as_mut_ptr(), 8) };
-    if r == 0
-        && let Some(action) = state::shim().actions.get(signal as usize)
-    {
-        let [handler, flags, restorer, mask] = kernel;
-        action.handler.store(handler, Relaxed);
-        action.flags.store(flags, Relaxed);
-        action.restorer.store(restorer, Relaxed);
-        action.mask.store(mask, Relaxed);
-    }
-}
-
-/// As [`note`], of all signals.
-pub fn note_all() {
-    (1..SIGNALS as i32).for_each(note);
-}
-
 /// Gives a forked child the server's own handlers: nobody delivers there.
 pub fn restore() {
     for signal in 1..SIGNALS as i32 {
         if let Some(action) = wanted(signal) {
-            install(signal, &raw const action, core::ptr::null_mut());
+            real::sigaction(signal, &raw const action, core::ptr::null_mut());
         }
     }
 }

@@ -10,7 +10,7 @@
 use crate::base::state::{self, Mode, header, mode};
 use crate::base::{handlers, sys};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*, compiler_fence};
+use core::sync::atomic::{AtomicU32, Ordering::*, compiler_fence};
 use holdfast_wire::quiet::{Thread, state as at};
 
 /// No thread stands still for longer: its daemon may have died. One that copies the
@@ -18,14 +18,7 @@ use holdfast_wire::quiet::{Thread, state as at};
 const STILL_MAX_NS: u64 = 1_000_000_000;
 
 /// Threads that the shim has not made: they log nothing that counts.
-static NOBODY: Thread = Thread {
-    tid: AtomicI32::new(0),
-    state: AtomicU32::new(at::OUTSIDE),
-    condition: AtomicU64::new(0),
-    stack_at: AtomicU64::new(0),
-    stack_bytes: AtomicU64::new(0),
-    stack_flags: AtomicI32::new(libc::SS_DISABLE),
-};
+static NOBODY: Thread = Thread::new();
 
 std::thread_local! {
     static PLACE: Cell<&'static Thread> = const { Cell::new(&NOBODY) };
@@ -174,7 +167,6 @@ pub fn join() {
         return;
     };
     place.state.store(at::OUTSIDE, Relaxed);
-    place.stack_flags.store(libc::SS_DISABLE, Relaxed);
     shim.threads_len.fetch_max(n as u32 + 1, Relaxed);
     PLACE.set(place);
 }
@@ -185,14 +177,6 @@ pub fn part() {
     if place.tid.swap(0, Relaxed) == 0 {
         state::shim().threads_lost.fetch_sub(1, Relaxed);
     }
-}
-
-/// The calling thread has an alternate signal stack.
-pub fn note_stack(stack: &libc::stack_t) {
-    let place = PLACE.get();
-    place.stack_at.store(stack.ss_sp as u64, Relaxed);
-    place.stack_bytes.store(stack.ss_size as u64, Relaxed);
-    place.stack_flags.store(stack.ss_flags, Relaxed);
 }
 
 #[cfg(test)]

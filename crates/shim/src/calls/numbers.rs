@@ -6,7 +6,7 @@ use crate::base::sys::{self, libc_result, sys};
 use crate::base::{defer, fds};
 use crate::calls::{
     clocks, descriptors, files, identity, input, masks, output, processes, random, ready, replace,
-    signals, sockets,
+    sockets,
 };
 
 /// Calls by number: those of the table go to their functions.
@@ -90,7 +90,6 @@ unsafe fn by_number(n: i64, x: [usize; 6]) -> Option<isize> {
             }
             libc::SYS_eventfd2 => descriptors::eventfd(a as u32, b as i32) as isize,
             libc::SYS_openat => files::openat(fd, at.cast_const(), c as i32, d as u32) as isize,
-            libc::SYS_sigaltstack => signals::sigaltstack(a as *const _, b as *mut _) as isize,
             libc::SYS_execve => replace::execve(a, b, c) as isize,
             libc::SYS_tgkill if b as i32 == myself() => masks::raise(c as i32) as isize,
             libc::SYS_fork | libc::SYS_vfork => processes::fork() as isize,

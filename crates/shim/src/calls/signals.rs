@@ -3,8 +3,7 @@
 
 use crate::base::log::{self, Entry};
 use crate::base::state::{MAIN_AWAY, Mode, mode, tid};
-use crate::base::sys::{libc_result, syscall};
-use crate::base::{alarm, handlers, leash, quiet, real};
+use crate::base::{alarm, handlers, leash, real};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use holdfast_wire::log::Op;
 
@@ -91,7 +90,7 @@ pub unsafe extern "C" fn sigaction(
         || !(1..handlers::SIGNALS as i32).contains(&signal)
         || SYNCHRONOUS.contains(&signal)
     {
-        return handlers::install(signal, new, old);
+        return real::sigaction(signal, new, old);
     }
     let before = handlers::wanted(signal);
     if !new.is_null() {
@@ -106,7 +105,7 @@ pub unsafe extern "C" fn sigaction(
             ours.sa_flags =
                 (action.sa_flags | libc::SA_SIGINFO) & !(libc::SA_RESTART | libc::SA_RESETHAND);
         }
-        if handlers::install(signal, &ours, core::ptr::null_mut()) != 0 {
+        if real::sigaction(signal, &ours, core::ptr::null_mut()) != 0 {
             return -1;
         }
         handlers::want(signal, &action);
@@ -136,18 +135,6 @@ pub unsafe extern "C" fn signal(number: i32, handler: usize) -> usize {
         }
         old.sa_sigaction
     }
-}
-
-/// A copy of the server needs the stack that a thread's handlers run on.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::stack_t) -> i32 {
-    // SAFETY: the server's own call, with its own arguments.
-    let r = unsafe { syscall!(SYS_sigaltstack, new, old) };
-    // SAFETY: null, or the caller's, which the kernel has just read.
-    if let (0, Some(new)) = (r, unsafe { new.as_ref() }) {
-        quiet::note_stack(new);
-    }
-    libc_result(r) as i32
 }
 
 /// Whether a handler has run at the last chance; asking forgets it.

@@ -192,11 +192,46 @@ fn accept_replay(fd: i32, flags: i32, peer: &mut Peer) -> Option<isize> {
         }
         let family = binds::bound_family(fd);
         let made = sys!(SYS_socket, family, libc::SOCK_STREAM | flags, 0);
+        inherit(fd, made);
         fds::renumber(made, r, flags & libc::SOCK_CLOEXEC != 0);
         accepted(r as i32, taken.header.conn);
     }
     taken.done();
     Some(r)
+}
+
+/// What a connection has of its listener, by level, name and bytes: on the primary the
+/// kernel sees to it.
+const INHERITED: [(i32, i32, usize); 11] = [
+    (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 4),
+    (libc::SOL_SOCKET, libc::SO_LINGER, 8),
+    (libc::SOL_SOCKET, libc::SO_OOBINLINE, 4),
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 4),
+    (libc::IPPROTO_IP, libc::IP_TOS, 4),
+    (libc::IPPROTO_TCP, libc::TCP_NODELAY, 4),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 4),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 4),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 4),
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 4),
+    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 4),
+];
+
+fn inherit(listener: i32, made: isize) {
+    let get = |fd: isize, (level, option, bytes): (i32, i32, usize)| {
+        let (mut value, mut len) = ([0u8; 8], bytes as u32);
+        let at = (value.as_mut_ptr(), &raw mut len);
+        // SAFETY: memory of ours, of the sizes that are said.
+        let r = unsafe { syscall!(SYS_getsockopt, fd, level, option, at.0, at.1) };
+        (r == 0).then_some(value)
+    };
+    for option in INHERITED {
+        let (theirs, ours) = (get(listener as isize, option), get(made, option));
+        if let Some(value) = theirs.filter(|_| theirs != ours) {
+            let (level, name, bytes) = option;
+            // SAFETY: as above.
+            unsafe { syscall!(SYS_setsockopt, made, level, name, value.as_ptr(), bytes) };
+        }
+    }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

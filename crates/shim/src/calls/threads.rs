@@ -5,7 +5,7 @@ use crate::base::log::{self, Entry};
 use crate::base::real::{self, Real, real};
 use crate::base::state::{self, MAIN_AWAY, Mode, THREADED, THREADS, mode};
 use crate::base::table::Call;
-use crate::base::{alarm, defer, handlers, park, quiet, report};
+use crate::base::{alarm, defer, park, quiet, report};
 use crate::calls::{clocks, identity, locks, processors};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
 use holdfast_wire::log::Op;
@@ -104,8 +104,8 @@ fn create(start: Start, caller: usize, make: impl Fn(usize, usize) -> i32) -> i3
     if mode() == Mode::Pass || state::excluded(caller) || state::inside() {
         return make(start.function, start.arg);
     }
-    let is_first = before_first();
-    let r = quiet::call(|_| match mode() {
+    before_first();
+    quiet::call(|_| match mode() {
         Mode::Replay => match log::take(Op::Thread, Call::pthread_create, -1) {
             Some(taken) => {
                 let r = taken.ret();
@@ -124,12 +124,7 @@ fn create(start: Start, caller: usize, make: impl Fn(usize, usize) -> i32) -> i3
             log::append_held(&held, entry, &[]);
             Some(result(r))
         }
-    });
-    if is_first {
-        // libc has handlers of its own from here on.
-        handlers::note_all();
-    }
-    r
+    })
 }
 
 /// What `pthread_create` answers for a number or `-errno`.
@@ -161,16 +156,15 @@ fn create_as(number: usize, start: Start, make: &impl Fn(usize, usize) -> i32) -
 }
 
 /// What must be settled while there is but one thread; whether there is.
-fn before_first() -> bool {
+fn before_first() {
     if state::threaded() {
-        return false;
+        return;
     }
     // Two threads that asked for it first at the same time would both log it.
     // SAFETY: no arguments.
     unsafe { identity::getpid() };
     never_interrupt_python();
     THREADED.store(true, SeqCst);
-    true
 }
 
 /// A Python thread that waits for the interpreter makes the running one give it

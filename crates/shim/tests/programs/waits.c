@@ -1,5 +1,6 @@
 // A line server with one thread in each way to wait. "go" ends all waits, and is
-// answered with how many came back with what they had to.
+// answered with how many came back with what they had to. With a second argument it is
+// without the two that no image holds: a child, and a pair of sockets.
 #define _GNU_SOURCE
 #include "listen.h"
 #include <errno.h>
@@ -31,6 +32,7 @@ static int go, back, wrong, bell[2], pipes[3][2], pairs[2][2], full[2], listener
 static char block[65536], alternate[65536];
 static pthread_t sleeper;
 static pid_t child;
+static int is_copied;
 
 // What a thread's wait has led to.
 static void done(const char *name, int right) {
@@ -157,16 +159,16 @@ static const struct wait {
     int (*run)(void);
 } waits[] = {
     {"S-epoll", epoll},         {"S-poll", polls},          {"S-select", selects},
-    {"S-read", reads},          {"S-recvmsg", receives},    {"S-write", writes},
+    {"S-read", reads},          {"S-write", writes},
     {"S-accept", accepts},      {"S-nanosleep", sleeps},    {"S-sigwait", waits_for_signal},
-    {"S-waitpid", waits_for_child},
     {"T-cond", plain_condition}, {"T-condtimed", timed_condition}, {"T-condclock", clock_condition},
     {"T-clocklock", timed_locks}, {"T-wrlock", writer},     {"T-semtimed", timed_semaphore},
     {"T-join", joins},
     {"A-lock", locks},          {"A-rdlock", reader},       {"A-sem", semaphore},
     {"A-barrier", meets},
+    {"S-recvmsg", receives},    {"S-waitpid", waits_for_child},
 };
-enum { WAITS = sizeof waits / sizeof *waits };
+static int waits_len = sizeof waits / sizeof *waits;
 
 static void *waiter(void *arg) {
     const struct wait *w = arg;
@@ -185,7 +187,7 @@ static void *until_told(void *arg) {
 
 static void handle(int signal) { (void)signal; }
 
-static void prepare(void) {
+static void prepare(int port) {
     sigset_t set;
     stack_t stack = {.ss_sp = alternate, .ss_size = sizeof alternate};
     struct sigaction action = {.sa_handler = handle, .sa_flags = SA_ONSTACK};
@@ -198,16 +200,21 @@ static void prepare(void) {
     for (int i = 0; i < 2; i++) bell[i] = eventfd(0, 0);
     for (int i = 0; i < 3; i++)
         if (pipe(pipes[i])) exit(1);
-    if (pipe(full) || socketpair(AF_UNIX, SOCK_DGRAM, 0, pairs[0])) exit(1);
+    if (pipe(full)) exit(1);
     // A pipe without room: one page at a time, as the kernel gives it.
     fcntl(full[1], F_SETFL, O_NONBLOCK);
     while (write(full[1], block, 4096) > 0) continue;
     fcntl(full[1], F_SETFL, 0);
-    child = fork();
-    if (child == 0) {
-        char byte;
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        _exit(read(pairs[0][0], &byte, 1) == 1 ? 7 : 8);
+    if (!is_copied) {
+        if (socketpair(AF_UNIX, SOCK_DGRAM, 0, pairs[0])) exit(1);
+        child = fork();
+        if (child == 0) {
+            char byte;
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            _exit(read(pairs[0][0], &byte, 1) == 1 ? 7 : 8);
+        }
+    } else {
+        waits_len -= 2;
     }
     sem_init(&slots, 0, 0);
     pthread_barrier_init(&barrier, 0, 2);
@@ -215,6 +222,8 @@ static void prepare(void) {
     pthread_rwlock_wrlock(&rwlock);
     struct sockaddr_in at = {.sin_family = AF_INET};
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    // A survivor's has the same again.
+    at.sin_port = htons(is_copied ? port + 50 : 0);
     listener = socket(AF_INET, SOCK_STREAM, 0);
     if (bind(listener, (void *)&at, sizeof at) || listen(listener, 1)) exit(1);
 }
@@ -233,7 +242,7 @@ static void end_all(void) {
         if (write(bell[i], &one, sizeof one) != sizeof one) exit(1);
     for (int i = 0; i < 3; i++)
         if (write(pipes[i][1], "r", 1) != 1) exit(1);
-    if (send(pairs[0][0], "msg", 3, 0) != 3 || send(pairs[0][1], "x", 1, 0) != 1) exit(1);
+    if (!is_copied && (send(pairs[0][0], "msg", 3, 0) != 3 || send(pairs[0][1], "x", 1, 0) != 1)) exit(1);
     if (read(full[0], block, 4096) != 4096) exit(1);
     struct sockaddr_in at;
     socklen_t len = sizeof at;
@@ -245,7 +254,7 @@ static void end_all(void) {
         pthread_mutex_lock(&mutex);
         int n = back;
         pthread_mutex_unlock(&mutex);
-        if (n == WAITS) break;
+        if (n == waits_len) break;
         usleep(1000);
     }
     close(c);
@@ -253,11 +262,12 @@ static void end_all(void) {
 
 int main(int argc, char **argv) {
     if (argc < 2) return 2;
-    prepare();
+    is_copied = argc > 2;
+    prepare(atoi(argv[1]));
     int service = listen_at(argv[1]);
     pthread_t t;
     pthread_create(&sleeper, 0, until_told, 0);
-    for (int i = 0; i < WAITS; i++) pthread_create(&t, 0, waiter, (void *)&waits[i]);
+    for (int i = 0; i < waits_len; i++) pthread_create(&t, 0, waiter, (void *)&waits[i]);
     for (;;) {
         int client = accept(service, 0, 0);
         char line[64], answer[64];

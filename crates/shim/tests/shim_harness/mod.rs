@@ -2,6 +2,8 @@
 //! event confirmed at once, then a second copy is fed the log.
 #![allow(dead_code)] // each test program uses its part
 
+pub mod copy;
+pub mod count;
 pub mod freeze;
 
 use holdfast_linux::epoll::{Epoll, Interest};
@@ -29,7 +31,7 @@ pub fn ask_at(port: u16, question: &str) -> String {
     line
 }
 
-const KEY: [u64; 8] = [11, 22, 33, 44, 55, 66, 77, 88];
+pub const KEY: [u64; 8] = include!("../../../wire/src/snapshot/test_key.in");
 
 /// The shim that cargo built beside this test. No test links it, so a test program
 /// may be newer: then it is built first.
@@ -72,15 +74,24 @@ pub fn start(argv: &[&str], port: u16, options: u32, as_mode: u32, dir: &Path) -
         shim: shim(),
         ..ServerCommand::default()
     };
-    let settings = Settings {
-        ring_bytes: 8 << 20,
-        hash_key: KEY,
-        ports: vec![port],
-        options,
-        mode: as_mode,
-        name: String::new(),
-    };
-    Server::start(&command, &settings).expect("server starts")
+    // What the test runner has open is no affair of the server's.
+    // SAFETY: plain numbers; what Rust opens is closed on exec anyway.
+    unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) };
+    Server::start(&command, &settings(port, options, as_mode)).expect("server starts")
+}
+
+pub fn settings(port: u16, options: u32, mode: u32) -> Settings {
+    let (ports, name) = (vec![port], String::new());
+    Settings { ring_bytes: 8 << 20, hash_key: KEY, ports, options, mode, name }
+}
+
+/// Waits for what must happen soon.
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !done() {
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Confirms at once and keeps the log, until told to stop.
@@ -108,18 +119,15 @@ pub fn record(server: &Server, stop: &AtomicBool) -> Vec<u8> {
 fn replay(server: &Server, log: &[u8]) -> usize {
     let (mut at, mut waited) = (0, Instant::now());
     while at < log.len() {
-        let (header, _) = read_header(&log[at..]).expect("own log");
-        let payload = &log[at + size_of::<Header>()..][..header.payload_len as usize];
-        let header = Header::read_from_prefix(&log[at..]).expect("own log").0;
-        if server.memory.append(&header, &[payload]) {
-            at += record_len(payload.len());
+        let (bytes, _) = feed(server, &log[at..]);
+        at += bytes;
+        if bytes > 0 {
             waited = Instant::now();
         } else if waited.elapsed() > Duration::from_secs(5)
             || server.memory.mode() == mode::DIVERGED
         {
             break;
         }
-        server.memory.wake_shim();
         acknowledge(server);
     }
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -131,6 +139,23 @@ fn replay(server: &Server, log: &[u8]) -> usize {
         acknowledge(server);
     }
     (server.memory.tail() - server.memory.head()) as usize + (log.len() - at)
+}
+
+/// Feeds what there is room for of a log; how many bytes and records that was.
+fn feed(server: &Server, log: &[u8]) -> (usize, usize) {
+    let (mut at, mut records) = (0, 0);
+    while at < log.len() {
+        let (header, _) = read_header(&log[at..]).expect("own log");
+        let payload = &log[at + size_of::<Header>()..][..header.payload_len as usize];
+        let header = Header::read_from_prefix(&log[at..]).expect("own log").0;
+        if !server.memory.append(&header, &[payload]) {
+            break;
+        }
+        at += record_len(payload.len());
+        records += 1;
+    }
+    server.memory.wake_shim();
+    (at, records)
 }
 
 /// Plays the client's kernel: all output has arrived.

@@ -1,9 +1,10 @@
 //! The rules that a description keeps: who restores one relies on them.
 
 use super::{
-    Area, Backing, Description, FileKind, Holds, ImageError, Limits, PAGE, PROT_ALL, REGISTERS,
-    RESOURCES, SIGINFO, SIGNALS, Thread,
+    Area, Backing, Books, Description, FileKind, Holds, ImageError, Limits, PAGE, PROT_ALL,
+    REGISTERS, RESOURCES, SIGINFO, SIGNALS, Thread,
 };
+use crate::shm::{CONNS_MAX, conn_state};
 
 /// What a process may map on x86-64, with four levels of page tables.
 const ADDRESS_END: u64 = 0x7fff_ffff_f000;
@@ -19,6 +20,9 @@ const GROUPS_MAX: usize = 65536;
 const NAME_MAX: usize = 16;
 const AFFINITY_MAX: usize = 1024;
 const SOCKADDR_MAX: usize = 128;
+const SOCKET_OPTIONS_MAX: usize = 64;
+/// Bytes of a socket option.
+const OPTION_MAX: usize = 8;
 /// Watches that an inotify descriptor or all epoll sets may have for each descriptor.
 const WATCHES_MAX: usize = 1 << 20;
 
@@ -44,7 +48,18 @@ pub(super) fn description(of: &Description, limits: &Limits) -> Checked {
     areas(of, limits)?;
     objects(of, limits)?;
     files(of, limits)?;
-    descriptors(of, limits)
+    descriptors(of, limits)?;
+    of.books.as_ref().map_or(Ok(()), books)
+}
+
+/// What the server could have written there itself is its own affair.
+fn books(of: &Books) -> Checked {
+    limit(of.connections.len(), CONNS_MAX, "connections")?;
+    rule(of.log_from < 1 << 62 && of.log_from.is_multiple_of(8), "no log begins there")?;
+    let places = of.connections.iter().map(|it| it.conn as usize % CONNS_MAX);
+    rule(places.clone().is_sorted_by(|a, b| a < b), "connections are out of order")?;
+    let known = of.connections.iter().all(|it| it.state <= conn_state::DONE);
+    rule(known, "no connection is like that")
 }
 
 fn name(name: &[u8], limits: &Limits) -> Checked {
@@ -153,12 +168,16 @@ fn files(of: &Description, limits: &Limits) -> Checked {
             }
             FileKind::Socket(socket) => {
                 limit(socket.local.len(), SOCKADDR_MAX, "a socket's address")?;
+                limit(socket.options.len(), SOCKET_OPTIONS_MAX, "a socket's options")?;
+                let short = socket.options.iter().all(|it| it.value.len() <= OPTION_MAX);
+                rule(short, "a socket's option is too long")?;
             }
             FileKind::Pipe { .. }
             | FileKind::Event { .. }
             | FileKind::Epoll
             | FileKind::Timer { .. }
             | FileKind::Signals { .. }
+            | FileKind::Given
             | FileKind::Userfault => {}
         }
     }

@@ -1,6 +1,7 @@
 //! What a process is besides its pages. Numbers are the kernel's own (flags, masks,
 //! clock ids), as `/proc` and ptrace(2) give them; times are in nanoseconds.
 
+use crate::shm::{HANDED, conn_state};
 use serde::{Deserialize, Serialize};
 
 /// A path or a name: the kernel's have no encoding.
@@ -31,6 +32,9 @@ pub struct Description {
     pub descriptors: Vec<Descriptor>,
     /// What its epoll sets watch.
     pub watches: Vec<Watch>,
+    /// Of a server under the shim: what stands in the memory that it shares with its
+    /// daemon, and is not in the image otherwise.
+    pub books: Option<Books>,
 }
 
 /// What all threads share.
@@ -272,6 +276,8 @@ pub enum FileKind {
         mask: u64,
     },
     Socket(Socket),
+    /// Whoever restores has it.
+    Given,
     /// A userfaultfd: the restored one has a new one.
     Userfault,
 }
@@ -293,11 +299,17 @@ pub struct Socket {
     pub cookie: u64,
     pub is_listening: bool,
     pub is_connected: bool,
-    pub only_v6: bool,
-    pub reuse_address: bool,
-    pub reuse_port: bool,
+    pub options: Vec<SocketOption>,
     /// `sockaddr` that it is bound to.
     pub local: Vec<u8>,
+}
+
+/// As setsockopt(2) takes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketOption {
+    pub level: i32,
+    pub name: i32,
+    pub value: Vec<u8>,
 }
 
 /// An entry of an epoll set.
@@ -309,4 +321,43 @@ pub struct Watch {
     pub target: u32,
     pub events: u32,
     pub data: u64,
+}
+
+/// What a shim has in [`crate::shm`] at the moment of the image, at which its log begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Books {
+    /// Where the log begins that a copy follows.
+    pub log_from: u64,
+    /// Address of the shim's `ShimState`.
+    pub control: u64,
+    /// `Header::handed`, `userfault`, `logs`, `forks`.
+    pub handed: [i32; HANDED],
+    pub userfault: i32,
+    pub logs: u32,
+    pub forks: u32,
+    pub connections: Vec<Connection>,
+}
+
+impl Books {
+    /// Connections of which the server holds a descriptor, with its number.
+    pub fn open(&self) -> impl Iterator<Item = (u32, &Connection)> {
+        let open = self.connections.iter().filter(|it| it.state == conn_state::OPEN);
+        open.filter_map(|it| Some((u32::try_from(it.fd).ok()?, it)))
+    }
+}
+
+/// One that has had a place in the table of connections, as `shm::ConnEntry` has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connection {
+    pub conn: u32,
+    pub state: u32,
+    pub fd: i32,
+    pub shut: u32,
+    pub in_bytes: u64,
+    pub out_bytes: u64,
+    /// Memory of the server's for output that is kept; there is none in it.
+    pub keep_addr: u64,
+    pub keep_cap: u64,
+    pub pid: i32,
+    pub eof: u32,
 }

@@ -1,17 +1,9 @@
 use super::*;
+use crate::shm::CONNS_MAX;
 use proptest::prelude::*;
 
 /// As good as random, which small numbers are not: see [`HashKey`].
-const KEY: HashKey = [
-    0x9e37_79b9_7f4a_7c15,
-    0xbf58_476d_1ce4_e5b9,
-    0x94d0_49bb_1331_11eb,
-    0xd6e8_feb8_6659_fd93,
-    0xa076_1d64_78bd_642f,
-    0xe703_7ed1_a0b4_28db,
-    0x8ebc_6af0_9c88_c6e3,
-    0x5899_65cc_7537_4cc3,
-];
+const KEY: HashKey = include!("test_key.in");
 
 fn thread() -> Thread {
     Thread {
@@ -79,6 +71,31 @@ fn small() -> Description {
         files: vec![file(pipe(false)), file(pipe(true)), file(FileKind::Epoll)],
         descriptors: (0..3).map(descriptor).collect(),
         watches: vec![Watch { set: 2, target: 0, events: 1, data: 9 }],
+        books: Some(books()),
+    }
+}
+
+fn books() -> Books {
+    let connection = |conn| Connection {
+        conn,
+        state: 1,
+        fd: 9,
+        shut: 0,
+        in_bytes: 5,
+        out_bytes: 7,
+        keep_addr: 0x30000,
+        keep_cap: PAGE,
+        pid: 7,
+        eof: 0,
+    };
+    Books {
+        log_from: 800,
+        control: 0x11000,
+        handed: [97, 98, 99],
+        userfault: 100,
+        logs: 1,
+        forks: 0,
+        connections: vec![connection(1), connection(CONNS_MAX as u32 + 2)],
     }
 }
 
@@ -151,7 +168,7 @@ fn what_exceeds_a_limit_is_refused_by_its_name() {
 #[test]
 fn a_description_that_makes_no_sense_is_refused() {
     type Harm = fn(&mut Description);
-    let harms: [Harm; 12] = [
+    let harms: [Harm; 16] = [
         |d| d.threads.clear(),
         |d| d.threads[0].tid = 8,
         |d| d.threads.push(d.threads[0].clone()),
@@ -164,6 +181,10 @@ fn a_description_that_makes_no_sense_is_refused() {
         |d| d.descriptors[1].number = 0,
         |d| d.descriptors[1].file = 3,
         |d| d.watches[0].set = 1,
+        |d| d.books.iter_mut().for_each(|it| it.log_from = 801),
+        |d| d.books.iter_mut().for_each(|it| it.log_from = 1 << 63),
+        |d| d.books.iter_mut().for_each(|it| it.connections[0].state = 4),
+        |d| d.books.iter_mut().for_each(|it| it.connections.swap(0, 1)),
     ];
     for (index, harm) in harms.iter().enumerate() {
         let mut bad = small();

@@ -3,6 +3,7 @@
 use super::super::error::{Doing, Result};
 use super::super::maps::{self, Mapping};
 use super::{Refusals, shown};
+use crate::snapshot::External;
 use holdfast_wire::hash::{HashKey, hash};
 use holdfast_wire::snapshot::{Advice, Area, Backing, Object};
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ type Part = (Vec<u8>, u64, u64, u64);
 pub(in super::super) struct Areas<'a> {
     pid: u32,
     key: HashKey,
-    external: &'a [String],
+    external: &'a External,
     /// Hashes of what is mapped of files.
     hashes: BTreeMap<Part, Option<u64>>,
     mappings: Vec<Mapping>,
@@ -41,7 +42,7 @@ pub(in super::super) struct Found {
 }
 
 impl<'a> Areas<'a> {
-    pub fn new(pid: u32, key: HashKey, external: &'a [String]) -> Self {
+    pub fn new(pid: u32, key: HashKey, external: &'a External) -> Self {
         let (hashes, flags) = (BTreeMap::new(), BTreeMap::new());
         Self { pid, key, external, hashes, mappings: Vec::new(), flags }
     }
@@ -168,13 +169,13 @@ impl<'a> Areas<'a> {
 
 impl Found {
     /// The number of the shared memory behind a link under /proc.
-    pub fn object(&mut self, name: &[u8], link: &str, external: &[String]) -> Result<u32> {
+    pub fn object(&mut self, name: &[u8], link: &str, external: &External) -> Result<u32> {
         let metadata = fs::metadata(link).doing(link)?;
         let id = (metadata.dev(), metadata.ino());
         if let Some(known) = self.object_files.iter().position(|(known, _)| *known == id) {
             return Ok(known as u32);
         }
-        let is_external = external.iter().any(|external| external.as_bytes() == name);
+        let is_external = external.memory.contains(&id);
         let file = File::open(link).doing(link)?;
         self.objects.push(Object {
             name: name.to_vec(),

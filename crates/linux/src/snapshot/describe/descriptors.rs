@@ -1,12 +1,13 @@
 //! Open files and the descriptors that name them.
 
-use super::super::error::{Doing, Result};
+use super::super::error::{Doing, Result, SnapshotError};
 use super::super::precopy;
 use super::areas::{Found, memory_file};
 use super::{Refusals, shown, sockets};
 use crate::process;
+use crate::snapshot::External;
 use holdfast_wire::snapshot::{Descriptor, FileKind, OpenFile, Watch, Watched};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read};
@@ -32,6 +33,8 @@ pub(in super::super) struct Descriptors {
     pub watches: Vec<Watch>,
     /// What pipes hold, by the file that reads.
     pub contents: Vec<(u32, Vec<u8>)>,
+    /// Connections of which nothing is known yet.
+    pub later: Vec<u32>,
     /// Unlinked files whose content is to be copied, and where it can be opened.
     pub unlinked: Vec<(u32, String)>,
 }
@@ -51,7 +54,8 @@ struct Entry {
 pub(in super::super) struct Reader<'a> {
     pid: u32,
     pidfd: OwnedFd,
-    external: &'a [String],
+    external: &'a External,
+    connections: BTreeSet<u32>,
     refusals: &'a mut Refusals,
     found: Descriptors,
     /// By file system and number in it: files that may be the same open file.
@@ -62,12 +66,19 @@ pub(in super::super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(pid: u32, external: &'a [String], refusals: &'a mut Refusals) -> Result<Self> {
+    /// Of `connections` nothing is asked.
+    pub fn new(
+        pid: u32,
+        external: &'a External,
+        connections: BTreeSet<u32>,
+        refusals: &'a mut Refusals,
+    ) -> Result<Self> {
         let pidfd = process::pidfd_open(pid).doing("opening the server")?;
         Ok(Self {
             pid,
             pidfd,
             external,
+            connections,
             refusals,
             found: Descriptors::default(),
             alike: BTreeMap::new(),
@@ -84,31 +95,52 @@ impl<'a> Reader<'a> {
             entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
         numbers.sort_unstable();
         for number in numbers {
-            let entry = self.entry(number).doing(format!("descriptor {number}"))?;
-            self.inodes.insert(number, entry.metadata.ino());
-            let file = match self.known(&entry) {
-                Some(file) => file,
-                None => self.open_file(&entry, memory)?,
-            };
-            let close_on_exec = entry.flags & libc::O_CLOEXEC as u32 != 0;
-            self.found.descriptors.push(Descriptor { number, close_on_exec, file });
+            if self.connections.contains(&number) {
+                self.connection(number);
+                continue;
+            }
+            match self.descriptor(number, memory) {
+                // Closed since they were listed, by a process that runs.
+                Err(SnapshotError::Step { error, .. }) if is_gone(&error) => {}
+                done => done?,
+            }
         }
-        self.watches();
+        if !self.external.watches {
+            self.watches();
+        }
         self.pipe_ends();
         Ok(self.found)
     }
 
+    fn descriptor(&mut self, number: u32, memory: &mut Found) -> Result<()> {
+        let entry = self.entry(number).doing(format!("descriptor {number}"))?;
+        self.inodes.insert(number, entry.metadata.ino());
+        let file = match self.known(&entry) {
+            Some(file) => file,
+            None => self.open_file(&entry, memory)?,
+        };
+        let close_on_exec = entry.flags & libc::O_CLOEXEC as u32 != 0;
+        self.found.descriptors.push(Descriptor { number, close_on_exec, file });
+        Ok(())
+    }
+
+    fn connection(&mut self, number: u32) {
+        let file = self.found.files.len() as u32;
+        let kind = FileKind::Socket(sockets::unknown());
+        self.found.files.push(OpenFile { flags: 0, kind });
+        self.found.descriptors.push(Descriptor { number, close_on_exec: false, file });
+        self.found.later.push(number);
+    }
+
     fn entry(&self, number: u32) -> io::Result<Entry> {
         let path = format!("/proc/{}/fd/{number}", self.pid);
-        let info = fs::read_to_string(format!("/proc/{}/fdinfo/{number}", self.pid))?;
-        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
-        let flags = field("flags:").map(str::trim);
-        let position = field("pos:").map(str::trim);
+        let info = info_of(self.pid, number)?;
+        let position = field(&info, "pos:");
         Ok(Entry {
             number,
             link: fs::read_link(&path)?.into_os_string().into_vec(),
             metadata: fs::metadata(&path)?,
-            flags: flags.and_then(|f| u32::from_str_radix(f, 8).ok()).unwrap_or(0),
+            flags: flags_of(&info),
             position: position.and_then(|p| p.parse().ok()).unwrap_or(0),
             info,
         })
@@ -147,6 +179,9 @@ impl<'a> Reader<'a> {
     /// `None`: it cannot be rebuilt.
     fn kind(&mut self, entry: &Entry, file: u32, memory: &mut Found) -> Result<Option<FileKind>> {
         let link = &entry.link[..];
+        if self.external.descriptors.contains(&entry.number) {
+            return Ok(Some(FileKind::Given));
+        }
         let what = || format!("descriptor {}", entry.number);
         if let Some(name) = memory_file(link) {
             let path = format!("/proc/{}/fd/{}", self.pid, entry.number);
@@ -218,8 +253,6 @@ impl<'a> Reader<'a> {
         let writes = entry.flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32;
         if !writes {
             let content = peek_pipe(end.as_fd(), capacity)?;
-            let packets = entry.flags & libc::O_DIRECT as u32 != 0 && !content.is_empty();
-            self.refusals.add_if(packets, "a pipe holds packets (O_DIRECT)");
             self.found.contents.push((file, content));
         }
         Ok(FileKind::Pipe { pipe, writes, capacity: capacity.max(0) as u32 })
@@ -236,6 +269,21 @@ impl<'a> Reader<'a> {
         for (inode, pipe) in &self.pipes {
             if !has(*pipe, true) || !has(*pipe, false) {
                 self.refusals.add(format!("it has one end of a pipe alone (pipe:[{inode}])"));
+            }
+        }
+        // The kernel says so of the end that writes.
+        let packets = |of: u32| {
+            files.iter().any(|file| {
+                let direct = file.flags & libc::O_DIRECT as u32 != 0;
+                matches!(file.kind, FileKind::Pipe { pipe, .. } if pipe == of) && direct
+            })
+        };
+        for (file, content) in &self.found.contents {
+            if let FileKind::Pipe { pipe, .. } = files[*file as usize].kind
+                && !content.is_empty()
+                && packets(pipe)
+            {
+                self.refusals.add("a pipe holds packets (O_DIRECT)");
             }
         }
     }
@@ -281,6 +329,20 @@ impl<'a> Reader<'a> {
             }
         }
     }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EBADF))
+}
+
+/// `/proc/PID/fdinfo/N`.
+pub(super) fn info_of(pid: u32, number: u32) -> io::Result<String> {
+    fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"))
+}
+
+/// Flags of an open file, and `O_CLOEXEC` of its descriptor.
+pub(super) fn flags_of(info: &str) -> u32 {
+    field(info, "flags:").and_then(|flags| u32::from_str_radix(flags, 8).ok()).unwrap_or(0)
 }
 
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {

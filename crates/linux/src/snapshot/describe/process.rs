@@ -48,7 +48,10 @@ impl Status {
 /// What /proc says against an image; nothing has been touched.
 pub(in super::super) fn refusals(pid: u32, status: &Status, refusals: &mut Refusals) {
     let say = |refusals: &mut Refusals, holds, reason: &str| refusals.add_if(holds, reason);
-    say(refusals, status.text("State").starts_with('Z'), "its first thread has ended");
+    if status.text("State").starts_with('Z') {
+        // /proc says nothing more of it.
+        return refusals.add("its first thread has ended");
+    }
     say(refusals, status.text("State").starts_with('T'), "it is stopped by a signal");
     say(refusals, status.number("TracerPid") != 0, "somebody else traces it");
     say(refusals, status.number("Seccomp") != 0, "it has seccomp filters");

@@ -1,20 +1,42 @@
 //! Sockets: what can be said of them. What is made of them, whoever restores decides.
 
 use super::Refusals;
+use super::descriptors::{flags_of, info_of};
+use crate::snapshot::quiet::Quiescence;
 use crate::{sockopt, unread};
-use holdfast_wire::snapshot::Socket;
+use holdfast_wire::snapshot::{Description, FileKind, OpenFile, Socket, SocketOption};
 use libc::c_int;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+/// What is told of a socket and set again: level, name, bytes.
+pub(in super::super) const OPTIONS: [(c_int, c_int, usize); 18] = [
+    (libc::SOL_SOCKET, libc::SO_REUSEADDR, 4),
+    (libc::SOL_SOCKET, libc::SO_REUSEPORT, 4),
+    (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 4),
+    (libc::SOL_SOCKET, libc::SO_LINGER, 8),
+    (libc::SOL_SOCKET, libc::SO_OOBINLINE, 4),
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 4),
+    (libc::IPPROTO_IP, libc::IP_TOS, 4),
+    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 4),
+    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 4),
+    (libc::IPPROTO_TCP, libc::TCP_NODELAY, 4),
+    (libc::IPPROTO_TCP, libc::TCP_CORK, 4),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 4),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 4),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 4),
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 4),
+    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 4),
+    (libc::IPPROTO_TCP, libc::TCP_LINGER2, 4),
+    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 4),
+];
 /// Bytes of any `sockaddr`.
 const ADDRESS_MAX: usize = 128;
 
 pub(super) fn describe(fd: BorrowedFd<'_>) -> io::Result<Socket> {
     let get = |level, name| sockopt::get::<c_int>(fd, level, name);
     let family = get(libc::SOL_SOCKET, libc::SO_DOMAIN)?;
-    let is_inet = family == libc::AF_INET || family == libc::AF_INET6;
-    let set = |level, name| is_inet && get(level, name).is_ok_and(|value| value != 0);
     Ok(Socket {
         family,
         kind: get(libc::SOL_SOCKET, libc::SO_TYPE)?,
@@ -22,11 +44,66 @@ pub(super) fn describe(fd: BorrowedFd<'_>) -> io::Result<Socket> {
         cookie: unread::cookie(fd)?,
         is_listening: get(libc::SOL_SOCKET, libc::SO_ACCEPTCONN)? != 0,
         is_connected: address(fd, libc::getpeername).is_ok(),
-        only_v6: family == libc::AF_INET6 && set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
-        reuse_address: set(libc::SOL_SOCKET, libc::SO_REUSEADDR),
-        reuse_port: set(libc::SOL_SOCKET, libc::SO_REUSEPORT),
+        options: options(fd),
         local: address(fd, libc::getsockname)?,
     })
+}
+
+/// Those that the socket has of [`OPTIONS`].
+fn options(fd: BorrowedFd<'_>) -> Vec<SocketOption> {
+    let option = |(level, name, bytes): (c_int, c_int, usize)| {
+        let value: [u8; 8] = sockopt::get(fd, level, name).ok()?;
+        Some(SocketOption { level, name, value: value[..bytes].to_vec() })
+    };
+    OPTIONS.into_iter().filter_map(option).collect()
+}
+
+/// A connection of which nothing is known: one that is closed at once, it may be.
+pub(super) fn unknown() -> Socket {
+    Socket {
+        family: libc::AF_INET,
+        kind: libc::SOCK_STREAM,
+        protocol: libc::IPPROTO_TCP,
+        cookie: 0,
+        is_listening: false,
+        is_connected: true,
+        options: Vec::new(),
+        local: Vec::new(),
+    }
+}
+
+/// Connections of a process that runs again: what was not asked while it stood, for
+/// there may be thousands. What it has done to one since then, its log has, too.
+pub(in super::super) fn complete(
+    pid: u32,
+    later: &[u32],
+    description: &mut Description,
+    quiet: &mut dyn Quiescence,
+) {
+    let (files, descriptors) = (&mut description.files, &mut description.descriptors);
+    let cookie_of = |(number, file): (u32, &OpenFile)| match &file.kind {
+        FileKind::Socket(socket) if socket.cookie != 0 => Some((socket.cookie, number)),
+        _ => None,
+    };
+    // One that was duplicated is known by its other number.
+    let known: BTreeMap<u64, u32> = (0..).zip(files.iter()).filter_map(cookie_of).collect();
+    for number in later {
+        let mut found = None;
+        quiet.lend(*number, &mut |fd| found = describe(fd).ok());
+        let at = descriptors.binary_search_by_key(number, |it| it.number);
+        let (Some(socket), Ok(at), Ok(info)) = (found, at, info_of(pid, *number)) else {
+            continue;
+        };
+        let (flags, on_exec) = (flags_of(&info), libc::O_CLOEXEC as u32);
+        descriptors[at].close_on_exec = flags & on_exec != 0;
+        match known.get(&socket.cookie) {
+            Some(file) => descriptors[at].file = *file,
+            None => {
+                let kind = FileKind::Socket(socket);
+                files[descriptors[at].file as usize] = OpenFile { flags: flags & !on_exec, kind };
+            }
+        }
+    }
 }
 
 type NameCall = unsafe extern "C" fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int;

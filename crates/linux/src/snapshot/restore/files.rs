@@ -2,13 +2,13 @@
 
 use super::super::error::{Doing, Result};
 use super::Surroundings;
-use crate::sockopt::{checked, checked_fd, set, socket};
-use holdfast_wire::snapshot::{Description, FileKind, Object, OpenFile, Socket, Watched};
+use crate::sockopt::{checked, checked_fd};
+use holdfast_wire::snapshot::{Description, FileKind, Object, OpenFile, Watched};
 use libc::{c_int, c_long};
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -146,6 +146,7 @@ fn one(
             libc::syscall(libc::SYS_signalfd4, -1, &raw const *mask, 8, libc::SFD_CLOEXEC)
         })?,
         FileKind::Socket(socket) => surroundings.socket(socket)?,
+        FileKind::Given => return Err(io::Error::other("whoever restores must give it")),
     };
     Ok(Some(fd))
 }
@@ -276,38 +277,4 @@ fn pipe(made: &mut Made, first: u32, of: &Description) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// A socket as it was before it was connected or bound.
-///
-/// # Errors
-/// As socket(2).
-pub fn placeholder(of: &Socket) -> io::Result<OwnedFd> {
-    socket(of.family, of.kind, of.protocol)
-}
-
-/// A socket that is bound, and listens, as the image's was.
-///
-/// # Errors
-/// As bind(2) and listen(2).
-pub fn bound(of: &Socket) -> io::Result<OwnedFd> {
-    let fd = placeholder(of)?;
-    let on: c_int = 1;
-    for (wanted, level, name) in [
-        (of.reuse_address, libc::SOL_SOCKET, libc::SO_REUSEADDR),
-        (of.reuse_port, libc::SOL_SOCKET, libc::SO_REUSEPORT),
-        (of.only_v6, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
-    ] {
-        if wanted {
-            set(fd.as_fd(), level, name, &on)?;
-        }
-    }
-    let (address, len) = (of.local.as_ptr().cast(), of.local.len() as libc::socklen_t);
-    // SAFETY: pointer and length describe the address.
-    checked(unsafe { libc::bind(fd.as_raw_fd(), address, len) })?;
-    if of.is_listening {
-        // SAFETY: plain numbers.
-        checked(unsafe { libc::listen(fd.as_raw_fd(), libc::SOMAXCONN) })?;
-    }
-    Ok(fd)
 }

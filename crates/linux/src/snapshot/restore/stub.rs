@@ -9,20 +9,38 @@ use crate::sockopt::{checked, checked_fd};
 use holdfast_wire::snapshot::Description;
 use libc::{c_int, c_long};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
-use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicI32, AtomicPtr};
 use std::time::{Duration, Instant};
 
 /// Between looks at a process that is to be ready.
 const LOOK: Duration = Duration::from_micros(50);
+
+/// Asks the keeper to outlive whoever restored the server.
+const LET_LOOSE: c_int = libc::SIGUSR1;
+
+/// In the keeper: where it says that it does.
+static LOOSE: AtomicPtr<AtomicI32> = AtomicPtr::new(ptr::null_mut());
+
+extern "C" fn loosen(_: c_int) {
+    // SAFETY: a plain call; the pointer is null, or one to memory that is never unmapped
+    // there.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, 0);
+        if let Some(loose) = LOOSE.load(SeqCst).as_ref() {
+            loose.store(1, SeqCst);
+        }
+    }
+}
 
 /// The first process of the server's namespace.
 pub(super) struct Keeper {
     pid: libc::pid_t,
     pidfd: OwnedFd,
     status: Option<c_int>,
+    shared: Shared,
 }
 
 impl Keeper {
@@ -35,12 +53,29 @@ impl Keeper {
         }
         self.status
     }
+
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Asks it to outlive us; whether it does by now.
+    pub fn let_loose(&self) -> bool {
+        if self.is_loose() {
+            return true;
+        }
+        let _ = process::signal(self.pidfd.as_fd(), LET_LOOSE);
+        self.is_loose()
+    }
+
+    fn is_loose(&self) -> bool {
+        self.shared.get().loose.load(SeqCst) != 0
+    }
 }
 
-/// With it all of its namespace is killed.
+/// With it all of its namespace is killed, unless it was let loose.
 impl Drop for Keeper {
     fn drop(&mut self) {
-        if self.status().is_none() {
+        if self.status().is_none() && !self.is_loose() {
             let _ = process::signal(self.pidfd.as_fd(), libc::SIGKILL);
             let _ = process::poll_in(self.pidfd.as_fd(), REAP_MAX_MS);
             self.status();
@@ -60,6 +95,8 @@ struct Progress {
     pidfd: AtomicI32,
     /// 1: the stub is ready; negative: its error.
     stub: AtomicI32,
+    /// 1: the keeper outlives its parent.
+    loose: AtomicI32,
 }
 
 struct Shared(*mut Progress);
@@ -143,8 +180,8 @@ pub(super) fn start(
         pid => checked(pid as c_int).doing("a pid namespace for the server")?,
     };
     let pidfd = checked_fd(c_long::from(pidfd)).doing("the keeper of its namespace")?;
-    let keeper = Keeper { pid, pidfd, status: None };
-    let pid = wait(shared.get(), &keeper)?;
+    let keeper = Keeper { pid, pidfd, status: None, shared };
+    let pid = wait(keeper.shared.get(), &keeper)?;
     Ok(Stub { pid, keeper })
 }
 
@@ -212,8 +249,15 @@ impl<'a> Plan<'a> {
         };
         // SAFETY: system calls without memory of ours, but for `status`.
         unsafe {
+            LOOSE.store((&raw const self.progress.loose).cast_mut(), SeqCst);
+            libc::signal(LET_LOOSE, loosen as *const () as libc::sighandler_t);
+            let signal = 1u64 << (LET_LOOSE - 1);
+            let (change, none) = (libc::SIG_UNBLOCK, ptr::null_mut::<u64>());
+            libc::syscall(libc::SYS_rt_sigprocmask, change, &raw const signal, none, 8);
             if self.dies_with_parent {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            } else {
+                self.progress.loose.store(1, SeqCst);
             }
             let stub = clone3(&args);
             if stub == 0 {

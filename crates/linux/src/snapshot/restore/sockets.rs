@@ -1,0 +1,110 @@
+//! Sockets like those of an image: no connection comes with them.
+
+use super::super::describe::sockets::OPTIONS;
+use crate::sockopt::{checked, set, socket};
+use holdfast_wire::snapshot::{Socket, SocketOption};
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+/// A socket as it was before it was connected or bound, with its options.
+///
+/// # Errors
+/// As socket(2).
+pub fn placeholder(of: &Socket) -> io::Result<OwnedFd> {
+    let fd = socket(of.family, of.kind, of.protocol)?;
+    let own = |it: &&SocketOption| OPTIONS.contains(&(it.level, it.name, it.value.len()));
+    for option in of.options.iter().filter(own) {
+        // What can be asked cannot always be set: 0 seconds of something, most often.
+        let _ = set(fd.as_fd(), option.level, option.name, &option.value[..]);
+    }
+    Ok(fd)
+}
+
+/// A socket that is bound, and listens, as the image's was.
+///
+/// # Errors
+/// As bind(2) and listen(2).
+pub fn bound(of: &Socket) -> io::Result<OwnedFd> {
+    let fd = placeholder(of)?;
+    bind(&fd, of)?;
+    if of.is_listening {
+        // SAFETY: plain numbers.
+        checked(unsafe { libc::listen(fd.as_raw_fd(), libc::SOMAXCONN) })?;
+    }
+    Ok(fd)
+}
+
+/// Binds a socket to where the image's was. Of a UNIX socket's name that nobody listens
+/// at any more only the file was left.
+///
+/// # Errors
+/// As bind(2).
+pub fn bind(fd: &OwnedFd, of: &Socket) -> io::Result<()> {
+    let (address, len) = (of.local.as_ptr().cast(), of.local.len() as libc::socklen_t);
+    // SAFETY: pointer and length describe the address.
+    let bind = || checked(unsafe { libc::bind(fd.as_raw_fd(), address, len) });
+    let failed = match bind() {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
+        other => return other.map(drop),
+    };
+    let Some(path) = path_of(of).filter(|path| is_left(path, of)) else { return Err(failed) };
+    std::fs::remove_file(path)?;
+    bind().map(drop)
+}
+
+/// The path that a UNIX socket is bound to.
+fn path_of(of: &Socket) -> Option<&Path> {
+    let name = of.local.get(size_of::<libc::sa_family_t>()..)?;
+    let name = name.split(|byte| *byte == 0).next()?;
+    let is_path = of.family == libc::AF_UNIX && !name.is_empty();
+    is_path.then(|| Path::new(OsStr::from_bytes(name)))
+}
+
+/// Whether a socket's file has no socket any more.
+fn is_left(path: &Path, of: &Socket) -> bool {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
+    let refused = || {
+        let fd = socket(of.family, of.kind, of.protocol)?;
+        let (address, len) = (of.local.as_ptr().cast(), of.local.len() as libc::socklen_t);
+        // SAFETY: pointer and length describe the address.
+        checked(unsafe { libc::connect(fd.as_raw_fd(), address, len) })
+    };
+    is_socket && refused().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_name_that_nobody_listens_at_is_taken_and_another_is_not() {
+        let path = std::env::temp_dir().join(format!("hfleft{}", std::process::id()));
+        let mut local = (libc::AF_UNIX as u16).to_ne_bytes().to_vec();
+        local.extend_from_slice(path.as_os_str().as_bytes());
+        local.push(0);
+        let of = Socket {
+            family: libc::AF_UNIX,
+            kind: libc::SOCK_STREAM,
+            protocol: 0,
+            cookie: 1,
+            is_listening: true,
+            is_connected: false,
+            options: Vec::new(),
+            local,
+        };
+        let listener = UnixListener::bind(&path).expect("a fresh name");
+        let taken = bind(&placeholder(&of).expect("a socket"), &of);
+        assert_eq!(taken.err().map(|error| error.kind()), Some(io::ErrorKind::AddrInUse));
+        drop(listener);
+        bind(&placeholder(&of).expect("a socket"), &of).expect("only a file was left");
+        std::fs::remove_file(&path).expect("it is there");
+        std::fs::write(&path, "").expect("a plain file");
+        assert!(bind(&placeholder(&of).expect("a socket"), &of).is_err(), "no socket");
+        std::fs::remove_file(path).expect("it is there");
+    }
+}

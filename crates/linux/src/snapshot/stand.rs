@@ -1,0 +1,78 @@
+//! A process whose threads stand, each where it may be photographed.
+
+use super::error::{Doing, Result, SnapshotError};
+use super::quiet::{Quiescence, Resume, Standing};
+use super::seize::Tracees;
+use super::thread;
+use libc::user_regs_struct;
+use std::time::{Duration, Instant};
+
+/// How long threads run on before they are looked at again.
+const BUSY: Duration = Duration::from_micros(10);
+
+/// All threads of a process, stopped until this is dropped. Nothing of them is changed.
+pub struct Stand {
+    _tracees: Tracees,
+    threads: Vec<Still>,
+    /// When they were first asked for it.
+    pub began: Instant,
+    /// How often they were stopped for it.
+    pub looks: u32,
+}
+
+/// One of them.
+pub struct Still {
+    /// As the caller numbers it.
+    pub tid: u32,
+    /// How it goes on in an image.
+    pub resume: Resume,
+    pub(super) registers: user_regs_struct,
+}
+
+impl Stand {
+    /// Stops all threads at a moment at which each is quiet. [`Quiescence::end`] is for
+    /// the caller, however this ends.
+    ///
+    /// # Errors
+    /// [`SnapshotError::NeverQuiet`] after `within`; the process runs on.
+    pub fn of(pid: u32, quiet: &mut dyn Quiescence, within: Duration) -> Result<Self> {
+        let mut tracees = Tracees::seize(pid)?;
+        let began = Instant::now();
+        let deadline = began + within;
+        let mut looks = 0;
+        loop {
+            quiet.ask(deadline);
+            tracees.stop(deadline)?;
+            looks += 1;
+            quiet.stopped()?;
+            if let Some(threads) = look(pid, &tracees, quiet)? {
+                return Ok(Self { _tracees: tracees, threads, began, looks });
+            }
+            if Instant::now() > deadline {
+                return Err(SnapshotError::NeverQuiet);
+            }
+            // All of them: one may wait for what another holds.
+            tracees.run_on()?;
+            std::thread::sleep(BUSY);
+        }
+    }
+
+    /// The first is the process's own.
+    #[must_use]
+    pub fn threads(&self) -> &[Still] {
+        &self.threads
+    }
+}
+
+/// `None`: one of them is busy.
+fn look(pid: u32, tracees: &Tracees, quiet: &mut dyn Quiescence) -> Result<Option<Vec<Still>>> {
+    let mut threads = Vec::new();
+    for tid in tracees.tids() {
+        let registers = thread::registers(tid).doing("reading registers")?;
+        match quiet.look(&Standing { pid, tid, registers: &registers }) {
+            Some(resume) => threads.push(Still { tid, resume, registers }),
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(threads))
+}

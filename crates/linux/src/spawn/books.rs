@@ -1,0 +1,72 @@
+//! The memory that a server shares with its daemon goes into no image: what stands in
+//! it, as a copy's own memory must have it.
+
+use crate::shm::SharedMemory;
+use holdfast_wire::shm::{CONNS_MAX, ConnEntry, conn_state};
+use holdfast_wire::snapshot::{Books, Connection};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+/// What stands there of a server that stands still, whose log begins at `log_from`.
+pub(super) fn read(memory: &SharedMemory, log_from: u64) -> Books {
+    let h = memory.header();
+    Books {
+        log_from,
+        control: h.control.load(SeqCst),
+        handed: h.handed.each_ref().map(|fd| fd.load(Relaxed)),
+        userfault: h.userfault.load(Relaxed),
+        logs: h.logs.load(Relaxed),
+        forks: h.forks.load(Relaxed),
+        connections: (0..CONNS_MAX as u32)
+            .filter_map(|place| connection(place, memory.entry(place)))
+            .collect(),
+    }
+}
+
+/// `None`: the place was never used, or the server has written nonsense there.
+fn connection(place: u32, entry: &ConnEntry) -> Option<Connection> {
+    let (conn, state) = (entry.conn.load(Relaxed), entry.state.load(Relaxed));
+    let used = state != conn_state::FREE && state <= conn_state::DONE;
+    (used && conn % CONNS_MAX as u32 == place).then(|| Connection {
+        conn,
+        state,
+        fd: entry.fd.load(Relaxed),
+        shut: entry.shut.load(Relaxed),
+        in_bytes: entry.in_bytes.load(Relaxed),
+        out_bytes: entry.out_bytes.load(Relaxed),
+        keep_addr: entry.keep_addr.load(Relaxed),
+        keep_cap: entry.keep_cap.load(Relaxed),
+        pid: entry.pid.load(Relaxed),
+        eof: entry.eof.load(Relaxed),
+    })
+}
+
+/// Gives a copy's memory the same, before the copy runs: what the server had written
+/// until then is not kept here.
+pub(super) fn write(memory: &SharedMemory, books: &Books) {
+    let h = memory.header();
+    for connection in &books.connections {
+        let entry = memory.entry(connection.conn);
+        entry.conn.store(connection.conn, Relaxed);
+        entry.fd.store(connection.fd, Relaxed);
+        entry.shut.store(connection.shut, Relaxed);
+        entry.in_bytes.store(connection.in_bytes, Relaxed);
+        for out in [&entry.out_bytes, &entry.acked_bytes, &entry.keep_from] {
+            out.store(connection.out_bytes, Relaxed);
+        }
+        entry.keep_addr.store(connection.keep_addr, Relaxed);
+        entry.keep_cap.store(connection.keep_cap, Relaxed);
+        entry.pid.store(connection.pid, Relaxed);
+        entry.eof.store(connection.eof, Relaxed);
+        entry.state.store(connection.state, Relaxed);
+    }
+    for position in [&h.head.0, &h.tail.0, &h.stable.0] {
+        position.store(books.log_from, SeqCst);
+    }
+    for (to, fd) in h.handed.iter().zip(books.handed) {
+        to.store(fd, Relaxed);
+    }
+    h.userfault.store(books.userfault, Relaxed);
+    h.logs.store(books.logs, Relaxed);
+    h.forks.store(books.forks, Relaxed);
+    h.control.store(books.control, SeqCst);
+}

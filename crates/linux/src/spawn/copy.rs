@@ -1,0 +1,116 @@
+//! A server made of the image of another, which follows that one's log.
+
+use super::{Process, Server, open_log, socket_pair};
+use crate::process::{self, EventFd};
+use crate::shm::{Settings, SharedMemory};
+use crate::snapshot::SnapshotError;
+use crate::snapshot::error::{Doing, refuse};
+use crate::snapshot::restore::{Loading, Stopped, Surroundings, bind, placeholder, restore};
+use crate::spawn::books;
+use holdfast_wire::quiet::{ShimState, shim_mode};
+use holdfast_wire::shm::{RING_OFFSET, mode};
+use holdfast_wire::snapshot::{Books, Description, FileKind, Object, OpenFile, Socket};
+use std::fs::File;
+use std::io::{self, Read};
+use std::mem::offset_of;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Instant;
+
+/// How a copy is made.
+#[derive(Clone, Debug)]
+pub struct Copying {
+    pub loading: Loading,
+    /// As the original's were made, but for the name; the mode is [`mode::REPLAY`].
+    pub settings: Settings,
+    /// File for its standard output and error; the original's own by name if absent.
+    pub log: Option<PathBuf>,
+}
+
+impl Server {
+    /// Makes the server of an image, while that arrives: it asks for the log from
+    /// [`SharedMemory::head`] on.
+    ///
+    /// # Errors
+    /// [`SnapshotError`]; nothing of it is left then.
+    pub fn copy(image: impl Read, copying: &Copying) -> Result<Self, SnapshotError> {
+        let (control, theirs) = socket_pair().doing("a socket to the copy")?;
+        let wake = EventFd::new().doing("a wake-up of the copy's")?;
+        let log = copying.log.as_deref().map(open_log).transpose().doing("the copy's log")?;
+        let mut place = Place { copying, theirs, wake: &wake, log, books: None, memory: None };
+        let restored = restore(image, &copying.loading, &mut place)?;
+        let Some(memory) = place.memory.take() else { return refuse(NO_SHIM) };
+        let pidfd = process::pidfd_open(restored.pid()).doing("opening the copy")?;
+        let process = Process::Copy(restored);
+        let started = Instant::now();
+        Ok(Self { memory, process, pidfd, ended_well: None, control, wake, started })
+    }
+}
+
+const NO_SHIM: &str = "the image is of a server without the shim";
+
+/// What the copy finds where it comes to.
+struct Place<'a> {
+    copying: &'a Copying,
+    /// The copy's end of its socket to the daemon.
+    theirs: OwnedFd,
+    wake: &'a EventFd,
+    log: Option<File>,
+    books: Option<Books>,
+    memory: Option<SharedMemory>,
+}
+
+impl Surroundings for Place<'_> {
+    fn begin(&mut self, description: &Description) -> Result<(), SnapshotError> {
+        let mut external = description.objects.iter().filter(|object| object.is_external);
+        let (memory, more) = (external.next(), external.next());
+        let (Some(memory), None, Some(books)) = (memory, more, &description.books) else {
+            return refuse(NO_SHIM);
+        };
+        let settings = Settings { mode: mode::REPLAY, ..self.copying.settings.clone() };
+        let made = SharedMemory::create(&settings);
+        let made = made.doing("memory for the copy's log")?;
+        if memory.size != RING_OFFSET as u64 + made.ring_bytes() {
+            return refuse("its log's memory has another size than here");
+        }
+        books::write(&made, books);
+        made.header().pid.store(description.process.pid.cast_signed(), SeqCst);
+        self.memory = Some(made);
+        self.books = Some(books.clone());
+        Ok(())
+    }
+
+    fn file(&mut self, numbers: &[u32], file: &OpenFile) -> io::Result<Option<OwnedFd>> {
+        let is = |fd: i32| numbers.contains(&fd.cast_unsigned());
+        let [control, _, wake] = self.books.as_ref().map_or([-1; 3], |books| books.handed);
+        match &file.kind {
+            FileKind::Given if is(control) => self.theirs.try_clone().map(Some),
+            FileKind::Given if is(wake) => self.wake.as_fd().try_clone_to_owned().map(Some),
+            FileKind::Path { .. } if is(libc::STDOUT_FILENO) || is(libc::STDERR_FILENO) => {
+                self.log.as_ref().map(|log| Ok(log.try_clone()?.into())).transpose()
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// As a replica's shim has them (decision 13); a UNIX socket has its name here, too.
+    fn socket(&mut self, socket: &Socket) -> io::Result<OwnedFd> {
+        let fd = placeholder(socket)?;
+        if socket.family == libc::AF_UNIX && socket.local.len() > size_of::<libc::sa_family_t>() {
+            bind(&fd, socket)?;
+        }
+        Ok(fd)
+    }
+
+    fn memory(&mut self, _: &Object) -> io::Result<OwnedFd> {
+        let memory = self.memory.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        memory.fd().try_clone_to_owned()
+    }
+
+    fn before_it_runs(&mut self, stopped: &Stopped) -> io::Result<()> {
+        let control = self.books.as_ref().map_or(0, |books| books.control);
+        let place = control.wrapping_add(offset_of!(ShimState, mode) as u64);
+        stopped.write(place, &shim_mode::REPLAY.to_ne_bytes())
+    }
+}

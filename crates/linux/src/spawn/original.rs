@@ -1,0 +1,153 @@
+//! A server that speaks alone, stopped by its shim's park word at a moment at which an
+//! image of it can be taken, and its log begins: it goes on as its copy's primary.
+
+use super::{Server, books};
+use crate::process;
+use crate::snapshot::error::{Doing, refuse};
+use crate::snapshot::quiet::{Quiescence, Resume, Standing};
+use crate::snapshot::{External, Frozen, SnapshotError};
+use crate::threads::Threads;
+use holdfast_wire::shm::mode;
+use holdfast_wire::snapshot::Books;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+impl Server {
+    /// What an image of the server leaves out, since its copy gets its own.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Refused`] if it cannot be copied now, whatever it is.
+    pub fn external(&self) -> Result<External, SnapshotError> {
+        self.may_be_copied()?;
+        let memory = format!("/proc/self/fd/{}", self.memory.fd().as_raw_fd());
+        let file = fs::metadata(&memory).doing(memory)?;
+        // The memory itself is known by its file.
+        let [control, _, wake] = self.memory.header().handed.each_ref().map(|fd| fd.load(Relaxed));
+        let descriptors = [control, wake].map(i32::cast_unsigned).to_vec();
+        // The shim knows what its sets watch, and arms them at promotion.
+        let memory = vec![(file.dev(), file.ino())];
+        let open = books::read(&self.memory, 0).open().map(|(number, _)| number).collect();
+        Ok(External { memory, descriptors, watches: true, connections: open })
+    }
+
+    fn may_be_copied(&self) -> Result<(), SnapshotError> {
+        match self.memory.mode() {
+            mode::SOLO => Ok(()),
+            mode::RECORD => refuse("it has a backup already"),
+            mode::OFF | mode::BROKEN => {
+                refuse(format!("it can never be copied: {}", self.memory.reason()))
+            }
+            _ => refuse("it speaks for nobody yet"),
+        }
+    }
+
+    /// Who makes it stand still for an image.
+    #[must_use]
+    pub fn stand_still(&self) -> StandStill<'_> {
+        let (threads, said) = (BTreeMap::new(), Threads::default());
+        let open = BTreeMap::new();
+        let mut still = StandStill { server: self, threads, said, open, has_begun: false };
+        still.number();
+        // Memory that nobody has looked at yet takes long the first time.
+        let _ = books::read(&self.memory, 0);
+        still
+    }
+}
+
+/// Asks a server's threads to stand still. When an image is taken of it then, its log
+/// begins.
+pub struct StandStill<'a> {
+    server: &'a Server,
+    /// Numbers of threads as the daemon has them, and as they have them themselves.
+    threads: BTreeMap<u32, u32>,
+    said: Threads,
+    /// Numbers of connections that were open, by their descriptors.
+    open: BTreeMap<u32, u32>,
+    has_begun: bool,
+}
+
+impl StandStill<'_> {
+    /// Asks again, and whether all threads look as if they do.
+    pub fn is_quiet(&mut self) -> bool {
+        let (memory, pid) = (&self.server.memory, self.server.pid());
+        memory.park();
+        Threads::read(memory, pid).is_ok_and(|said| said.look_quiet())
+    }
+
+    /// What the shim said when all of them stood last.
+    #[must_use]
+    pub fn said(&self) -> &Threads {
+        &self.said
+    }
+
+    /// The numbers that threads have themselves: most are known before they stand.
+    fn number(&mut self) {
+        let pid = self.server.pid();
+        for tid in process::threads(pid).into_iter().flatten() {
+            if !self.threads.contains_key(&tid)
+                && let Ok(own) = process::innermost_tid(pid, tid)
+            {
+                self.threads.insert(tid, own);
+            }
+        }
+    }
+}
+
+impl Quiescence for StandStill<'_> {
+    fn ask(&mut self, deadline: Instant) {
+        while !self.is_quiet() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+    }
+
+    fn stopped(&mut self) -> Result<(), SnapshotError> {
+        let said = Threads::read(&self.server.memory, self.server.pid());
+        self.said = said.doing("what the shim says of its threads")?;
+        if self.said.lost > 0 {
+            return refuse("it has more threads than its shim can tell of");
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, thread: &Standing<'_>) -> Option<Resume> {
+        if !self.threads.contains_key(&thread.tid) {
+            self.number();
+        }
+        let tid = self.threads.get(&thread.tid)?;
+        self.said.resume(tid.cast_signed(), &thread.call())
+    }
+
+    fn reached(&mut self, _: &Frozen) -> Result<Option<Books>, SnapshotError> {
+        self.server.may_be_copied()?;
+        let memory = &self.server.memory;
+        let Some(log_from) = memory.begin_log() else {
+            return refuse("its log makes no sense");
+        };
+        self.has_begun = true;
+        let books = books::read(memory, log_from);
+        self.open = books.open().map(|(number, it)| (number, it.conn)).collect();
+        Ok(Some(books))
+    }
+
+    fn end(&mut self) {
+        self.server.memory.unpark();
+    }
+
+    fn lend(&mut self, number: u32, look: &mut dyn FnMut(BorrowedFd<'_>)) {
+        let accept = self.open.get(&number);
+        if let Some(borrowed) = accept.and_then(|accept| self.server.borrow_any(*accept)) {
+            look(borrowed.as_fd());
+        }
+    }
+
+    fn failed(&mut self) {
+        if self.has_begun {
+            // Nobody follows the log.
+            self.server.memory.go_solo();
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What no image can have is refused by its name before anything is touched: the
+//! process runs on as it did. Needs root.
+
+mod snapshot_world;
+
+use holdfast_linux::snapshot::quiet::{Bare, Quiescence, Resume, Standing};
+use holdfast_linux::snapshot::{Frozen, Preparation, SnapshotError};
+use holdfast_wire::snapshot::{Books, Limits};
+use snapshot_world::{Server, options, snapshot, wait_for};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// What a process has, and by what words it is refused.
+const REFUSED: [(&str, &str); 31] = [
+    ("alone", "its first thread has ended"),
+    ("stopped", "it is stopped by a signal"),
+    ("traced", "somebody else traces it"),
+    ("seccomp", "it has seccomp filters"),
+    ("mlock", "it has locked memory (mlock)"),
+    ("sigtrap", "it ignores SIGTRAP"),
+    ("timer", "it has POSIX timers (timer_create)"),
+    ("child", "it has child processes"),
+    ("chroot", "its root folder is not the daemon's (chroot)"),
+    ("mount", "it has a mount namespace of its own"),
+    ("user", "it has a user namespace of its own"),
+    ("mseal", "it has sealed memory (mseal)"),
+    ("droppable", "it has memory that may be dropped (MAP_DROPPABLE)"),
+    ("sysv", "it has SysV shared memory"),
+    ("ring", "it uses io_uring"),
+    ("deleted", "it shares a mapping of /tmp/hfrefused"),
+    ("async", "it has descriptors that send signals (O_ASYNC)"),
+    ("flock", "it has locked files (flock, fcntl)"),
+    ("ranges", "it has locked files (flock, fcntl)"),
+    ("pidfd", "descriptor 3 is "),
+    ("half", "it has one end of a pipe alone (pipe:["),
+    ("packets", "a pipe holds packets (O_DIRECT)"),
+    ("unread", "inotify has events that were not read"),
+    ("closed", "epoll set 3 watches a descriptor that was closed ("),
+    ("pair", "descriptor 3 is a connected UNIX socket"),
+    ("raw", "descriptor 3 is a raw socket"),
+    ("netlink", "descriptor 3 is a netlink socket"),
+    ("packet", "descriptor 3 is a packet socket"),
+    ("vsock", "descriptor 3 is a socket of an unknown family"),
+    ("alarm", "it has set an alarm (alarm, setitimer)"),
+    ("itimer", "it has set an alarm (alarm, setitimer)"),
+];
+
+fn program() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let program = std::env::temp_dir().join(format!("hfrefused{}", std::process::id()));
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/refused.c");
+        let mut compile = Command::new("clang");
+        compile.args(["-O1", "-w", "-pthread", source, "-o"]).arg(&program);
+        assert!(compile.status().unwrap().success());
+        program
+    })
+}
+
+/// A process that has it; `None`: this kernel does not.
+fn start(what: &str) -> Option<Server> {
+    let log = std::env::temp_dir().join(format!("hfrefused{}-{what}", std::process::id()));
+    let log = log.to_str().unwrap();
+    let server = Server::start(&format!("{} {what}", program().display()), log);
+    let said = || std::fs::read_to_string(log).unwrap_or_default();
+    wait_for(what, || !said().is_empty());
+    let here = said() == "ready\n";
+    std::fs::remove_file(log).unwrap();
+    here.then_some(server)
+}
+
+fn status(pid: u32, name: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap_or_default().trim_start_matches(':').trim().to_owned()
+}
+
+fn reasons(what: &str, error: Option<SnapshotError>) -> Vec<String> {
+    match error {
+        Some(SnapshotError::Refused(reasons)) => reasons,
+        other => panic!("{what}: {other:?}"),
+    }
+}
+
+#[test]
+fn what_cannot_be_rebuilt_is_refused_by_name_and_not_touched() {
+    let mut missing = Vec::new();
+    for (what, words) in REFUSED {
+        let Some(server) = start(what) else {
+            missing.push(what);
+            continue;
+        };
+        let pid = server.pid();
+        if what == "stopped" {
+            // SAFETY: plain numbers, of a child that nobody has waited for.
+            unsafe { libc::kill(pid as libc::pid_t, libc::SIGSTOP) };
+            wait_for("a stop", || status(pid, "State").starts_with('T'));
+        }
+        let before = ["State", "TracerPid", "SigPnd", "ShdPnd"].map(|name| status(pid, name));
+        let found = reasons(what, snapshot(pid).err());
+        assert!(found.iter().any(|reason| reason.starts_with(words)), "{what}: {found:?}");
+        // Who traces is a child of its own, a ring is a descriptor, a pair has two ends.
+        let only = if ["traced", "ring", "pair"].contains(&what) { 2 } else { 1 };
+        assert!(found.len() <= only, "{what}: {found:?}");
+        let after = ["State", "TracerPid", "SigPnd", "ShdPnd"].map(|name| status(pid, name));
+        assert_eq!(before, after, "{what}");
+    }
+    // What a kernel may be built without.
+    let may_miss = ["vsock", "ring", "mseal", "droppable"];
+    assert!(missing.iter().all(|what| may_miss.contains(what)), "{missing:?}");
+    assert!(snapshot(start("nothing").unwrap().pid()).is_ok());
+}
+
+#[test]
+fn what_was_closed_in_the_middle_of_a_look_is_no_reason() {
+    let server = start("churn").unwrap();
+    let options = options();
+    for _ in 0..20 {
+        let looked = Preparation::begin(server.pid(), &options);
+        assert_eq!(looked.err().map(|error| error.to_string()), None);
+    }
+}
+
+#[test]
+fn more_memory_than_the_limit_is_refused_before_any_of_it_is_copied() {
+    let server = start("nothing").unwrap();
+    let mut options = options();
+    options.limits = Limits { memory_bytes: 4096, ..options.limits };
+    let found = reasons("memory", Preparation::begin(server.pid(), &options).err());
+    assert_eq!(found, ["it has more memory than the limit of memory_bytes"]);
+}
+
+/// Says what it is told of the end.
+#[derive(Default)]
+struct Refuses {
+    stood: bool,
+    ended: bool,
+    failed: bool,
+}
+
+impl Quiescence for Refuses {
+    fn look(&mut self, thread: &Standing<'_>) -> Option<Resume> {
+        self.stood = true;
+        Bare.look(thread)
+    }
+
+    fn reached(&mut self, _: &Frozen) -> Result<Option<Books>, SnapshotError> {
+        Err(SnapshotError::Refused(vec!["too late".to_owned()]))
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+    }
+
+    fn failed(&mut self) {
+        self.failed = true;
+    }
+}
+
+#[test]
+fn what_is_refused_in_the_freeze_runs_on() {
+    let server = start("nothing").unwrap();
+    let (options, mut quiet) = (options(), Refuses::default());
+    let preparation = Preparation::begin(server.pid(), &options).unwrap();
+    assert_eq!(reasons("late", preparation.freeze(&mut quiet).err()), ["too late"]);
+    assert!(quiet.stood && quiet.ended && quiet.failed);
+    wait_for("it sleeps", || status(server.pid(), "State").starts_with('S'));
+    assert_eq!(status(server.pid(), "TracerPid"), "0");
+}
