@@ -9,6 +9,7 @@
 mod compare;
 mod file;
 mod gather;
+mod lacks;
 mod libraries;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ mod tests;
 pub use compare::Difference;
 pub use file::{of_file, other_file};
 pub use gather::{find_program, inherited_but_not_passed, shim_path};
+pub use lacks::{lacks, user_ids};
 
 use crate::config::Config;
 use crate::key::GroupKey;

@@ -3,7 +3,6 @@
 use super::settings::{self, read};
 use super::{Finding, ways};
 use crate::config::{Config, ConfigErrors, Member, Role};
-use crate::daemon::member::user_ids;
 use crate::key::GroupKey;
 use crate::open_files;
 use crate::world::{self, World};
@@ -59,9 +58,8 @@ fn member(config: &Config, member: &Member, findings: &mut Vec<Finding>) {
     findings.push(local("address", member.address.ip()));
     findings.extend(ways::return_paths(config, member));
     findings.push(open_files(config));
-    findings.push(program(config));
+    findings.extend(to_start(config));
     findings.extend(super::program::findings(&config.server));
-    findings.extend(user(config));
     findings.push(same_world(config));
 }
 
@@ -141,29 +139,13 @@ fn open_files(config: &Config) -> Finding {
     }
 }
 
-fn program(config: &Config) -> Finding {
-    match world::find_program(&config.server) {
-        Some(path) => Finding::ok("server", path.display().to_string()),
-        None => Finding::fail(
-            "server",
-            format!(
-                "`{}` is no program of this host",
-                config.server.command.first().map_or("", String::as_str)
-            ),
-            "install the same package on both members; binary and libraries are compared when they meet",
-        ),
-    }
-}
-
-/// Whom the daemon could not become would stop it when it starts the server.
-fn user(config: &Config) -> Option<Finding> {
-    let name = config.server.user.as_deref()?;
-    let error = user_ids(name).err()?;
-    Some(Finding::fail(
-        "user",
-        error.to_string(),
-        format!("create it on both members (`useradd --system {name}`), or change `user`"),
-    ))
+/// What would stop the daemon when it starts the server.
+fn to_start(config: &Config) -> Vec<Finding> {
+    let lacks = world::lacks(&config.server);
+    let program = world::find_program(&config.server);
+    let found = program.map(|path| Finding::ok("server", path.display().to_string()));
+    let lacking = lacks.into_iter().map(|it| Finding::fail(it.key, it.what, it.remedy));
+    found.into_iter().chain(lacking).collect()
 }
 
 /// What both members must have alike, as a number to compare by eye.

@@ -150,11 +150,9 @@ impl<'a> drive::Role<'a> for Asking<'_, 'a> {}
 /// Whatever keeps it from starting or ends it.
 pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
     // A member that could never start its server must not keep the other one waiting.
-    anyhow::ensure!(
-        world::find_program(&config.server).is_some(),
-        "`{}` is no program of this host; remedy: install the same package on both members",
-        config.server.command.first().map_or("", String::as_str)
-    );
+    if let Some(lack) = world::lacks(&config.server).first() {
+        anyhow::bail!("{}; remedy: {}", lack.what, lack.remedy);
+    }
     let mut node = MemberContext::new(config, member)?;
     loop {
         let Some(place) = node.ask_edge()? else { return Ok(()) };
@@ -441,7 +439,7 @@ impl<'a> MemberContext<'a> {
     /// If the user is unknown or the program cannot be run.
     pub fn start_server(&mut self, mode: u32) -> anyhow::Result<Server> {
         let server = &self.config.server;
-        let ids = server.user.as_deref().map(user_ids).transpose()?;
+        let ids = server.user.as_deref().map(world::user_ids).transpose()?;
         let command = ServerCommand {
             argv: server.command.iter().map(Into::into).collect(),
             env: server.env.iter().map(|(k, v)| (k.into(), v.into())).collect(),
@@ -504,21 +502,4 @@ fn shim_options(server: &ServerConfig) -> u32 {
         .into_iter()
         .filter_map(|(is_set, bit)| is_set.then_some(bit))
         .sum()
-}
-
-/// User and group number of a name of /etc/passwd.
-///
-/// # Errors
-/// If there is none.
-pub fn user_ids(name: &str) -> anyhow::Result<(u32, u32)> {
-    let table = std::fs::read_to_string("/etc/passwd").context("reading /etc/passwd")?;
-    let ids = table.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next()? == name).then_some(())?;
-        let uid = fields.nth(1)?.parse().ok()?;
-        Some((uid, fields.next()?.parse().ok()?))
-    });
-    ids.with_context(|| {
-        format!("there is no user `{name}`; create it or change `user` in [server]")
-    })
 }

@@ -23,6 +23,8 @@ pub struct Services {
     known: BTreeMap<SocketAddr, PathBuf>,
     /// Descriptors of the server that were not looked at yet.
     searches: BTreeMap<SocketAddr, ReadDir>,
+    /// Listeners of the replica's server at the last look.
+    listeners: usize,
     missing: Option<String>,
 }
 
@@ -31,7 +33,7 @@ impl Services {
         let missing = Some("the server has not started yet".to_owned());
         let socket = ListenerSocket::open()?;
         let (known, searches) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { socket, look_at: now, known, searches, missing })
+        Ok(Self { socket, look_at: now, known, searches, listeners: 0, missing })
     }
 
     /// Why not every service is served by the process `pid`; `None`: all are.
@@ -57,12 +59,12 @@ impl Services {
     pub fn taken(
         &mut self,
         services: &[SocketAddr],
-        listeners: impl FnOnce() -> Vec<Place>,
+        listeners: &[Place],
         now: Instant,
     ) -> Option<&str> {
-        if now >= self.look_at {
+        if now >= self.look_at || listeners.len() != self.listeners {
             self.look_at = now + LOOK_EVERY;
-            let listeners = listeners();
+            self.listeners = listeners.len();
             let in_the_way = |it: &Listening| {
                 services.iter().any(|s| it.serves(s.ip(), s.port()))
                     || listeners.iter().any(|place| it.bars(place))

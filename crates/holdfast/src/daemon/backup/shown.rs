@@ -123,15 +123,8 @@ impl BackupDaemon<'_, '_> {
             self.tell_takeover(cause);
         } else if !self.node.is_whole(Role::Backup, Own::TapDrop) {
             // It has said so.
-        } else if let Some(reason) = self.taken_port() {
-            let remedy =
-                "stop that process, perhaps a service of the distribution: `ss -ltnp` names it";
-            self.node.set_state(Role::Backup, State::Unprotected, &reason, remedy);
-        } else if self.replica.memory.is_attached() {
-            self.node.set_state(Role::Backup, State::Protected, "", "");
         } else {
-            let (reason, remedy) = ("the replica has not started yet", "look at the server's log");
-            self.node.set_state(Role::Backup, State::Waiting, reason, remedy);
+            self.judge_replica();
         }
         if self.repetition.is_due(self.node.own(), Instant::now())
             && let Some(link) = &mut self.link
@@ -142,11 +135,24 @@ impl BackupDaemon<'_, '_> {
         }
     }
 
-    /// Why the replica could not listen where its server does.
-    fn taken_port(&mut self) -> Option<String> {
+    /// Whether the replica could listen where its server does.
+    fn judge_replica(&mut self) {
         let services = &self.node.config.group.services;
-        let listeners = || sockets::listeners(&self.replica);
-        self.ports.taken(services, listeners, Instant::now()).map(str::to_owned)
+        let listeners = sockets::listeners(&self.replica);
+        let taken = self.ports.taken(services, &listeners, Instant::now()).map(str::to_owned);
+        let node = &mut *self.node;
+        if let Some(reason) = taken {
+            let remedy =
+                "stop that process, perhaps a service of the distribution: `ss -ltnp` names it";
+            return node.set_state(Role::Backup, State::Unprotected, &reason, remedy);
+        }
+        // Before it listens nobody knows what would be in its way.
+        let missing = match (self.replica.memory.is_attached(), listeners.is_empty()) {
+            (false, _) => "the replica has not started yet",
+            (true, true) => "the replica does not listen yet",
+            (true, false) => return node.set_state(Role::Backup, State::Protected, "", ""),
+        };
+        node.set_state(Role::Backup, State::Waiting, missing, "look at the server's log");
     }
 
     pub(super) fn tell_status(&mut self, report: &Report<'_>) {

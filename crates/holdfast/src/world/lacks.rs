@@ -1,0 +1,112 @@
+//! What a server needs of its host before it can be started at all. A member that could
+//! never start its own says so before anybody waits for it.
+
+use super::find_program;
+use crate::config::Server;
+use anyhow::Context as _;
+use std::path::Path;
+
+/// Something that is not there.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Lack {
+    /// The setting in `[server]` that names it.
+    pub key: &'static str,
+    pub what: String,
+    pub remedy: String,
+}
+
+/// What this host lacks to start the server, in the settings' order.
+#[must_use]
+pub fn lacks(server: &Server) -> Vec<Lack> {
+    [program(server), directory(server), log(server), user(server)].into_iter().flatten().collect()
+}
+
+fn program(server: &Server) -> Option<Lack> {
+    let name = server.command.first().map_or("", String::as_str);
+    find_program(server).is_none().then(|| Lack {
+        key: "command",
+        what: format!("`{name}` is no program of this host"),
+        remedy: "install the same package on both members; binary and libraries are compared when \
+                 they meet"
+            .to_owned(),
+    })
+}
+
+fn directory(server: &Server) -> Option<Lack> {
+    let path = server.directory.as_deref().filter(|path| !path.is_dir())?;
+    Some(missing_folder("directory", path))
+}
+
+fn log(server: &Server) -> Option<Lack> {
+    let folder = server.log.as_deref()?.parent()?;
+    // A bare name lies in the daemon's own folder.
+    let is_there = folder.as_os_str().is_empty() || folder.is_dir();
+    let folder = (!is_there).then_some(folder)?;
+    Some(missing_folder("log", folder))
+}
+
+fn missing_folder(key: &'static str, path: &Path) -> Lack {
+    let path = path.display();
+    Lack {
+        key,
+        what: format!("there is no folder {path}"),
+        remedy: format!("`mkdir -p {path}` on both members, or change `{key}` in [server]"),
+    }
+}
+
+fn user(server: &Server) -> Option<Lack> {
+    let name = server.user.as_deref()?;
+    user_ids(name).err().map(|error| Lack {
+        key: "user",
+        what: error.to_string(),
+        remedy: format!("`useradd --system {name}` on both members, or change `user` in [server]"),
+    })
+}
+
+/// User and group number of a name of /etc/passwd.
+///
+/// # Errors
+/// If there is none.
+pub fn user_ids(name: &str) -> anyhow::Result<(u32, u32)> {
+    let table = std::fs::read_to_string("/etc/passwd").context("reading /etc/passwd")?;
+    let ids = table.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == name).then_some(())?;
+        let uid = fields.nth(1)?.parse().ok()?;
+        Some((uid, fields.next()?.parse().ok()?))
+    });
+    ids.with_context(|| format!("there is no user `{name}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn each_thing_that_is_not_there_is_named_with_its_setting() {
+        let whole = Server {
+            command: vec!["/bin/sh".to_owned()],
+            directory: None,
+            user: Some("root".to_owned()),
+            log: Some("server.log".into()),
+            ring_bytes: 1 << 20,
+            aslr: false,
+            trap_tsc: false,
+            env: BTreeMap::new(),
+        };
+        let keys = |server: &Server| lacks(server).iter().map(|lack| lack.key).collect::<Vec<_>>();
+        assert_eq!(lacks(&whole), []);
+        let lacking = Server {
+            command: vec!["/nonexistent".to_owned()],
+            directory: Some("/nonexistent".into()),
+            log: Some("/nonexistent/server.log".into()),
+            user: Some("nobody-of-this-name".to_owned()),
+            ..whole
+        };
+        assert_eq!(keys(&lacking), ["command", "directory", "log", "user"]);
+        for lack in lacks(&lacking) {
+            assert!(lack.what.contains("no") && !lack.remedy.is_empty(), "{lack:?}");
+        }
+    }
+}
