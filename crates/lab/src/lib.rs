@@ -29,7 +29,10 @@ use rustix::time::{ClockId, clock_gettime};
 use std::path::PathBuf;
 
 /// The `holdfast` that the lab runs: `HOLDFAST_BIN`, or the one beside this program.
-pub(crate) fn holdfast_binary() -> Result<PathBuf> {
+///
+/// # Errors
+/// When there is none, with the remedy.
+pub fn holdfast_binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("HOLDFAST_BIN") {
         return Ok(path.into());
     }

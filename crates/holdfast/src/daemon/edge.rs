@@ -109,6 +109,9 @@ pub fn run(config: &Config) -> Result<()> {
 impl<'a> EdgeDaemon<'a> {
     fn start(config: &'a Config) -> Result<Self> {
         let key = config.key()?;
+        // Before anything is touched: another edge's daemon may run here, with this
+        // address and other files, and its programs are in the kernel.
+        let listener = listener(config, key.channel_key())?;
         let file = StateFile::open(&config.edge.state_file)?;
         let members: Vec<&str> = config.members.iter().map(|m| m.name.as_str()).collect();
         let setup = Setup {
@@ -140,7 +143,7 @@ impl<'a> EdgeDaemon<'a> {
         };
         let mut daemon = Self {
             config,
-            listener: listener(config, key.channel_key())?,
+            listener,
             machine,
             wire,
             doubles: BTreeMap::new(),

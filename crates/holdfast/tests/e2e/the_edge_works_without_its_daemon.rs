@@ -36,6 +36,33 @@ fn connections_go_on_and_new_ones_are_served() {
     });
 }
 
+/// Its files are others, so that no lock keeps it from starting; its address is taken.
+#[test]
+fn a_second_one_that_is_refused_touches_nothing() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_redis(|testbed, group| {
+        let host = testbed.host(Role::Edge);
+        let text = std::fs::read_to_string(host.outside().join("holdfast.toml")).expect("a file");
+        let own = |line: &str| match line.split(" = ").next() {
+            Some("run_dir") => format!("run_dir = \"{}/second\"\n", host.inside().display()),
+            Some("state_file") => format!("state_file = \"{}/2.epoch\"\n", host.inside().display()),
+            _ => format!("{line}\n"),
+        };
+        let second: String = text.lines().map(own).collect();
+        assert_ne!(second, text);
+        std::fs::write(host.outside().join("second.toml"), second).expect("another file");
+        let load = world::start(testbed, &world::counting(1500, 0, None));
+        let config = host.inside().join("second.toml");
+        let mut command = host.command(holdfast_lab::holdfast_binary().expect("a program"));
+        let refused = command.args(["run", "--role", "edge", "--config"]).arg(config).output();
+        let refused = refused.expect("it runs");
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains("cannot listen"), "{said}");
+        world::finish(load, group);
+        assert!(group.stands().expect("a status"), "{:?}", group.events(Role::Edge));
+    });
+}
+
 #[test]
 fn a_fenced_member_stays_silent() {
     let _limit = world::limit(Duration::from_secs(60));

@@ -163,13 +163,16 @@ fn counts(
 /// # Errors
 /// When something is, by its name.
 pub fn ensure_clean(testbed: &Testbed, role: Role) -> Result<()> {
+    let host = testbed.host(role);
+    // Not what others had mounted before this host was made.
+    let run_dir = host.inside().join("run");
+    let run_dir = run_dir.display();
     let look = format!(
         "ip -o addr | grep -F -e ' {SERVICE_V4}/' -e ' {SERVICE_V6}/'; \
-         mount -t bpf | grep -F run/; \
+         mount -t bpf | grep -F {run_dir}/; \
          for d in /sys/class/net/*; do for way in ingress egress; do \
          tc filter show dev ${{d##*/}} $way; done; done"
     );
-    let host = testbed.host(role);
     let done = host.command("sh").args(["-c", &look]).stdin(Stdio::null()).output()?;
     let left = String::from_utf8_lossy(&done.stdout).trim().replace('\n', "; ");
     ensure!(left.is_empty(), "left on the {}: {left}", role.name());

@@ -53,8 +53,6 @@ pub(super) fn run(config: &SpreadConfig) -> Result<()> {
 impl<'a> SpreadEdge<'a> {
     fn start(config: &'a SpreadConfig) -> Result<Self> {
         let key = config.key()?;
-        let mut events = Events::default();
-        let (bpf, syns) = attach(config, key.spread_seed(), &mut events)?;
         let identity = Identity {
             key: key.channel_key(),
             group: config.group.name.clone(),
@@ -65,6 +63,9 @@ impl<'a> SpreadEdge<'a> {
         let mut listener = Listener::bind(listen, identity)
             .with_context(|| format!("cannot listen at edge.listen = {listen}"))?;
         listener.prefer(config.hosts.iter().flat_map(|host| host.tunnels()));
+        // Not before: another edge's daemon may run here, with this address.
+        let mut events = Events::default();
+        let (bpf, syns) = attach(config, key.spread_seed(), &mut events)?;
         let poll = Poll::new()?;
         poll.add(&listener, LISTENER, Interest::Read)?;
         if let Some(syns) = &syns {
