@@ -258,10 +258,24 @@ impl Thread {
     }
 
     fn send_to(&mut self, index: usize, to: SocketAddr) {
+        let datagram = self.datagrams.send(index, self.stuck_ms());
+        self.put(index, to, datagram);
+    }
+
+    fn answer(&mut self, index: usize, to: SocketAddr) {
+        let datagram = self.datagrams.answer(index, self.stuck_ms());
+        self.put(index, to, datagram);
+    }
+
+    /// For how long the loop has not turned.
+    fn stuck_ms(&self) -> u32 {
         let turned = Duration::from_nanos(self.shared.turned.load(Relaxed));
         let stuck = self.started.elapsed().saturating_sub(turned);
-        let stuck_ms = u32::try_from(stuck.as_millis()).unwrap_or(u32::MAX);
-        if let Some(datagram) = self.datagrams.send(index, stuck_ms) {
+        u32::try_from(stuck.as_millis()).unwrap_or(u32::MAX)
+    }
+
+    fn put(&self, index: usize, to: SocketAddr, datagram: Option<[u8; DATAGRAM_BYTES]>) {
+        if let Some(datagram) = datagram {
             // What cannot be sent is as good as lost.
             let _ = self.sockets[self.ways[index].socket].send_to(&datagram, to);
         }
@@ -297,7 +311,7 @@ impl Thread {
                 self.learn(index, from);
             }
             // It may be of now, and can only prove it with an answer.
-            Err(Reject::Unproven { index }) => self.send_to(index, from),
+            Err(Reject::Unproven { index }) => self.answer(index, from),
             Err(Reject::Forged | Reject::Replayed) => {
                 self.shared.refused.fetch_add(1, Relaxed);
             }

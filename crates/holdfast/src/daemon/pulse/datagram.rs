@@ -6,9 +6,13 @@
 //! datagram counts if its number is higher than any before in its sender's session;
 //! and a session is believed only after it has echoed a number of ours that no
 //! session of that sender has echoed before. What was recorded in an earlier life of
-//! either end proves nothing.
+//! either end proves nothing, and changes nothing of what is said to who is believed.
 
 use crate::daemon::proven::{DATAGRAM_BYTES, Datagram, Echo};
+use holdfast_cluster::hearing::UNHEARD_MAX;
+
+/// The latest heartbeats, of which it is told how many a peer has not heard.
+const LATEST: usize = UNHEARD_MAX as usize + 1;
 
 /// Name and version of the format.
 const MAGIC: [u8; 5] = *b"HFPU\x01";
@@ -31,7 +35,7 @@ pub struct Received {
     pub index: usize,
     /// For how many ms its sender's loop had not turned.
     pub stuck_ms: u32,
-    /// How many of ours its sender had not heard.
+    /// How many of the latest [`LATEST`] heartbeats to it its sender had not heard.
     pub unheard: u64,
 }
 
@@ -51,9 +55,15 @@ struct Peer {
     session: u64,
     /// Highest number in it.
     number: u64,
+    /// What it is told that was heard of it.
     echo: Echo,
+    /// The same of a session that may be of now, and can only prove it with an answer.
+    asked: Echo,
     /// Highest number of ours that it ever echoed.
     proven: u64,
+    /// Numbers of the latest heartbeats to it, and where the next one's goes.
+    latest: [u64; LATEST],
+    next: usize,
 }
 
 impl Datagrams {
@@ -68,16 +78,25 @@ impl Datagrams {
     /// The next datagram for the peer at `index`, from a host whose loop has not
     /// turned for `stuck_ms`. `None`: there is no such peer.
     pub fn send(&mut self, index: usize, stuck_ms: u32) -> Option<[u8; DATAGRAM_BYTES]> {
-        let peer = self.peers.get(index)?;
+        let peer = self.peers.get_mut(index)?;
         self.number += 1;
-        let pulse = Datagram {
-            head: [self.me, peer.id, 0],
-            session: self.session,
-            number: self.number,
-            echo: peer.echo,
-            word: stuck_ms,
-        };
-        Some(pulse.encode(MAGIC, &self.key))
+        peer.latest[peer.next] = self.number;
+        peer.next = (peer.next + 1) % LATEST;
+        let (id, echo) = (peer.id, peer.echo);
+        Some(self.made(id, echo, stuck_ms))
+    }
+
+    /// The answer to what was [`Reject::Unproven`]: no heartbeat.
+    pub fn answer(&mut self, index: usize, stuck_ms: u32) -> Option<[u8; DATAGRAM_BYTES]> {
+        let Peer { id, asked, .. } = *self.peers.get(index)?;
+        self.number += 1;
+        Some(self.made(id, asked, stuck_ms))
+    }
+
+    fn made(&self, to: u8, echo: Echo, stuck_ms: u32) -> [u8; DATAGRAM_BYTES] {
+        let (head, number) = ([self.me, to, 0], self.number);
+        let pulse = Datagram { head, session: self.session, number, echo, word: stuck_ms };
+        pulse.encode(MAGIC, &self.key)
     }
 
     /// Takes one that has arrived.
@@ -95,8 +114,8 @@ impl Datagrams {
         let proof = proof.min(self.number);
         let echo = Echo { session: pulse.session, number: pulse.number };
         if pulse.session != peer.session {
-            peer.echo = echo;
             if proof <= peer.proven {
+                peer.asked = echo;
                 return Err(Reject::Unproven { index });
             }
             peer.session = pulse.session;
@@ -106,9 +125,7 @@ impl Datagrams {
         peer.number = pulse.number;
         peer.echo = echo;
         peer.proven = peer.proven.max(proof);
-        let behind = self.number.saturating_sub(peer.proven);
-        // They are numbered whomever they go to.
-        let unheard = behind / self.peers.len() as u64;
+        let unheard = peer.latest.iter().filter(|number| **number > peer.proven).count() as u64;
         Ok(Received { index, stuck_ms: pulse.word, unheard })
     }
 }
@@ -135,7 +152,7 @@ mod tests {
         let (mut member, mut edge) = hosts();
         for _ in 0..3 {
             let _ = edge.receive(&member.send(1, 0).unwrap());
-            let _ = member.receive(&edge.send(0, 0).unwrap());
+            let _ = member.receive(&edge.answer(0, 0).unwrap());
         }
         (member, edge)
     }
@@ -144,9 +161,9 @@ mod tests {
     fn a_session_counts_once_it_has_echoed() {
         let (mut member, mut edge) = hosts();
         let unproven = |index| Err(Reject::Unproven { index });
-        // Nobody has heard the edge yet; what it says echoes the member already.
+        // Nobody has heard the edge yet; what it answers echoes the member already.
         assert_eq!(edge.receive(&member.send(1, 5).unwrap()), unproven(0));
-        assert_eq!(member.receive(&edge.send(0, 5).unwrap()), heard((1, 5)));
+        assert_eq!(member.receive(&edge.answer(0, 5).unwrap()), heard((1, 5)));
         assert_eq!(edge.receive(&member.send(1, 5).unwrap()), heard((0, 5)));
         assert_eq!(member.receive(&edge.send(0, 6).unwrap()), heard((1, 6)));
     }
@@ -154,14 +171,31 @@ mod tests {
     #[test]
     fn who_hears_nothing_is_known_by_its_echo() {
         let (mut member, mut edge) = acquainted();
+        let latest = LATEST as u64;
         for lost in 1..20 {
             // To each of two members one.
             let _ = (edge.send(0, 0), edge.send(1, 0));
             let unheard = edge.receive(&member.send(1, 0).unwrap()).unwrap().unheard;
-            assert_eq!(unheard, lost);
+            assert_eq!(unheard, latest.min(lost));
         }
         assert!(member.receive(&edge.send(0, 0).unwrap()).is_ok());
         assert_eq!(edge.receive(&member.send(1, 0).unwrap()), heard((0, 0)));
+    }
+
+    /// Recorded in an earlier life, and sent again by the thousand.
+    #[test]
+    fn who_repeats_what_is_old_makes_nobody_deaf() {
+        let (mut member, mut edge) = acquainted();
+        let old = Datagrams::new(KEY, 0, &[1, EDGE], 44).send(1, 0).unwrap();
+        for _ in 0..100 {
+            for _ in 0..50 {
+                assert_eq!(edge.receive(&old), Err(Reject::Unproven { index: 0 }));
+                let _ = edge.answer(0, 0);
+            }
+            let _ = edge.send(1, 0);
+            assert_eq!(member.receive(&edge.send(0, 0).unwrap()), heard((1, 0)));
+            assert_eq!(edge.receive(&member.send(1, 0).unwrap()), heard((0, 0)));
+        }
     }
 
     #[test]
@@ -185,7 +219,7 @@ mod tests {
         let mut reborn = Datagrams::new(KEY, 0, &[1, EDGE], 44);
         for _ in 0..3 {
             let _ = edge.receive(&reborn.send(1, 0).unwrap());
-            let _ = reborn.receive(&edge.send(0, 0).unwrap());
+            let _ = reborn.receive(&edge.answer(0, 0).unwrap());
         }
         assert_eq!(edge.receive(&reborn.send(1, 0).unwrap()), heard((0, 0)));
         for datagram in &recorded {
