@@ -12,7 +12,9 @@ use std::path::Path;
 /// As `open` and `flock`.
 pub fn exclusive(path: &Path) -> io::Result<Option<File>> {
     let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    options.write(true).create(true).truncate(false).mode(0o600);
+    // A pipe that somebody has put there waits for no reader: it is refused.
+    let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => Ok(None),
@@ -31,4 +33,22 @@ pub fn place(found: &Metadata) -> (u64, u64) {
 pub fn is_at(file: &File, path: &Path) -> bool {
     let both = file.metadata().and_then(|own| Ok((own, std::fs::metadata(path)?)));
     both.is_ok_and(|(own, found)| place(&own) == place(&found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_pipe_in_its_place_is_refused_at_once() {
+        let path = std::env::temp_dir().join(format!("hf-lock-{}", std::process::id()));
+        let made = Command::new("mkfifo").arg(&path).status().expect("mkfifo");
+        assert!(made.success());
+        let refused = exclusive(&path);
+        std::fs::remove_file(&path).expect("it is there");
+        assert!(refused.is_err());
+        let _ = exclusive(&path).expect("a file").expect("nobody else's");
+        std::fs::remove_file(&path).expect("it is there");
+    }
 }
