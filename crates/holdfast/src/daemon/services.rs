@@ -23,8 +23,9 @@ pub struct Services {
     known: BTreeMap<SocketAddr, PathBuf>,
     /// Descriptors of the server that were not looked at yet.
     searches: BTreeMap<SocketAddr, ReadDir>,
-    /// Listeners of the replica's server at the last look.
-    listeners: usize,
+    /// Where the replica's server listened at the last look, and what its table held.
+    places: Vec<Place>,
+    listed: usize,
     missing: Option<String>,
 }
 
@@ -33,7 +34,7 @@ impl Services {
         let missing = Some("the server has not started yet".to_owned());
         let socket = ListenerSocket::open()?;
         let (known, searches) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { socket, look_at: now, known, searches, listeners: 0, missing })
+        Ok(Self { socket, look_at: now, known, searches, places: Vec::new(), listed: 0, missing })
     }
 
     /// Why not every service is served by the process `pid`; `None`: all are.
@@ -55,19 +56,19 @@ impl Services {
     }
 
     /// Why a replica could not listen where clients come, nor where its server has
-    /// `listeners`; `None`: it could.
+    /// `listeners`, of which its table lists so many; `None`: it could.
     pub fn taken(
         &mut self,
         services: &[SocketAddr],
-        listeners: &[Place],
+        (listed, listeners): (usize, impl FnOnce() -> Vec<Place>),
         now: Instant,
     ) -> Option<&str> {
-        if now >= self.look_at || listeners.len() != self.listeners {
+        if now >= self.look_at || listed != self.listed {
             self.look_at = now + LOOK_EVERY;
-            self.listeners = listeners.len();
+            (self.listed, self.places) = (listed, listeners());
             let in_the_way = |it: &Listening| {
                 services.iter().any(|s| it.serves(s.ip(), s.port()))
-                    || listeners.iter().any(|place| it.bars(place))
+                    || self.places.iter().any(|place| it.bars(place))
             };
             self.missing = match self.socket.listening() {
                 Ok(all) => all.into_iter().find(in_the_way).map(|it| {
@@ -78,6 +79,11 @@ impl Services {
             };
         }
         self.missing.as_deref()
+    }
+
+    /// Whether the replica's server listened anywhere when [`Self::taken`] last looked.
+    pub fn is_listening(&self) -> bool {
+        !self.places.is_empty()
     }
 
     fn lacks(&mut self, all: &[Listening], service: SocketAddr, pid: u32) -> Option<String> {

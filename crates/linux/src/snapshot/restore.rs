@@ -18,7 +18,6 @@ use super::error::{Doing, Result, SnapshotError};
 use crate::process;
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::snapshot::{Description, Holds, Limits, Object, OpenFile, Reader, Socket};
-use libc::c_int;
 use remote::Remote;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -121,16 +120,11 @@ impl Restored {
         self.keeper.let_loose()
     }
 
-    /// Readable when all that it has started has ended, too.
+    /// Of the process that keeps its namespace, a child of the caller's that ends as the
+    /// server does: readable when all that it has started has ended, too.
     #[must_use]
     pub fn namespace(&self) -> BorrowedFd<'_> {
         self.keeper.pidfd()
-    }
-
-    /// How it ended, if it has: as waitpid(2) has it, of the process that keeps its
-    /// namespace, which ends as the server does.
-    pub fn status(&mut self) -> Option<c_int> {
-        self.keeper.status()
     }
 }
 

@@ -138,8 +138,10 @@ impl BackupDaemon<'_, '_> {
     /// Whether the replica could listen where its server does.
     fn judge_replica(&mut self) {
         let services = &self.node.config.group.services;
-        let listeners = sockets::listeners(&self.replica);
-        let taken = self.ports.taken(services, &listeners, Instant::now()).map(str::to_owned);
+        // Each look takes the server's sockets for a moment: not at every report.
+        let listed = self.replica.memory.listeners().len();
+        let listeners = (listed, || sockets::listeners(&self.replica));
+        let taken = self.ports.taken(services, listeners, Instant::now()).map(str::to_owned);
         let node = &mut *self.node;
         if let Some(reason) = taken {
             let remedy =
@@ -147,10 +149,10 @@ impl BackupDaemon<'_, '_> {
             return node.set_state(Role::Backup, State::Unprotected, &reason, remedy);
         }
         // Before it listens nobody knows what would be in its way.
-        let missing = match (self.replica.memory.is_attached(), listeners.is_empty()) {
+        let missing = match (self.replica.memory.is_attached(), self.ports.is_listening()) {
             (false, _) => "the replica has not started yet",
-            (true, true) => "the replica does not listen yet",
-            (true, false) => return node.set_state(Role::Backup, State::Protected, "", ""),
+            (true, false) => "the replica does not listen yet",
+            (true, true) => return node.set_state(Role::Backup, State::Protected, "", ""),
         };
         node.set_state(Role::Backup, State::Waiting, missing, "look at the server's log");
     }

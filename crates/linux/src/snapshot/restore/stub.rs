@@ -39,19 +39,14 @@ extern "C" fn loosen(_: c_int) {
 pub(super) struct Keeper {
     pid: libc::pid_t,
     pidfd: OwnedFd,
-    status: Option<c_int>,
     shared: Shared,
 }
 
 impl Keeper {
-    pub fn status(&mut self) -> Option<c_int> {
-        if self.status.is_none() {
-            let mut status = 0;
-            // SAFETY: the kernel writes one int.
-            let got = unsafe { libc::waitpid(self.pid, &raw mut status, libc::WNOHANG) };
-            self.status = (got == self.pid).then_some(status);
-        }
-        self.status
+    /// Takes it off the list of processes, if it has ended.
+    fn reap(&self) -> bool {
+        // SAFETY: without a place for the status nothing is written.
+        unsafe { libc::waitpid(self.pid, ptr::null_mut(), libc::WNOHANG) == self.pid }
     }
 
     pub fn pidfd(&self) -> BorrowedFd<'_> {
@@ -75,10 +70,10 @@ impl Keeper {
 /// With it all of its namespace is killed, unless it was let loose.
 impl Drop for Keeper {
     fn drop(&mut self) {
-        if self.status().is_none() && !self.is_loose() {
+        if !self.reap() && !self.is_loose() {
             let _ = process::signal(self.pidfd.as_fd(), libc::SIGKILL);
             let _ = process::poll_in(self.pidfd.as_fd(), REAP_MAX_MS);
-            self.status();
+            self.reap();
         }
     }
 }
@@ -180,7 +175,7 @@ pub(super) fn start(
         pid => checked(pid as c_int).doing("a pid namespace for the server")?,
     };
     let pidfd = checked_fd(c_long::from(pidfd)).doing("the keeper of its namespace")?;
-    let keeper = Keeper { pid, pidfd, status: None, shared };
+    let keeper = Keeper { pid, pidfd, shared };
     let pid = wait(keeper.shared.get(), &keeper)?;
     Ok(Stub { pid, keeper })
 }
