@@ -2,6 +2,7 @@
 //! over when the primary is gone.
 
 mod follow;
+mod join;
 mod takeover;
 
 pub use takeover::{Cause, Phases, probe_segment};
@@ -21,6 +22,7 @@ use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnKey, Message, clip};
 use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
+use join::{Joining, Said};
 use takeover::{Takeover, nudges};
 
 /// What a replica is.
@@ -64,6 +66,24 @@ pub trait BackupHost: MemberHost + Sized {
     fn wake_replica(&mut self);
     /// No record follows: it parks when it has executed them all.
     fn end_log(&mut self);
+
+    // A joiner's replica, in this order. What is replayed before it runs is kept.
+
+    /// An image of so many bytes comes, of a server whose log begins at `log_from`.
+    ///
+    /// # Errors
+    /// When there is no room for it, in words.
+    fn begin_copy(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String>;
+    /// Its next bytes.
+    ///
+    /// # Errors
+    /// In words.
+    fn take_image(&mut self, bytes: &[u8]) -> Result<(), String>;
+    /// It is whole: the server that it makes follows the log.
+    ///
+    /// # Errors
+    /// In words; nothing is left of it.
+    fn make_copy(&mut self) -> Result<(), String>;
 
     // The primary.
 
@@ -135,6 +155,8 @@ pub struct Report<'a> {
     pub connections: usize,
     /// Frames and bytes of the log that wait for what the tap lacks.
     pub unresolved: (usize, usize),
+    /// Hundredths of the image that are here, while this member joins.
+    pub joins: Option<u8>,
 }
 
 /// What effects of the log's machine leave for the turn.
@@ -194,6 +216,8 @@ impl<H: BackupHost> BackupOutput for Acting<'_, H> {
 /// How far a backup has come.
 #[derive(Debug)]
 enum Stage {
+    /// It joins a server that runs.
+    Joining(Joining),
     Following,
     TakingOver(Box<Takeover>),
     /// The server speaks for itself; clients' ACKs drive what was in flight until then.
@@ -235,6 +259,10 @@ pub struct BackupMachine {
     held_at: Option<Nanos>,
     /// When the primary was last heard.
     heard_at: Nanos,
+    /// See [`Report::joins`]; what the primary has said of that, and since when it goes on.
+    joins: Option<u8>,
+    said: Vec<Said>,
+    begun: Nanos,
 }
 
 impl BackupMachine {
@@ -250,9 +278,13 @@ impl BackupMachine {
         watch.renew(now);
         *speaks = false;
         say_in_step(true, host);
+        Self::of(Backup::with_limits(key, limits), now)
+    }
+
+    fn of(log: Backup, now: Nanos) -> Self {
         Self {
             stage: Stage::Following,
-            log: Backup::with_limits(key, limits),
+            log,
             effects: Effects::default(),
             refused: None,
             wake_at: None,
@@ -266,6 +298,9 @@ impl BackupMachine {
             held_bytes: 0,
             held_at: None,
             heard_at: now,
+            joins: None,
+            said: Vec::new(),
+            begun: now,
         }
     }
 
@@ -285,6 +320,7 @@ impl BackupMachine {
     pub fn turn(&mut self, stop: bool, host: &mut impl BackupHost) -> Turn {
         let stage = std::mem::replace(&mut self.stage, Stage::GaveUp);
         let (stage, turn) = match stage {
+            Stage::Joining(joining) => self.join(joining, stop, host),
             Stage::Following => self.follow(stop, host),
             Stage::TakingOver(takeover) => self.turn_takeover(takeover, stop, host),
             Stage::Survivor { nudges_until } => survive(nudges_until, stop, host),
@@ -416,9 +452,15 @@ impl BackupMachine {
 
 /// A turn of the survivor: the server speaks for itself.
 fn survive(nudges_until: Option<Nanos>, stop: bool, host: &mut impl BackupHost) -> (Stage, Turn) {
-    let end = stand_alone(stop, host);
+    if let Some(end) = stand_alone(stop, host) {
+        return (Stage::Survivor { nudges_until }, Turn::End(end));
+    }
     let (nudges_until, turn) = nudges(nudges_until, host);
-    (Stage::Survivor { nudges_until }, end.map_or(turn, Turn::End))
+    let turn = match nudges_until {
+        None if host.member().speaks => Turn::End(End::Survives),
+        _ => turn,
+    };
+    (Stage::Survivor { nudges_until }, turn)
 }
 
 fn rest(stop: bool, host: &impl BackupHost) -> Turn {

@@ -113,6 +113,12 @@ pub enum News<'a> {
     Asks { reason: &'a str },
     /// It does.
     Alone { reason: &'a str },
+    /// Somebody joins: an image of the server goes over.
+    Joins { image_bytes: u64 },
+    /// It does not, and comes again.
+    JoinFailed { reason: &'a str },
+    /// The joiner is a backup in step.
+    Joined { took: Nanos },
     /// The backup begins to take over.
     Promotes { cause: Cause, stopped: bool },
     /// It still does.
@@ -211,8 +217,11 @@ pub enum End {
     Again,
     /// It knows what this member is.
     Placed(Place),
-    /// It has met the other member.
-    Met,
+    /// It has met the other member, whose server `runs` already: it joins.
+    Met { runs: bool },
+    /// It has taken over, and clients have all that was on its way: a primary that speaks
+    /// alone.
+    Survives,
     /// The host does not do what it must, in words.
     Failed(String),
 }

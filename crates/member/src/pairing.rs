@@ -14,6 +14,8 @@ use holdfast_wire::message::{Message, VERSION, WorldPart};
 pub enum Side {
     /// It waits, and answers a hello.
     Primary,
+    /// As a primary, whose server runs already: who comes joins it.
+    Alone,
     /// It connects, and says hello first.
     Backup,
 }
@@ -37,7 +39,8 @@ pub trait PairingHost: Hosted {
     ///
     /// # Errors
     /// When the host cannot tell its own world.
-    fn say_hello(&mut self) -> Result<bool, String>;
+    /// `runs`: the server of this member does already.
+    fn say_hello(&mut self, runs: bool) -> Result<bool, String>;
     /// Whether the other's world is the one that was said last.
     fn is_own_world(&self, theirs: &[WorldPart<'_>]) -> bool;
     /// Messages that came right behind the other's hello, encoded: the role's.
@@ -95,32 +98,34 @@ impl Pairing {
             return Turn::Until(self.again_at);
         }
         match self.meet(host) {
-            Ok(true) => Turn::End(End::Met),
-            Ok(false) => Turn::after(LOOK_EVERY, host.now()),
+            Ok(Some(runs)) => Turn::End(End::Met { runs }),
+            Ok(None) => Turn::after(LOOK_EVERY, host.now()),
             Err(error) => Turn::End(End::Failed(error)),
         }
     }
 
-    /// Whether the members have.
-    fn meet(&mut self, host: &mut impl PairingHost) -> Result<bool, String> {
+    /// Once the members have: whether the primary's server runs already.
+    fn meet(&mut self, host: &mut impl PairingHost) -> Result<Option<bool>, String> {
         let mut came = Came::default();
         if host.turn_peer(&mut |message| came.handle_message(message)) {
             let asks = self.side == Side::Backup && came.turned_away.is_none();
-            self.greeted = asks && host.say_hello()?;
+            self.greeted = asks && host.say_hello(false)?;
         }
         if let Some(reason) = came.turned_away.filter(|_| self.side == Side::Backup) {
             self.part(&Apart::TurnedAway(&reason), host);
-            return Ok(false);
+            return Ok(None);
         }
-        let Some(bytes) = came.hello else { return Ok(false) };
+        let Some(bytes) = came.hello else { return Ok(None) };
         // The other end is to know as well what differs.
         let greeted = match self.side {
-            Side::Primary => host.say_hello()?,
+            Side::Primary => host.say_hello(false)?,
+            Side::Alone => host.say_hello(true)?,
             Side::Backup => self.greeted,
         };
-        let Ok(Message::Hello { version, log_version, epoch, world, .. }) = Message::decode(&bytes)
+        let Ok(Message::Hello { version, log_version, epoch, speaks, world, .. }) =
+            Message::decode(&bytes)
         else {
-            return Ok(false);
+            return Ok(None);
         };
         if !greeted {
             host.hang_up();
@@ -135,9 +140,13 @@ impl Pairing {
                 host.member().epoch = epoch;
                 host.keep(came.early);
             }
-            return Ok(true);
+            return Ok(Some(match self.side {
+                Side::Primary => false,
+                Side::Alone => true,
+                Side::Backup => speaks,
+            }));
         }
-        Ok(false)
+        Ok(None)
     }
 
     fn part(&mut self, why: &Apart<'_>, host: &mut impl PairingHost) {
@@ -197,7 +206,7 @@ mod tests {
             messages.iter().for_each(each);
             opened
         }
-        fn say_hello(&mut self) -> Result<bool, String> {
+        fn say_hello(&mut self, _: bool) -> Result<bool, String> {
             self.lines.push("hello".to_owned());
             Ok(true)
         }
@@ -245,7 +254,7 @@ mod tests {
         assert_eq!(pairing.turn(false, &mut host), Turn::Until(nanos(LOOK_EVERY)));
         assert_eq!(said(&mut host), ["hello"]);
         host.next = Some((false, vec![BEAT, greets(0), BEAT, BEAT]));
-        assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met));
+        assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met { runs: false }));
         assert_eq!((said(&mut host), host.member.epoch), (vec!["2 early".to_owned()], 7));
     }
 
@@ -257,7 +266,7 @@ mod tests {
         assert!(matches!(pairing.turn(false, &mut host), Turn::Until(_)));
         assert!(said(&mut host).is_empty(), "nobody has greeted it");
         host.next = Some((false, vec![greets(0)]));
-        assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met));
+        assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met { runs: false }));
         assert_eq!((said(&mut host), host.member.epoch), (vec!["hello".to_owned()], 9));
     }
 
@@ -279,10 +288,10 @@ mod tests {
                 assert_eq!(host.member.epoch, 0);
                 host.next = Some((true, vec![greets(0)]));
                 let again = pairing.turn(false, &mut host);
-                assert_eq!(again == Turn::End(End::Met), side == Side::Primary, "{again:?}");
+                assert_eq!(again == Turn::End(End::Met { runs: false }), side == Side::Primary, "{again:?}");
                 host.now = nanos(COMPARE_EVERY);
                 host.next = Some((true, vec![greets(0)]));
-                assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met));
+                assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met { runs: false }));
             }
         }
     }

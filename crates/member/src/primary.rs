@@ -5,6 +5,9 @@ mod apart;
 mod closing;
 mod doubt;
 mod half_open;
+mod join;
+
+pub use join::{Book, Image};
 
 use crate::host::{Member, MemberHost, Turn, tell_vanished};
 use crate::nanos;
@@ -13,8 +16,10 @@ use crate::timing::primary::{
     REPORT_EVERY, STRAY_EVERY, TICK,
 };
 use apart::Stage;
+use crate::pairing::PairingHost;
 use doubt::{Doubt, SILENT};
 use half_open::HalfOpen;
+use join::{Closing, Said};
 use holdfast_cluster::Nanos;
 use holdfast_replica::Broken;
 use holdfast_replica::limits::PrimaryLimits;
@@ -33,7 +38,7 @@ const OVERWRITTEN: &str = "the server has written over the log that it shares wi
     look for a server that writes where it should not";
 const LOST: &str = "the channel to the backup was lost";
 
-/// A SYN-ACK that the gate holds back.
+/// A SYN-ACK that the gate holds back, or has let pass where the server speaks alone.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
     pub conn: ConnId,
@@ -43,13 +48,13 @@ pub struct Held {
 }
 
 /// What a primary needs of its host.
-pub trait PrimaryHost: MemberHost + Sized {
+pub trait PrimaryHost: MemberHost + PairingHost + Sized {
     /// A part of the log.
     type Bytes: Deref<Target = [u8]>;
 
     // The gate.
 
-    /// SYN-ACKs that it holds since the last time.
+    /// SYN-ACKs that have come to it since the last time.
     fn held(&mut self) -> Vec<Held>;
     fn conn_of(&self, key: &ConnKey) -> Option<ConnId>;
     fn slot(&self, conn: ConnId) -> Option<SlotView>;
@@ -86,11 +91,11 @@ pub trait PrimaryHost: MemberHost + Sized {
     fn pause_server(&mut self);
     /// As [`MemberHost::kill_server`], without waiting for its end.
     fn strike_server(&mut self);
-    /// From now on no death of ours touches the service: the gate goes, the shim passes
-    /// every call through, and held SYN-ACKs are sent.
+    /// From now on no death of ours touches the service: the gate lets everything pass and
+    /// keeps its books, as the shim does, and held SYN-ACKs are sent.
     ///
     /// # Errors
-    /// When the gate cannot be removed, in words.
+    /// When the gate cannot be opened, in words.
     fn go_alone(&mut self) -> Result<(), String>;
     /// How many handshakes the smallest listener bears, if there is one.
     fn backlog(&mut self) -> Option<usize>;
@@ -108,6 +113,36 @@ pub trait PrimaryHost: MemberHost + Sized {
     fn flush(&mut self) -> bool;
     /// The channel is of no use any more.
     fn drop_peer(&mut self);
+
+    // A joiner, while the server speaks alone.
+
+    /// Whoever comes hears that it cannot join now.
+    fn turn_away(&mut self, reason: &str);
+    /// Copies the server as it is at one moment, at which its log begins; its output does
+    /// not wait for it.
+    ///
+    /// # Errors
+    /// In words; the server goes on as before.
+    fn take_image(&mut self) -> Result<Image, String>;
+    /// The connections that it had accepted then.
+    fn books(&mut self) -> Vec<Book>;
+    /// At most so many bytes of the image from `at` on.
+    fn image(&mut self, at: u64, most: usize) -> Vec<u8>;
+    /// Nobody needs the image any more.
+    fn drop_image(&mut self);
+    /// The joiner holds the log before `pos`: its room may be used again.
+    fn free_log(&mut self, pos: u64);
+    /// The server will not have to wait for room soon.
+    fn has_log_room(&self) -> bool;
+    /// Nobody follows the log any more, and none did: it ends.
+    fn end_log(&mut self);
+    /// Output waits from now on until what it depends on is stable, as it is up to `pos`.
+    fn commit(&mut self, pos: u64);
+    /// From now on ACKs wait, and what else the gate holds back.
+    fn clamp(&mut self);
+    /// Bytes of each connection's output that its client has not acknowledged; `None`: the
+    /// kernel does not tell.
+    fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<u32>>;
 
     /// How things are, now and then.
     fn report(&mut self, report: &Report<'_>);
@@ -127,12 +162,18 @@ pub struct Report<'a> {
     pub counters: &'a Counters,
     /// Handshakes that had to make room.
     pub handshakes_ended: u64,
+    /// Somebody joins, and so many hundredths of the server's image are there; `None`: the
+    /// backup follows, or there is none.
+    pub joins: Option<u8>,
 }
 
 /// A connection as the gate and the kernel have it.
 #[derive(Debug)]
 struct Conn {
     key: ConnKey,
+    /// The cookie of the kernel's socket.
+    socket: u64,
+    record: ConnRecord,
     opened: Nanos,
     /// The server asked for its end.
     ending: bool,
@@ -149,6 +190,10 @@ struct Tables {
     owed: BTreeMap<ConnId, Nanos>,
     ending: BTreeSet<ConnId>,
     broken: Option<String>,
+    /// What a joiner has said since the last turn.
+    joiner: Vec<Said>,
+    /// Output waits for confirmation: always, but while somebody joins.
+    is_committing: bool,
 }
 
 /// See the module.
@@ -163,6 +208,10 @@ pub struct PrimaryMachine {
     tables: Tables,
     half_open: HalfOpen,
     doubt: Option<Doubt>,
+    limits: PrimaryLimits,
+    /// See [`Report::joins`].
+    joins: Option<u8>,
+    closing: Option<Closing>,
     /// Connections that are over, whose slots wait for late packets.
     linger: VecDeque<(Nanos, ConnId)>,
     linger_max: usize,
@@ -212,7 +261,10 @@ impl<H: PrimaryHost> PrimaryOutput for Acting<'_, H> {
     }
 
     fn stable(&mut self, pos: u64) {
-        self.host.set_log_stable(pos);
+        match self.tables.is_committing {
+            true => self.host.set_log_stable(pos),
+            false => self.host.free_log(pos),
+        }
     }
 
     fn allow_fin(&mut self, conn: ConnId) {
@@ -259,10 +311,13 @@ impl PrimaryMachine {
         Self {
             stage: Stage::Serving,
             log: Primary::with_limits(0, limits),
-            tables: Tables::default(),
+            tables: Tables { is_committing: true, ..Tables::default() },
             // Half of what may linger, and so a quarter of the gate's slots at most.
             half_open: HalfOpen::new(linger_max / 2, now),
             doubt: None,
+            limits,
+            joins: None,
+            closing: None,
             linger: VecDeque::new(),
             linger_max,
             log_at: 0,
@@ -306,6 +361,7 @@ impl PrimaryMachine {
         }
         self.take_log(host);
         let lost = self.take_messages(host);
+        self.settle_closing(host);
         self.settle(host);
         let broken = self.tables.broken.take().or_else(|| host.log_fault());
         if let Some(reason) = broken.or(lost.then(|| LOST.to_owned())) {
@@ -361,9 +417,7 @@ impl PrimaryMachine {
         for Held { conn, socket, record } in host.held() {
             let now = host.now();
             self.half_open.begun(conn, now);
-            let key = record.key;
-            let known = Conn { key, opened: now, ending: false, over: None, told: None };
-            self.tables.conns.insert(conn, known);
+            self.tables.conns.insert(conn, Conn::new(socket, record, now));
             self.act(host, |log, out| log.handle_synack(now, conn, socket, record, out));
         }
     }
@@ -388,6 +442,7 @@ impl PrimaryMachine {
         let Self { log, tables, unexecuted, log_at, .. } = self;
         let lost = host.recv(&mut |host, message| {
             let now = host.now();
+            tables.note_joiner(message);
             if let Message::Beat { number, echo, executed } = *message {
                 host.member().watch.handle_beat(now, number, echo);
                 *unexecuted = log_at.saturating_sub(executed);
@@ -443,6 +498,7 @@ impl PrimaryMachine {
             log_at: self.log_at,
             counters: self.log.counters(),
             handshakes_ended: self.half_open.ended(),
+            joins: self.joins,
         }
     }
 

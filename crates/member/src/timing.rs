@@ -73,6 +73,15 @@ pub mod primary {
     /// Unfinished handshakes that are looked at in one go, so that nobody else waits
     /// for long.
     pub const HALF_OPEN_LOOK_MAX: usize = 64;
+    /// Time between two looks of a primary that speaks alone, and that somebody may join.
+    pub const ALONE_LOOK: Duration = Duration::from_millis(20);
+    /// Pause after an attempt to join that failed, doubled with each, and the longest.
+    pub const REJOIN_PAUSE: Duration = Duration::from_secs(1);
+    pub const REJOIN_PAUSE_MAX: Duration = Duration::from_secs(60);
+    /// How long a joiner may say nothing: one that builds a server of an image does not.
+    pub const JOINER_SILENT: Duration = Duration::from_secs(10);
+    /// How long a joiner waits for clients to acknowledge what they were sent before it.
+    pub const CLIENTS_MAX: Duration = Duration::from_secs(5);
     /// Time between two questions for the backlog of the listeners.
     pub const BACKLOG_EVERY: Duration = Duration::from_secs(1);
 }

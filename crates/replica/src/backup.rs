@@ -127,6 +127,8 @@ pub struct Backup {
     pools: Pools,
     peer_lost: bool,
     server_died: Option<u64>,
+    /// It is not in step yet: nobody waits for its replica.
+    joins: bool,
     counters: Counters,
 }
 
@@ -157,8 +159,22 @@ impl Backup {
             pools: Pools { held: Pool::new(limits.held), aside: Pool::new(limits.aside) },
             peer_lost: false,
             server_died: None,
+            joins: false,
             counters: Counters::default(),
         }
+    }
+
+    /// As [`with_limits`](Self::with_limits), for a server that already runs: connections
+    /// are [adopted](Self::adopt), frames confirmed as soon as they are held, until
+    /// [`joined`](Self::joined).
+    #[must_use]
+    pub fn joining(key: HashKey, limits: Limits) -> Self {
+        Self { joins: true, ..Self::with_limits(key, limits) }
+    }
+
+    /// The replica has come as far as the log: from now on it sets the pace.
+    pub fn joined(&mut self) {
+        self.joins = false;
     }
 
     /// Takes one segment of a client from the edge's copies.
@@ -268,14 +284,26 @@ impl Backup {
     /// Must the primary wait for the replica?
     #[must_use]
     pub fn is_behind(&self, now: Nanos) -> bool {
+        !self.joins && self.lags(now)
+    }
+
+    /// Is the replica behind what was appended for it?
+    #[must_use]
+    pub fn lags(&self, now: Nanos) -> bool {
         self.lag.is_behind(now)
+    }
+
+    /// The last frame of which everything has gone to the replica.
+    #[must_use]
+    pub fn resolved(&self) -> u64 {
+        self.log.resolved()
     }
 
     /// Has the replica log to run, and does not run it (decision 23)? Then it can
     /// only be given up. `is_busy`: it computes, or waits for a processor or a disk.
     #[must_use]
     pub fn is_hung(&self, is_busy: impl FnOnce() -> bool) -> bool {
-        self.lag.is_hung(is_busy)
+        !self.joins && self.lag.is_hung(is_busy)
     }
 
     /// Confirms what the batch brought: the last whole frame and the streams.

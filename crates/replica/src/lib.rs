@@ -21,6 +21,8 @@ pub use lag::{LAG_MAX, Lag};
 pub use stream::{Inserted, Stream};
 pub use tap::{ACK_SLACK_BYTES, Verdict};
 
+use holdfast_wire::message::ConnId;
+
 /// Connections that a pair can know at a time, bound by the shared table.
 pub const CONNS_MAX: usize = holdfast_wire::shm::CONNS_MAX;
 
@@ -41,6 +43,10 @@ pub enum Broken {
     AcceptTwice { accept: u32 },
     #[error("accept number {accept} names a connection that was never announced")]
     AcceptUnknown { accept: u32 },
+    #[error("connection {conn:?} was taken up before")]
+    AdoptedTwice { conn: ConnId },
+    #[error("more than {max} connections are to be taken up")]
+    AdoptedFull { max: usize },
     #[error("more than {max} accepted connections are open")]
     AcceptsFull { max: usize },
     #[error("frame {got} arrived, expected {expected}")]

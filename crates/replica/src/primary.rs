@@ -86,6 +86,21 @@ pub struct Counters {
     pub peeked: u64,
 }
 
+/// A connection of a server that has spoken alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    pub id: ConnId,
+    /// The cookie of the kernel's socket.
+    pub socket: u64,
+    pub key: ConnKey,
+    /// The client's initial sequence number.
+    pub irs: SeqNo,
+    /// The server's number of it, once it has accepted it.
+    pub accept: Option<u32>,
+    /// Bytes that the server has read of it.
+    pub in_bytes: u64,
+}
+
 #[derive(Debug)]
 struct Conn {
     key: ConnKey,
@@ -150,6 +165,40 @@ impl Primary {
             limits,
             counters: Counters::default(),
         }
+    }
+
+    /// A machine for a log that begins at `log_start` where a server has spoken alone, with
+    /// the connections that it has had since. Those beyond the limit are left out, as the
+    /// gate's slots would.
+    pub fn adopt(
+        log_start: u64,
+        limits: PrimaryLimits,
+        conns: impl IntoIterator<Item = Taken>,
+    ) -> Self {
+        let mut this = Self::with_limits(log_start, limits);
+        for Taken { id, socket, key, irs, accept, in_bytes } in conns {
+            if this.conns.len() >= limits.conns_max || this.conns.contains_key(&id) {
+                continue;
+            }
+            let origin = irs.plus(1);
+            let conn = Conn { key, socket, origin, held: in_bytes, open: true, accept };
+            this.conns.insert(id, conn);
+            this.by_key.entry(key).or_default().push(id);
+            this.accepts.extend(accept.map(|accept| (accept, id)));
+        }
+        this
+    }
+
+    /// Up to where the backup has confirmed the log.
+    #[must_use]
+    pub fn confirmed(&self) -> u64 {
+        self.confirmed
+    }
+
+    /// Where the log begins that no frame holds yet, and the last frame before it.
+    #[must_use]
+    pub fn framed(&self) -> (u64, u64) {
+        (self.framed, self.last_frame)
     }
 
     /// The gate holds a SYN-ACK of the kernel's socket with the cookie `socket`:

@@ -38,7 +38,13 @@ impl Stream {
     /// An empty stream.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        Self { limits, base: 0, bytes: VecDeque::new(), beyond: Beyond::default() }
+        Self::from(0, limits)
+    }
+
+    /// One of which everything before `base` was consumed elsewhere.
+    #[must_use]
+    pub fn from(base: u64, limits: Limits) -> Self {
+        Self { limits, base, bytes: VecDeque::new(), beyond: Beyond::default() }
     }
 
     /// Offset of the oldest byte still held.

@@ -10,7 +10,7 @@ mod raws;
 use crate::Nanos;
 use crate::limits::Limits;
 use crate::stream::{Inserted, Stream};
-use holdfast_wire::message::{ConnProgress, ConnRecord};
+use holdfast_wire::message::{Adopted, ConnProgress, ConnRecord};
 use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 use raws::Raws;
@@ -123,6 +123,21 @@ impl Tap {
             peer_window: u32::from(record.peer_mss.max(536)),
             raws: Raws::default(),
             limits,
+        }
+    }
+
+    /// Of a connection that was there before its tap.
+    pub(crate) fn adopt(record: &ConnRecord, adopted: &Adopted, limits: Limits) -> Self {
+        let Adopted { in_bytes, out_bytes, acked_bytes, eof, .. } = *adopted;
+        Self {
+            stream: Stream::from(in_bytes, limits),
+            brought: in_bytes + u64::from(eof),
+            fin: eof.then_some(in_bytes),
+            rcv_nxt: in_bytes + u64::from(eof),
+            right_edge: in_bytes.max(u64::from(record.window)),
+            snd_nxt: out_bytes,
+            acked: acked_bytes,
+            ..Self::new(record, limits)
         }
     }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::net::{Ipv6Addr, SocketAddr};
 
 /// Version of the conversation; another version is refused in [`Message::Hello`].
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Largest encoded message: several channel records carry a longer one.
 pub const MESSAGE_MAX: usize = 4 << 20;
 /// Parts that a world in [`Message::Hello`] may have; more is malformed.
@@ -24,6 +24,11 @@ pub const KEYS_MAX: usize = 512;
 /// Bytes that one [`Message::Unread`] may carry; more is malformed. Behind it
 /// wait the log's frames.
 pub const UNREAD_BYTES_MAX: usize = 256 << 10;
+/// Connections that one [`Message::Adopt`] may name; more is malformed.
+pub const ADOPTED_MAX: usize = 512;
+/// Bytes that one [`Message::Image`] may carry; more is malformed. Behind it wait
+/// heartbeats and the log's frames.
+pub const IMAGE_BYTES_MAX: usize = 256 << 10;
 /// Longest text that a daemon says about itself, in bytes; a longer one is malformed.
 pub const SAID_BYTES_MAX: usize = 2048;
 
@@ -96,6 +101,24 @@ pub struct ConnProgress {
     pub rcv_nxt: SeqNo,
 }
 
+/// A connection that a server had where its log begins, as its backup-to-be takes it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adopted {
+    /// `None`: the primary's gate does not know it, so that no takeover keeps it.
+    pub conn: Option<(ConnId, ConnRecord)>,
+    /// The server's number of it; `None`: it has not accepted it yet.
+    pub accept: Option<u32>,
+    /// Stream bytes that the server has read and written there.
+    pub in_bytes: u64,
+    pub out_bytes: u64,
+    /// Those of `out_bytes` that the client has acknowledged.
+    pub acked_bytes: u64,
+    /// The server has seen the end of the client's stream.
+    pub eof: bool,
+    /// The server has closed it.
+    pub closed: bool,
+}
+
 /// Bounds the edge has seen on the wire for one flow (decision 16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowBounds {
@@ -152,7 +175,7 @@ pub enum Message<'a> {
         /// The epoch that the sender is in.
         epoch: u64,
         /// It is the primary of that epoch and its server lives: an edge whose disk
-        /// knows less believes it.
+        /// knows less believes it, and another member joins what already runs.
         speaks: bool,
         /// Between the members, the sender's world. Towards the edge, the settings of
         /// the group's file that the edge's copy must have too, none from a release
@@ -214,7 +237,38 @@ pub enum Message<'a> {
     /// takes over.
     Stopping,
 
+    /// The receiver joins: the server's image has so many bytes, and its log begins
+    /// there, at this position. Connections and image follow.
+    Join {
+        log_from: u64,
+        image_bytes: u64,
+    },
+    /// Connections that the server had then.
+    Adopt {
+        /// At most [`ADOPTED_MAX`].
+        conns: Vec<Adopted>,
+    },
+    /// The next bytes of the image.
+    Image {
+        /// At most [`IMAGE_BYTES_MAX`].
+        #[serde(serialize_with = "in_one_piece")]
+        bytes: &'a [u8],
+    },
+    /// From now on output waits for confirmation. Who has executed all up to and
+    /// including this frame is in step.
+    Closing {
+        number: u64,
+    },
+
     // backup -> primary
+    /// So many bytes of the image have come.
+    ImageOk {
+        bytes: u64,
+    },
+    /// The image runs, and has executed what the log held until lately.
+    CaughtUp,
+    /// The backup is in step: it can take over.
+    Joined,
     /// Everything up to and including this frame is held.
     FrameOk {
         number: u64,
@@ -391,6 +445,8 @@ impl<'a> Message<'a> {
             }
             Self::Unread { bytes, .. } => bytes.len() <= UNREAD_BYTES_MAX,
             Self::AreAlive { keys, .. } | Self::NotAlive { keys, .. } => keys.len() <= KEYS_MAX,
+            Self::Adopt { conns } => conns.len() <= ADOPTED_MAX,
+            Self::Image { bytes } => bytes.len() <= IMAGE_BYTES_MAX,
             Self::Announce { tunnels, services, .. } => {
                 tunnels.len() <= 2 && services.len() <= OFFERS_MAX
             }
@@ -409,124 +465,4 @@ impl<'a> Message<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn encoded(world: Vec<WorldPart<'_>>) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        let (version, group, member) = (VERSION, "demo", "a");
-        Message::Hello { version, log_version: 1, group, member, epoch: 1, speaks: false, world }
-            .encode(&mut bytes);
-        bytes
-    }
-
-    fn part(name: &str) -> WorldPart<'_> {
-        WorldPart { kind: WorldKind::Library, name, hash: u64::MAX }
-    }
-
-    #[test]
-    fn a_text_is_cut_between_two_letters() {
-        let long = "é".repeat(SAID_BYTES_MAX);
-        assert_eq!(clip(&long).len(), SAID_BYTES_MAX);
-        assert_eq!(clip(&format!("x{long}")).len(), SAID_BYTES_MAX - 1);
-        assert_eq!(clip("short"), "short");
-    }
-
-    #[test]
-    fn a_hello_carries_its_world_whole_or_not_at_all() {
-        let bytes = encoded(vec![part("libc.so.6"), part("libssl.so.3")]);
-        let Ok(Message::Hello { world, .. }) = Message::decode(&bytes) else { panic!("no hello") };
-        assert_eq!(world, [part("libc.so.6"), part("libssl.so.3")]);
-        for len in 0..bytes.len() {
-            assert_eq!(Message::decode(&bytes[..len]), Err(BadMessage), "{len} bytes");
-        }
-        assert_eq!(Message::decode(&[&bytes[..], &[0]].concat()), Err(BadMessage));
-    }
-
-    #[test]
-    fn a_world_without_bounds_is_malformed() {
-        let long = "x".repeat(WORLD_NAME_BYTES_MAX + 1);
-        assert!(Message::decode(&encoded(vec![part(&long[1..])])).is_ok());
-        assert_eq!(Message::decode(&encoded(vec![part(&long)])), Err(BadMessage));
-        assert!(Message::decode(&encoded(vec![part("x"); WORLD_PARTS_MAX])).is_ok());
-        assert_eq!(
-            Message::decode(&encoded(vec![part("x"); WORLD_PARTS_MAX + 1])),
-            Err(BadMessage)
-        );
-    }
-
-    #[test]
-    fn unread_bytes_are_bounded() {
-        let bytes = vec![7; UNREAD_BYTES_MAX + 1];
-        let encoded = |bytes| {
-            let mut out = Vec::new();
-            Message::Unread { conn: ConnId(1), offset: 5, bytes, last: false }.encode(&mut out);
-            out
-        };
-        assert!(Message::decode(&encoded(&bytes[1..])).is_ok());
-        assert_eq!(Message::decode(&encoded(&bytes)), Err(BadMessage));
-    }
-
-    #[test]
-    fn what_a_daemon_says_is_bounded() {
-        let text = "x".repeat(SAID_BYTES_MAX + 1);
-        let encoded = |reason| {
-            let mut out = Vec::new();
-            Message::Says { role: "backup", state: "diverged", reason, remedy: "" }
-                .encode(&mut out);
-            out
-        };
-        assert!(Message::decode(&encoded(&text[1..])).is_ok());
-        assert_eq!(Message::decode(&encoded(&text)), Err(BadMessage));
-    }
-
-    fn is_understood(message: &Message<'_>) -> bool {
-        let mut bytes = Vec::new();
-        message.encode(&mut bytes);
-        Message::decode(&bytes).is_ok_and(|decoded| decoded == *message)
-    }
-
-    #[test]
-    fn questions_about_flows_are_bounded() {
-        let key = ConnKey { server: [1; 16], client: [2; 16], server_port: 3, client_port: 4 };
-        for (count, good) in [(0, true), (KEYS_MAX, true), (KEYS_MAX + 1, false)] {
-            let keys = vec![key; count];
-            assert_eq!(is_understood(&Message::AreAlive { epoch: 1, keys: keys.clone() }), good);
-            assert_eq!(is_understood(&Message::NotAlive { epoch: 1, keys }), good);
-        }
-    }
-
-    #[test]
-    fn announcements_are_bounded() {
-        let offer = Offer { address: [1; 16], port: 80, udp: true };
-        let announce = |tunnels: usize, services: usize| {
-            is_understood(&Message::Announce {
-                weight: 1,
-                layer2: false,
-                tunnels: vec![[3; 16]; tunnels],
-                services: vec![offer; services],
-            })
-        };
-        assert!(announce(2, OFFERS_MAX) && announce(0, 0) && announce(1, 3));
-        assert!(!announce(3, 1) && !announce(1, OFFERS_MAX + 1) && !announce(3, OFFERS_MAX + 1));
-    }
-
-    #[test]
-    fn the_story_of_a_takeover_is_bounded() {
-        let (long, longest) = ("x".repeat(SAID_BYTES_MAX + 1), "x".repeat(SAID_BYTES_MAX));
-        let gave_up = |state, reason| is_understood(&Message::GaveUp { state, reason });
-        assert!(gave_up(&longest, &longest) && gave_up("", ""));
-        assert!(!gave_up(&long, "") && !gave_up("", &long));
-        let took_over = |cause, at| {
-            is_understood(&Message::TookOver {
-                cause,
-                phases_us: [1; 7],
-                total_us: 7,
-                connections: 1,
-                at,
-            })
-        };
-        assert!(took_over(&longest, &longest) && took_over("", ""));
-        assert!(!took_over(&long, "") && !took_over("", &long) && !took_over(&long, &long));
-    }
-}
+mod tests;

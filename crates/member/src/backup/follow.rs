@@ -1,6 +1,7 @@
 //! One turn of a backup that follows, or brings its log to the end: tap, messages,
 //! timers, confirmations.
 
+use super::join::Said;
 use super::{Acting, BackupHost, BackupMachine, Cause, Report};
 use crate::nanos;
 use crate::timing::backup::{
@@ -70,7 +71,7 @@ impl BackupMachine {
 
     /// Returns true when the channel is lost.
     fn take_messages(&mut self, now: Nanos, host: &mut impl BackupHost) -> bool {
-        let Self { log, effects, armed, heard_at, stopped, refused, promoting, .. } = self;
+        let Self { log, effects, armed, heard_at, stopped, refused, promoting, said, .. } = self;
         host.recv(&mut |host, message| {
             *heard_at = now;
             if let Message::Beat { number, echo, .. } = *message {
@@ -90,6 +91,15 @@ impl BackupMachine {
                 return;
             }
             *stopped |= *message == Message::Stopping;
+            if let Message::Adopt { conns } = message {
+                let mut acting = Acting { effects, host };
+                conns.iter().for_each(|adopted| log.adopt(now, adopted, &mut acting));
+                return;
+            }
+            if let Some(told) = Said::of(message) {
+                said.push(told);
+                return;
+            }
             log.handle_message(now, message, &mut Acting { effects, host });
         })
     }
@@ -150,6 +160,7 @@ impl BackupMachine {
             counters: self.log.counters(),
             connections: self.log.connections(),
             unresolved: self.log.unresolved(),
+            joins: self.joins,
         });
     }
 

@@ -1,6 +1,7 @@
 //! The primary without its backup: its server has ended, another member speaks, the
 //! operator hands over, or it runs on alone because the edge says so.
 
+use super::join::{Alone, Join};
 use super::{PrimaryHost, PrimaryMachine};
 use crate::host::{End, News, Turn, ask_for, turn_found};
 use crate::nanos;
@@ -34,6 +35,9 @@ pub(super) enum Stage {
         request: Box<EpochRequest>,
         reason: String,
     },
+    /// The server speaks alone, and whoever comes may join.
+    Alone(Box<Alone>),
+    Joining(Box<Join>),
     /// Nothing is left to do but to answer questions.
     Idle,
 }
@@ -53,6 +57,8 @@ impl PrimaryMachine {
             }
             Stage::ServerEnded { gone } => self.wait_for_backup(gone, stop, host),
             Stage::Asking { request, reason } => self.ask(request, reason, stop, host),
+            Stage::Alone(alone) => self.turn_alone(alone, stop, host),
+            Stage::Joining(join) => self.turn_join(join, stop, host),
             Stage::Serving | Stage::Idle => self.idle(stop, host),
         }
     }
@@ -226,8 +232,10 @@ impl PrimaryMachine {
             return (Stage::Idle, Turn::End(End::Failed(error)));
         }
         withheld.iter().for_each(|ack| host.send_segment(ack));
+        (self.closing, self.joins) = (None, None);
         host.show(News::Alone { reason });
-        (Stage::Idle, Turn::after(IDLE_LOOK, host.now()))
+        let now = host.now();
+        (Stage::Alone(Box::new(Alone::new(now))), Turn::after(IDLE_LOOK, now))
     }
 
     /// The ACKs that the gate has held back: the kernel thinks that they are out, and a

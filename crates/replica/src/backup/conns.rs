@@ -4,8 +4,8 @@
 use super::{Backup, BackupOutput, Phase};
 use crate::promotion::Planned;
 use crate::tap::{Room, Tap, Usage};
-use crate::{Nanos, Verdict};
-use holdfast_wire::message::{ConnId, ConnProgress, ConnRecord, Message};
+use crate::{Broken, Nanos, Verdict};
+use holdfast_wire::message::{Adopted, ConnId, ConnProgress, ConnRecord, Message};
 use holdfast_wire::packet::TcpPacket;
 
 /// One announced connection.
@@ -134,6 +134,61 @@ impl Backup {
                 self.dirty.insert(id);
             }
         }
+    }
+
+    /// Takes up a connection that the server had where its log begins. Its stream begins
+    /// behind what the server had read; what was sent before is no business of this one's.
+    pub fn adopt(&mut self, now: Nanos, adopted: &Adopted, out: &mut impl BackupOutput) {
+        if self.phase != Phase::Following || !self.joins {
+            self.counters.messages_late += 1;
+            return;
+        }
+        if let Err(reason) = self.take_up(now, adopted) {
+            self.break_off(&reason, out);
+        }
+    }
+
+    fn take_up(&mut self, now: Nanos, adopted: &Adopted) -> Result<(), Broken> {
+        let Adopted { conn, accept, in_bytes, out_bytes, acked_bytes, closed, .. } = *adopted;
+        let id = conn.map(|(id, _)| id);
+        if let Some(accept) = accept {
+            let max = self.limits.accepts_max;
+            if self.accepts.len() >= max {
+                return Err(Broken::AcceptsFull { max });
+            }
+            let accepted = Accepted { conn: id, in_bytes, out_bytes, closed };
+            if self.accepts.insert(accept, accepted).is_some() {
+                return Err(Broken::AcceptTwice { accept });
+            }
+        }
+        let Some((id, record)) = conn else { return Ok(()) };
+        if self.conns.contains_key(&id) {
+            return Err(Broken::AdoptedTwice { conn: id });
+        }
+        let max = self.limits.conns_max;
+        if self.conns.len() >= max {
+            return Err(Broken::AdoptedFull { max });
+        }
+        let conn = Conn {
+            id,
+            tap: Tap::adopt(&record, adopted, self.limits),
+            record,
+            accept,
+            replaced: false,
+            snd_una: Some(acked_bytes),
+            tsval: record.tsval.map(|tsval| (tsval, now)),
+        };
+        // Of a tuple's lives the newest is the last.
+        if let Some(older) = self.by_key.insert(record.key, id).and_then(|id| self.conns.get_mut(&id)) {
+            older.replaced = true;
+        }
+        self.conns.insert(id, conn);
+        // The primary is told how far each is held, whether anything comes or not.
+        self.dirty.insert(id);
+        for segment in self.early.take(&record.key) {
+            self.tap(now, &segment.view());
+        }
+        Ok(())
     }
 
     /// Takes records for which there is room by now.

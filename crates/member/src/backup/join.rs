@@ -1,0 +1,193 @@
+//! A member that joins a server which already runs: it takes up the server's connections
+//! and its log at once, builds the server from the image when that is whole, and says that
+//! it is in step when it has executed all that came before output waits for it.
+
+use super::{BackupHost, BackupMachine, Cause, Replica, Stage, say_in_step};
+use crate::host::{End, Fault, Member, News, Turn};
+use crate::nanos;
+use crate::timing::backup::LOOK_AFTER;
+use holdfast_cluster::Nanos;
+use holdfast_replica::backup::Backup;
+use holdfast_replica::limits::Limits;
+use holdfast_wire::hash::HashKey;
+use holdfast_wire::message::{Message, clip};
+
+/// How far a joiner has come.
+#[derive(Debug, Default)]
+pub(super) struct Joining {
+    /// Size of the image, and what of it is here.
+    image_bytes: Option<u64>,
+    arrived: u64,
+    /// The server that was built of it runs, and follows.
+    runs: bool,
+    caught_up: bool,
+    /// The frame up to which all must be executed, and where the log was when all of it had
+    /// gone to the replica.
+    closing: Option<u64>,
+    executed_at: Option<u64>,
+}
+
+/// What the primary says to a joiner alone.
+#[derive(Debug)]
+pub(super) enum Said {
+    Join { log_from: u64, image_bytes: u64 },
+    Image(Vec<u8>),
+    Closing(u64),
+}
+
+impl Said {
+    pub(super) fn of(message: &Message<'_>) -> Option<Self> {
+        Some(match *message {
+            Message::Join { log_from, image_bytes } => Self::Join { log_from, image_bytes },
+            Message::Image { bytes } => Self::Image(bytes.to_vec()),
+            Message::Closing { number } => Self::Closing(number),
+            _ => return None,
+        })
+    }
+}
+
+impl BackupMachine {
+    /// The primary whose hello was heard has a server that runs: this member joins it.
+    pub fn joining(key: HashKey, limits: Limits, host: &mut impl BackupHost) -> Self {
+        let now = host.now();
+        let Member { watch, speaks, .. } = host.member();
+        watch.renew(now);
+        *speaks = false;
+        say_in_step(false, host);
+        let log = Backup::joining(key, limits);
+        Self { stage: Stage::Joining(Joining::default()), ..Self::of(log, now) }
+    }
+
+    pub(super) fn join(
+        &mut self,
+        mut joining: Joining,
+        stop: bool,
+        host: &mut impl BackupHost,
+    ) -> (Stage, Turn) {
+        if stop {
+            return self.leave("it was stopped", End::Stopped, host);
+        }
+        host.turn_edge(&mut |_| {});
+        self.joins = joining.percent();
+        let cause = self.work(host.is_peer_ready(), host);
+        if let Err(reason) = self.take_said(&mut joining, host) {
+            return self.leave(&reason, End::Again, host);
+        }
+        if let Some(reason) = self.why_not(&joining, cause, host) {
+            return self.leave(&reason, End::Again, host);
+        }
+        let now = host.now();
+        if joining.runs && !joining.caught_up && self.has_caught_up(now) {
+            joining.caught_up = true;
+            host.send(&Message::CaughtUp);
+            host.flush();
+        }
+        if self.has_closed(&mut joining, host) {
+            return self.be_in_step(now, host);
+        }
+        let until = self.deadline(host).min(now.plus(nanos(LOOK_AFTER)));
+        (Stage::Joining(joining), Turn::Until(until))
+    }
+
+    /// What the primary has said to a joiner.
+    fn take_said(&mut self, joining: &mut Joining, host: &mut impl BackupHost) -> Result<(), String> {
+        for said in std::mem::take(&mut self.said) {
+            match said {
+                Said::Join { log_from, image_bytes } if joining.image_bytes.is_none() => {
+                    host.begin_copy(log_from, image_bytes)?;
+                    joining.image_bytes = Some(image_bytes);
+                    host.show(News::Joins { image_bytes });
+                }
+                Said::Image(bytes) if !joining.runs => {
+                    joining.arrived += bytes.len() as u64;
+                    if joining.image_bytes.is_none_or(|all| joining.arrived > all) {
+                        return Err("more of the image came than was announced".to_owned());
+                    }
+                    host.take_image(&bytes)?;
+                    host.send(&Message::ImageOk { bytes: joining.arrived });
+                }
+                Said::Closing(number) if joining.caught_up => joining.closing = Some(number),
+                _ => return Err("the primary speaks out of turn".to_owned()),
+            }
+        }
+        host.flush();
+        if !joining.runs && joining.image_bytes == Some(joining.arrived) {
+            host.make_copy()?;
+            joining.runs = true;
+        }
+        Ok(())
+    }
+
+    /// Why nothing comes of it.
+    fn why_not(
+        &mut self,
+        joining: &Joining,
+        cause: Option<Cause>,
+        host: &mut impl BackupHost,
+    ) -> Option<String> {
+        if let Some(reason) = self.effects.broken.take() {
+            return Some(reason);
+        }
+        if let Some(reason) = self.refused.take() {
+            return Some(reason);
+        }
+        if let Some(newer) = host.member().replaced_by() {
+            return Some(format!("{} speaks in epoch {}", newer.current, newer.epoch));
+        }
+        if let Some(cause) = cause.filter(|cause| *cause != Cause::Silent) {
+            return Some(cause.text().to_owned());
+        }
+        match host.replica() {
+            _ if !joining.runs => None,
+            Replica::Diverged(reason) => Some(reason),
+            Replica::Ended => Some("the replica's process has ended".to_owned()),
+            Replica::Replays | Replica::Parked => None,
+        }
+    }
+
+    /// The replica is not behind, and nothing waits for what the tap lacks.
+    fn has_caught_up(&self, now: Nanos) -> bool {
+        !self.log.lags(now) && self.log.unresolved().0 == 0
+    }
+
+    /// Whether everything from before output waits has been executed.
+    fn has_closed(&self, joining: &mut Joining, host: &mut impl BackupHost) -> bool {
+        let Some(number) = joining.closing else { return false };
+        if self.log.resolved() < number {
+            return false;
+        }
+        let (appended, executed) = host.progress();
+        executed >= *joining.executed_at.get_or_insert(appended)
+    }
+
+    /// IN STEP: from now on this member takes over, if it must.
+    fn be_in_step(&mut self, now: Nanos, host: &mut impl BackupHost) -> (Stage, Turn) {
+        self.log.joined();
+        self.joins = None;
+        self.armed = Some(now);
+        host.member().watch.renew(now);
+        host.send(&Message::Joined);
+        host.flush();
+        say_in_step(true, host);
+        host.show(News::Joined { took: now.since(self.begun) });
+        (Stage::Following, Turn::Busy)
+    }
+
+    /// This member is no backup, and never was.
+    fn leave(&mut self, reason: &str, end: End, host: &mut impl BackupHost) -> (Stage, Turn) {
+        host.send(&Message::GaveUp { state: Fault::Ended.word(), reason: clip(reason) });
+        host.flush();
+        host.close_peer();
+        host.kill_server();
+        host.close_tap();
+        host.show(News::JoinFailed { reason });
+        (Stage::GaveUp, Turn::End(end))
+    }
+}
+
+impl Joining {
+    fn percent(&self) -> Option<u8> {
+        let all = self.image_bytes.unwrap_or(0);
+        Some((100 * self.arrived).checked_div(all).unwrap_or(0).min(99) as u8)
+    }
+}

@@ -1,0 +1,436 @@
+//! A server that speaks alone, and a member that joins it: an image of the server and its
+//! connections go over while it serves on, the log from there follows, and nobody waits
+//! for the joiner until it has caught up. Then output waits for confirmation, and the
+//! joiner says that it is in step, in this order: who could take over has everything.
+
+use super::apart::Stage;
+use super::{Conn, Held, LOST, PrimaryHost, PrimaryMachine, Tables};
+use crate::host::{End, News, Turn, stand_alone};
+use crate::nanos;
+use crate::pairing::{Pairing, Side};
+use crate::timing::primary::{
+    ALONE_LOOK, CLIENTS_MAX, CLOSING_EVERY, IDLE_LOOK, JOINER_SILENT, REJOIN_PAUSE,
+    REJOIN_PAUSE_MAX, TICK,
+};
+use holdfast_cluster::Nanos;
+use holdfast_replica::limits::PrimaryLimits;
+use holdfast_replica::primary::{Primary, Taken};
+use holdfast_wire::gate::SlotView;
+use holdfast_wire::message::{
+    ADOPTED_MAX, Adopted, ConnId, ConnKey, ConnRecord, IMAGE_BYTES_MAX, Message,
+};
+use holdfast_wire::seq::SeqNo;
+use std::collections::BTreeMap;
+
+/// Bytes of an image that are under way: behind them wait heartbeats and log.
+const IMAGE_AHEAD: u64 = 4 * IMAGE_BYTES_MAX as u64;
+
+/// What the server's books say of a connection that it has accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Book {
+    /// The server's number of it, and the cookie of the kernel's socket.
+    pub accept: u32,
+    pub socket: u64,
+    pub in_bytes: u64,
+    pub out_bytes: u64,
+    pub eof: bool,
+    pub closed: bool,
+}
+
+/// An image that was taken of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// The position of its log at that moment: the log begins there.
+    pub log_from: u64,
+    pub bytes: u64,
+}
+
+/// A server that speaks alone.
+#[derive(Debug)]
+pub(super) struct Alone {
+    door: Pairing,
+    /// Attempts to join that have failed in a row, and when the next one may be.
+    failed: u32,
+    again_at: Nanos,
+}
+
+impl Alone {
+    pub(super) fn new(now: Nanos) -> Self {
+        Self { door: Pairing::new(Side::Alone), failed: 0, again_at: now }
+    }
+
+    /// An attempt has failed: when the next one may be.
+    fn fail(mut self, now: Nanos) -> Self {
+        let pause = nanos(REJOIN_PAUSE).0 << self.failed.min(16);
+        self.failed += 1;
+        self.again_at = now.plus(Nanos(pause.min(nanos(REJOIN_PAUSE_MAX).0)));
+        self.door = Pairing::new(Side::Alone);
+        self
+    }
+}
+
+/// Somebody joins.
+#[derive(Debug)]
+pub(super) struct Join {
+    alone: Alone,
+    image: Image,
+    /// Bytes of the image that were sent, and that have come.
+    sent: u64,
+    arrived: u64,
+    /// The image runs over there, and has come as far as the log.
+    caught_up: bool,
+    /// What clients had not acknowledged of what was sent before the image: their
+    /// connections are protected once they have.
+    unacked: BTreeMap<ConnId, SeqNo>,
+    begun: Nanos,
+    heard_at: Nanos,
+}
+
+/// The joiner may say that it is in step any moment.
+#[derive(Debug)]
+pub(super) struct Closing {
+    /// Where the log was when output began to wait; `None`: the joiner was told.
+    until: Option<u64>,
+    begun: Nanos,
+}
+
+impl PrimaryMachine {
+    /// A member whose server speaks alone with these connections: it has taken over.
+    pub fn alone(
+        linger_max: usize,
+        limits: PrimaryLimits,
+        conns: impl IntoIterator<Item = Held>,
+        host: &mut impl PrimaryHost,
+    ) -> Self {
+        let now = host.now();
+        let mut this = Self::with_limits(linger_max, limits, host);
+        this.log.handle_backup_lost();
+        this.unattached = None;
+        for Held { conn, socket, record } in conns {
+            this.tables.conns.insert(conn, Conn::new(socket, record, now));
+        }
+        this.stage = Stage::Alone(Box::new(Alone::new(now)));
+        this
+    }
+
+    /// The server serves, and whoever comes may join it.
+    pub(super) fn turn_alone(
+        &mut self,
+        mut alone: Box<Alone>,
+        stop: bool,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
+        if let Some(over) = self.serve_on(stop, host) {
+            return over;
+        }
+        let now = host.now();
+        if now < alone.again_at {
+            host.turn_away("an attempt to join has failed; the next one may be made soon");
+            return (Stage::Alone(alone), Turn::after(ALONE_LOOK, now));
+        }
+        match alone.door.turn(false, host) {
+            Turn::End(End::Met { .. }) => self.begin_join(*alone, host),
+            Turn::End(End::Failed(reason)) => {
+                host.show(News::JoinFailed { reason: &reason });
+                (Stage::Alone(Box::new(alone.fail(now))), Turn::after(ALONE_LOOK, now))
+            }
+            turn => (Stage::Alone(alone), turn),
+        }
+    }
+
+    /// What goes on beside a server that speaks alone: books of its connections are kept,
+    /// since somebody may join. `Some`: it does not any more.
+    fn serve_on(&mut self, stop: bool, host: &mut impl PrimaryHost) -> Option<(Stage, Turn)> {
+        if let Some(end) = stand_alone(stop, host) {
+            return Some((Stage::Idle, Turn::End(end)));
+        }
+        if !host.member().speaks {
+            host.drop_peer();
+            host.stop_watching();
+            return Some((Stage::Idle, Turn::after(IDLE_LOOK, host.now())));
+        }
+        self.take_held(host);
+        let now = host.now();
+        if now >= self.closing_at {
+            self.closing_at = now.plus(nanos(CLOSING_EVERY));
+            self.reap(now, host);
+            self.make_room(now, host);
+        }
+        None
+    }
+
+    /// PREPARING: a member has come that may join. Everything of the server is copied at
+    /// one moment, at which its log begins.
+    fn begin_join(&mut self, alone: Alone, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+        let image = match host.take_image() {
+            Ok(image) => image,
+            Err(reason) => return self.turn_away(alone, &reason, host),
+        };
+        // Handshakes that began before it are in its books.
+        self.take_held(host);
+        let now = host.now();
+        let (taken, adopted) = self.adopted(host);
+        let unacked = unacked(&adopted);
+        self.log = Primary::adopt(image.log_from, self.limits, taken);
+        (self.log_at, self.tables.is_committing) = (image.log_from, false);
+        self.tables.broken = None;
+        for conn in self.tables.conns.values_mut() {
+            conn.told = None;
+        }
+        host.send(&Message::Join { log_from: image.log_from, image_bytes: image.bytes });
+        for conns in adopted.chunks(ADOPTED_MAX) {
+            host.send(&Message::Adopt { conns: conns.to_vec() });
+        }
+        host.member().watch.renew(now);
+        host.show(News::Joins { image_bytes: image.bytes });
+        let (sent, arrived, caught_up) = (0, 0, false);
+        let join =
+            Join { alone, image, sent, arrived, caught_up, unacked, begun: now, heard_at: now };
+        self.turn_join(Box::new(join), false, host)
+    }
+
+    /// The connections that the server has, for the log's machine and for the joiner.
+    fn adopted(&self, host: &mut impl PrimaryHost) -> (Vec<Taken>, Vec<Adopted>) {
+        let mut books: BTreeMap<u64, Book> = BTreeMap::new();
+        let mut unknown = Vec::new();
+        let known: BTreeMap<u64, ConnId> =
+            self.tables.conns.iter().map(|(id, conn)| (conn.socket, *id)).collect();
+        for book in host.books() {
+            match known.contains_key(&book.socket) {
+                true => drop(books.insert(book.socket, book)),
+                false if book.closed => {}
+                false => unknown.push(adopt(None, Some(&book), None)),
+            }
+        }
+        let (mut taken, mut adopted) = (Vec::new(), unknown);
+        for (id, conn) in &self.tables.conns {
+            let Some(slot) = host.slot(*id) else { continue };
+            let book = books.get(&conn.socket);
+            let (accept, in_bytes) =
+                (book.map(|book| book.accept), book.map_or(0, |book| book.in_bytes));
+            let (key, irs) = (conn.key, conn.record.irs);
+            taken.push(Taken { id: *id, socket: conn.socket, key, irs, accept, in_bytes });
+            adopted.push(adopt(Some((*id, conn)), book, Some(&slot)));
+        }
+        (taken, adopted)
+    }
+
+    /// CATCHING UP: image, connections and log go over; nobody waits for them.
+    pub(super) fn turn_join(
+        &mut self,
+        mut join: Box<Join>,
+        stop: bool,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
+        if let Some(over) = self.serve_on(stop, host) {
+            host.drop_image();
+            return over;
+        }
+        self.take_log(host);
+        let lost = self.take_joiner(&mut join, host);
+        self.settle(host);
+        if let Some(reason) = self.why_not(&join, lost, host) {
+            return self.abandon(*join, &reason, host);
+        }
+        self.send_image(&mut join, host);
+        let now = host.now();
+        if join.caught_up && self.log.framed().0 == host.tail() && self.have_clients(&mut join, host) {
+            return self.close_ranks(&join, host);
+        }
+        let turn = match host.may_sleep(self.log_at) {
+            true => Turn::Until(now.plus(nanos(TICK)).min(self.deadline(host))),
+            false => Turn::Busy,
+        };
+        (Stage::Joining(join), turn)
+    }
+
+    /// Returns true when the joiner is lost.
+    fn take_joiner(&mut self, join: &mut Join, host: &mut impl PrimaryHost) -> bool {
+        let lost = self.take_messages(host);
+        let now = host.now();
+        for said in std::mem::take(&mut self.tables.joiner) {
+            join.heard_at = now;
+            match said {
+                Said::ImageOk(bytes) => join.arrived = join.arrived.max(bytes.min(join.sent)),
+                Said::CaughtUp => join.caught_up = true,
+                Said::Joined | Said::Other => {}
+            }
+        }
+        lost
+    }
+
+    fn why_not(&mut self, join: &Join, lost: bool, host: &impl PrimaryHost) -> Option<String> {
+        if let Some(reason) = self.tables.broken.take().or_else(|| host.log_fault()) {
+            return Some(reason);
+        }
+        let behind = || "it takes the log more slowly than the server writes it".to_owned();
+        let silent = || "it has said nothing for ten seconds".to_owned();
+        let is_silent = host.now().since(join.heard_at) > nanos(JOINER_SILENT);
+        lost.then(|| LOST.to_owned())
+            .or_else(|| (!host.has_log_room()).then(behind))
+            .or_else(|| is_silent.then(silent))
+    }
+
+    /// Whether clients have what was sent before the image, which the joiner lacks. A few
+    /// may take for ever: a takeover will not keep their connections.
+    fn have_clients(&self, join: &mut Join, host: &mut impl PrimaryHost) -> bool {
+        join.unacked.retain(|conn, end| host.slot(*conn).is_some_and(|s| end.after(s.snd_una)));
+        let known = join.unacked.keys().filter_map(|id| Some((*id, self.tables.conns.get(id)?.key)));
+        let (ids, keys): (Vec<ConnId>, Vec<ConnKey>) = known.unzip();
+        // The gate sees what the kernel sends; of a server that says nothing more only its
+        // kernel knows.
+        let unacked = host.unacked(&keys).unwrap_or_default();
+        for (id, _) in ids.iter().zip(unacked).filter(|(_, bytes)| *bytes == 0) {
+            join.unacked.remove(id);
+        }
+        join.unacked.is_empty() || host.now().since(join.begun) > nanos(CLIENTS_MAX)
+    }
+
+    fn send_image(&mut self, join: &mut Join, host: &mut impl PrimaryHost) {
+        while join.sent < join.image.bytes && join.sent - join.arrived < IMAGE_AHEAD {
+            let bytes = host.image(join.sent, IMAGE_BYTES_MAX);
+            if bytes.is_empty() {
+                self.tables.broken.get_or_insert_with(|| "the image has an end too early".into());
+                return;
+            }
+            join.sent += bytes.len() as u64;
+            host.send(&Message::Image { bytes: &bytes });
+            if join.sent >= join.image.bytes {
+                host.drop_image();
+            }
+        }
+        host.flush();
+        self.joins = Some(percent(join.arrived, join.image.bytes));
+    }
+
+    /// CLOSING: from here on output waits, and ACKs with it. Only then can the joiner say
+    /// that it is in step, so that only the edge can take that back.
+    fn close_ranks(&mut self, join: &Join, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+        let now = host.now();
+        self.tables.is_committing = true;
+        host.commit(self.log.confirmed());
+        host.clamp();
+        let until = host.tail();
+        host.member().watch.renew(now);
+        self.closing = Some(Closing { until: Some(until), begun: join.begun });
+        self.joins = Some(100);
+        self.serve(false, host)
+    }
+
+    /// Tells the joiner where it has everything, once it was sent; and whether it says that
+    /// it has.
+    pub(super) fn settle_closing(&mut self, host: &mut impl PrimaryHost) {
+        let said = std::mem::take(&mut self.tables.joiner);
+        let Some(closing) = &mut self.closing else { return };
+        let (framed, number) = self.log.framed();
+        if closing.until.is_some_and(|until| framed >= until) {
+            closing.until = None;
+            host.send(&Message::Closing { number });
+        }
+        if said.contains(&Said::Joined) && closing.until.is_none() {
+            let took = host.now().since(closing.begun);
+            (self.closing, self.joins) = (None, None);
+            host.show(News::Joined { took });
+        }
+    }
+
+    /// The server speaks alone again, and has never waited.
+    fn abandon(
+        &mut self,
+        join: Join,
+        reason: &str,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
+        host.end_log();
+        self.turn_away(join.alone, reason, host)
+    }
+
+    fn turn_away(
+        &mut self,
+        alone: Alone,
+        reason: &str,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
+        self.log.handle_backup_lost();
+        (self.tables.is_committing, self.joins) = (true, None);
+        host.drop_image();
+        host.send(&Message::Refused { reason, again: true });
+        host.flush();
+        host.drop_peer();
+        host.show(News::JoinFailed { reason });
+        let now = host.now();
+        (Stage::Alone(Box::new(alone.fail(now))), Turn::after(ALONE_LOOK, now))
+    }
+}
+
+/// What a joiner says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    ImageOk(u64),
+    CaughtUp,
+    Joined,
+    /// Something that is for the log's machine.
+    Other,
+}
+
+impl Said {
+    pub(super) fn of(message: &Message<'_>) -> Self {
+        match message {
+            Message::ImageOk { bytes } => Self::ImageOk(*bytes),
+            Message::CaughtUp => Self::CaughtUp,
+            Message::Joined => Self::Joined,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl Tables {
+    /// Notes what a joiner says; one that follows says nothing of this.
+    pub(super) fn note_joiner(&mut self, message: &Message<'_>) {
+        let said = Said::of(message);
+        if self.joiner.last() != Some(&said) {
+            self.joiner.push(said);
+        }
+    }
+}
+
+fn adopt(conn: Option<(ConnId, &Conn)>, book: Option<&Book>, slot: Option<&SlotView>) -> Adopted {
+    let none = Book { accept: 0, socket: 0, in_bytes: 0, out_bytes: 0, eof: false, closed: false };
+    let Book { in_bytes, out_bytes, eof, closed, .. } = *book.unwrap_or(&none);
+    let acked = conn.zip(slot).map_or(out_bytes, |((_, conn), slot)| {
+        slot.snd_una.offset_near(conn.record.iss.plus(1), out_bytes)
+    });
+    let record = |(id, conn): (ConnId, &Conn)| {
+        let mut record = conn.record;
+        // Its clock as it is now: the first one may be weeks old.
+        record.tsval = record.tsval.and(slot.map(|slot| slot.tsval));
+        (id, record)
+    };
+    Adopted {
+        conn: conn.map(record),
+        accept: book.map(|book| book.accept),
+        in_bytes,
+        out_bytes,
+        acked_bytes: acked.min(out_bytes + 1),
+        eof,
+        closed,
+    }
+}
+
+/// Where clients' ACKs must come to until what was sent before the image is theirs.
+fn unacked(adopted: &[Adopted]) -> BTreeMap<ConnId, SeqNo> {
+    let open = adopted.iter().filter(|it| it.acked_bytes < it.out_bytes);
+    let end = |it: &Adopted| it.conn.map(|(id, record)| (id, record.iss.plus(1 + it.out_bytes)));
+    open.filter_map(end).collect()
+}
+
+fn percent(done: u64, all: u64) -> u8 {
+    (100 * done).checked_div(all).unwrap_or(100).min(99) as u8
+}
+
+impl Conn {
+    pub(super) fn new(socket: u64, record: ConnRecord, opened: Nanos) -> Self {
+        let key = record.key;
+        Self { key, socket, record, opened, ending: false, over: None, told: None }
+    }
+}

@@ -1,0 +1,138 @@
+use super::*;
+
+fn encoded(world: Vec<WorldPart<'_>>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let (version, group, member) = (VERSION, "demo", "a");
+    Message::Hello { version, log_version: 1, group, member, epoch: 1, speaks: false, world }
+        .encode(&mut bytes);
+    bytes
+}
+
+fn part(name: &str) -> WorldPart<'_> {
+    WorldPart { kind: WorldKind::Library, name, hash: u64::MAX }
+}
+
+#[test]
+fn a_text_is_cut_between_two_letters() {
+    let long = "é".repeat(SAID_BYTES_MAX);
+    assert_eq!(clip(&long).len(), SAID_BYTES_MAX);
+    assert_eq!(clip(&format!("x{long}")).len(), SAID_BYTES_MAX - 1);
+    assert_eq!(clip("short"), "short");
+}
+
+#[test]
+fn a_hello_carries_its_world_whole_or_not_at_all() {
+    let bytes = encoded(vec![part("libc.so.6"), part("libssl.so.3")]);
+    let Ok(Message::Hello { world, .. }) = Message::decode(&bytes) else { panic!("no hello") };
+    assert_eq!(world, [part("libc.so.6"), part("libssl.so.3")]);
+    for len in 0..bytes.len() {
+        assert_eq!(Message::decode(&bytes[..len]), Err(BadMessage), "{len} bytes");
+    }
+    assert_eq!(Message::decode(&[&bytes[..], &[0]].concat()), Err(BadMessage));
+}
+
+#[test]
+fn a_world_without_bounds_is_malformed() {
+    let long = "x".repeat(WORLD_NAME_BYTES_MAX + 1);
+    assert!(Message::decode(&encoded(vec![part(&long[1..])])).is_ok());
+    assert_eq!(Message::decode(&encoded(vec![part(&long)])), Err(BadMessage));
+    assert!(Message::decode(&encoded(vec![part("x"); WORLD_PARTS_MAX])).is_ok());
+    assert_eq!(
+        Message::decode(&encoded(vec![part("x"); WORLD_PARTS_MAX + 1])),
+        Err(BadMessage)
+    );
+}
+
+#[test]
+fn unread_bytes_are_bounded() {
+    let bytes = vec![7; UNREAD_BYTES_MAX + 1];
+    let encoded = |bytes| {
+        let mut out = Vec::new();
+        Message::Unread { conn: ConnId(1), offset: 5, bytes, last: false }.encode(&mut out);
+        out
+    };
+    assert!(Message::decode(&encoded(&bytes[1..])).is_ok());
+    assert_eq!(Message::decode(&encoded(&bytes)), Err(BadMessage));
+}
+
+#[test]
+fn what_a_daemon_says_is_bounded() {
+    let text = "x".repeat(SAID_BYTES_MAX + 1);
+    let encoded = |reason| {
+        let mut out = Vec::new();
+        Message::Says { role: "backup", state: "diverged", reason, remedy: "" }
+            .encode(&mut out);
+        out
+    };
+    assert!(Message::decode(&encoded(&text[1..])).is_ok());
+    assert_eq!(Message::decode(&encoded(&text)), Err(BadMessage));
+}
+
+fn is_understood(message: &Message<'_>) -> bool {
+    let mut bytes = Vec::new();
+    message.encode(&mut bytes);
+    Message::decode(&bytes).is_ok_and(|decoded| decoded == *message)
+}
+
+#[test]
+fn questions_about_flows_are_bounded() {
+    let key = ConnKey { server: [1; 16], client: [2; 16], server_port: 3, client_port: 4 };
+    for (count, good) in [(0, true), (KEYS_MAX, true), (KEYS_MAX + 1, false)] {
+        let keys = vec![key; count];
+        assert_eq!(is_understood(&Message::AreAlive { epoch: 1, keys: keys.clone() }), good);
+        assert_eq!(is_understood(&Message::NotAlive { epoch: 1, keys }), good);
+    }
+}
+
+#[test]
+fn what_a_joiner_gets_is_bounded() {
+    let adopted = Adopted {
+        conn: None,
+        accept: Some(7),
+        in_bytes: 1,
+        out_bytes: 2,
+        acked_bytes: 2,
+        eof: false,
+        closed: true,
+    };
+    for (count, good) in [(0, true), (ADOPTED_MAX, true), (ADOPTED_MAX + 1, false)] {
+        assert_eq!(is_understood(&Message::Adopt { conns: vec![adopted; count] }), good);
+    }
+    let bytes = vec![7; IMAGE_BYTES_MAX + 1];
+    assert!(is_understood(&Message::Image { bytes: &bytes[1..] }));
+    assert!(!is_understood(&Message::Image { bytes: &bytes }));
+}
+
+#[test]
+fn announcements_are_bounded() {
+    let offer = Offer { address: [1; 16], port: 80, udp: true };
+    let announce = |tunnels: usize, services: usize| {
+        is_understood(&Message::Announce {
+            weight: 1,
+            layer2: false,
+            tunnels: vec![[3; 16]; tunnels],
+            services: vec![offer; services],
+        })
+    };
+    assert!(announce(2, OFFERS_MAX) && announce(0, 0) && announce(1, 3));
+    assert!(!announce(3, 1) && !announce(1, OFFERS_MAX + 1) && !announce(3, OFFERS_MAX + 1));
+}
+
+#[test]
+fn the_story_of_a_takeover_is_bounded() {
+    let (long, longest) = ("x".repeat(SAID_BYTES_MAX + 1), "x".repeat(SAID_BYTES_MAX));
+    let gave_up = |state, reason| is_understood(&Message::GaveUp { state, reason });
+    assert!(gave_up(&longest, &longest) && gave_up("", ""));
+    assert!(!gave_up(&long, "") && !gave_up("", &long));
+    let took_over = |cause, at| {
+        is_understood(&Message::TookOver {
+            cause,
+            phases_us: [1; 7],
+            total_us: 7,
+            connections: 1,
+            at,
+        })
+    };
+    assert!(took_over(&longest, &longest) && took_over("", ""));
+    assert!(!took_over(&long, "") && !took_over("", &long) && !took_over(&long, &long));
+}
