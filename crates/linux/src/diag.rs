@@ -28,8 +28,9 @@ const BATCH: usize = 32;
 /// `struct inet_diag_req_v2` and `struct inet_diag_msg`, in bytes.
 const REQUEST: usize = 56;
 const ANSWER: usize = 72;
-/// Offset of `idiag_wqueue` in the latter: of a listener, its backlog.
-const WAITING_MAX: usize = 60;
+/// Offset of `idiag_wqueue` in the latter: of a listener its backlog, of a connection what
+/// its peer has not acknowledged.
+const WAITING: usize = 60;
 
 /// Why the kernel did not say.
 #[derive(Debug, thiserror::Error)]
@@ -123,11 +124,30 @@ impl DiagSocket {
     pub fn backlog(&mut self, key: &ConnKey) -> Result<Option<u32>, DiagError> {
         let mut backlog = None;
         let found = |_: usize, body: &[u8]| {
-            let bytes = body.get(WAITING_MAX..).and_then(|rest| rest.first_chunk());
+            let bytes = body.get(WAITING..).and_then(|rest| rest.first_chunk());
             backlog = bytes.map(|bytes| u32::from_ne_bytes(*bytes));
         };
         self.ask(SOCK_DIAG_BY_FAMILY, std::slice::from_ref(key), found).map_err(DiagError::Ask)?;
         Ok(backlog)
+    }
+
+    /// Bytes of each connection's output that its client has not acknowledged, whether they
+    /// were sent or not; 0 where this host has no such connection.
+    ///
+    /// # Errors
+    /// [`DiagError::Ask`].
+    pub fn unacked(&mut self, keys: &[ConnKey]) -> Result<Vec<u32>, DiagError> {
+        let mut unacked = vec![0; keys.len()];
+        for (keys, unacked) in keys.chunks(BATCH).zip(unacked.chunks_mut(BATCH)) {
+            let found = |at: usize, body: &[u8]| {
+                let bytes = body.get(WAITING..).and_then(|rest| rest.first_chunk());
+                if let Some((unacked, bytes)) = unacked.get_mut(at).zip(bytes) {
+                    *unacked = u32::from_ne_bytes(*bytes);
+                }
+            };
+            self.ask(SOCK_DIAG_BY_FAMILY, keys, found).map_err(DiagError::Ask)?;
+        }
+        Ok(unacked)
     }
 
     /// Ends connections without a word to their clients; one that is gone already is

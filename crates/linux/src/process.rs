@@ -330,6 +330,15 @@ pub fn memory_bytes(pid: u32) -> u64 {
     bytes_of(&status, "RssAnon:").map_or(u64::MAX, |resident| resident + swapped)
 }
 
+/// Memory that this host could give to new programs without swapping, bytes.
+///
+/// # Errors
+/// As reading `/proc/meminfo`.
+pub fn memory_available() -> io::Result<u64> {
+    let said = std::fs::read_to_string("/proc/meminfo")?;
+    bytes_of(&said, "MemAvailable:").ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
 /// Resident memory of a process, bytes; `None` if it is gone.
 #[must_use]
 pub fn resident_bytes(pid: u32) -> Option<u64> {

@@ -216,6 +216,17 @@ impl SharedMemory {
         }
     }
 
+    /// Primary, while a backup joins: it holds everything up to `position`, whose space is
+    /// free. Nobody has waited for it.
+    pub fn free_to(&self, position: u64) {
+        let h = self.header();
+        h.head.0.store(position, Release);
+        h.stable_futex.0.fetch_add(1, SeqCst);
+        if h.shim_waiting.0.load(SeqCst) != 0 {
+            futex_wake(&h.stable_futex.0);
+        }
+    }
+
     /// Announces that the daemon is about to sleep having seen `tail`. Returns
     /// false if more has come meanwhile: then it must not.
     #[must_use]
@@ -307,13 +318,14 @@ impl SharedMemory {
     }
 
     /// The log of a server that speaks alone begins, where it says. Its threads stand
-    /// still ([`crate::threads`]). `None`: none can begin.
+    /// still ([`crate::threads`]), and its output waits for nobody until
+    /// [`Self::set_stable`]. `None`: none can begin.
     #[must_use]
     pub fn begin_log(&self) -> Option<u64> {
         let h = self.header();
         let at = self.take_tail(self.head())?;
         h.head.0.store(at, SeqCst);
-        h.stable.0.store(at, SeqCst);
+        h.stable.0.store(u64::MAX, SeqCst);
         h.logs.fetch_add(1, SeqCst);
         self.change_mode(mode::SOLO, mode::RECORD).then_some(at)
     }

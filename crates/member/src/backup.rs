@@ -84,6 +84,8 @@ pub trait BackupHost: MemberHost + Sized {
     /// # Errors
     /// In words; nothing is left of it.
     fn make_copy(&mut self) -> Result<(), String>;
+    /// What was kept goes to it, as far as it has room.
+    fn feed_copy(&mut self);
 
     // The primary.
 

@@ -12,7 +12,7 @@ pub use crate::quiet::ShimState;
 pub const MAGIC: u64 = 0x686f_6c64_6661_7374;
 /// Version of the layout and of what the shim writes into records; shim and
 /// daemon must agree.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Bytes of the header; the connection table follows, then the ring.
 pub const HEADER_BYTES: usize = 4096;
 /// Connections that one server can have open or closing at a time.
@@ -113,7 +113,8 @@ pub struct Header {
     pub tail_futex: Line<AtomicU32>,
     /// Consumed up to here: space before it may be overwritten.
     pub head: Line<AtomicU64>,
-    /// Record mode: the backup holds everything up to here.
+    /// Record mode: the backup holds everything up to here. Beyond every position while
+    /// a backup joins: nobody waits for it.
     pub stable: Line<AtomicU64>,
     /// Bumped with `stable` (and `head`); the futex word that writers sleep on.
     pub stable_futex: Line<AtomicU32>,
@@ -203,6 +204,8 @@ pub struct ConnEntry {
     pub pid: AtomicI32,
     /// 1 = the server has seen the client's end of stream.
     pub eof: AtomicU32,
+    /// The cookie of the kernel's socket (SO_COOKIE), by which the gate knows it too.
+    pub socket: AtomicU64,
     /// Not 0 while the daemon holds a duplicate of `fd`. The server's last close
     /// waits for its end: a socket that outlives the server's descriptor would
     /// still be reported by the server's epoll sets.

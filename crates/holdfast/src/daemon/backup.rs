@@ -1,24 +1,29 @@
 //! The backup on this host: its tap, its replica, the channel to the primary, and what
 //! a takeover speaks with. What is done with them is `holdfast_member::backup`'s.
 
+mod copy;
 mod host;
 mod shown;
 mod sockets;
 
 use super::drive::{Role, drive};
+use super::heed;
 use super::edge_link::EdgeLink;
 use super::member::{MemberContext, ROLE};
 use super::pairing::reach_primary;
 use super::placement::PacketCpu;
 use super::said::{Repetition, Said};
 use super::services::Services;
-use super::survivor::Survivor;
+use super::primary::Survivor;
+use super::survivor::Alone;
 use crate::channel::Listener;
 use crate::leavings::Own;
 use crate::poll::Interest;
 use crate::status::{self, State};
+use anyhow::Context as _;
+use copy::Incoming;
 use holdfast_linux::address::AddressSocket;
-use holdfast_linux::bpf::TapDrop;
+use holdfast_linux::bpf::{Gate, GateConfig, TapDrop};
 use holdfast_linux::link::Link;
 use holdfast_linux::neighbour::Announcer;
 use holdfast_linux::raw::RawSender;
@@ -26,6 +31,8 @@ use holdfast_linux::spawn::Server;
 use holdfast_linux::tap::{BUFFER_DEFAULT_BYTES, TapSocket};
 use holdfast_member::backup::BackupMachine;
 use holdfast_member::host::End;
+use holdfast_member::primary::Held;
+use holdfast_replica::limits::Limits;
 use holdfast_wire::packet::{Checksum, TcpOptions, TcpPacket};
 use holdfast_wire::shm::mode;
 use sockets::SocketRestorer;
@@ -40,7 +47,13 @@ const PIDFD: u64 = ROLE + 3;
 /// Everything a backup holds.
 struct BackupDaemon<'n, 'a> {
     node: &'n mut MemberContext<'a>,
-    replica: Server,
+    /// `None` until the image of a server that is joined has come.
+    replica: Option<Server>,
+    incoming: Option<Incoming>,
+    /// It passes everything until this member is the primary of a backup.
+    gate: Gate,
+    /// Connections that a takeover has carried over, as the gate has them.
+    conns: Vec<Held>,
     /// `None` while it is being read.
     tap: Option<TapSocket>,
     drop: TapDrop,
@@ -62,7 +75,7 @@ struct BackupDaemon<'n, 'a> {
     ended: bool,
     watches_replica: bool,
     restorer: SocketRestorer,
-    survivor: Option<(Survivor, Option<Listener>)>,
+    alone: Option<(Alone, Option<Listener>)>,
 }
 
 /// What a takeover speaks with. Opened beforehand and never closed on the way:
@@ -85,11 +98,19 @@ impl TakeoverSockets {
     }
 }
 
-/// Follows the primary until it dies, diverges, or the daemon is stopped.
+/// How a backup ends.
+pub enum Ended {
+    Over(End),
+    /// It has taken over.
+    Survives(Box<Survivor>),
+}
+
+/// Follows the primary until it dies, diverges, or the daemon is stopped. A primary whose
+/// server runs already is joined.
 ///
 /// # Errors
 /// What keeps the role from starting: interfaces, programs.
-pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
+pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
     node.member.speaks = false;
     node.other_says = None;
     node.set_state(
@@ -101,20 +122,29 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     node.excuse_start();
     let drop = TapDrop::attach(&node.me.interface, &node.services(), &node.pin_dir())?;
     node.clear_earlier_life(Own::TapDrop)?;
+    let gate = Gate::attach(&GateConfig {
+        interface: node.me.interface.clone(),
+        services: node.services(),
+        slots: node.config.group.connections_max,
+        pin_dir: node.pin_dir(),
+        solo: true,
+    })?;
     let tap = TapSocket::open(&node.me.interface, &node.tap_services(), BUFFER_DEFAULT_BYTES)?;
     let mut link = EdgeLink::new(node.other.address, node.pair_identity(), PEER, Instant::now());
-    let Some(early) = reach_primary(node, &mut link)? else { return Ok(End::Stopped) };
+    let Some((runs, early)) = reach_primary(node, &mut link)? else {
+        return Ok(Ended::Over(End::Stopped));
+    };
     node.excuse_start();
-    let replica = node.start_server(mode::REPLAY)?;
     node.poll.add(&tap.fd(), TAP, Interest::Read)?;
-    node.poll.add(&replica.wake(), WAKE, Interest::Rung)?;
-    node.poll.add(&replica.pidfd(), PIDFD, Interest::Read)?;
-    // The shim signals only when it parks or diverges; that must wake us.
-    replica.memory.header().daemon_waiting.0.store(1, Release);
+    let replica = if runs { None } else { Some(start_replica(node)?) };
     node.signs_by_tap = true;
     let hash_key = node.key.hash_key();
     let mut this = BackupDaemon {
+        watches_replica: replica.is_some(),
         replica,
+        incoming: None,
+        gate,
+        conns: Vec::new(),
         tap: Some(tap),
         drop,
         link: Some(link),
@@ -128,20 +158,50 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
         repetition: Repetition::new(Instant::now()),
         place: PacketCpu::new(node.config.group.share_cpu),
         ended: false,
-        watches_replica: true,
         restorer: SocketRestorer::default(),
-        survivor: None,
+        alone: None,
         node,
     };
-    let mut machine = BackupMachine::new(hash_key, &mut this);
-    drive(&mut this, |stop, this| machine.turn(stop, this))
+    let mut machine = match runs {
+        false => BackupMachine::new(hash_key, &mut this),
+        true => BackupMachine::joining(hash_key, Limits::DEFAULT, &mut this),
+    };
+    match drive(&mut this, |stop, this| machine.turn(stop, this))? {
+        End::Survives => this.survive(),
+        end => Ok(Ended::Over(end)),
+    }
+}
+
+/// The server that executes the primary's log from its start.
+fn start_replica(node: &mut MemberContext<'_>) -> anyhow::Result<Server> {
+    let replica = node.start_server(mode::REPLAY)?;
+    node.poll.add(&replica.wake(), WAKE, Interest::Rung)?;
+    node.poll.add(&replica.pidfd(), PIDFD, Interest::Read)?;
+    // The shim signals only when it parks or diverges; that must wake us.
+    replica.memory.header().daemon_waiting.0.store(1, Release);
+    Ok(replica)
+}
+
+impl BackupDaemon<'_, '_> {
+    /// The promoted replica is a server that speaks alone.
+    fn survive(self) -> anyhow::Result<Ended> {
+        let server = self.replica.context("nobody takes over without a server")?;
+        if !self.ended {
+            heed("poll", self.node.poll.remove(&server.pidfd()));
+        }
+        let (alone, listener) = self.alone.unwrap_or_else(|| (Alone::of_takeover(), None));
+        let survivor = Survivor { server, gate: self.gate, conns: self.conns, listener, alone };
+        Ok(Ended::Survives(Box::new(survivor)))
+    }
 }
 
 impl<'a> Role<'a> for BackupDaemon<'_, 'a> {
     fn handle_ready(&mut self) {
         self.is_peer_ready = self.node.tokens.has(PEER);
         if self.node.tokens.has(WAKE) {
-            self.replica.memory.header().daemon_waiting.0.store(1, Release);
+            if let Some(replica) = &self.replica {
+                replica.memory.header().daemon_waiting.0.store(1, Release);
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ use super::drive::{self, drive};
 use super::edge_link::{EdgeLink, LinkEvent};
 use super::pulse::{self, Pulse};
 use super::said::Said;
+use super::backup::Ended;
 use super::{backup, heed, primary, survivor};
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
@@ -170,11 +171,19 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
         }
         let orphan = leavings::orphan(&config.group.run_dir, &member.name)?;
         node.note_removed(&orphan);
-        let end = if current { primary::run(&mut node)? } else { backup::run(&mut node)? };
+        let end = if current { primary::run(&mut node)? } else { run_backup(&mut node)? };
         if end != End::Again {
             return node.leave(end);
         }
         node.member.speaks = false;
+    }
+}
+
+/// A backup, and what becomes of it when it has taken over.
+fn run_backup(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
+    match backup::run(node)? {
+        Ended::Over(end) => Ok(end),
+        Ended::Survives(survivor) => primary::run_alone(node, *survivor),
     }
 }
 
@@ -451,19 +460,37 @@ impl<'a> MemberContext<'a> {
             open_files: open_files::of_server(mode)?,
             aslr: server.aslr,
         };
-        let settings = Settings {
+        let settings = self.settings(mode)?;
+        let started = Server::start(&command, &settings)
+            .with_context(|| format!("starting {:?}", server.command))?;
+        self.note_server(&started)?;
+        Ok(started)
+    }
+
+    /// What the memory that this daemon shares with its server begins with.
+    ///
+    /// # Errors
+    /// When `run_dir` is gone.
+    pub fn settings(&self, mode: u32) -> anyhow::Result<Settings> {
+        let server = &self.config.server;
+        Ok(Settings {
             ring_bytes: server.ring_bytes as usize,
             hash_key: self.key.hash_key(),
             ports: self.config.service_ports(),
             options: shim_options(server),
             mode,
             name: leavings::mark(&self.config.group.run_dir, &self.me.name)?,
-        };
-        let started = Server::start(&command, &settings)
-            .with_context(|| format!("starting {:?}", server.command))?;
-        leavings::note_server(&self.config.group.run_dir, &self.me.name, started.pid())?;
-        (self.server, self.loose) = (Some(started.pid()), false);
-        Ok(started)
+        })
+    }
+
+    /// Notes which process is this member's server.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn note_server(&mut self, server: &Server) -> anyhow::Result<()> {
+        leavings::note_server(&self.config.group.run_dir, &self.me.name, server.pid())?;
+        (self.server, self.loose) = (Some(server.pid()), false);
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@
 use super::drive::{Role, drive};
 use super::edge_link::{EdgeLink, LinkEvent};
 use super::heed;
-use super::member::{MemberContext, RESTART_BOTH};
+use super::member::MemberContext;
 use crate::channel::{Channel, ChannelError, Listener};
 use crate::poll::Interest;
 use crate::status::{self, State};
@@ -15,16 +15,25 @@ use holdfast_member::standing::hello;
 use holdfast_wire::message::{Message, WorldPart};
 use std::time::{Duration, Instant};
 
+/// What helps a member that is turned away.
+const LATER: &str = "it asks again and again; look at the other member's status if that does not end";
+
 /// How often the edge, and who asks, hears from a member that is busy with itself.
 const BEAT_EVERY: Duration = Duration::from_millis(5);
+
+/// Who has come to a primary's door, and what it was told of this host.
+#[derive(Default)]
+pub struct Doorway {
+    candidate: Option<Channel>,
+    world: Option<World>,
+}
 
 /// A primary that waits for its backup.
 struct Door<'n, 'a, 'l> {
     node: &'n mut MemberContext<'a>,
     listener: &'l mut Listener,
     token: u64,
-    candidate: Option<Channel>,
-    world: Option<World>,
+    way: Doorway,
 }
 
 /// A backup that seeks its primary.
@@ -46,26 +55,27 @@ pub fn wait_for_backup(
     token: u64,
 ) -> anyhow::Result<Option<Channel>> {
     let mut pairing = Pairing::new(Side::Primary);
-    let mut door = Door { node, listener, token, candidate: None, world: None };
+    let mut door = Door { node, listener, token, way: Doorway::default() };
     let end = drive(&mut door, |stop, door| pairing.turn(stop, door))?;
-    Ok(door.candidate.filter(|_| end == End::Met))
+    Ok(door.way.take().filter(|_| matches!(end, End::Met { .. })))
 }
 
-/// Reaches a primary that may be one, and returns the messages that came right
-/// behind its hello, encoded. `None`: asked to stop.
+/// Reaches a primary that may be one: whether its server runs already, and the messages
+/// that came right behind its hello, encoded. `None`: asked to stop.
 ///
 /// # Errors
 /// When the event loop fails, or this host cannot tell its own world.
 pub fn reach_primary(
     node: &mut MemberContext<'_>,
     link: &mut EdgeLink,
-) -> anyhow::Result<Option<Vec<Vec<u8>>>> {
+) -> anyhow::Result<Option<(bool, Vec<Vec<u8>>)>> {
     let mut pairing = Pairing::new(Side::Backup);
     let mut seeker = Seeker { node, link, world: None, early: Vec::new() };
     let end = drive(&mut seeker, |stop, seeker| pairing.turn(stop, seeker))?;
     let Seeker { node, early, .. } = seeker;
     node.set_epoch(node.member.epoch);
-    Ok((end == End::Met).then_some(early))
+    let End::Met { runs } = end else { return Ok(None) };
+    Ok(Some((runs, early)))
 }
 
 impl<'a> Hosted for Door<'_, 'a, '_> {
@@ -82,15 +92,14 @@ impl<'a> Hosted for Door<'_, 'a, '_> {
 
 impl<'a> Role<'a> for Door<'_, 'a, '_> {}
 
-impl Door<'_, '_, '_> {
+impl Doorway {
     /// Whether somebody has come in.
-    fn answer(&mut self) -> bool {
-        let Self { node, listener, .. } = self;
+    fn answer(&mut self, node: &mut MemberContext<'_>, listener: &mut Listener, token: u64) -> bool {
         match listener.accept(Instant::now()) {
             Ok(None) => false,
             Ok(Some(channel)) => {
                 node.doubt(None);
-                let added = node.poll.add(&channel, self.token, Interest::Read);
+                let added = node.poll.add(&channel, token, Interest::Read);
                 self.candidate = added.is_ok().then_some(channel);
                 self.candidate.is_some()
             }
@@ -104,33 +113,66 @@ impl Door<'_, '_, '_> {
         }
     }
 
-    fn refused(&mut self, error: &ChannelError) {
-        self.node.events.add("backup refused", error.to_string());
+    /// See [`PairingHost::turn_peer`].
+    pub fn turn(
+        &mut self,
+        (node, listener, token): (&mut MemberContext<'_>, &mut Listener, u64),
+        each: &mut dyn FnMut(&Message<'_>),
+    ) -> bool {
+        let opened = self.answer(node, listener, token);
+        if let Some(channel) = &mut self.candidate
+            && let Err(error) = listen(channel, each)
+        {
+            self.refused(node, &error);
+        }
+        opened
+    }
+
+    fn refused(&mut self, node: &mut MemberContext<'_>, error: &ChannelError) {
+        node.events.add("backup refused", error.to_string());
         self.candidate = None;
+    }
+
+    /// See [`PairingHost::say_hello`].
+    pub fn say_hello(&mut self, node: &mut MemberContext<'_>, runs: bool) -> Result<bool, String> {
+        let world = self.world.insert(own_world(node)?);
+        let Some(channel) = &mut self.candidate else { return Ok(false) };
+        let said = channel.send(&greeting(node, runs, world));
+        let said = said.and_then(|()| channel.flush());
+        Ok(said.map_err(|error| self.refused(node, &error)).is_ok())
+    }
+
+    /// See [`PairingHost::is_own_world`].
+    pub fn is_own_world(&self, node: &MemberContext<'_>, theirs: &[WorldPart<'_>]) -> bool {
+        self.world.as_ref().is_some_and(|own| difference(node, own, theirs).is_none())
+    }
+
+    /// Reason and remedy.
+    pub fn apart(&self, node: &MemberContext<'_>, why: &Apart<'_>) -> (String, String) {
+        apart(node, self.world.as_ref(), why)
+    }
+
+    pub fn hang_up(&mut self) {
+        self.candidate = None;
+    }
+
+    /// Who has come in, once the members have met.
+    pub fn take(&mut self) -> Option<Channel> {
+        self.candidate.take()
     }
 }
 
 impl PairingHost for Door<'_, '_, '_> {
     fn turn_peer(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
-        let opened = self.answer();
-        if let Some(channel) = &mut self.candidate
-            && let Err(error) = listen(channel, each)
-        {
-            self.refused(&error);
-        }
-        opened
+        self.way.turn((self.node, self.listener, self.token), each)
     }
 
-    fn say_hello(&mut self) -> Result<bool, String> {
-        let world = self.world.insert(own_world(self.node)?);
-        let Some(channel) = &mut self.candidate else { return Ok(false) };
-        let said = channel.send(&greeting(self.node, world));
-        let said = said.and_then(|()| channel.flush());
-        Ok(said.map_err(|error| self.refused(&error)).is_ok())
+    fn say_hello(&mut self, runs: bool) -> Result<bool, String> {
+        self.way.say_hello(self.node, runs)
     }
 
     fn is_own_world(&self, theirs: &[WorldPart<'_>]) -> bool {
-        self.world.as_ref().is_some_and(|own| difference(self.node, own, theirs).is_none())
+        self.way.is_own_world(self.node, theirs)
     }
 
     fn keep(&mut self, _: Vec<Vec<u8>>) {
@@ -138,11 +180,12 @@ impl PairingHost for Door<'_, '_, '_> {
     }
 
     fn hang_up(&mut self) {
-        self.candidate = None;
+        self.way.hang_up();
     }
 
     fn show_apart(&mut self, why: &Apart<'_>) {
-        show_apart(self.node, status::Role::Primary, self.world.as_ref(), why);
+        let (reason, remedy) = self.way.apart(self.node, why);
+        self.node.set_state(status::Role::Primary, State::Waiting, &reason, &remedy);
     }
 }
 
@@ -179,9 +222,9 @@ impl PairingHost for Seeker<'_, '_, '_> {
         matches!(event, LinkEvent::Opened)
     }
 
-    fn say_hello(&mut self) -> Result<bool, String> {
+    fn say_hello(&mut self, runs: bool) -> Result<bool, String> {
         let world = self.world.insert(own_world(self.node)?);
-        let said = self.link.send(&greeting(self.node, world));
+        let said = self.link.send(&greeting(self.node, runs, world));
         self.link.flush(Instant::now(), &self.node.poll);
         Ok(said)
     }
@@ -199,7 +242,8 @@ impl PairingHost for Seeker<'_, '_, '_> {
     }
 
     fn show_apart(&mut self, why: &Apart<'_>) {
-        show_apart(self.node, status::Role::Backup, self.world.as_ref(), why);
+        let (reason, remedy) = apart(self.node, self.world.as_ref(), why);
+        self.node.set_state(status::Role::Backup, State::Waiting, &reason, &remedy);
     }
 }
 
@@ -209,9 +253,10 @@ fn listen(channel: &mut Channel, each: &mut dyn FnMut(&Message<'_>)) -> Result<(
     channel.flush()
 }
 
-fn greeting<'m>(node: &'m MemberContext<'_>, world: &'m World) -> Message<'m> {
+/// `runs`: a server of this host does already.
+fn greeting<'m>(node: &'m MemberContext<'_>, runs: bool, world: &'m World) -> Message<'m> {
     let epoch = node.member.epoch;
-    hello(&node.config.group.name, &node.me.name, (epoch, false), world.wire())
+    hello(&node.config.group.name, &node.me.name, (epoch, runs), world.wire())
 }
 
 /// What differs, as reason and remedy.
@@ -226,14 +271,10 @@ fn difference(
     Some((format!("{me} and {other} differ: {}", difference.what), difference.remedy))
 }
 
-fn show_apart(
-    node: &mut MemberContext<'_>,
-    role: status::Role,
-    own: Option<&World>,
-    why: &Apart<'_>,
-) {
-    let (reason, remedy) = match why {
-        Apart::TurnedAway(reason) => ((*reason).to_owned(), RESTART_BOTH.to_owned()),
+/// Why the members do not meet: reason and remedy.
+fn apart(node: &MemberContext<'_>, own: Option<&World>, why: &Apart<'_>) -> (String, String) {
+    match why {
+        Apart::TurnedAway(reason) => ((*reason).to_owned(), LATER.to_owned()),
         Apart::OtherRelease => (
             format!("{} speaks another version", node.other.name),
             "run the same release on both members".to_owned(),
@@ -241,8 +282,7 @@ fn show_apart(
         Apart::OtherWorld(theirs) => {
             own.and_then(|own| difference(node, own, theirs)).unwrap_or_default()
         }
-    };
-    node.set_state(role, State::Waiting, &reason, &remedy);
+    }
 }
 
 /// Tells whoever connects why there is nothing to join.

@@ -2,31 +2,36 @@
 //! to the backup. What is done with them is `holdfast_member::primary`'s.
 
 mod host;
+mod image;
+mod joiner;
 mod shown;
 mod unread;
 
 use super::drive::{Role, drive};
 use super::member::{MemberContext, ROLE};
-use super::pairing::wait_for_backup;
+use super::pairing::{Doorway, wait_for_backup};
 use super::placement::ServerCpu;
 use super::said::{Repetition, Said};
 use super::services::Services;
-use super::survivor::Survivor;
+use super::survivor::Alone;
+use super::heed;
 use crate::channel::{Channel, Listener};
 use crate::leavings::Own;
 use crate::poll::Interest;
 use crate::status::{self, State};
 use anyhow::Context as _;
-use holdfast_linux::bpf::{Gate, GateConfig};
+use holdfast_linux::bpf::{Gate, GateConfig, TapDrop};
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::raw::RawSender;
 use holdfast_linux::spawn::Server;
 use holdfast_member::host::End;
-use holdfast_member::primary::PrimaryMachine;
+use holdfast_member::primary::{Held, PrimaryMachine};
+use holdfast_replica::limits::PrimaryLimits;
 use holdfast_wire::message::{ConnId, ConnKey};
 use holdfast_wire::packet::mapped;
 use holdfast_wire::shm::mode;
 pub use host::states;
+use image::Outgoing;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
@@ -48,8 +53,11 @@ struct PrimaryDaemon<'n, 'a> {
     diag: DiagSocket,
     /// Shared with who reads the log, within a turn.
     server: Rc<Server>,
-    /// `None` while it is being read.
+    /// `None` while it is being read, and while nobody has come.
     peer: Option<Channel>,
+    /// Who may come, while the server speaks alone.
+    door: Doorway,
+    image: Option<Outgoing>,
     /// The channel is of no use any more.
     is_peer_gone: bool,
     is_peer_ready: bool,
@@ -67,7 +75,7 @@ struct PrimaryDaemon<'n, 'a> {
     ended: bool,
     place: ServerCpu,
     /// Once the server speaks alone, or another member.
-    survivor: Option<Survivor>,
+    alone: Option<Alone>,
 }
 
 /// Waits for the backup, then serves until server, backup or daemon end.
@@ -105,11 +113,44 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     node.poll.add(&server.control(), CONTROL, Interest::Read)?;
     node.poll.add(&server.pidfd(), PIDFD, Interest::Read)?;
     let linger_max = node.config.group.connections_max as usize / 2;
-    let mut this = PrimaryDaemon::new(node, listener, gate, server, peer)?;
+    let mut this = PrimaryDaemon::new(node, listener, gate, server, Some(peer))?;
     let mut machine = PrimaryMachine::new(linger_max, &mut this);
     let remedy = "look at the server's log";
     let reason = "the server has not started yet";
     this.node.set_state(status::Role::Primary, State::Waiting, reason, remedy);
+    drive(&mut this, |stop, this| machine.turn(stop, this))
+}
+
+/// A member that has taken over, and speaks alone.
+pub struct Survivor {
+    pub server: Server,
+    pub gate: Gate,
+    /// Connections that the takeover has carried over, as the gate has them.
+    pub conns: Vec<Held>,
+    /// Since its nudges: to be answered at.
+    pub listener: Option<Listener>,
+    pub alone: Alone,
+}
+
+/// Serves alone until somebody joins, and then as a primary like any other.
+///
+/// # Errors
+/// When the event loop fails, or nobody could be heard.
+pub fn run_alone(node: &mut MemberContext<'_>, survivor: Survivor) -> anyhow::Result<End> {
+    let Survivor { server, gate, conns, listener, alone } = survivor;
+    let mut listener = match listener {
+        Some(listener) => listener,
+        None => Listener::bind(node.me.address, node.pair_identity())?,
+    };
+    listener.prefer([node.other.address.ip()]);
+    heed("the earlier role's program", TapDrop::detach_stale(&node.me.interface, &node.pin_dir()));
+    let linger_max = node.config.group.connections_max as usize / 2;
+    let mut this = PrimaryDaemon::new(node, listener, gate, server, None)?;
+    this.node.poll.add(&this.server.pidfd(), PIDFD, Interest::Read)?;
+    this.watch()?;
+    this.alone = Some(alone);
+    let limits = PrimaryLimits::DEFAULT;
+    let mut machine = PrimaryMachine::alone(linger_max, limits, conns, &mut this);
     drive(&mut this, |stop, this| machine.turn(stop, this))
 }
 
@@ -119,7 +160,7 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
         listener: Listener,
         gate: Gate,
         server: Server,
-        peer: Channel,
+        peer: Option<Channel>,
     ) -> anyhow::Result<Self> {
         let now = Instant::now();
         Ok(Self {
@@ -128,7 +169,9 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             raw: RawSender::open(None)?,
             diag: DiagSocket::open()?,
             server: Rc::new(server),
-            peer: Some(peer),
+            peer,
+            door: Doorway::default(),
+            image: None,
             is_peer_gone: false,
             // What came with the handshake is buffered: no readiness will tell.
             is_peer_ready: true,
@@ -141,9 +184,19 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             apart: false,
             ended: false,
             place: ServerCpu::new(node.config.group.share_cpu, now),
-            survivor: None,
+            alone: None,
             node,
         })
+    }
+
+    /// What server and gate say, and who knocks, wakes the loop.
+    fn watch(&mut self) -> anyhow::Result<()> {
+        self.apart = false;
+        let poll = &self.node.poll;
+        poll.add(&self.server.wake(), WAKE, Interest::Rung)?;
+        poll.add(&self.gate.events_fd(), GATE, Interest::Read)?;
+        poll.add(&self.listener, LISTENER, Interest::Read)?;
+        Ok(())
     }
 
     /// The server, for what changes it: nobody reads its log meanwhile.
@@ -171,7 +224,7 @@ impl<'a> Role<'a> for PrimaryDaemon<'_, 'a> {
     fn handle_ready(&mut self) {
         self.server.memory.awake();
         self.is_peer_ready = self.node.tokens.has(PEER);
-        if self.node.tokens.has(LISTENER) && !self.apart {
+        if self.node.tokens.has(LISTENER) && !self.apart && self.alone.is_none() {
             self.turn_away();
         }
     }

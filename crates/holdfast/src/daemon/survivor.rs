@@ -30,7 +30,7 @@ const ANSWER_EVERY: Duration = Duration::from_millis(20);
 const COUNT_EVERY: Duration = Duration::from_secs(2);
 
 /// What the daemon does beside a server that speaks alone.
-pub struct Survivor {
+pub struct Alone {
     diag: Option<DiagSocket>,
     answer_at: Instant,
     count_at: Instant,
@@ -40,7 +40,7 @@ pub struct Survivor {
     served: Option<Said>,
 }
 
-impl Survivor {
+impl Alone {
     #[must_use]
     pub fn new() -> Self {
         let now = Instant::now();
@@ -124,7 +124,7 @@ struct Found<'n, 'a, 's> {
     node: &'n mut MemberContext<'a>,
     server: &'s OwnedFd,
     listener: Option<Listener>,
-    survivor: Survivor,
+    alone: Alone,
     ended: bool,
     /// The server does not end.
     failed: Option<String>,
@@ -146,7 +146,7 @@ pub fn run(node: &mut MemberContext<'_>, (pid, server): (u32, &OwnedFd)) -> anyh
     let reason = "the server has outlived an earlier daemon; running alone";
     node.set_state(status::Role::Primary, State::Unprotected, reason, RESTART_BOTH);
     let mut found =
-        Found { node, server, listener, survivor: Survivor::new(), ended: false, failed: None };
+        Found { node, server, listener, alone: Alone::new(), ended: false, failed: None };
     drive(&mut found, |stop, found| {
         let turn = turn_found(stop, found);
         found.failed.take().map_or(turn, |error| Turn::End(End::Failed(error)))
@@ -184,7 +184,7 @@ impl MemberHost for Found<'_, '_, '_> {
     }
 
     fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
-        self.survivor.states(keys)
+        self.alone.states(keys)
     }
 
     fn send_segment(&mut self, _: &TcpSegment<'_>) {
@@ -192,7 +192,7 @@ impl MemberHost for Found<'_, '_, '_> {
     }
 
     fn stand_by(&mut self) {
-        self.survivor.turn(self.node, self.listener.as_mut());
+        self.alone.turn(self.node, self.listener.as_mut());
     }
 
     fn show(&mut self, news: News<'_>) {

@@ -69,6 +69,7 @@ impl BackupMachine {
         }
         host.turn_edge(&mut |_| {});
         self.joins = joining.percent();
+        host.feed_copy();
         let cause = self.work(host.is_peer_ready(), host);
         if let Err(reason) = self.take_said(&mut joining, host) {
             return self.leave(&reason, End::Again, host);

@@ -56,8 +56,9 @@ fn is_free(conn: u32) -> bool {
     entry(conn).state.load(Acquire) != conn_state::OPEN
 }
 
-/// Fills the entry of a connection that was just accepted as `fd`.
-pub fn open(conn: u32, fd: i32) {
+/// Fills the entry of a connection that was just accepted as `fd`, a socket that the
+/// kernel calls `socket`.
+pub fn open(conn: u32, fd: i32, socket: u64) {
     let e = entry(conn);
     release(e);
     e.in_bytes.store(0, Relaxed);
@@ -66,6 +67,7 @@ pub fn open(conn: u32, fd: i32) {
     e.shut.store(0, Relaxed);
     e.eof.store(0, Relaxed);
     e.fd.store(fd, Relaxed);
+    e.socket.store(socket, Relaxed);
     e.pid.store(sys!(SYS_getpid) as i32, Relaxed);
     e.conn.store(conn, Relaxed);
     e.state.store(conn_state::OPEN, Release);

@@ -175,7 +175,7 @@ fn accepted(fd: i32, conn: u32) {
         if let Some(f) = fds::get(fd) {
             f.conn.store(conn, Relaxed);
         }
-        conns::open(conn, fd);
+        conns::open(conn, fd, cookie(fd as isize));
     }
 }
 

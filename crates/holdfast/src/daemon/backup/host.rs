@@ -7,20 +7,23 @@ use crate::daemon::heed;
 use crate::daemon::member::MemberContext;
 use crate::daemon::primary::states;
 use crate::daemon::said::Said;
-use crate::daemon::survivor::Survivor;
+use crate::daemon::survivor::Alone;
 use crate::poll::Interest;
 use holdfast_linux::diag::DiagSocket;
+use holdfast_linux::shm::SharedMemory;
 use holdfast_linux::{listener, process, way};
 use holdfast_member::backup::{BackupHost, Replica, Report};
 use holdfast_member::host::{ConnState, Hosted, MemberHost, News};
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
+use holdfast_member::primary::Held;
+use holdfast_wire::gate::Adopted;
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
 use holdfast_wire::packet::{TcpPacket, TcpSegment, complete_checksum, mapped};
 use holdfast_wire::seq::SeqNo;
-use holdfast_wire::shm::{conn_state, mode};
+use holdfast_wire::shm::mode;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 /// Real-time priority of the replica during a takeover, below the daemon's own.
@@ -38,31 +41,68 @@ impl<'a> Hosted for BackupDaemon<'_, 'a> {
     }
 }
 
+impl BackupDaemon<'_, '_> {
+    /// What the replica shares with this daemon.
+    fn memory(&self) -> Option<&SharedMemory> {
+        self.replica.as_ref().map(|replica| &replica.memory)
+    }
+
+    /// The gate takes a connection in that the takeover carries over, for whoever joins
+    /// later.
+    fn adopt(&mut self, restore: &Restore<'_>, socket: u64) {
+        let Restore { record, closing, .. } = *restore;
+        let fin_seen = u64::from(closing.client_fin);
+        let adopted = Adopted {
+            record: *record,
+            snd_una: restore.snd_una,
+            snd_nxt: restore.snd_una.plus(restore.in_flight_end - restore.snd_una_offset),
+            rcv_nxt: restore.rcv_nxt.plus(fin_seen),
+            right_edge: restore.right_edge,
+            tsval: restore.tsval.unwrap_or(0),
+            tsecr: restore.client_tsval.unwrap_or(0),
+            fin_allowed: closing.server_fin,
+        };
+        if let Some((accept, memory)) = restore.accept.zip(self.memory()) {
+            memory.entry(accept).socket.store(socket, Relaxed);
+        }
+        match self.gate.adopt(&adopted) {
+            Ok(conn) => self.conns.push(Held { conn, socket, record: *record }),
+            Err(error) => {
+                let what = format!("{}: {error}; no later takeover keeps it", record.key);
+                self.node.events.add("gate", what);
+            }
+        }
+    }
+}
+
 impl MemberHost for BackupDaemon<'_, '_> {
     fn has_server_ended(&mut self) -> bool {
         if self.node.tokens.has(PIDFD) {
             self.ended = true;
-            heed("poll", self.node.poll.remove(&self.replica.pidfd()));
+            if let Some(replica) = &self.replica {
+                heed("poll", self.node.poll.remove(&replica.pidfd()));
+            }
         }
         self.ended
     }
 
     fn kill_server(&mut self) {
-        if !self.replica.kill() {
-            self.node.note_lingering(self.replica.pid());
+        let Some(replica) = &mut self.replica else { return };
+        if !replica.kill() {
+            self.node.note_lingering(replica.pid());
         }
         // What nobody reads any more must not wake a real-time loop for ever.
         if std::mem::take(&mut self.watches_replica) {
             if !self.ended {
-                heed("poll", self.node.poll.remove(&self.replica.pidfd()));
+                heed("poll", self.node.poll.remove(&replica.pidfd()));
             }
-            heed("poll", self.node.poll.remove(&self.replica.wake()));
+            heed("poll", self.node.poll.remove(&replica.wake()));
         }
     }
 
     fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
-        match &mut self.survivor {
-            Some((survivor, _)) => survivor.states(keys),
+        match &mut self.alone {
+            Some((alone, _)) => alone.states(keys),
             None => states(&mut DiagSocket::open().ok()?, keys),
         }
     }
@@ -74,14 +114,16 @@ impl MemberHost for BackupDaemon<'_, '_> {
     }
 
     fn stand_by(&mut self) {
-        let (mut survivor, mut listener) = self.survivor.take().unwrap_or_else(|| {
+        let (mut alone, mut listener) = self.alone.take().unwrap_or_else(|| {
             // Only to tell a member that comes back how things are.
             let listener = Listener::bind(self.node.me.address, self.node.pair_identity()).ok();
-            (Survivor::of_takeover(), listener)
+            (Alone::of_takeover(), listener)
         });
-        Survivor::let_loose(self.node, &mut self.replica);
-        survivor.turn(self.node, listener.as_mut());
-        self.survivor = Some((survivor, listener));
+        if let Some(replica) = &mut self.replica {
+            Alone::let_loose(self.node, replica);
+        }
+        alone.turn(self.node, listener.as_mut());
+        self.alone = Some((alone, listener));
     }
 
     fn show(&mut self, news: News<'_>) {
@@ -124,7 +166,7 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn replica(&self) -> Replica {
-        let memory = &self.replica.memory;
+        let Some(memory) = self.memory() else { return Replica::Replays };
         match memory.mode() {
             mode::DIVERGED => Replica::Diverged(memory.reason()),
             _ if self.ended || self.node.tokens.has(PIDFD) => Replica::Ended,
@@ -134,44 +176,52 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn is_replica_busy(&self) -> bool {
-        process::is_busy(self.replica.pid())
+        self.replica.as_ref().is_some_and(|replica| process::is_busy(replica.pid()))
     }
 
     fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
-        self.replica.memory.append(header, payload)
+        self.append(header, payload)
     }
 
     fn acked(&mut self, accept: u32, bytes: u64) {
-        let entry = self.replica.memory.entry(accept);
-        if entry.conn.load(Relaxed) == accept {
-            entry.acked_bytes.fetch_max(bytes, Release);
-        }
+        // All is said of a connection that is over.
+        self.note(accept, bytes.min(u64::MAX - 1));
     }
 
     fn gone(&mut self, accept: u32) {
-        let entry = self.replica.memory.entry(accept);
-        if entry.conn.load(Relaxed) == accept {
-            entry.acked_bytes.store(u64::MAX, Release);
-            let (closed, done) = (conn_state::CLOSED, conn_state::DONE);
-            let _ = entry.state.compare_exchange(closed, done, Release, Relaxed);
-        }
+        self.note(accept, u64::MAX);
     }
 
     fn progress(&self) -> (u64, u64) {
-        (self.replica.memory.tail(), self.replica.memory.head())
+        self.log_progress()
     }
 
     fn has_room(&self) -> bool {
-        let memory = &self.replica.memory;
-        memory.unconsumed() < memory.ring_bytes() / 2
+        self.memory().is_some_and(|memory| memory.unconsumed() < memory.ring_bytes() / 2)
     }
 
     fn wake_replica(&mut self) {
-        self.replica.memory.wake_shim();
+        self.memory().into_iter().for_each(SharedMemory::wake_shim);
     }
 
     fn end_log(&mut self) {
-        self.replica.memory.end_log();
+        self.memory().into_iter().for_each(SharedMemory::end_log);
+    }
+
+    fn begin_copy(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String> {
+        self.expect_image(log_from, image_bytes)
+    }
+
+    fn take_image(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.take_piece(bytes)
+    }
+
+    fn make_copy(&mut self) -> Result<(), String> {
+        self.make_server()
+    }
+
+    fn feed_copy(&mut self) {
+        self.feed();
     }
 
     fn is_peer_ready(&self) -> bool {
@@ -217,17 +267,22 @@ impl BackupHost for BackupDaemon<'_, '_> {
         self.place.release();
         // The clients wait for what the replica has still to run. Without the
         // privilege it just takes its turn.
-        let hurried = process::set_process_realtime(self.replica.pid(), Some(REPLICA_PRIORITY));
-        heed("the replica's priority", hurried);
+        if let Some(replica) = &self.replica {
+            let hurried = process::set_process_realtime(replica.pid(), Some(REPLICA_PRIORITY));
+            heed("the replica's priority", hurried);
+        }
     }
 
     fn manifest(&mut self) -> Vec<ManifestConn> {
-        sockets::manifest(&self.replica.memory)
+        self.memory().map_or_else(Vec::new, sockets::manifest)
     }
 
     fn restore(&mut self, restore: &Restore<'_>) {
         tracing::debug!("connection {:?} restored", restore.conn);
-        self.restorer.restore(restore, &self.replica);
+        let Some(replica) = &self.replica else { return };
+        if let Some(socket) = self.restorer.restore(restore, replica) {
+            self.adopt(restore, socket);
+        }
     }
 
     fn lost(&mut self, conn: ConnId, accept: Option<u32>, why: Why) {
@@ -237,10 +292,11 @@ impl BackupHost for BackupDaemon<'_, '_> {
 
     fn revive_listeners(&mut self) {
         let (services, server) = (&self.node.config.group.services, &self.node.config.server);
-        for l in self.replica.memory.listeners() {
+        let Some(replica) = &self.replica else { return };
+        for l in replica.memory.listeners() {
             let address = &l.addr[..(l.addr_len as usize).min(l.addr.len())];
             let revived = sockets::may_listen(address, services, server.user.is_none())
-                .and_then(|()| self.replica.take_fd(l.fd))
+                .and_then(|()| replica.take_fd(l.fd))
                 .and_then(|fd| listener::revive(fd.as_fd(), address, l.backlog));
             if let Err(error) = revived {
                 let what = format!("descriptor {}: {error}", l.fd);
@@ -279,11 +335,15 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn send_retained(&mut self) {
-        self.restorer.send_retained(&self.replica);
+        if let Some(replica) = &self.replica {
+            self.restorer.send_retained(replica);
+        }
     }
 
     fn set_live(&mut self) {
-        self.replica.memory.set_mode(mode::LIVE);
+        if let Some(memory) = self.memory() {
+            memory.set_mode(mode::LIVE);
+        }
     }
 
     fn kick(&mut self) {
@@ -297,9 +357,11 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn end_takeover(&mut self) {
-        let calmed = process::set_process_realtime(self.replica.pid(), None);
-        heed("the replica's priority", calmed);
-        heed("poll", self.node.poll.remove(&self.replica.wake()));
+        if let Some(replica) = &self.replica {
+            let calmed = process::set_process_realtime(replica.pid(), None);
+            heed("the replica's priority", calmed);
+            heed("poll", self.node.poll.remove(&replica.wake()));
+        }
         self.node.signs_by_tap = false;
     }
 

@@ -6,7 +6,9 @@ use crate::daemon::member::{RESTART_BOTH, count};
 use crate::leavings::Own;
 use crate::status::{Lag, Phases, Role, State, Takeover, rfc3339};
 use holdfast_member::backup::{Cause, Phases as Times, Report};
+use holdfast_linux::spawn::Server;
 use holdfast_member::host::{Fault, News};
+use holdfast_wire::message::clip;
 use std::time::{Instant, SystemTime};
 
 /// The cause of a planned switchover, whatever told of it.
@@ -51,7 +53,8 @@ impl BackupDaemon<'_, '_> {
                 self.tell_taken_over(why(cause, stopped), phases);
             }
             News::GaveUp { fault, .. }
-                if fault == Fault::Ended && self.replica.is_in_background() =>
+                if fault == Fault::Ended
+                    && self.replica.as_mut().is_some_and(Server::is_in_background) =>
             {
                 self.node.other_says = None;
                 let (reason, remedy) = (advice::IN_BACKGROUND, advice::FOREGROUND);
@@ -66,6 +69,21 @@ impl BackupDaemon<'_, '_> {
             News::Replaced { newer } => self.node.set_replaced(newer),
             News::EndedAlone => {
                 self.node.set_ended(Role::Primary, advice::ENDED, advice::AFTER_END);
+            }
+            News::Joins { image_bytes } => {
+                let what = format!("{}: an image of {image_bytes} bytes", self.node.other.name);
+                self.node.events.add("joins", what);
+            }
+            News::JoinFailed { reason } => {
+                self.node.other_says = None;
+                self.node.events.add("join failed", reason);
+                let reason = format!("could not join {}: {}", self.node.other.name, clip(reason));
+                let remedy = "it tries again; look at the reason if that does not help";
+                self.node.set_state(Role::Backup, State::Waiting, &reason, remedy);
+            }
+            News::Joined { took } => {
+                let what = format!("{} after {} ms", self.node.other.name, took.0 / 1_000_000);
+                self.node.events.add("joined", what);
             }
             // A primary's.
             News::HandsOver
@@ -117,10 +135,13 @@ impl BackupDaemon<'_, '_> {
     }
 
     /// What this member is by itself, told to the primary too.
-    fn judge(&mut self, promoting: Option<Cause>) {
+    fn judge(&mut self, promoting: Option<Cause>, joins: Option<u8>) {
         self.node.other_says.clone_from(&self.says);
         if let Some(cause) = promoting {
             self.tell_takeover(cause);
+        } else if let Some(percent) = joins {
+            let reason = format!("joins {}: {percent} % of the server is here", self.node.other.name);
+            self.node.set_state(Role::Backup, State::Waiting, &reason, "wait");
         } else if !self.node.is_whole(Role::Backup, Own::TapDrop) {
             // It has said so.
         } else {
@@ -139,8 +160,9 @@ impl BackupDaemon<'_, '_> {
     fn judge_replica(&mut self) {
         let services = &self.node.config.group.services;
         // Each look takes the server's sockets for a moment: not at every report.
-        let listed = self.replica.memory.listeners().len();
-        let listeners = (listed, || sockets::listeners(&self.replica));
+        let Some(replica) = &self.replica else { return };
+        let listed = replica.memory.listeners().len();
+        let listeners = (listed, || sockets::listeners(replica));
         let taken = self.ports.taken(services, listeners, Instant::now()).map(str::to_owned);
         let node = &mut *self.node;
         if let Some(reason) = taken {
@@ -149,7 +171,7 @@ impl BackupDaemon<'_, '_> {
             return node.set_state(Role::Backup, State::Unprotected, &reason, remedy);
         }
         // Before it listens nobody knows what would be in its way.
-        let missing = match (self.replica.memory.is_attached(), self.ports.is_listening()) {
+        let missing = match (replica.memory.is_attached(), self.ports.is_listening()) {
             (false, _) => "the replica has not started yet",
             (true, false) => "the replica does not listen yet",
             (true, true) => return node.set_state(Role::Backup, State::Protected, "", ""),
@@ -158,14 +180,14 @@ impl BackupDaemon<'_, '_> {
     }
 
     pub(super) fn tell_status(&mut self, report: &Report<'_>) {
-        self.judge(report.promoting);
+        self.judge(report.promoting, report.joins);
         self.node.report_lateness();
         let (c, (frames, bytes)) = (report.counters, report.unresolved);
         let status = &mut self.node.status;
         status.lag = Lag {
             frames: frames as u64,
             bytes: bytes as u64,
-            executed: self.replica.memory.unconsumed(),
+            executed: self.replica.as_ref().map_or(0, |replica| replica.memory.unconsumed()),
         };
         let of = [
             ("segments", c.segments),

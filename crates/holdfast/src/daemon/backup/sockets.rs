@@ -201,8 +201,9 @@ fn is_ipv6(l: &Listener) -> bool {
 }
 
 impl SocketRestorer {
-    /// Rebuilds a connection in the replica's own socket; it does not speak yet.
-    pub fn restore(&mut self, restore: &Restore<'_>, replica: &Server) {
+    /// Rebuilds a connection in the replica's own socket; it does not speak yet. Returns
+    /// the kernel's name of the socket.
+    pub fn restore(&mut self, restore: &Restore<'_>, replica: &Server) -> Option<u64> {
         let done = self.carry(restore, replica).and_then(|carried| {
             let unread = [carried.unread.as_slice()];
             let restored = carried
@@ -213,8 +214,15 @@ impl SocketRestorer {
             Ok(carried)
         });
         match done {
-            Ok(carried) => self.sockets.push(carried),
-            Err(error) => self.errors.push(error),
+            Ok(carried) => {
+                let socket = carried.fd.as_ref().and_then(|fd| unread::cookie(fd.as_fd()).ok());
+                self.sockets.push(carried);
+                socket
+            }
+            Err(error) => {
+                self.errors.push(error);
+                None
+            }
         }
     }
 

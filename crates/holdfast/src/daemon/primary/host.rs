@@ -1,17 +1,17 @@
 //! What the primary's machine asks of this host.
 
-use super::{CONTROL, PEER, PIDFD, PrimaryDaemon, unread};
+use super::{CONTROL, PEER, PIDFD, PrimaryDaemon, image, unread};
 use crate::daemon::heed;
 use crate::daemon::member::MemberContext;
+use crate::daemon::pairing::turn_away;
 use crate::daemon::said::Said;
-use crate::daemon::survivor::Survivor;
+use crate::daemon::survivor::Alone;
 use crate::poll::Interest;
-use holdfast_linux::bpf::Gate;
 use holdfast_linux::diag::{DiagSocket, TcpState};
 use holdfast_linux::process;
 use holdfast_linux::spawn::Server;
 use holdfast_member::host::{ConnState, Hosted, MemberHost, News};
-use holdfast_member::primary::{Held, PrimaryHost, Report};
+use holdfast_member::primary::{Book, Held, Image, PrimaryHost, Report};
 use holdfast_replica::primary::{Peeked, Wanted};
 use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
@@ -63,7 +63,7 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
         let is_over = self.node.tokens.has(PIDFD);
         let says = self.node.tokens.has(CONTROL);
         // A server that speaks alone may close what it likes.
-        let hangs_up = says && self.survivor.is_none() && self.server.has_hung_up();
+        let hangs_up = says && self.alone.is_none() && self.server.has_hung_up();
         self.ended |= is_over || hangs_up;
         if self.ended || says && self.apart {
             // Nothing that is said there matters now.
@@ -92,15 +92,17 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
     }
 
     fn stand_by(&mut self) {
-        let Some(mut survivor) = self.survivor.take() else {
+        let Some(mut alone) = self.alone.take() else {
             // Strangers who were at the door have a time limit there as well.
             return self.turn_away_for_good();
         };
         if let Some(server) = Rc::get_mut(&mut self.server) {
-            Survivor::let_loose(self.node, server);
+            Alone::let_loose(self.node, server);
         }
-        survivor.turn(self.node, Some(&mut self.listener));
-        self.survivor = Some(survivor);
+        // Who comes to one that serves may join.
+        let listener = (!self.node.member.speaks).then_some(&mut self.listener);
+        alone.turn(self.node, listener);
+        self.alone = Some(alone);
     }
 
     fn show(&mut self, news: News<'_>) {
@@ -115,7 +117,9 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         let Self { gate, held, .. } = self;
         let mut fresh = Vec::new();
         gate.drain_events(|event| {
-            held.insert(event.conn, event.packet.to_vec());
+            if !event.passed {
+                held.insert(event.conn, event.packet.to_vec());
+            }
             let (conn, socket, record) = (event.conn, event.socket, event.record);
             fresh.push(Held { conn, socket, record });
         });
@@ -201,15 +205,14 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     }
 
     fn go_alone(&mut self) -> Result<(), String> {
-        Gate::detach_stale(&self.node.me.interface, &self.node.pin_dir())
-            .map_err(|error| error.to_string())?;
+        self.gate.set_solo(true).map_err(|error| error.to_string())?;
         self.place.release(&self.server);
         self.server.memory.go_solo();
         for packet in std::mem::take(&mut self.held).into_values() {
             heed("a packet to a client", self.raw.send(&packet));
         }
-        self.survivor = Some(Survivor::new());
-        Ok(())
+        self.alone = Some(Alone::new());
+        self.watch().map_err(|error| format!("{error:#}"))
     }
 
     fn backlog(&mut self) -> Option<usize> {
@@ -272,6 +275,58 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         if let Some(peer) = &self.peer {
             heed("poll", self.node.poll.remove(peer));
         }
+    }
+
+    fn turn_away(&mut self, reason: &str) {
+        turn_away(self.node, &mut self.listener, reason);
+    }
+
+    fn take_image(&mut self) -> Result<Image, String> {
+        self.admit();
+        let taken = image::take(&self.server, self.node.key.hash_key())?;
+        let image = taken.image();
+        self.image = Some(taken);
+        Ok(image)
+    }
+
+    fn books(&mut self) -> Vec<Book> {
+        self.image.as_ref().map_or_else(Vec::new, |image| image.books(&self.server.memory))
+    }
+
+    fn image(&mut self, at: u64, most: usize) -> Vec<u8> {
+        let Some(image) = &self.image else { return Vec::new() };
+        let rest = usize::try_from(at).ok().and_then(|at| image.bytes.get(at..));
+        rest.map_or_else(Vec::new, |rest| rest[..rest.len().min(most)].to_vec())
+    }
+
+    fn drop_image(&mut self) {
+        self.image = None;
+    }
+
+    fn free_log(&mut self, pos: u64) {
+        self.server.memory.free_to(pos);
+    }
+
+    fn has_log_room(&self) -> bool {
+        let memory = &self.server.memory;
+        memory.unconsumed() < memory.ring_bytes() / 4 * 3
+    }
+
+    fn end_log(&mut self) {
+        self.server.memory.go_solo();
+    }
+
+    fn commit(&mut self, pos: u64) {
+        self.server.memory.set_stable(pos);
+    }
+
+    fn clamp(&mut self) {
+        self.alone = None;
+        heed("the gate", self.gate.set_solo(false));
+    }
+
+    fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<u32>> {
+        self.diag.unacked(keys).ok()
     }
 
     fn report(&mut self, report: &Report<'_>) {

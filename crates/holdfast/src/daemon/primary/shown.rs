@@ -4,13 +4,14 @@ use super::PrimaryDaemon;
 use crate::daemon::advice;
 use crate::daemon::member::{RESTART_BOTH, count};
 use crate::daemon::pairing::{no_rejoin, turn_away};
-use crate::daemon::survivor::Survivor;
+use crate::daemon::survivor::Alone;
 use crate::leavings::Own;
 use crate::status::{Lag, Role, State};
 use holdfast_linux::spawn::Server;
 use holdfast_member::host::News;
 use holdfast_member::primary::Report;
 use holdfast_member::standing::Heard;
+use holdfast_wire::message::clip;
 use std::time::Instant;
 
 /// What a third member is told.
@@ -52,17 +53,27 @@ impl PrimaryDaemon<'_, '_> {
             }
             News::Replaced { newer } => {
                 self.node.set_replaced(newer);
-                self.survivor.get_or_insert_with(Survivor::new);
+                self.alone.get_or_insert_with(Alone::new);
             }
             News::Doubts { reason } => self.node.wait_for_edge(reason),
             News::Asks { reason } => {
                 self.node.other_says = None;
                 self.node.wait_for_edge(reason);
             }
-            News::Alone { reason } => {
-                let remedy = advice::after_giving_up(State::Unprotected, reason);
-                let reason = format!("{reason}; running alone");
-                self.node.set_state(Role::Primary, State::Unprotected, &reason, &remedy);
+            News::Alone { reason } => self.say_alone(&format!("{reason}; running alone")),
+            News::Joins { image_bytes } => {
+                let what = format!("{}: an image of {image_bytes} bytes", self.node.other.name);
+                events.add("joins", what);
+            }
+            News::JoinFailed { reason } => {
+                events.add("join failed", format!("{}: {reason}", self.node.other.name));
+                let (other, reason) = (&self.node.other.name, clip(reason));
+                let reason = format!("running alone; {other} could not join: {reason}");
+                self.say_alone(&reason);
+            }
+            News::Joined { took } => {
+                let what = format!("{} after {} ms", self.node.other.name, took.0 / 1_000_000);
+                events.add("joined", what);
             }
             // A backup's.
             News::Promotes { .. }
@@ -98,6 +109,12 @@ impl PrimaryDaemon<'_, '_> {
         self.node.set_ended(role, &format!("{}{then}", advice::ENDED), remedy);
     }
 
+    /// The server speaks alone; whoever is started can join.
+    fn say_alone(&mut self, reason: &str) {
+        let remedy = format!("start {}'s daemon, if it does not run: it joins", self.node.other.name);
+        self.node.set_state(Role::Primary, State::Unprotected, reason, &remedy);
+    }
+
     /// What this member is by itself.
     fn judge(&mut self, is_attached: bool) {
         if !self.node.is_whole(Role::Primary, Own::Gate) {
@@ -129,7 +146,10 @@ impl PrimaryDaemon<'_, '_> {
 
     pub(super) fn tell_status(&mut self, report: &Report<'_>) {
         self.node.other_says.clone_from(&self.says);
-        if !report.is_in_doubt {
+        if let Some(percent) = report.joins {
+            let reason = format!("{} joins: {percent} % of the server is there", self.node.other.name);
+            self.node.set_state(Role::Primary, State::Unprotected, &reason, "wait");
+        } else if !report.is_in_doubt {
             self.judge(report.is_attached);
         }
         self.node.report_lateness();

@@ -1,0 +1,159 @@
+//! A joiner's replica: the image while it arrives, the server that it makes, and the log
+//! that comes before that one can take it.
+
+use super::{BackupDaemon, PIDFD, WAKE};
+use crate::poll::Interest;
+use anyhow::Context as _;
+use holdfast_linux::process;
+use holdfast_linux::snapshot::restore::Loading;
+use holdfast_linux::spawn::{Copying, Server};
+use holdfast_wire::log::{Header, record_len};
+use holdfast_wire::shm::{conn_state, mode};
+use holdfast_wire::snapshot::Limits;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+/// Of the memory that is free, the part that an image may have: the server that it makes
+/// needs as much, and the log comes on top.
+const FREE_PART: u64 = 3;
+/// Bytes of the log that are kept until the server can take them.
+const KEPT_BYTES_MAX: usize = 1 << 30;
+
+/// See the module.
+#[derive(Default)]
+pub struct Incoming {
+    image: Vec<u8>,
+    log_from: u64,
+    records: VecDeque<(Header, Vec<u8>)>,
+    /// Of `records`, as the replica's log will have them.
+    bytes: usize,
+    /// What clients have acknowledged, and which connections are over (`u64::MAX`).
+    acked: BTreeMap<u32, u64>,
+}
+
+impl Incoming {
+    /// Keeps a record; whether there was room.
+    fn keep(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
+        let payload = payload.concat();
+        let len = record_len(payload.len());
+        if self.bytes + len > KEPT_BYTES_MAX {
+            return false;
+        }
+        self.bytes += len;
+        self.records.push_back((*header, payload));
+        true
+    }
+}
+
+impl BackupDaemon<'_, '_> {
+    pub(super) fn expect_image(&mut self, log_from: u64, bytes: u64) -> Result<(), String> {
+        let free = process::memory_available().map_err(|error| error.to_string())?;
+        if bytes > free / FREE_PART {
+            return Err(format!(
+                "the server's image has {bytes} bytes, and this host {free} bytes of free memory: \
+                 it takes {FREE_PART} times the image"
+            ));
+        }
+        // What the connection's peer announces is not allocated before it comes.
+        self.incoming = Some(Incoming { log_from, ..Incoming::default() });
+        Ok(())
+    }
+
+    pub(super) fn take_piece(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let incoming = self.incoming.as_mut().ok_or("an image that nobody announced")?;
+        incoming.image.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// The image is whole.
+    pub(super) fn make_server(&mut self) -> Result<(), String> {
+        self.start_copy().map_err(|error| format!("the server cannot be rebuilt here: {error:#}"))
+    }
+
+    fn start_copy(&mut self) -> anyhow::Result<()> {
+        let image = self.incoming.as_mut().map(|incoming| std::mem::take(&mut incoming.image));
+        let image = image.context("there is no image")?;
+        let node = &mut *self.node;
+        let loading = Loading {
+            key: node.key.hash_key(),
+            limits: Limits { memory_bytes: image.len() as u64, ..Limits::default() },
+            dies_with_parent: true,
+        };
+        let settings = node.settings(mode::REPLAY)?;
+        let log = node.config.server.log.clone();
+        let copy = Server::copy(&image[..], &Copying { loading, settings, log })?;
+        node.note_server(&copy)?;
+        node.poll.add(&copy.wake(), WAKE, Interest::Rung)?;
+        node.poll.add(&copy.pidfd(), PIDFD, Interest::Read)?;
+        copy.memory.header().daemon_waiting.0.store(1, Release);
+        self.watches_replica = true;
+        self.replica = Some(copy);
+        let acked = self.incoming.as_mut().map(|kept| std::mem::take(&mut kept.acked));
+        for (accept, bytes) in acked.into_iter().flatten() {
+            note_acked(self.replica.as_ref(), accept, bytes);
+        }
+        self.feed();
+        Ok(())
+    }
+
+    /// What is kept goes to the server, as far as that has room.
+    pub(super) fn feed(&mut self) {
+        let (Some(incoming), Some(replica)) = (&mut self.incoming, &self.replica) else { return };
+        let mut any = false;
+        while let Some((header, payload)) = incoming.records.front() {
+            if !replica.memory.append(header, &[payload]) {
+                break;
+            }
+            any = true;
+            incoming.bytes -= record_len(payload.len());
+            incoming.records.pop_front();
+        }
+        if any {
+            replica.memory.wake_shim();
+        }
+        if incoming.records.is_empty() {
+            self.incoming = None;
+        }
+    }
+
+    pub(super) fn append(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
+        match (&mut self.incoming, &self.replica) {
+            (Some(incoming), _) => incoming.keep(header, payload),
+            (None, Some(replica)) => replica.memory.append(header, payload),
+            (None, None) => false,
+        }
+    }
+
+    /// Bytes of the log: appended or kept, and executed.
+    pub(super) fn log_progress(&self) -> (u64, u64) {
+        let kept = self.incoming.as_ref().map_or(0, |incoming| incoming.bytes as u64);
+        match (&self.replica, &self.incoming) {
+            (Some(replica), _) => (replica.memory.tail() + kept, replica.memory.head()),
+            (None, Some(incoming)) => (incoming.log_from + kept, incoming.log_from),
+            (None, None) => (0, 0),
+        }
+    }
+
+    /// The client has acknowledged so much; `u64::MAX`: the connection is over.
+    pub(super) fn note(&mut self, accept: u32, bytes: u64) {
+        match (&self.replica, &mut self.incoming) {
+            (None, Some(incoming)) => {
+                let known = incoming.acked.entry(accept).or_default();
+                *known = bytes.max(*known);
+            }
+            (replica, _) => note_acked(replica.as_ref(), accept, bytes),
+        }
+    }
+}
+
+fn note_acked(replica: Option<&Server>, accept: u32, bytes: u64) {
+    let Some(entry) = replica.map(|replica| replica.memory.entry(accept)) else { return };
+    if entry.conn.load(Relaxed) != accept {
+        return;
+    }
+    entry.acked_bytes.fetch_max(bytes, Release);
+    if bytes == u64::MAX {
+        let (closed, done) = (conn_state::CLOSED, conn_state::DONE);
+        let _ = entry.state.compare_exchange(closed, done, Release, Relaxed);
+    }
+}
