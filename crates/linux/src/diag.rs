@@ -206,6 +206,23 @@ impl DiagSocket {
         Ok(count)
     }
 
+    /// The connections that [`Self::count_own`] counts.
+    ///
+    /// # Errors
+    /// [`DiagError::Ask`].
+    pub fn own(
+        &mut self,
+        addresses: &[[u8; 16]],
+        ports: &[u16],
+    ) -> Result<Vec<ConnKey>, DiagError> {
+        let mut keys = Vec::new();
+        for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
+            let ids = self.list(family, !(LISTENING | PASSING), addresses, ports, is_held)?;
+            keys.extend(ids.iter().filter_map(|id| key_of(family, id)));
+        }
+        Ok(keys)
+    }
+
     /// The `inet_diag_sockid` of each connection in one of `states` whose answer is
     /// `wanted`.
     fn list(
@@ -342,6 +359,22 @@ fn own_end(body: &[u8]) -> Option<(u16, [u8; 16])> {
     let is_v4 = i32::from(body[0]) == libc::AF_INET;
     let v4 = *source.first_chunk::<4>()?;
     Some((port, if is_v4 { map_ipv4(v4) } else { source }))
+}
+
+/// The connection of an `inet_diag_sockid`; its own end is the server's.
+fn key_of(family: u8, id: &[u8]) -> Option<ConnKey> {
+    let port = |at: usize| Some(u16::from_be_bytes(*id.get(at..)?.first_chunk()?));
+    let address = |at: usize| {
+        let bytes: [u8; 16] = id.get(at..at + 16)?.try_into().ok()?;
+        let is_v4 = i32::from(family) == libc::AF_INET;
+        Some(if is_v4 { map_ipv4(*bytes.first_chunk()?) } else { bytes })
+    };
+    Some(ConnKey {
+        server: address(4)?,
+        client: address(20)?,
+        server_port: port(0)?,
+        client_port: port(2)?,
+    })
 }
 
 /// `struct inet_diag_req_v2`. The kernel looks mapped addresses up among IPv4

@@ -323,7 +323,9 @@ impl SharedMemory {
     #[must_use]
     pub fn begin_log(&self) -> Option<u64> {
         let h = self.header();
-        let at = self.take_tail(self.head())?;
+        // Of an earlier log, which may have ended because it was full, nobody knows the end.
+        let seen = h.tail.0.load(SeqCst) & !OPEN;
+        let at = self.take_tail(seen)?;
         h.head.0.store(at, SeqCst);
         h.stable.0.store(u64::MAX, SeqCst);
         h.logs.fetch_add(1, SeqCst);

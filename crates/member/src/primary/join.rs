@@ -260,7 +260,7 @@ impl PrimaryMachine {
     }
 
     fn why_not(&mut self, join: &Join, lost: bool, host: &impl PrimaryHost) -> Option<String> {
-        if let Some(reason) = self.tables.broken.take().or_else(|| host.log_fault()) {
+        if let Some(reason) = host.log_fault().or_else(|| self.tables.broken.take()) {
             return Some(reason);
         }
         let behind = || "it takes the log more slowly than the server writes it".to_owned();

@@ -196,6 +196,12 @@ fn wait_for_space(until: u64) {
         if until - h.head.0.load(Acquire) <= state::ring_bytes() || !is_on() {
             return;
         }
+        if h.stable.0.load(Acquire) == u64::MAX {
+            // Only who joins follows: nobody waits for that one, nor for a daemon that has
+            // died meanwhile.
+            let _ = h.mode.0.compare_exchange(mode::RECORD, mode::SOLO, AcqRel, Acquire);
+            continue;
+        }
         ring::sleep_shared(&h.stable_futex.0, seen);
     }
 }

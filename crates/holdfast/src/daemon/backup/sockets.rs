@@ -8,6 +8,7 @@ use holdfast_linux::raw::RawSender;
 use holdfast_linux::repair::{self, ClientClock, ClosingState, Nudge, NudgeHeader, RestoreSpec};
 use holdfast_linux::shm::SharedMemory;
 use holdfast_linux::spawn::Server;
+use holdfast_linux::unread;
 use holdfast_member::backup::probe_segment;
 use holdfast_replica::promotion::{Closing, ManifestConn, Probe, Restore};
 use holdfast_wire::message::{ConnKey, ConnRecord};

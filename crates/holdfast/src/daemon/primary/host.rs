@@ -188,7 +188,12 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
 
     fn log_fault(&self) -> Option<String> {
         let memory = &self.server.memory;
-        (memory.mode() == mode::BROKEN).then(|| memory.reason())
+        match memory.mode() {
+            mode::BROKEN | mode::OFF => Some(memory.reason()),
+            // Its shim waits for nobody who only joins.
+            mode::SOLO => Some("the server wrote its log faster than it was taken".to_owned()),
+            _ => None,
+        }
     }
 
     fn peek(&mut self, wanted: &Wanted, into: &mut Vec<u8>) -> Peeked {
@@ -283,6 +288,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
 
     fn take_image(&mut self) -> Result<Image, String> {
         self.admit();
+        self.knows_all()?;
         let taken = image::take(&self.server, self.node.key.hash_key())?;
         let image = taken.image();
         self.image = Some(taken);
