@@ -4,6 +4,8 @@
  * space has a replicated record of the connection, clamps every ACK to what
  * the backup holds (`stable`), keeps the advertised right edge, and swallows
  * every FIN and RST that the server did not ask for. Payload is never delayed.
+ * While the server speaks alone all passes as it is, and slots are kept only, so
+ * that a backup can join later.
  */
 #include "layout.h"
 #define COUNTERS GATE_COUNTERS
@@ -53,6 +55,21 @@ struct {
 	__type(value, __u32);
 } gate_dead SEC(".maps");
 
+/* 1: the server speaks alone, nothing is withheld or changed. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} gate_solo SEC(".maps");
+
+static __always_inline int is_alone(void)
+{
+	__u32 zero = 0, *solo = bpf_map_lookup_elem(&gate_solo, &zero);
+
+	return solo && *(volatile __u32 *)solo;
+}
+
 SEC("classifier")
 int gate_ingress(struct __sk_buff *skb)
 {
@@ -84,13 +101,15 @@ int gate_ingress(struct __sk_buff *skb)
 
 static __always_inline void fill_slot(struct gate_slot *slot, const struct packet *p,
 				      const struct tcp_options *o, const struct syn_offer *offer,
-				      const struct conn_key *key)
+				      const struct conn_key *key, int alone)
 {
 	__u32 gen = slot->gen + 1;
 
 	if (gen == 0) /* 0 is what user space's words hold before their first store */
 		gen = 1;
 	slot->gen = gen;
+	if (alone)
+		slot->open_gen = gen;
 	slot->stable = (__u64)gen << 32 | p->ack;
 	slot->iss = p->seq;
 	slot->irs = p->ack - 1;
@@ -112,8 +131,9 @@ static __always_inline void fill_slot(struct gate_slot *slot, const struct packe
 }
 
 static __always_inline void fill_event(struct gate_event *event, const struct gate_slot *slot,
-				       __u32 index)
+				       __u32 index, int alone)
 {
+	event->passed = alone;
 	event->index = index;
 	event->gen = slot->gen;
 	event->iss = slot->iss;
@@ -130,69 +150,99 @@ static __always_inline void fill_event(struct gate_event *event, const struct ga
 	event->key = slot->key;
 }
 
-/* Makes a slot for a new connection and hands the packet to user space. The
- * event is reserved first, so that nothing is left behind where a step fails. */
-static __always_inline int hold(struct __sk_buff *skb, const struct packet *p,
-				const struct tcp_options *o, const struct syn_offer *offer,
-				const struct conn_key *key, __u64 insert)
+/* Whether the handshake is open. What passes alone is: it cannot be called back. */
+static __always_inline int may_pass(struct gate_slot *slot, int alone)
+{
+	if (*(volatile __u32 *)&slot->open_gen == slot->gen)
+		return 1;
+	if (alone)
+		slot->open_gen = slot->gen;
+	return alone;
+}
+
+/* Makes a slot for a new connection and hands the packet to user space:
+ * GATE_HELD_SYN_ACKS, or what keeps it from that. The event is reserved first, so
+ * that nothing is left behind where a step fails. */
+static __always_inline __u32 make_slot(struct __sk_buff *skb, const struct packet *p,
+				       const struct tcp_options *o, const struct syn_offer *offer,
+				       const struct conn_key *key, __u64 insert, int alone)
 {
 	struct gate_event *event = bpf_ringbuf_reserve(&gate_events, sizeof(*event), 0);
 	__u32 index, len = p->l3_len;
 	struct gate_slot *slot;
 
 	if (!event)
-		return steal(GATE_REFUSED_EVENTS);
+		return GATE_REFUSED_EVENTS;
 	/* The request's cookie becomes that of the accepted socket. */
 	event->socket = bpf_get_socket_cookie(skb);
 	if (!event->socket) {
 		bpf_ringbuf_discard(event, 0);
-		return steal(GATE_ODD);
+		return GATE_ODD;
 	}
 	if (len > SYN_ACK_BYTES_MAX)
 		len = SYN_ACK_BYTES_MAX;
 	if (len == 0 || bpf_skb_load_bytes(skb, ETH_HLEN, event->packet, len)) {
 		bpf_ringbuf_discard(event, 0);
-		return steal(GATE_ODD);
+		return GATE_ODD;
 	}
 	event->packet_len = len;
 	if (bpf_map_pop_elem(&gate_free, &index)) {
 		bpf_ringbuf_discard(event, 0);
-		return steal(GATE_REFUSED_SLOTS);
+		return GATE_REFUSED_SLOTS;
 	}
 	slot = bpf_map_lookup_elem(&gate_slots, &index);
 	if (!slot) {
 		bpf_ringbuf_discard(event, 0);
-		return steal(GATE_REFUSED_SLOTS);
+		return GATE_REFUSED_SLOTS;
 	}
-	fill_slot(slot, p, o, offer, key);
+	fill_slot(slot, p, o, offer, key, alone);
 	if (bpf_map_update_elem(&gate_conns, key, &index, insert)) {
 		bpf_map_push_elem(&gate_free, &index, 0);
 		bpf_ringbuf_discard(event, 0);
-		return steal(GATE_REFUSED_SLOTS);
+		return GATE_REFUSED_SLOTS;
 	}
-	fill_event(event, slot, index);
+	fill_event(event, slot, index, alone);
 	bpf_ringbuf_submit(event, 0);
-	return steal(GATE_HELD_SYN_ACKS);
+	return GATE_HELD_SYN_ACKS;
 }
 
-static __always_inline int on_syn_ack(struct __sk_buff *skb, const struct packet *p,
-				      const struct conn_key *key, struct gate_slot *slot)
+static __always_inline __u32 on_new(struct __sk_buff *skb, const struct packet *p,
+				    const struct conn_key *key, __u64 insert, int alone)
 {
 	struct tcp_options o = {};
 	struct syn_offer *offer;
 
+	options_of(skb, p, &o);
+	if (o.refused || o.cut || p->payload)
+		return GATE_REFUSED_OPTIONS;
+	offer = bpf_map_lookup_elem(&gate_syns, key);
+	if (!offer || offer->seq != p->ack - 1)
+		return GATE_REFUSED_UNKNOWN_SYN;
+	return make_slot(skb, p, &o, offer, key, insert, alone);
+}
+
+static __always_inline int on_syn_ack(struct __sk_buff *skb, const struct packet *p,
+				      const struct conn_key *key, struct gate_slot *slot,
+				      int alone)
+{
+	__u32 what;
+
 	if (slot && slot->iss == p->seq && slot->irs == p->ack - 1) {
-		if (*(volatile __u32 *)&slot->open_gen == slot->gen)
+		if (may_pass(slot, alone))
 			return PASS;
 		return steal(GATE_HELD_REPEATS);
 	}
-	options_of(skb, p, &o);
-	if (o.refused || o.cut || p->payload)
-		return steal(GATE_REFUSED_OPTIONS);
-	offer = bpf_map_lookup_elem(&gate_syns, key);
-	if (!offer || offer->seq != p->ack - 1)
-		return steal(GATE_REFUSED_UNKNOWN_SYN);
-	return hold(skb, p, &o, offer, key, slot ? BPF_ANY : BPF_NOEXIST);
+	what = on_new(skb, p, key, slot ? BPF_ANY : BPF_NOEXIST, alone);
+	if (!alone)
+		return steal(what);
+	if (what == GATE_HELD_SYN_ACKS)
+		return PASS;
+	/* Nobody is refused for our want of room. What the slot of the tuple's
+	 * former life knows is not true of this one. */
+	if (slot)
+		bpf_map_delete_elem(&gate_conns, key);
+	count(GATE_UNKNOWN_ALONE);
+	return PASS;
 }
 
 static __always_inline int on_no_slot(const struct packet *p)
@@ -284,18 +334,32 @@ static __always_inline int clamp(struct __sk_buff *skb, const struct packet *p,
 	return PASS;
 }
 
+/* What may be acknowledged: what is stable, and what was acknowledged while the
+ * server spoke alone. The client has given the latter up; it drops a segment that
+ * acknowledges much less (RFC 5961 §5.2), and from there a window may not reach the
+ * right edge (law L4). */
+static __always_inline __u32 stable_of(const struct gate_slot *slot, __u32 gen)
+{
+	__u64 word = *(volatile __u64 *)&slot->stable;
+	/* A word of another generation says nothing about this connection. */
+	__u32 stable = word >> 32 == gen ? (__u32)word : slot->irs + 1;
+
+	return AFTER(slot->last_ack, stable) ? slot->last_ack : stable;
+}
+
 static __always_inline int on_segment(struct __sk_buff *skb, const struct packet *p,
-				      struct gate_slot *slot)
+				      struct gate_slot *slot, int alone)
 {
 	__u32 scale = slot->rcv_wscale == NO_SCALE ? 0 : slot->rcv_wscale & 15;
 	__u32 edge = p->ack + ((__u32)p->window << scale);
 	__u32 seq_end = p->seq + p->payload, gen = slot->gen, stable;
-	__u64 word = *(volatile __u64 *)&slot->stable;
-	int asked = *(volatile __u32 *)&slot->fin_gen == gen;
+	int asked = alone || *(volatile __u32 *)&slot->fin_gen == gen;
 	struct tcp_options o = {};
 
-	if (*(volatile __u32 *)&slot->open_gen != gen)
+	if (!may_pass(slot, alone))
 		return steal(GATE_UNOPENED);
+	if (alone && (p->flags & (TCP_RST | TCP_ACK)) != TCP_ACK)
+		return PASS; /* it says nothing that is sure to be the stack's */
 	if ((p->flags & TCP_RST) && !asked)
 		return steal(GATE_HELD_RESETS);
 	if (!(p->flags & TCP_ACK))
@@ -314,6 +378,8 @@ static __always_inline int on_segment(struct __sk_buff *skb, const struct packet
 	if (p->flags & TCP_FIN) {
 		if (!asked && p->payload == 0)
 			return steal(GATE_HELD_FINS);
+		if (alone)
+			slot->fin_gen = gen; /* so that it can be repeated later */
 		if (asked)
 			seq_end++;
 		else if (clear_flag(skb, p, TCP_FIN))
@@ -326,9 +392,8 @@ static __always_inline int on_segment(struct __sk_buff *skb, const struct packet
 	}
 	if (AFTER(edge, slot->right_edge))
 		slot->right_edge = edge;
-	/* A word of another generation says nothing about this connection. */
-	stable = word >> 32 == gen ? (__u32)word : slot->irs + 1;
-	if (AFTER(p->ack, stable)) {
+	stable = stable_of(slot, gen);
+	if (!alone && AFTER(p->ack, stable)) {
 		int verdict = clamp(skb, p, slot, stable, seq_end, &o);
 
 		track_snd_una(skb, slot);
@@ -346,9 +411,10 @@ int gate_egress(struct __sk_buff *skb)
 	struct conn_key key = {};
 	struct gate_slot *slot = 0;
 	enum parsed what = parse(skb, &p);
+	int alone = is_alone();
 	__u32 *index;
 
-	if (what == PARSED_ODD && is_address(p.source))
+	if (what == PARSED_ODD && is_address(p.source) && !alone)
 		return steal(GATE_ODD);
 	if (what != PARSED_TCP || !is_service(p.source, p.source_port))
 		return PASS;
@@ -360,8 +426,10 @@ int gate_egress(struct __sk_buff *skb)
 	if (index)
 		slot = bpf_map_lookup_elem(&gate_slots, index);
 	if ((p.flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
-		return on_syn_ack(skb, &p, &key, slot);
-	return slot ? on_segment(skb, &p, slot) : on_no_slot(&p);
+		return on_syn_ack(skb, &p, &key, slot, alone);
+	if (slot)
+		return on_segment(skb, &p, slot, alone);
+	return alone ? PASS : on_no_slot(&p);
 }
 
 char licence[] SEC("license") = "Dual MIT/GPL";

@@ -67,9 +67,11 @@ struct syn_offer {
 };
 
 /* One protected connection. `stable`, `open_gen`, `fin_gen` and `free_gen`
- * are written by user space only, the rest by the gate only. A word of user
- * space counts only if it carries the slot's generation, so that a late store
- * can neither open nor release a recycled slot (decision 1). */
+ * are written by user space, the rest by the gate, but for two things: user space
+ * writes all of a slot that it adopts, and the gate opens and ends by itself what
+ * it lets pass alone. A word of user space counts only if it carries the slot's
+ * generation, so that a late store can neither open nor release a recycled slot
+ * (decision 1). */
 struct gate_slot {
 	__u64 stable; /* generation << 32 | sequence number */
 	__u32 gen;
@@ -98,7 +100,7 @@ struct gate_slot {
 	__u8 zero_tail[16];
 };
 
-/* A SYN-ACK that waits for user space. */
+/* A SYN-ACK that waits for user space, or of which it learns. */
 struct gate_event {
 	__u64 socket; /* its cookie */
 	__u32 index;
@@ -115,6 +117,8 @@ struct gate_event {
 	__u8 sack;
 	__u8 has_ts;
 	__u16 packet_len;
+	__u8 passed; /* 1: it does not wait */
+	__u8 zero[7];
 	struct conn_key key;
 	__u8 packet[SYN_ACK_BYTES_MAX]; /* from the IP header on */
 };
@@ -427,6 +431,7 @@ enum gate_counter {
 	GATE_REPEATS,
 	GATE_DSACKS,
 	GATE_ODD,
+	GATE_UNKNOWN_ALONE,
 	GATE_COUNTERS
 };
 

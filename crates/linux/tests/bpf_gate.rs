@@ -39,6 +39,7 @@ impl Fixture {
             interface: "p0".into(),
             services: vec![server],
             slots: SLOTS,
+            solo: false,
             pin_dir: lab.pin_dir.clone(),
         });
         let gate = gate.unwrap_or_else(|error| panic!("{error}"));

@@ -104,6 +104,7 @@ impl Pair {
             interface: "p0".into(),
             services: vec![(server, PORT)],
             slots: SLOTS,
+            solo: false,
             pin_dir: lab.pin_dir.clone(),
         });
         Self {
@@ -200,11 +201,13 @@ impl Pair {
 
     /// Both hold the same SYN-ACK, and would tell the backup the same of it.
     fn compare_held(&mut self, tuple: usize) {
-        let mut at_gate: Vec<(ConnId, ConnRecord)> = Vec::new();
-        self.gate.drain_events(|held| at_gate.push((held.conn, held.record)));
+        let mut at_gate: Vec<(ConnId, ConnRecord, bool)> = Vec::new();
+        self.gate.drain_events(|held| at_gate.push((held.conn, held.record, held.passed)));
         let at_model = self.model.drain_held();
         assert_eq!(at_gate.len(), at_model.len(), "{}", self.at);
-        for ((gate_id, found), (model_id, expected)) in at_gate.into_iter().zip(at_model) {
+        for (found, expected) in at_gate.into_iter().zip(at_model) {
+            let ((gate_id, found, passed), (model_id, expected, model_passed)) = (found, expected);
+            assert_eq!(passed, model_passed, "{}", self.at);
             // In the simulation all have the same MSS.
             let expected = ConnRecord { mss: found.mss, peer_mss: found.peer_mss, ..expected };
             assert_eq!(found, expected, "{}", self.at);

@@ -325,6 +325,7 @@ fn gate_config(lab: &Lab) -> GateConfig {
         interface: "p0".into(),
         services: services(),
         slots: 64,
+        solo: false,
         pin_dir: lab.pin_dir.clone(),
     }
 }

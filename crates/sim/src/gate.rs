@@ -1,10 +1,11 @@
 //! The gate on the primary's interface, as `bpf/gate.bpf.c` has it: holds
 //! SYN-ACKs, clamps ACKs to what is stable, keeps the right edge, withholds
-//! FINs and RSTs that the server did not ask for. Lives on without its daemon.
+//! FINs and RSTs that the server did not ask for; while the server speaks alone, it
+//! only keeps slots. Lives on without its daemon.
 
 use crate::packet::{ACK, NO_SCALING, Packet, shift};
 use crate::plan::{Limits, Mutation};
-use holdfast_wire::gate::SlotView;
+use holdfast_wire::gate::{Adopted, SlotView};
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
 use holdfast_wire::packet::{Flags, SackBlocks};
 use holdfast_wire::seq::SeqNo;
@@ -78,6 +79,61 @@ impl Slot {
         }
     }
 
+    /// Of a connection that is older than its gate.
+    fn adopted(adopted: &Adopted) -> Self {
+        let Adopted { record, snd_una, snd_nxt, rcv_nxt, right_edge, tsval, .. } = *adopted;
+        Self {
+            key: record.key,
+            iss: record.iss,
+            irs: record.irs,
+            open: true,
+            fin_allowed: adopted.fin_allowed,
+            stable: rcv_nxt,
+            snd_una,
+            snd_nxt,
+            rcv_nxt,
+            last_ack: rcv_nxt,
+            last_edge: right_edge,
+            right_edge,
+            tsval,
+            rcv_wscale: record.rcv_wscale,
+        }
+    }
+
+    /// What the stack says, whether it goes out or not: an owed ACK speaks for it.
+    fn learn(&mut self, p: &Packet) {
+        // A reset's number answers a packet, and need not be the stack's own.
+        if !p.is(Flags::RST) {
+            self.rcv_nxt = self.rcv_nxt.max(p.ack);
+        }
+        if !SeqNo(self.tsval).after(SeqNo(p.tsval)) {
+            self.tsval = p.tsval;
+        }
+    }
+
+    /// It goes out like this.
+    fn track_sent(&mut self, p: &Packet, seq_end: SeqNo) {
+        self.snd_nxt = self.snd_nxt.max(seq_end);
+        self.last_ack = self.last_ack.max(p.ack);
+        self.last_edge = self.last_edge.max(self.edge(p));
+    }
+
+    /// The kernel holds so much acknowledged.
+    fn track_snd_una(&mut self, snd_una: Option<SeqNo>) {
+        let is_news = |una: &SeqNo| una.after(self.snd_una) && !una.after(self.snd_nxt);
+        self.snd_una = snd_una.filter(is_news).unwrap_or(self.snd_una);
+    }
+
+    fn edge(&self, p: &Packet) -> SeqNo {
+        p.ack.plus(u64::from(p.window) << shift(self.rcv_wscale))
+    }
+
+    /// What may be acknowledged: what is stable, and what was acknowledged while the
+    /// server spoke alone, which the client has given up.
+    fn stable(&self) -> SeqNo {
+        self.stable.max(self.last_ack)
+    }
+
     /// As a daemon sees it.
     fn view(&self) -> SlotView {
         SlotView {
@@ -100,12 +156,13 @@ impl Slot {
     }
 }
 
-/// A SYN-ACK that is held, for the daemon.
+/// A SYN-ACK that is held, or has passed while the server spoke alone, for the daemon.
 #[derive(Clone, Debug)]
 pub struct Held {
     pub id: ConnId,
     pub record: ConnRecord,
     pub packet: Packet,
+    pub passed: bool,
 }
 
 /// See the module.
@@ -120,8 +177,14 @@ pub struct Gate {
     syns_max: usize,
     generation: u64,
     pub server_dead: bool,
+    /// The server speaks alone: all passes.
+    pub solo: bool,
+    /// The daemon does not take its events, and no more fit.
+    pub events_full: bool,
     mutation: Option<Mutation>,
     pub refused: u64,
+    /// SYN-ACKs that passed alone and have no slot.
+    pub unknown_alone: u64,
 }
 
 impl Gate {
@@ -135,8 +198,11 @@ impl Gate {
             syns_max: limits.gate_syns,
             generation: 0,
             server_dead: false,
+            solo: false,
+            events_full: false,
             mutation,
             refused: 0,
+            unknown_alone: 0,
         }
     }
 
@@ -181,6 +247,23 @@ impl Gate {
         }
     }
 
+    /// Makes a slot for a connection that exists already, in place of an earlier one
+    /// of its tuple; `None` if there is no room.
+    pub fn adopt(&mut self, adopted: &Adopted) -> Option<ConnId> {
+        if let Some(former) = self.conn_of(&adopted.record.key) {
+            self.free(former);
+        }
+        (!self.is_full()).then(|| self.insert(Slot::adopted(adopted)))
+    }
+
+    fn insert(&mut self, slot: Slot) -> ConnId {
+        self.generation += 1;
+        let id = ConnId(self.generation << 32 | self.slots.len() as u64);
+        self.conns.insert(slot.key, id);
+        self.slots.insert(id, slot);
+        id
+    }
+
     /// `gate_ingress`: what the client offered.
     pub fn ingress(&mut self, p: &Packet) {
         if p.is(Flags::SYN) && !p.is(ACK) && !p.is(Flags::RST) {
@@ -204,18 +287,38 @@ impl Gate {
             return self.on_syn_ack(p);
         }
         match self.conns.get(&p.key).and_then(|id| self.slots.get_mut(id)) {
+            Some(slot) if self.solo => {
+                follow(slot, &p, snd_una);
+                Some(p)
+            }
             Some(slot) => on_segment(slot, p, snd_una, self.mutation, counts),
             None => self.on_no_slot(p),
         }
     }
 
     fn on_syn_ack(&mut self, p: Packet) -> Option<Packet> {
-        let slot = self.conns.get(&p.key).and_then(|id| self.slots.get(id));
+        let slot = self.conns.get(&p.key).and_then(|id| self.slots.get_mut(id));
         if let Some(slot) = slot.filter(|s| s.iss == p.seq && s.irs.plus(1) == p.ack) {
+            slot.open |= self.solo;
             return slot.open.then_some(p);
         }
+        let known = self.make_slot(&p).is_some();
+        if self.solo && !known {
+            // What its former life's slot knows is not true of this one.
+            self.conns.remove(&p.key);
+            self.unknown_alone += 1;
+        }
+        let at_once = known && self.mutation == Some(Mutation::SynAckAtOnce);
+        (self.solo || at_once).then_some(p)
+    }
+
+    /// Of a SYN-ACK; `None` if the gate does not know its SYN, or has no room.
+    fn make_slot(&mut self, p: &Packet) -> Option<ConnId> {
         let is_offer = |syn: &&Packet| syn.key == p.key && syn.seq.plus(1) == p.ack;
         let offer = self.syns.iter().find(is_offer)?.clone();
+        if self.events_full {
+            return None;
+        }
         let limited = self.mutation != Some(Mutation::NoLimit);
         if limited && self.slots.len() >= self.slots_max {
             self.refused += 1;
@@ -225,9 +328,7 @@ impl Gate {
                 None => return None,
             }
         }
-        self.generation += 1;
-        let id = ConnId(self.generation << 32 | self.slots.len() as u64);
-        let slot = Slot::of(&p);
+        let slot = Slot { open: self.solo, ..Slot::of(p) };
         let record = ConnRecord {
             key: p.key,
             iss: slot.iss,
@@ -241,16 +342,32 @@ impl Gate {
             tsval: Some(p.tsval),
             window: p.window,
         };
-        self.conns.insert(p.key, id);
-        self.slots.insert(id, slot);
-        self.events.push_back(Held { id, record, packet: p.clone() });
-        (self.mutation == Some(Mutation::SynAckAtOnce)).then_some(p)
+        let id = self.insert(slot);
+        self.events.push_back(Held { id, record, packet: p.clone(), passed: self.solo });
+        Some(id)
     }
 
     fn on_no_slot(&self, p: Packet) -> Option<Packet> {
+        if self.solo {
+            return Some(p);
+        }
         let stray = !p.is(Flags::RST) || (p.is(ACK) && p.seq == SeqNo(0)) || self.server_dead;
         (!stray).then_some(p)
     }
+}
+
+/// A segment that passes while the server speaks alone. What has gone out cannot be
+/// called back: the connection is open, and a FIN may be repeated.
+fn follow(slot: &mut Slot, p: &Packet, snd_una: Option<SeqNo>) {
+    slot.open = true;
+    if p.is(Flags::RST) || !p.is(ACK) {
+        return;
+    }
+    slot.fin_allowed |= p.is(Flags::FIN);
+    slot.learn(p);
+    slot.right_edge = slot.right_edge.max(slot.edge(p));
+    slot.track_sent(p, p.seq.plus(p.payload.len() as u64 + u64::from(p.is(Flags::FIN))));
+    slot.track_snd_una(snd_una);
 }
 
 /// A segment of a connection that has a slot: what goes out of it, if anything does.
@@ -272,28 +389,16 @@ pub fn on_segment(
     if !p.is(ACK) {
         return p.is(Flags::RST).then_some(p);
     }
-    // A reset's number answers a packet, and need not be the stack's own.
-    if !p.is(Flags::RST) {
-        slot.rcv_nxt = slot.rcv_nxt.max(p.ack);
-    }
-    // Of what is withheld, too: an owed ACK speaks for it.
-    if !SeqNo(slot.tsval).after(SeqNo(p.tsval)) {
-        slot.tsval = p.tsval;
-    }
+    slot.learn(&p);
     let seq_end = end_allowed(slot, &mut p, mutation, counts)?;
-    let edge = p.ack.plus(u64::from(p.window) << shift(slot.rcv_wscale));
+    let edge = slot.edge(&p);
     slot.right_edge = slot.right_edge.max(edge);
-    let beyond = p.ack.after(slot.stable) && mutation != Some(Mutation::AckBeyondStable);
+    let beyond = p.ack.after(slot.stable()) && mutation != Some(Mutation::AckBeyondStable);
     let goes = !beyond || clamp(slot, &mut p, edge, seq_end, mutation, counts);
     if goes {
-        slot.snd_nxt = slot.snd_nxt.max(seq_end);
-        slot.last_ack = slot.last_ack.max(p.ack);
-        let shown = p.ack.plus(u64::from(p.window) << shift(slot.rcv_wscale));
-        slot.last_edge = slot.last_edge.max(shown);
+        slot.track_sent(&p, seq_end);
     }
-    if let Some(una) = snd_una.filter(|una| una.after(slot.snd_una) && !una.after(slot.snd_nxt)) {
-        slot.snd_una = una;
-    }
+    slot.track_snd_una(snd_una);
     goes.then_some(p)
 }
 
@@ -332,19 +437,19 @@ fn clamp(
     mutation: Option<Mutation>,
     counts: &mut Counts,
 ) -> bool {
-    let unit = shift(slot.rcv_wscale);
-    let window = (edge.since(slot.stable).max(0) as u32 >> unit).min(65535);
-    let shown = slot.stable.plus(u64::from(window) << unit);
+    let (unit, stable) = (shift(slot.rcv_wscale), slot.stable());
+    let window = (edge.since(stable).max(0) as u32 >> unit).min(65535);
+    let shown = stable.plus(u64::from(window) << unit);
     // Above the rewritten ACK a D-SACK would read as a SACK (decision 12).
     let first = p.sack.as_slice().first();
-    if first.is_some_and(|(_, right)| !right.after(p.ack) && right.after(slot.stable))
+    if first.is_some_and(|(_, right)| !right.after(p.ack) && right.after(stable))
         && mutation != Some(Mutation::KeepDsack)
     {
         p.sack = SackBlocks::default();
         counts.dsacks += 1;
     }
     let notices = [Flags::RST, Flags::ECE, Flags::CWR];
-    let repeats = seq_end == p.seq && slot.stable == slot.last_ack && !shown.after(slot.last_edge);
+    let repeats = seq_end == p.seq && stable == slot.last_ack && !shown.after(slot.last_edge);
     if repeats {
         if p.sack.as_slice().is_empty() && !notices.iter().any(|flag| p.is(*flag)) {
             counts.repeats += 1;
@@ -353,7 +458,7 @@ fn clamp(
         counts.telling_repeats += 1;
     }
     counts.clamped += 1;
-    p.ack = slot.stable;
+    p.ack = stable;
     // The mutation moves the right edge left (law L4).
     p.window = if mutation == Some(Mutation::ShrinkWindow) { p.window } else { window as u16 };
     true

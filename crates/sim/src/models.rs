@@ -10,7 +10,7 @@ use crate::edge::{Edge, Flow};
 use crate::gate::{Counts, Gate, Held};
 use crate::packet::{NO_SCALING, Packet, Truth};
 use crate::plan::Limits;
-use holdfast_wire::gate::SlotView;
+use holdfast_wire::gate::{Adopted, SlotView};
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
 use holdfast_wire::packet::{Checksum, Flags, TcpPacket};
 use holdfast_wire::seq::SeqNo;
@@ -60,9 +60,10 @@ impl GateModel {
         Some(Passed { ack, window, flags, has_sack })
     }
 
-    /// The SYN-ACKs that wait since the last call.
-    pub fn drain_held(&mut self) -> Vec<(ConnId, ConnRecord)> {
-        self.0.events.drain(..).map(|Held { id, record, .. }| (id, record)).collect()
+    /// The SYN-ACKs that wait since the last call, and whether they have passed.
+    pub fn drain_held(&mut self) -> Vec<(ConnId, ConnRecord, bool)> {
+        let told = |Held { id, record, passed, .. }| (id, record, passed);
+        self.0.events.drain(..).map(told).collect()
     }
 
     /// The connection that has a slot under this four-tuple.
@@ -100,6 +101,26 @@ impl GateModel {
 
     pub fn set_server_dead(&mut self, dead: bool) {
         self.0.server_dead = dead;
+    }
+
+    pub fn set_solo(&mut self, solo: bool) {
+        self.0.solo = solo;
+    }
+
+    /// There is no room for more events, or there is again.
+    pub fn set_events_full(&mut self, full: bool) {
+        self.0.events_full = full;
+    }
+
+    /// `None` if no slot is free.
+    pub fn adopt(&mut self, adopted: &Adopted) -> Option<ConnId> {
+        self.0.adopt(adopted)
+    }
+
+    /// SYN-ACKs that passed alone and have no slot.
+    #[must_use]
+    pub fn unknown_alone(&self) -> u64 {
+        self.0.unknown_alone
     }
 }
 

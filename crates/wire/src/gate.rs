@@ -1,6 +1,6 @@
 //! What the gate on a primary's interface knows of a connection.
 
-use crate::message::ConnKey;
+use crate::message::{ConnKey, ConnRecord};
 use crate::packet::{Flags, TcpOptions, TcpSegment};
 use crate::seq::SeqNo;
 
@@ -31,6 +31,25 @@ pub struct SlotView {
     pub has_ts: bool,
     /// The SYN-ACK is still withheld.
     pub held_synack: bool,
+}
+
+/// A connection that is older than its gate: a promoted replica knows it from its
+/// repair, and no SYN-ACK of it will come by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adopted {
+    pub record: ConnRecord,
+    /// Oldest byte that the client has not acknowledged, next byte to send.
+    pub snd_una: SeqNo,
+    pub snd_nxt: SeqNo,
+    /// Next byte of the client's stream: what is acknowledged already, and so stable.
+    pub rcv_nxt: SeqNo,
+    /// Largest right edge that the client was told.
+    pub right_edge: SeqNo,
+    /// The last timestamps sent; meaningless unless the record has one.
+    pub tsval: u32,
+    pub tsecr: u32,
+    /// The server has closed: its FIN may leave, or has left.
+    pub fin_allowed: bool,
 }
 
 impl SlotView {

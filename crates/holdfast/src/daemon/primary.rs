@@ -91,6 +91,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
         interface: node.me.interface.clone(),
         services: node.services(),
         slots: node.config.group.connections_max,
+        solo: false,
         pin_dir: node.pin_dir(),
     })?;
     node.clear_earlier_life(Own::Gate)?;

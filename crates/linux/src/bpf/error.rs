@@ -41,6 +41,8 @@ pub enum BpfError {
         "eBPF map {map} is missing or of another kind: the binary is damaged, install it again"
     )]
     MissingMap { map: &'static str },
+    #[error("no slot of the gate is free: raise `connections_max`")]
+    NoSlot,
     #[error("cannot map the gate's slots into memory: {0}")]
     Slots(io::Error),
     #[error("cannot list or remove the tc filters of {interface}: {source}")]

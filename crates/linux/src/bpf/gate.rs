@@ -1,14 +1,15 @@
 //! The gate on the primary's service interface: SYN-ACKs wait here for their
-//! replicated record, ACKs for `stable`, FIN and RST for the server's wish.
+//! replicated record, ACKs for `stable`, FIN and RST for the server's wish. While
+//! the server speaks alone it withholds nothing, but knows each connection.
 //! `bpf/gate.bpf.c` does it; this type loads it and speaks for user space.
 
 use super::error::BpfError;
 use super::layout::{GATE_COUNTERS, GateEvent, RawKey};
 use super::loader::{Counters, Detached, Object};
 use super::slots::Slots;
-use aya::maps::{Array, HashMap, MapData, Queue, RingBuf};
+use aya::maps::{Array, HashMap, MapData, MapError, Queue, RingBuf};
 use aya::programs::TcAttachType::{self, Egress, Ingress};
-use holdfast_wire::gate::SlotView;
+use holdfast_wire::gate::{Adopted, SlotView};
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
 use holdfast_wire::packet::complete_checksum;
 use holdfast_wire::seq::SeqNo;
@@ -30,6 +31,7 @@ static OBJECT: Object = Object {
         "gate_free",
         "gate_events",
         "gate_dead",
+        "gate_solo",
     ],
     counters: &GATE_COUNTERS,
     priority: 100,
@@ -44,12 +46,15 @@ pub struct GateConfig {
     pub services: Vec<(IpAddr, u16)>,
     /// Connections protected at once; see [`super::GATE_SLOTS_DEFAULT`].
     pub slots: u32,
+    /// The server speaks alone when the gate comes; see [`Gate::set_solo`].
+    pub solo: bool,
     /// Directory for pins; a BPF file system is mounted there if needed.
     pub pin_dir: PathBuf,
 }
 
 /// A SYN-ACK that the gate withholds until [`Gate::open`]; then it is the
-/// caller's to send (a repeat by the kernel comes a second later at best).
+/// caller's to send (a repeat by the kernel comes a second later at best). Or one
+/// that has left.
 #[derive(Debug)]
 pub struct SynAck<'a> {
     pub conn: ConnId,
@@ -58,6 +63,8 @@ pub struct SynAck<'a> {
     pub record: ConnRecord,
     /// The packet from the IP header on, with complete checksums.
     pub packet: &'a [u8],
+    /// The server spoke alone: the packet is on its way, the connection open.
+    pub passed: bool,
 }
 
 /// An attached gate. Dropping it leaves the gate closed where it stands:
@@ -68,6 +75,7 @@ pub struct Gate {
     free: Queue<MapData, u32>,
     events: RingBuf<MapData>,
     dead: Array<MapData, u32>,
+    solo: Array<MapData, u32>,
     counters: Counters,
     interface: String,
     pin_dir: PathBuf,
@@ -75,7 +83,8 @@ pub struct Gate {
 
 impl Gate {
     /// Attaches a fresh gate, in place of any earlier one on the interface.
-    /// Connections that exist already have no slot: the gate withholds them.
+    /// Connections that exist already have no slot until they are adopted: the gate
+    /// withholds them, unless the server speaks alone.
     ///
     /// # Errors
     /// [`BpfError`] if the kernel refuses, the interface does not exist, or there
@@ -92,6 +101,7 @@ impl Gate {
             free: loaded.map("gate_free")?,
             events: loaded.map("gate_events")?,
             dead: loaded.map("gate_dead")?,
+            solo: loaded.map("gate_solo")?,
             counters: loaded.counters()?,
             interface: config.interface.clone(),
             pin_dir: config.pin_dir.clone(),
@@ -99,6 +109,7 @@ impl Gate {
         for index in 0..gate.slots.count() {
             gate.free.push(index, 0).map_err(BpfError::map("gate_free"))?;
         }
+        gate.set_solo(config.solo)?;
         loaded.attach("gate_ingress", &[&config.interface], Ingress)?;
         loaded.attach("gate_egress", &[&config.interface], Egress)?;
         Ok(gate)
@@ -120,7 +131,8 @@ impl Gate {
             let _ = complete_checksum(&mut packet[..len]);
             let conn = ConnId(u64::from(event.generation) << 32 | u64::from(event.index));
             let (socket, record) = (event.socket, record_of(&event));
-            handle(SynAck { conn, socket, record, packet: &packet[..len] });
+            let passed = event.passed != 0;
+            handle(SynAck { conn, socket, record, packet: &packet[..len], passed });
         }
     }
 
@@ -143,7 +155,47 @@ impl Gate {
         self.slots.allow_fin(conn)
     }
 
-    /// Gives the connection's slot back; later packets of it are withheld.
+    /// One store. While the server speaks alone (`solo`) all passes as it is, with or
+    /// without a slot; a connection that the gate can take in has one all the same,
+    /// which follows it. What has passed alone is open afterwards, and may end if a FIN
+    /// has passed; what was acknowledged stays so.
+    ///
+    /// Before it ends, every connection needs a slot ([`Gate::adopt`]) and its own
+    /// `stable`, for one that lags by 2^31 bytes counts as ahead. A packet that is
+    /// under way at that moment may still pass, so look at `last_ack` after it.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses the map update.
+    pub fn set_solo(&mut self, solo: bool) -> Result<(), BpfError> {
+        self.solo.set(0, u32::from(solo), 0).map_err(BpfError::map("gate_solo"))
+    }
+
+    /// Makes a slot for a connection that exists already, open, with all that it has
+    /// received stable. An earlier connection of the same tuple loses its slot.
+    ///
+    /// # Errors
+    /// [`BpfError::NoSlot`] if none is free, [`BpfError::Map`] if the kernel refuses a
+    /// map update. Nothing is left of the connection then.
+    pub fn adopt(&mut self, adopted: &Adopted) -> Result<ConnId, BpfError> {
+        if let Some(former) = self.conn(&adopted.record.key) {
+            self.free(former)?;
+        }
+        let index = match self.free.pop(0) {
+            Err(MapError::ElementNotFound) => return Err(BpfError::NoSlot),
+            popped => popped.map_err(BpfError::map("gate_free"))?,
+        };
+        // No packet finds the slot before its tuple leads to it.
+        let conn = self.slots.adopt(index, adopted);
+        let key = RawKey::from(&adopted.record.key);
+        if let Err(error) = self.conns.insert(key, index, 0) {
+            self.free(conn)?;
+            return Err(BpfError::map("gate_conns")(error));
+        }
+        Ok(conn)
+    }
+
+    /// Gives the connection's slot back; later packets of it are withheld, unless the
+    /// server speaks alone.
     /// `false` if it was gone already.
     ///
     /// # Errors

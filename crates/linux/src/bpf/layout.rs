@@ -4,7 +4,7 @@
 use aya::Pod;
 use holdfast_wire::message::ConnKey;
 use std::net::IpAddr;
-use zerocopy::{FromBytes, Immutable, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Most services (address and port) of one group.
 pub const SERVICES_MAX: usize = 16;
@@ -58,7 +58,7 @@ pub(crate) const FLOW_ESTABLISHED: u32 = 8;
 pub(crate) const FLOW_LEARNT: u32 = 16;
 
 /// Names of the counters, in the order of `enum gate_counter`.
-pub(crate) const GATE_COUNTERS: [&str; 18] = [
+pub(crate) const GATE_COUNTERS: [&str; 19] = [
     "syns",
     "held_syn_acks",
     "held_repeats",
@@ -77,6 +77,7 @@ pub(crate) const GATE_COUNTERS: [&str; 18] = [
     "repeats",
     "dsacks",
     "odd",
+    "unknown_alone",
 ];
 
 /// Names of the counters, in the order of `enum tapdrop_counter`.
@@ -154,7 +155,7 @@ impl ServiceKey {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, FromBytes, KnownLayout, Immutable)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(crate) struct RawKey {
     pub server: [u8; 16],
@@ -234,6 +235,8 @@ pub(crate) struct GateEvent {
     pub sack: u8,
     pub has_ts: u8,
     pub packet_len: u16,
+    pub passed: u8,
+    pub zero: [u8; 7],
     pub key: RawKey,
     pub packet: [u8; SYN_ACK_BYTES_MAX],
 }

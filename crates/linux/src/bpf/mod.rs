@@ -39,7 +39,7 @@ pub use cost::Cost;
 pub use edge::{Edge, EdgeConfig, MemberPort, Mended};
 pub use error::BpfError;
 pub use gate::{Gate, GateConfig, SynAck};
-pub use holdfast_wire::gate::SlotView;
+pub use holdfast_wire::gate::{Adopted, SlotView};
 pub use host::{HostEnd, HostEndConfig};
 pub use layout::{
     EDGE_FLOWS_DEFAULT, GATE_SLOTS_DEFAULT, MAGLEV_ENTRIES, MEMBERS_MAX, NO_STRING,

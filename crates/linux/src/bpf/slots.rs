@@ -3,14 +3,14 @@
 //! a slot counts only while its generation is the one asked for (decision 1).
 
 use super::layout::{GateSlot, RawKey};
-use holdfast_wire::gate::SlotView;
-use holdfast_wire::message::{ConnId, ConnKey};
+use holdfast_wire::gate::{Adopted, SlotView};
+use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
 use holdfast_wire::seq::SeqNo;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 /// All slots of one gate.
 pub(crate) struct Slots {
@@ -94,6 +94,27 @@ impl Slots {
         self.stamp(conn, offset_of!(GateSlot, fin_generation))
     }
 
+    /// Fills a free slot, as the gate does for a SYN-ACK, and opens it.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub(crate) fn adopt(&self, index: u32, adopted: &Adopted) -> ConnId {
+        let slot = self.slot(index).expect("the gate's queue holds numbers of slots only");
+        let last = slot.u32(offset_of!(GateSlot, generation)).load(Ordering::Acquire);
+        // 0 is what user space's words hold before their first store.
+        let generation = last.wrapping_add(1).max(1);
+        slot.u32(offset_of!(GateSlot, generation)).store(generation, Ordering::Release);
+        slot.put_numbers(adopted);
+        slot.put_record(&adopted.record);
+        let conn = ConnId(u64::from(generation) << 32 | u64::from(index));
+        self.set_stable(conn, adopted.rcv_nxt);
+        if adopted.fin_allowed {
+            self.allow_fin(conn);
+        }
+        self.open(conn);
+        conn
+    }
+
     /// Marks the slot free; its key, for the caller to forget. `None` the second time.
     pub(crate) fn release(&self, conn: ConnId) -> Option<ConnKey> {
         let key = self.live(conn)?.0.key();
@@ -109,10 +130,7 @@ impl Slots {
 
     /// The connection in a slot.
     pub(crate) fn current(&self, index: u32) -> Option<ConnId> {
-        if index >= self.count {
-            return None;
-        }
-        let slot = Slot { slots: self, start: index as usize * size_of::<GateSlot>() };
+        let slot = self.slot(index)?;
         let generation = slot.u32(offset_of!(GateSlot, generation)).load(Ordering::Acquire);
         let conn = ConnId(u64::from(generation) << 32 | u64::from(index));
         self.live(conn).map(|_| conn)
@@ -120,14 +138,16 @@ impl Slots {
 
     fn live(&self, conn: ConnId) -> Option<(Slot<'_>, u32)> {
         let (index, generation) = (conn.0 as u32, (conn.0 >> 32) as u32);
-        if index >= self.count {
-            return None;
-        }
-        let slot = Slot { slots: self, start: index as usize * size_of::<GateSlot>() };
+        let slot = self.slot(index)?;
         let load = |offset| slot.u32(offset).load(Ordering::Acquire);
         let current = load(offset_of!(GateSlot, generation)) == generation;
         let freed = load(offset_of!(GateSlot, free_generation)) == generation;
         (current && !freed).then_some((slot, generation))
+    }
+
+    fn slot(&self, index: u32) -> Option<Slot<'_>> {
+        let start = index as usize * size_of::<GateSlot>();
+        (index < self.count).then_some(Slot { slots: self, start })
     }
 }
 
@@ -162,10 +182,48 @@ impl<'a> Slot<'a> {
         unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
     }
 
+    fn u16(&self, offset: usize) -> &'a AtomicU16 {
+        // SAFETY: as in `u8`; pages and slots are aligned to 8, `offset` to 2.
+        unsafe { AtomicU16::from_ptr(self.at(offset, 2).cast()) }
+    }
+
     fn stable(&self) -> &'a AtomicU64 {
         let offset = offset_of!(GateSlot, stable);
         // SAFETY: as in `u8`; pages, slots and `offset` are aligned to 8.
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
+    }
+
+    /// Where both streams are.
+    fn put_numbers(&self, adopted: &Adopted) {
+        let put = |offset, value| self.u32(offset).store(value, Ordering::Relaxed);
+        put(offset_of!(GateSlot, snd_una), adopted.snd_una.0);
+        put(offset_of!(GateSlot, snd_nxt), adopted.snd_nxt.0);
+        put(offset_of!(GateSlot, rcv_nxt), adopted.rcv_nxt.0);
+        put(offset_of!(GateSlot, last_ack), adopted.rcv_nxt.0);
+        put(offset_of!(GateSlot, right_edge), adopted.right_edge.0);
+        put(offset_of!(GateSlot, last_edge), adopted.right_edge.0);
+        put(offset_of!(GateSlot, tsval), adopted.tsval);
+        put(offset_of!(GateSlot, tsecr), adopted.tsecr);
+    }
+
+    /// What the handshake has agreed on.
+    fn put_record(&self, record: &ConnRecord) {
+        let word = |offset, value| self.u32(offset).store(value, Ordering::Relaxed);
+        let half = |offset, value| self.u16(offset).store(value, Ordering::Relaxed);
+        let byte = |offset, value| self.u8(offset).store(value, Ordering::Relaxed);
+        word(offset_of!(GateSlot, iss), record.iss.0);
+        word(offset_of!(GateSlot, irs), record.irs.0);
+        half(offset_of!(GateSlot, mss), record.mss);
+        half(offset_of!(GateSlot, peer_mss), record.peer_mss);
+        half(offset_of!(GateSlot, window), record.window);
+        byte(offset_of!(GateSlot, rcv_wscale), record.rcv_wscale);
+        byte(offset_of!(GateSlot, snd_wscale), record.snd_wscale);
+        byte(offset_of!(GateSlot, sack), u8::from(record.sack));
+        byte(offset_of!(GateSlot, has_ts), u8::from(record.tsval.is_some()));
+        let key: [u8; size_of::<RawKey>()] = zerocopy::transmute!(RawKey::from(&record.key));
+        for (i, value) in key.into_iter().enumerate() {
+            byte(offset_of!(GateSlot, key) + i, value);
+        }
     }
 
     fn key(&self) -> ConnKey {

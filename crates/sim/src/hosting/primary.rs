@@ -33,8 +33,10 @@ impl PrimaryHost for AtHost<'_> {
     fn held(&mut self) -> Vec<Held> {
         let Some(gate) = self.gate_mut() else { return Vec::new() };
         let events = std::mem::take(&mut gate.events);
-        let take = |HeldPacket { id, record, packet }| {
-            self.d.held.insert(id, packet);
+        let take = |HeldPacket { id, record, packet, passed }| {
+            if !passed {
+                self.d.held.insert(id, packet);
+            }
             Held { conn: id, socket: cookie(record.iss, record.irs), record }
         };
         events.into_iter().map(take).collect()

@@ -74,7 +74,8 @@ fn pair(c: &mut String) {
         right_edge, rcv_nxt, last_ack, last_edge, tsval, tsecr, mss, peer_mss, window,
         rcv_wscale, snd_wscale, sack, has_ts, key);
     fields!(c, "gate_event", GateEvent: socket, index, generation = gen, iss, irs, tsval, tsecr,
-        mss, peer_mss, window, rcv_wscale, snd_wscale, sack, has_ts, packet_len, key, packet);
+        mss, peer_mss, window, rcv_wscale, snd_wscale, sack, has_ts, packet_len, passed, key,
+        packet);
     fields!(c, "captured", RawCaptured: at_ns, ifindex, what, wire_bytes, bytes, data);
     fields!(c, "edge_fence", RawFence: epoch, current, armed);
     fields!(c, "edge_member", RawMember: ifindex, l3_ifindex, mac, port_mac, tap);
