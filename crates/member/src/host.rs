@@ -255,12 +255,17 @@ pub(crate) fn tell_vanished<H: MemberHost>(
 /// dying server would take away what the backup needs. `stop`: the operator ends this
 /// member, and its server with it.
 pub fn stand_alone<H: MemberHost>(stop: bool, host: &mut H) -> Option<End> {
+    host.stand_by();
+    speak_alone(stop, host)
+}
+
+/// As [`stand_alone`], where somebody may join.
+pub(crate) fn speak_alone<H: MemberHost>(stop: bool, host: &mut H) -> Option<End> {
     host.turn_edge(&mut |_| {});
     tell_vanished(host, |host, keys| {
         let states = host.states(keys)?;
         Some(states.into_iter().map(|state| state != ConnState::Over).collect())
     });
-    host.stand_by();
     let member = host.member();
     if let Some(newer) = member.replaced_by().filter(|_| member.speaks) {
         (member.speaks, member.epoch) = (false, newer.epoch);

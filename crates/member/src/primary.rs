@@ -19,7 +19,7 @@ use apart::Stage;
 use crate::pairing::PairingHost;
 use doubt::{Doubt, SILENT};
 use half_open::HalfOpen;
-use join::{Closing, Said};
+use join::{Closing, Joiner};
 use holdfast_cluster::Nanos;
 use holdfast_replica::Broken;
 use holdfast_replica::limits::PrimaryLimits;
@@ -190,8 +190,8 @@ struct Tables {
     owed: BTreeMap<ConnId, Nanos>,
     ending: BTreeSet<ConnId>,
     broken: Option<String>,
-    /// What a joiner has said since the last turn.
-    joiner: Vec<Said>,
+    /// What a joiner has said.
+    joiner: Joiner,
     /// Output waits for confirmation: always, but while somebody joins.
     is_committing: bool,
 }
@@ -250,6 +250,11 @@ impl<H: PrimaryHost> PrimaryOutput for Acting<'_, H> {
     }
 
     fn refuse(&mut self, conn: ConnId) {
+        if !self.tables.is_committing {
+            // It lives: nobody waits for a joiner, nor is anybody sent away for one.
+            self.tables.broken.get_or_insert_with(|| join::TOO_MANY.into());
+            return;
+        }
         self.tables.conns.remove(&conn);
         self.host.free(conn);
     }
@@ -442,7 +447,7 @@ impl PrimaryMachine {
         let Self { log, tables, unexecuted, log_at, .. } = self;
         let lost = host.recv(&mut |host, message| {
             let now = host.now();
-            tables.note_joiner(message);
+            tables.joiner.note(message);
             if let Message::Beat { number, echo, executed } = *message {
                 host.member().watch.handle_beat(now, number, echo);
                 *unexecuted = log_at.saturating_sub(executed);

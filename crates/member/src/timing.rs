@@ -107,6 +107,9 @@ pub mod backup {
     pub const HELD_AFTER: Duration = Duration::from_millis(1);
     /// Time between two looks at a replica that is waited for.
     pub const LOOK_AFTER: Duration = Duration::from_micros(200);
+    /// How long a joiner may lack what it needs to be in step, while output already waits:
+    /// bytes of a connection that the server does not accept cannot be fetched.
+    pub const CLOSING_MAX: Duration = Duration::from_secs(10);
     /// Time from its first beat within which a primary that was busy with its start
     /// answers the edge.
     pub const START_PATIENCE: Duration = Duration::from_millis(100);

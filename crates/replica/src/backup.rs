@@ -172,6 +172,11 @@ impl Backup {
         Self { joins: true, ..Self::with_limits(key, limits) }
     }
 
+    /// The replica, which was built of an image, begins with what waits for it.
+    pub fn replica_begins(&mut self) {
+        self.lag = Lag::default();
+    }
+
     /// The replica has come as far as the log: from now on it sets the pace.
     pub fn joined(&mut self) {
         self.joins = false;
@@ -303,7 +308,7 @@ impl Backup {
     /// only be given up. `is_busy`: it computes, or waits for a processor or a disk.
     #[must_use]
     pub fn is_hung(&self, is_busy: impl FnOnce() -> bool) -> bool {
-        !self.joins && self.lag.is_hung(is_busy)
+        self.lag.is_hung(is_busy)
     }
 
     /// Confirms what the batch brought: the last whole frame and the streams.

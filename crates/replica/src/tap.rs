@@ -195,6 +195,16 @@ impl Tap {
         self.rcv_nxt > self.held_offset()
     }
 
+    /// Up to where the primary's kernel has the stream, as it said last.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.rcv_nxt
+    }
+
+    /// Is the stream held up to there?
+    pub(crate) fn holds(&self, until: u64) -> bool {
+        self.held_offset() >= until
+    }
+
     /// The first hole `[from, until)` in front of what was tapped, or of what the
     /// primary's kernel has; a FIN counts as one byte.
     pub(crate) fn missing(&self) -> Option<(u64, u64)> {

@@ -71,7 +71,7 @@ impl BackupMachine {
 
     /// Returns true when the channel is lost.
     fn take_messages(&mut self, now: Nanos, host: &mut impl BackupHost) -> bool {
-        let Self { log, effects, armed, heard_at, stopped, refused, promoting, said, .. } = self;
+        let Self { log, effects, armed, heard_at, stopped, refused, promoting, said, joins, .. } = self;
         host.recv(&mut |host, message| {
             *heard_at = now;
             if let Message::Beat { number, echo, .. } = *message {
@@ -97,7 +97,8 @@ impl BackupMachine {
                 return;
             }
             if let Some(told) = Said::of(message) {
-                said.push(told);
+                // Who has joined, or never did, is told nothing of this.
+                said.extend(joins.is_some().then_some(told));
                 return;
             }
             log.handle_message(now, message, &mut Acting { effects, host });

@@ -5,12 +5,13 @@
 use super::{BackupHost, BackupMachine, Cause, Replica, Stage, say_in_step};
 use crate::host::{End, Fault, Member, News, Turn};
 use crate::nanos;
-use crate::timing::backup::LOOK_AFTER;
+use crate::timing::backup::{CLOSING_MAX, LOOK_AFTER};
 use holdfast_cluster::Nanos;
 use holdfast_replica::backup::Backup;
 use holdfast_replica::limits::Limits;
 use holdfast_wire::hash::HashKey;
-use holdfast_wire::message::{Message, clip};
+use holdfast_wire::message::{ConnId, Message, clip};
+use std::collections::BTreeMap;
 
 /// How far a joiner has come.
 #[derive(Debug, Default)]
@@ -20,11 +21,23 @@ pub(super) struct Joining {
     arrived: u64,
     /// The server that was built of it runs, and follows.
     runs: bool,
+    /// Where the log was when it began to run: until there it is behind.
+    behind_until: u64,
     caught_up: bool,
+    closing: Option<Closing>,
+}
+
+/// What must be here until this member is in step.
+#[derive(Debug)]
+struct Closing {
+    since: Nanos,
     /// The frame up to which all must be executed, and where the log was when all of it had
     /// gone to the replica.
-    closing: Option<u64>,
+    number: u64,
     executed_at: Option<u64>,
+    /// What the primary's kernel had acknowledged of streams, and is lacking here: up to
+    /// which offset.
+    streams: BTreeMap<ConnId, u64>,
 }
 
 /// What the primary says to a joiner alone.
@@ -78,7 +91,7 @@ impl BackupMachine {
             return self.leave(&reason, End::Again, host);
         }
         let now = host.now();
-        if joining.runs && !joining.caught_up && self.has_caught_up(now) {
+        if joining.runs && !joining.caught_up && self.has_caught_up(&joining, now, host) {
             joining.caught_up = true;
             host.send(&Message::CaughtUp);
             host.flush();
@@ -107,14 +120,20 @@ impl BackupMachine {
                     host.take_image(&bytes)?;
                     host.send(&Message::ImageOk { bytes: joining.arrived });
                 }
-                Said::Closing(number) if joining.caught_up => joining.closing = Some(number),
+                Said::Closing(number) if joining.caught_up && joining.closing.is_none() => {
+                    let (since, streams) = (host.now(), self.log.behind());
+                    let closing = Closing { since, number, executed_at: None, streams };
+                    joining.closing = Some(closing);
+                }
                 _ => return Err("the primary speaks out of turn".to_owned()),
             }
         }
         host.flush();
         if !joining.runs && joining.image_bytes == Some(joining.arrived) {
             host.make_copy()?;
+            self.log.replica_begins();
             joining.runs = true;
+            joining.behind_until = host.progress().0;
         }
         Ok(())
     }
@@ -138,34 +157,48 @@ impl BackupMachine {
         if let Some(cause) = cause.filter(|cause| *cause != Cause::Silent) {
             return Some(cause.text().to_owned());
         }
-        match host.replica() {
-            _ if !joining.runs => None,
-            Replica::Diverged(reason) => Some(reason),
-            Replica::Ended => Some("the replica's process has ended".to_owned()),
-            Replica::Replays | Replica::Parked => None,
+        if !joining.runs {
+            return None;
         }
+        match host.replica() {
+            Replica::Diverged(reason) => return Some(reason),
+            Replica::Ended => return Some("the replica's process has ended".to_owned()),
+            Replica::Replays | Replica::Parked => {}
+        }
+        let closing = joining.closing.as_ref();
+        let late = closing.is_some_and(|it| host.now().since(it.since) > nanos(CLOSING_MAX));
+        if late || self.log.is_hung(|| host.is_replica_busy()) {
+            return Some("the replica does not come to the log's end".to_owned());
+        }
+        None
     }
 
     /// The replica is not behind, and nothing waits for what the tap lacks.
-    fn has_caught_up(&self, now: Nanos) -> bool {
-        !self.log.lags(now) && self.log.unresolved().0 == 0
+    fn has_caught_up(&self, joining: &Joining, now: Nanos, host: &impl BackupHost) -> bool {
+        let (_, executed) = host.progress();
+        executed >= joining.behind_until
+            && !self.log.lags(now)
+            && self.log.unresolved().0 == 0
     }
 
-    /// Whether everything from before output waits has been executed.
+    /// Whether everything from before output waits has been executed, and everything that
+    /// clients were told is held.
     fn has_closed(&self, joining: &mut Joining, host: &mut impl BackupHost) -> bool {
-        let Some(number) = joining.closing else { return false };
-        if self.log.resolved() < number {
+        let Some(closing) = &mut joining.closing else { return false };
+        closing.streams.retain(|id, until| !self.log.holds(*id, *until));
+        if self.log.resolved() < closing.number || !closing.streams.is_empty() {
             return false;
         }
         let (appended, executed) = host.progress();
-        executed >= *joining.executed_at.get_or_insert(appended)
+        executed >= *closing.executed_at.get_or_insert(appended)
     }
 
     /// IN STEP: from now on this member takes over, if it must.
     fn be_in_step(&mut self, now: Nanos, host: &mut impl BackupHost) -> (Stage, Turn) {
         self.log.joined();
         self.joins = None;
-        self.armed = Some(now);
+        // A silence that is over meant nothing.
+        (self.armed, self.peer_gone) = (Some(now), false);
         host.member().watch.renew(now);
         host.send(&Message::Joined);
         host.flush();

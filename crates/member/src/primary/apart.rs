@@ -232,7 +232,8 @@ impl PrimaryMachine {
             return (Stage::Idle, Turn::End(End::Failed(error)));
         }
         withheld.iter().for_each(|ack| host.send_segment(ack));
-        (self.closing, self.joins) = (None, None);
+        // What was asked and granted is over: another one may join in this epoch.
+        (self.closing, self.joins, self.doubt) = (None, None, None);
         host.show(News::Alone { reason });
         let now = host.now();
         (Stage::Alone(Box::new(Alone::new(now))), Turn::after(IDLE_LOOK, now))

@@ -4,8 +4,8 @@
 //! joiner says that it is in step, in this order: who could take over has everything.
 
 use super::apart::Stage;
-use super::{Conn, Held, LOST, PrimaryHost, PrimaryMachine, Tables};
-use crate::host::{End, News, Turn, stand_alone};
+use super::{Conn, Held, LOST, PrimaryHost, PrimaryMachine};
+use crate::host::{End, News, Turn, speak_alone};
 use crate::nanos;
 use crate::pairing::{Pairing, Side};
 use crate::timing::primary::{
@@ -14,7 +14,7 @@ use crate::timing::primary::{
 };
 use holdfast_cluster::Nanos;
 use holdfast_replica::limits::PrimaryLimits;
-use holdfast_replica::primary::{Primary, Taken};
+use holdfast_replica::primary::{Primary, PrimaryOutput, Taken};
 use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{
     ADOPTED_MAX, Adopted, ConnId, ConnKey, ConnRecord, IMAGE_BYTES_MAX, Message,
@@ -24,6 +24,8 @@ use std::collections::BTreeMap;
 
 /// Bytes of an image that are under way: behind them wait heartbeats and log.
 const IMAGE_AHEAD: u64 = 4 * IMAGE_BYTES_MAX as u64;
+/// Whoever is beyond the tables could not be served any more once output waits.
+pub(super) const TOO_MANY: &str = "the server has more connections than a backup can follow";
 
 /// What the server's books say of a connection that it has accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub struct Book {
     pub in_bytes: u64,
     pub out_bytes: u64,
     pub eof: bool,
+    /// The server has ended its sending side, and let go of it.
+    pub shut: bool,
     pub closed: bool,
 }
 
@@ -141,7 +145,7 @@ impl PrimaryMachine {
     /// What goes on beside a server that speaks alone: books of its connections are kept,
     /// since somebody may join. `Some`: it does not any more.
     fn serve_on(&mut self, stop: bool, host: &mut impl PrimaryHost) -> Option<(Stage, Turn)> {
-        if let Some(end) = stand_alone(stop, host) {
+        if let Some(end) = speak_alone(stop, host) {
             return Some((Stage::Idle, Turn::End(end)));
         }
         if !host.member().speaks {
@@ -169,11 +173,16 @@ impl PrimaryMachine {
         // Handshakes that began before it are in its books.
         self.take_held(host);
         let now = host.now();
-        let (taken, adopted) = self.adopted(host);
+        let (taken, adopted, ended) = self.adopted(host);
+        if taken.len() > self.limits.conns_max {
+            return self.abandon(alone, TOO_MANY, host);
+        }
         let unacked = unacked(&adopted);
         self.log = Primary::adopt(image.log_from, self.limits, taken);
         (self.log_at, self.tables.is_committing) = (image.log_from, false);
-        self.tables.broken = None;
+        (self.tables.broken, self.tables.joiner) = (None, Joiner::default());
+        // No record will say of them that their FINs may leave.
+        self.act(host, |_, out| ended.iter().for_each(|id| out.allow_fin(*id)));
         for conn in self.tables.conns.values_mut() {
             conn.told = None;
         }
@@ -189,30 +198,27 @@ impl PrimaryMachine {
         self.turn_join(Box::new(join), false, host)
     }
 
-    /// The connections that the server has, for the log's machine and for the joiner.
-    fn adopted(&self, host: &mut impl PrimaryHost) -> (Vec<Taken>, Vec<Adopted>) {
-        let mut books: BTreeMap<u64, Book> = BTreeMap::new();
-        let mut unknown = Vec::new();
-        let known: BTreeMap<u64, ConnId> =
-            self.tables.conns.iter().map(|(id, conn)| (conn.socket, *id)).collect();
-        for book in host.books() {
-            match known.contains_key(&book.socket) {
-                true => drop(books.insert(book.socket, book)),
-                false if book.closed => {}
-                false => unknown.push(adopt(None, Some(&book), None)),
-            }
-        }
-        let (mut taken, mut adopted) = (Vec::new(), unknown);
+    /// The connections that the server has, for the log's machine and for the joiner, and
+    /// those whose sending side it has ended.
+    fn adopted(&self, host: &mut impl PrimaryHost) -> (Vec<Taken>, Vec<Adopted>, Vec<ConnId>) {
+        let mut books: BTreeMap<u64, Book> =
+            host.books().into_iter().map(|book| (book.socket, book)).collect();
+        let (mut taken, mut adopted, mut ended) = (Vec::new(), Vec::new(), Vec::new());
         for (id, conn) in &self.tables.conns {
-            let Some(slot) = host.slot(*id) else { continue };
-            let book = books.get(&conn.socket);
+            // A tuple that has another life is that one's.
+            let newest = host.conn_of(&conn.key) == Some(*id);
+            let Some(slot) = host.slot(*id).filter(|_| newest) else { continue };
+            let book = books.remove(&conn.socket);
             let (accept, in_bytes) =
                 (book.map(|book| book.accept), book.map_or(0, |book| book.in_bytes));
             let (key, irs) = (conn.key, conn.record.irs);
             taken.push(Taken { id: *id, socket: conn.socket, key, irs, accept, in_bytes });
-            adopted.push(adopt(Some((*id, conn)), book, Some(&slot)));
+            adopted.push(adopt(Some((*id, conn)), book.as_ref(), Some(&slot)));
+            ended.extend(book.filter(|book| book.shut || book.closed).map(|_| *id));
         }
-        (taken, adopted)
+        let unknown = books.values().filter(|book| !book.closed);
+        adopted.extend(unknown.map(|book| adopt(None, Some(book), None)));
+        (taken, adopted, ended)
     }
 
     /// CATCHING UP: image, connections and log go over; nobody waits for them.
@@ -230,13 +236,13 @@ impl PrimaryMachine {
         let lost = self.take_joiner(&mut join, host);
         self.settle(host);
         if let Some(reason) = self.why_not(&join, lost, host) {
-            return self.abandon(*join, &reason, host);
+            return self.abandon(join.alone, &reason, host);
         }
         self.send_image(&mut join, host);
-        let now = host.now();
-        if join.caught_up && self.log.framed().0 == host.tail() && self.have_clients(&mut join, host) {
+        if join.caught_up && self.have_clients(&mut join, host) {
             return self.close_ranks(&join, host);
         }
+        let now = host.now();
         let turn = match host.may_sleep(self.log_at) {
             true => Turn::Until(now.plus(nanos(TICK)).min(self.deadline(host))),
             false => Turn::Busy,
@@ -247,15 +253,12 @@ impl PrimaryMachine {
     /// Returns true when the joiner is lost.
     fn take_joiner(&mut self, join: &mut Join, host: &mut impl PrimaryHost) -> bool {
         let lost = self.take_messages(host);
-        let now = host.now();
-        for said in std::mem::take(&mut self.tables.joiner) {
-            join.heard_at = now;
-            match said {
-                Said::ImageOk(bytes) => join.arrived = join.arrived.max(bytes.min(join.sent)),
-                Said::CaughtUp => join.caught_up = true,
-                Said::Joined | Said::Other => {}
-            }
+        let said = &mut self.tables.joiner;
+        if std::mem::take(&mut said.heard) {
+            join.heard_at = host.now();
         }
+        join.arrived = join.arrived.max(said.arrived.min(join.sent));
+        join.caught_up |= said.caught_up;
         lost
     }
 
@@ -310,6 +313,10 @@ impl PrimaryMachine {
         self.tables.is_committing = true;
         host.commit(self.log.confirmed());
         host.clamp();
+        // What has left until here the joiner must hold, and hears of it before it is told
+        // that it may be in step.
+        self.take_held(host);
+        self.tell_progress(now, host);
         let until = host.tail();
         host.member().watch.renew(now);
         self.closing = Some(Closing { until: Some(until), begun: join.begun });
@@ -320,14 +327,14 @@ impl PrimaryMachine {
     /// Tells the joiner where it has everything, once it was sent; and whether it says that
     /// it has.
     pub(super) fn settle_closing(&mut self, host: &mut impl PrimaryHost) {
-        let said = std::mem::take(&mut self.tables.joiner);
+        let joined = self.tables.joiner.joined;
         let Some(closing) = &mut self.closing else { return };
         let (framed, number) = self.log.framed();
         if closing.until.is_some_and(|until| framed >= until) {
             closing.until = None;
             host.send(&Message::Closing { number });
         }
-        if said.contains(&Said::Joined) && closing.until.is_none() {
+        if joined && closing.until.is_none() {
             let took = host.now().since(closing.begun);
             (self.closing, self.joins) = (None, None);
             host.show(News::Joined { took });
@@ -337,12 +344,12 @@ impl PrimaryMachine {
     /// The server speaks alone again, and has never waited.
     fn abandon(
         &mut self,
-        join: Join,
+        alone: Alone,
         reason: &str,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
         host.end_log();
-        self.turn_away(join.alone, reason, host)
+        self.turn_away(alone, reason, host)
     }
 
     fn turn_away(
@@ -363,40 +370,33 @@ impl PrimaryMachine {
     }
 }
 
-/// What a joiner says of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Said {
-    ImageOk(u64),
-    CaughtUp,
-    Joined,
-    /// Something that is for the log's machine.
-    Other,
+/// What a joiner has said of itself.
+#[derive(Debug, Default)]
+pub(super) struct Joiner {
+    /// Anything, since the last turn.
+    heard: bool,
+    /// Bytes of the image that have come.
+    arrived: u64,
+    caught_up: bool,
+    joined: bool,
 }
 
-impl Said {
-    pub(super) fn of(message: &Message<'_>) -> Self {
+impl Joiner {
+    pub(super) fn note(&mut self, message: &Message<'_>) {
+        self.heard = true;
         match message {
-            Message::ImageOk { bytes } => Self::ImageOk(*bytes),
-            Message::CaughtUp => Self::CaughtUp,
-            Message::Joined => Self::Joined,
-            _ => Self::Other,
-        }
-    }
-}
-
-impl Tables {
-    /// Notes what a joiner says; one that follows says nothing of this.
-    pub(super) fn note_joiner(&mut self, message: &Message<'_>) {
-        let said = Said::of(message);
-        if self.joiner.last() != Some(&said) {
-            self.joiner.push(said);
+            Message::ImageOk { bytes } => self.arrived = self.arrived.max(*bytes),
+            Message::CaughtUp => self.caught_up = true,
+            Message::Joined => self.joined = true,
+            _ => {}
         }
     }
 }
 
 fn adopt(conn: Option<(ConnId, &Conn)>, book: Option<&Book>, slot: Option<&SlotView>) -> Adopted {
-    let none = Book { accept: 0, socket: 0, in_bytes: 0, out_bytes: 0, eof: false, closed: false };
-    let Book { in_bytes, out_bytes, eof, closed, .. } = *book.unwrap_or(&none);
+    let count = |of: fn(&Book) -> u64| book.map_or(0, of);
+    let is = |of: fn(&Book) -> bool| book.is_some_and(of);
+    let (in_bytes, out_bytes) = (count(|book| book.in_bytes), count(|book| book.out_bytes));
     let acked = conn.zip(slot).map_or(out_bytes, |((_, conn), slot)| {
         slot.snd_una.offset_near(conn.record.iss.plus(1), out_bytes)
     });
@@ -412,8 +412,8 @@ fn adopt(conn: Option<(ConnId, &Conn)>, book: Option<&Book>, slot: Option<&SlotV
         in_bytes,
         out_bytes,
         acked_bytes: acked.min(out_bytes + 1),
-        eof,
-        closed,
+        eof: is(|book| book.eof),
+        closed: is(|book| book.closed),
     }
 }
 

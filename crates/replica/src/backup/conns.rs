@@ -7,6 +7,7 @@ use crate::tap::{Room, Tap, Usage};
 use crate::{Broken, Nanos, Verdict};
 use holdfast_wire::message::{Adopted, ConnId, ConnProgress, ConnRecord, Message};
 use holdfast_wire::packet::TcpPacket;
+use std::collections::BTreeMap;
 
 /// One announced connection.
 #[derive(Debug)]
@@ -189,6 +190,21 @@ impl Backup {
             self.tap(now, &segment.view());
         }
         Ok(())
+    }
+
+    /// Streams of which the primary's kernel has more than is held here, as it said last, and
+    /// up to which offset.
+    #[must_use]
+    pub fn behind(&self) -> BTreeMap<ConnId, u64> {
+        let lacks = |conn: &Conn| conn.tap.is_behind() && !conn.replaced;
+        let behind = self.conns.values().filter(|conn| lacks(conn));
+        behind.map(|conn| (conn.id, conn.tap.acknowledged())).collect()
+    }
+
+    /// Whether a stream is held up to an offset, or is over.
+    #[must_use]
+    pub fn holds(&self, id: ConnId, until: u64) -> bool {
+        self.conns.get(&id).is_none_or(|conn| conn.replaced || conn.tap.holds(until))
     }
 
     /// Takes records for which there is room by now.
