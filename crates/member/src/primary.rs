@@ -116,6 +116,8 @@ pub trait PrimaryHost: MemberHost + PairingHost + Sized {
 
     // A joiner, while the server speaks alone.
 
+    /// What a member does beside a server that speaks alone and that somebody may join.
+    fn stand_beside(&mut self);
     /// Whoever comes hears that it cannot join now.
     fn turn_away(&mut self, reason: &str);
     /// Copies the server as it is at one moment, at which its log begins; its output does

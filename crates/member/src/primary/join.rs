@@ -145,6 +145,7 @@ impl PrimaryMachine {
     /// What goes on beside a server that speaks alone: books of its connections are kept,
     /// since somebody may join. `Some`: it does not any more.
     fn serve_on(&mut self, stop: bool, host: &mut impl PrimaryHost) -> Option<(Stage, Turn)> {
+        host.stand_beside();
         if let Some(end) = speak_alone(stop, host) {
             return Some((Stage::Idle, Turn::End(end)));
         }

@@ -96,12 +96,7 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
             // Strangers who were at the door have a time limit there as well.
             return self.turn_away_for_good();
         };
-        if let Some(server) = Rc::get_mut(&mut self.server) {
-            Alone::let_loose(self.node, server);
-        }
-        // Who comes to one that serves may join.
-        let listener = (!self.node.member.speaks).then_some(&mut self.listener);
-        alone.turn(self.node, listener);
+        alone.turn(self.node, Some(&mut self.listener));
         self.alone = Some(alone);
     }
 
@@ -280,6 +275,15 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         if let Some(peer) = &self.peer {
             heed("poll", self.node.poll.remove(peer));
         }
+    }
+
+    fn stand_beside(&mut self) {
+        let Some(mut alone) = self.alone.take() else { return };
+        if let Some(server) = Rc::get_mut(&mut self.server) {
+            Alone::let_loose(self.node, server);
+        }
+        alone.turn(self.node, None);
+        self.alone = Some(alone);
     }
 
     fn turn_away(&mut self, reason: &str) {

@@ -67,6 +67,7 @@ impl Outgoing {
                 in_bytes: it.in_bytes,
                 out_bytes: it.out_bytes,
                 eof: it.eof != 0,
+                shut: it.shut & 1 != 0,
                 closed: it.state != holdfast_wire::shm::conn_state::OPEN,
             })
         };
