@@ -86,6 +86,9 @@ enum Process {
 /// who traces it, holds one up for longer; it runs no instruction of its own any more.
 const KILLED_MAX_MS: i32 = 2000;
 
+/// First descriptor that is not standard input, output or error.
+const FIRST_OWN: RawFd = 3;
+
 /// Servers that go into the background do so soon.
 const BACKGROUND_MAX: Duration = Duration::from_secs(5);
 
@@ -354,6 +357,9 @@ fn places() -> io::Result<[RawFd; HANDED]> {
 impl Preparation {
     /// In the child: what the server is to have and what it is not to inherit.
     fn make(&self) -> io::Result<()> {
+        // What the daemon happens to have been started with differs between hosts, and no
+        // copy of the server could have it.
+        process::close_at_exec(FIRST_OWN)?;
         self.place_descriptors()?;
         if self.has_user {
             // Or a set-uid program in its place would be taken for the server, whose

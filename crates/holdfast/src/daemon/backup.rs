@@ -7,14 +7,14 @@ mod shown;
 mod sockets;
 
 use super::drive::{Role, drive};
-use super::heed;
 use super::edge_link::EdgeLink;
+use super::heed;
 use super::member::{MemberContext, ROLE};
 use super::pairing::reach_primary;
 use super::placement::PacketCpu;
+use super::primary::Survivor;
 use super::said::{Repetition, Said};
 use super::services::Services;
-use super::primary::Survivor;
 use super::survivor::Alone;
 use crate::channel::Listener;
 use crate::leavings::Own;

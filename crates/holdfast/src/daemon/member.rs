@@ -4,11 +4,11 @@
 mod traces;
 mod words;
 
+use super::backup::Ended;
 use super::drive::{self, drive};
 use super::edge_link::{EdgeLink, LinkEvent};
 use super::pulse::{self, Pulse};
 use super::said::Said;
-use super::backup::Ended;
 use super::{backup, heed, primary, survivor};
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};

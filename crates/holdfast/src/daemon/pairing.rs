@@ -16,7 +16,8 @@ use holdfast_wire::message::{Message, WorldPart};
 use std::time::{Duration, Instant};
 
 /// What helps a member that is turned away.
-const LATER: &str = "it asks again and again; look at the other member's status if that does not end";
+const LATER: &str =
+    "it asks again and again; look at the other member's status if that does not end";
 
 /// How often the edge, and who asks, hears from a member that is busy with itself.
 const BEAT_EVERY: Duration = Duration::from_millis(5);
@@ -94,7 +95,12 @@ impl<'a> Role<'a> for Door<'_, 'a, '_> {}
 
 impl Doorway {
     /// Whether somebody has come in.
-    fn answer(&mut self, node: &mut MemberContext<'_>, listener: &mut Listener, token: u64) -> bool {
+    fn answer(
+        &mut self,
+        node: &mut MemberContext<'_>,
+        listener: &mut Listener,
+        token: u64,
+    ) -> bool {
         match listener.accept(Instant::now()) {
             Ok(None) => false,
             Ok(Some(channel)) => {

@@ -8,13 +8,13 @@ mod shown;
 mod unread;
 
 use super::drive::{Role, drive};
+use super::heed;
 use super::member::{MemberContext, ROLE};
 use super::pairing::{Doorway, wait_for_backup};
 use super::placement::ServerCpu;
 use super::said::{Repetition, Said};
 use super::services::Services;
 use super::survivor::Alone;
-use super::heed;
 use crate::channel::{Channel, Listener};
 use crate::leavings::Own;
 use crate::poll::Interest;

@@ -52,7 +52,10 @@ fn a_backup_that_died_joins_again_and_takes_over() {
         kill(group, backup);
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "served alone");
         group.start_daemon(backup).expect("a daemon");
-        group.wait_protected().expect("it joins");
+        group
+            .wait_protected()
+            .map_err(|e| format!("{e:#}\n{}", group.log_tails()))
+            .expect("it joins");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":2");
         kill(group, primary);
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":3", "a connection from before the join");
@@ -72,7 +75,10 @@ fn a_chain_of_failovers_keeps_every_connection() {
             let is = old.ask(&[b"INCR", b"kept"]);
             assert_eq!(is, format!(":{failover}"), "failover {failover}: the first connection");
             group.start_daemon(primary).expect("a daemon");
-            group.wait_protected().expect("the dead one joins");
+            group
+                .wait_protected()
+                .map_err(|e| format!("{e:#}\n{}", group.log_tails()))
+                .expect("it joins");
         }
         world::finish(load, group);
     });

@@ -1,6 +1,6 @@
 //! A server made of the image of another, which follows that one's log.
 
-use super::{Process, Server, open_log, socket_pair};
+use super::{FIRST_OWN, Process, Server, open_log, socket_pair};
 use crate::process::{self, EventFd};
 use crate::shm::{Settings, SharedMemory};
 use crate::snapshot::SnapshotError;
@@ -48,6 +48,18 @@ impl Server {
     }
 }
 
+/// Descriptors that are standard input, output and error.
+const STANDARD: u32 = FIRST_OWN.cast_unsigned();
+
+/// A duplicate of one of the daemon's own.
+fn own(number: u32) -> io::Result<OwnedFd> {
+    match number {
+        0 => io::stdin().as_fd().try_clone_to_owned(),
+        1 => io::stdout().as_fd().try_clone_to_owned(),
+        _ => io::stderr().as_fd().try_clone_to_owned(),
+    }
+}
+
 const NO_SHIM: &str = "the image is of a server without the shim";
 
 /// What the copy finds where it comes to.
@@ -87,6 +99,12 @@ impl Surroundings for Place<'_> {
         match &file.kind {
             FileKind::Given if is(control) => self.theirs.try_clone().map(Some),
             FileKind::Given if is(wake) => self.wake.as_fd().try_clone_to_owned().map(Some),
+            FileKind::Given => match (&self.log, numbers.iter().find(|number| **number < STANDARD))
+            {
+                (Some(log), Some(1 | 2)) => log.try_clone().map(|log| Some(log.into())),
+                (_, Some(number)) => own(*number).map(Some),
+                (_, None) => Ok(None),
+            },
             FileKind::Path { .. } if is(libc::STDOUT_FILENO) || is(libc::STDERR_FILENO) => {
                 self.log.as_ref().map(|log| Ok(log.try_clone()?.into())).transpose()
             }

@@ -1,7 +1,7 @@
 //! A server that speaks alone, stopped by its shim's park word at a moment at which an
 //! image of it can be taken, and its log begins: it goes on as its copy's primary.
 
-use super::{Server, books};
+use super::{FIRST_OWN, Server, books};
 use crate::process;
 use crate::snapshot::error::{Doing, refuse};
 use crate::snapshot::quiet::{Quiescence, Resume, Standing};
@@ -27,11 +27,26 @@ impl Server {
         let file = fs::metadata(&memory).doing(memory)?;
         // The memory itself is known by its file.
         let [control, _, wake] = self.memory.header().handed.each_ref().map(|fd| fd.load(Relaxed));
-        let descriptors = [control, wake].map(i32::cast_unsigned).to_vec();
+        let handed = [control, wake].map(i32::cast_unsigned);
+        let descriptors = handed.into_iter().chain(self.inherited()).collect();
         // The shim knows what its sets watch, and arms them at promotion.
         let memory = vec![(file.dev(), file.ino())];
         let open = books::read(&self.memory, 0).open().map(|(number, _)| number).collect();
         Ok(External { memory, descriptors, watches: true, connections: open })
+    }
+
+    /// Standard input, output and error that the daemon has handed on, as far as they are
+    /// no files: the copy's daemon has its own.
+    fn inherited(&self) -> impl Iterator<Item = u32> {
+        let pid = self.pid();
+        let of =
+            |process: &str, number: u32| fs::read_link(format!("/proc/{process}/fd/{number}")).ok();
+        let is_daemons = move |number: &u32| {
+            let theirs = of(&pid.to_string(), *number);
+            let no_file = |path: &std::path::PathBuf| !path.is_absolute();
+            theirs.as_ref().is_some_and(no_file) && theirs == of("self", *number)
+        };
+        (0..FIRST_OWN.cast_unsigned()).filter(is_daemons)
     }
 
     fn may_be_copied(&self) -> Result<(), SnapshotError> {

@@ -104,7 +104,11 @@ impl BackupMachine {
     }
 
     /// What the primary has said to a joiner.
-    fn take_said(&mut self, joining: &mut Joining, host: &mut impl BackupHost) -> Result<(), String> {
+    fn take_said(
+        &mut self,
+        joining: &mut Joining,
+        host: &mut impl BackupHost,
+    ) -> Result<(), String> {
         for said in std::mem::take(&mut self.said) {
             match said {
                 Said::Join { log_from, image_bytes } if joining.image_bytes.is_none() => {
@@ -176,9 +180,7 @@ impl BackupMachine {
     /// The replica is not behind, and nothing waits for what the tap lacks.
     fn has_caught_up(&self, joining: &Joining, now: Nanos, host: &impl BackupHost) -> bool {
         let (_, executed) = host.progress();
-        executed >= joining.behind_until
-            && !self.log.lags(now)
-            && self.log.unresolved().0 == 0
+        executed >= joining.behind_until && !self.log.lags(now) && self.log.unresolved().0 == 0
     }
 
     /// Whether everything from before output waits has been executed, and everything that

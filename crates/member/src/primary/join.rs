@@ -279,7 +279,8 @@ impl PrimaryMachine {
     /// may take for ever: a takeover will not keep their connections.
     fn have_clients(&self, join: &mut Join, host: &mut impl PrimaryHost) -> bool {
         join.unacked.retain(|conn, end| host.slot(*conn).is_some_and(|s| end.after(s.snd_una)));
-        let known = join.unacked.keys().filter_map(|id| Some((*id, self.tables.conns.get(id)?.key)));
+        let known =
+            join.unacked.keys().filter_map(|id| Some((*id, self.tables.conns.get(id)?.key)));
         let (ids, keys): (Vec<ConnId>, Vec<ConnKey>) = known.unzip();
         // The gate sees what the kernel sends; of a server that says nothing more only its
         // kernel knows.

@@ -5,8 +5,8 @@ use crate::daemon::advice;
 use crate::daemon::member::{RESTART_BOTH, count};
 use crate::leavings::Own;
 use crate::status::{Lag, Phases, Role, State, Takeover, rfc3339};
-use holdfast_member::backup::{Cause, Phases as Times, Report};
 use holdfast_linux::spawn::Server;
+use holdfast_member::backup::{Cause, Phases as Times, Report};
 use holdfast_member::host::{Fault, News};
 use holdfast_wire::message::clip;
 use std::time::{Instant, SystemTime};
@@ -140,7 +140,8 @@ impl BackupDaemon<'_, '_> {
         if let Some(cause) = promoting {
             self.tell_takeover(cause);
         } else if let Some(percent) = joins {
-            let reason = format!("joins {}: {percent} % of the server is here", self.node.other.name);
+            let reason =
+                format!("joins {}: {percent} % of the server is here", self.node.other.name);
             self.node.set_state(Role::Backup, State::Waiting, &reason, "wait");
         } else if !self.node.is_whole(Role::Backup, Own::TapDrop) {
             // It has said so.

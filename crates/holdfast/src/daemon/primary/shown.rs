@@ -111,7 +111,8 @@ impl PrimaryDaemon<'_, '_> {
 
     /// The server speaks alone; whoever is started can join.
     fn say_alone(&mut self, reason: &str) {
-        let remedy = format!("start {}'s daemon, if it does not run: it joins", self.node.other.name);
+        let remedy =
+            format!("start {}'s daemon, if it does not run: it joins", self.node.other.name);
         self.node.set_state(Role::Primary, State::Unprotected, reason, &remedy);
     }
 
@@ -147,7 +148,8 @@ impl PrimaryDaemon<'_, '_> {
     pub(super) fn tell_status(&mut self, report: &Report<'_>) {
         self.node.other_says.clone_from(&self.says);
         if let Some(percent) = report.joins {
-            let reason = format!("{} joins: {percent} % of the server is there", self.node.other.name);
+            let reason =
+                format!("{} joins: {percent} % of the server is there", self.node.other.name);
             self.node.set_state(Role::Primary, State::Unprotected, &reason, "wait");
         } else if !report.is_in_doubt {
             self.judge(report.is_attached);
