@@ -2,9 +2,10 @@
 //! what was copied against writing, the kernel lifts the protection by itself and
 //! remembers where (`UFFD_FEATURE_WP_ASYNC`, Linux 6.7).
 
+use super::bounds::{LOOK_MAX, Patience};
 use super::error::{Doing, Result};
 use super::maps::Mapping;
-use super::pages::{PageMap, Region};
+use super::pages::{PageMap, Region, SCAN_BYTES};
 use super::store::{Memory, Store};
 use crate::process;
 use crate::sockopt::checked;
@@ -85,9 +86,13 @@ impl Tracker {
 
     /// Copies what is there, or what has changed since the last round; how many pages.
     pub fn round(&mut self, map: &PageMap, memory: &Memory, store: &mut Store) -> Result<u64> {
-        let mut regions = Vec::new();
+        let (mut regions, patience) = (Vec::new(), Patience::of(LOOK_MAX));
         for (start, end) in &self.registered {
-            map.protect(self.is_first, *start, *end, &mut regions);
+            for from in (*start..*end).step_by(SCAN_BYTES as usize) {
+                patience.check()?;
+                let to = (from + SCAN_BYTES).min(*end);
+                map.protect(self.is_first, from, to, &mut regions);
+            }
         }
         self.is_first = false;
         let ranges: Vec<(u64, u64)> = regions.iter().map(|r| (r.start, r.end)).collect();

@@ -16,6 +16,9 @@ pub const REGISTERS: usize = 27;
 /// Bytes of a `siginfo_t`.
 pub const SIGINFO: usize = 128;
 
+/// Groups that a process may be in, besides its own.
+pub const GROUPS_MAX: usize = 1024;
+
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {

@@ -2,9 +2,10 @@
 
 use super::super::error::{Doing, Result};
 use super::super::insides::Inside;
+use super::super::seize::THREADS_MAX;
 use super::super::thread::pending;
 use super::Refusals;
-use holdfast_wire::snapshot::{Ids, Layout, Process, RESOURCES};
+use holdfast_wire::snapshot::{GROUPS_MAX, Ids, Layout, Process, RESOURCES};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -39,21 +40,39 @@ impl Status {
         u64::from_str_radix(self.text(name), 16).unwrap_or(0)
     }
 
+    /// What it may do: a set-uid program and a user namespace give other rights.
+    pub fn rights(&self) -> Vec<String> {
+        let names = ["Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
+        names.map(|name| self.text(name).to_owned()).to_vec()
+    }
+
+    /// The user whose files it makes.
+    pub fn file_user(&self) -> u32 {
+        self.numbers::<4>("Uid")[3]
+    }
+
     /// Pages that are the process's own, in memory or not.
     pub fn own_pages(&self) -> u64 {
         (self.number("RssAnon") + self.number("VmSwap")) / 4
     }
 }
 
-/// What /proc says against an image; nothing has been touched.
+/// What /proc says against an image of a process that runs; nothing has been touched.
 pub(in super::super) fn refusals(pid: u32, status: &Status, refusals: &mut Refusals) {
-    let say = |refusals: &mut Refusals, holds, reason: &str| refusals.add_if(holds, reason);
     if status.text("State").starts_with('Z') {
         // /proc says nothing more of it.
         return refusals.add("its first thread has ended");
     }
-    say(refusals, status.text("State").starts_with('T'), "it is stopped by a signal");
-    say(refusals, status.number("TracerPid") != 0, "somebody else traces it");
+    let is_stopped = status.text("State").starts_with('T');
+    refusals.add_if(is_stopped, "it is stopped by a signal");
+    refusals.add_if(status.number("TracerPid") != 0, "somebody else traces it");
+    lasting(pid, status, refusals);
+}
+
+/// As [`refusals`], of one that may stand. It ran after the first look: what it has
+/// done since then (a user namespace gives all rights, there) must not get into an image.
+pub(in super::super) fn lasting(pid: u32, status: &Status, refusals: &mut Refusals) {
+    let say = |refusals: &mut Refusals, holds, reason: &str| refusals.add_if(holds, reason);
     say(refusals, status.number("Seccomp") != 0, "it has seccomp filters");
     say(refusals, status.text("x86_Thread_features").contains("shstk"), "it has a shadow stack");
     say(refusals, status.number("VmLck") != 0, "it has locked memory (mlock)");
@@ -61,10 +80,13 @@ pub(in super::super) fn refusals(pid: u32, status: &Status, refusals: &mut Refus
     // A breakpoint trap that is ignored would end with the image's first step.
     let trap = 1u64 << (libc::SIGTRAP - 1);
     say(refusals, status.mask("SigIgn") & trap != 0, "it ignores SIGTRAP");
+    let threads = status.number("Threads") > THREADS_MAX as u64;
+    say(refusals, threads, &format!("it has more than {THREADS_MAX} threads"));
+    let groups = status.text("Groups").split_whitespace().count() > GROUPS_MAX;
+    say(refusals, groups, &format!("it is in more than {GROUPS_MAX} groups"));
     let timers = fs::read(format!("/proc/{pid}/timers")).unwrap_or_default();
     say(refusals, !timers.is_empty(), "it has POSIX timers (timer_create)");
-    let children = crate::process::family(pid).len() > 1;
-    say(refusals, children, "it has child processes");
+    say(refusals, has_children(pid), "it has child processes");
     let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}")).ok();
     let own = |name: &str| fs::read_link(format!("/proc/self/{name}")).ok();
     say(refusals, link("root") != own("root"), "its root folder is not the daemon's (chroot)");
@@ -73,6 +95,11 @@ pub(in super::super) fn refusals(pid: u32, status: &Status, refusals: &mut Refus
         let other = link(&name) != own(&name);
         say(refusals, other, &format!("it has a {what} namespace of its own"));
     }
+}
+
+fn has_children(pid: u32) -> bool {
+    let of = |tid| fs::read(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+    crate::process::threads(pid).into_iter().flatten().any(|tid| !of(tid).is_empty())
 }
 
 /// All of it, of a process that stands.
