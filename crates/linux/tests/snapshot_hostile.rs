@@ -61,6 +61,8 @@ impl Hostile {
         let at = folder.display();
         let command = format!("env -C {at} {rights} {program} {what} {at}");
         let server = Server::start(&command, log.to_str().unwrap());
+        // It is opened anew with the server's rights.
+        fs::set_permissions(&log, Permissions::from_mode(0o666)).unwrap();
         let hostile = Self { server, folder };
         wait_for(what, || !hostile.said().is_empty());
         assert_eq!(hostile.said(), "ready\n", "{what}");
@@ -78,7 +80,11 @@ impl Hostile {
     /// Makes a name mean something else.
     fn swap(&self, name: &str, other: &str) {
         let (path, is_folder) = (self.folder.join(name), name == "w");
-        if is_folder { fs::remove_dir(&path).unwrap() } else { fs::remove_file(&path).unwrap() }
+        if is_folder {
+            fs::remove_dir(&path).unwrap()
+        } else {
+            fs::remove_file(&path).unwrap()
+        }
         let roots = self.folder.join(if is_folder { "roots" } else { "secret" });
         match other {
             "link" => symlink(roots, path).unwrap(),
@@ -113,7 +119,7 @@ fn files_that_are_powers_and_files_that_it_may_not_read_are_refused_by_name() {
         ("mem", "descriptor 3 is /proc/", "/mem, in a file system like proc"),
         ("status", "descriptor 3 is /proc/", "/status, in a file system like proc"),
         ("sys", "descriptor 3 is /sys/", "/enabled, in a file system like sysfs"),
-        ("path", "it may not read an unlinked file that it has open", ""),
+        ("path", "descriptor 3 is /", "/secret (deleted), which it may not read"),
         ("shared", "it shares a mapping of ", "/f (deleted)"),
     ] {
         let server = Hostile::start(what);
@@ -134,6 +140,10 @@ fn what_a_name_means_when_it_is_restored_its_own_rights_decide_and_nobody_waits(
         [("shared", "f"), ("private", "f"), ("open", "f"), ("watch", "w"), ("folder", "w")]
     {
         for other in ["link", "roots", "fifo"] {
+            // Whoever watches opens nothing.
+            if (what, other) == ("watch", "fifo") {
+                continue;
+            }
             let server = Hostile::start(what);
             let image = image(server.pid());
             drop(revive(&image).unwrap());

@@ -85,7 +85,8 @@ impl<'a> Preparation<'a> {
         }
         refuse(refusals)?;
         let mut insides = Insides::of(pid)?;
-        let mut areas = Areas::new(pid, options.key, options.limits.memory_bytes, &options.external)?;
+        let mut areas =
+            Areas::new(pid, options.key, options.limits.memory_bytes, &options.external)?;
         let mut refusals = look(pid, options, &status, &mut areas)?;
         for _ in 1..LOOKS {
             if !refusals.0.is_empty() {
@@ -187,7 +188,7 @@ impl<'a> Preparation<'a> {
         refuse(std::mem::take(&mut refusals))?;
         let mut found = self.areas.look(patience, &mut refusals)?;
         let open = books.iter().flat_map(|it| it.open()).map(|(number, _)| number).collect();
-        let (pid, user) = (self.pid, status.file_user());
+        let (pid, user) = (self.pid, status.file_user()?);
         let (external, mounts) = (&self.options.external, &self.areas.mounts);
         let look = Look { pid, external, mounts, user, patience };
         let opened = Reader::new(look, open, &mut refusals)?.read(&mut found)?;
@@ -246,7 +247,7 @@ fn look(
     let (mut refusals, patience) = (Refusals::default(), Patience::of(LOOK_MAX));
     let mut found = areas.look(patience, &mut refusals)?;
     let open: BTreeSet<u32> = options.external.connections.iter().copied().collect();
-    let (external, mounts, user) = (&options.external, &areas.mounts, status.file_user());
+    let (external, mounts, user) = (&options.external, &areas.mounts, status.file_user()?);
     let look = Look { pid, external, mounts, user, patience };
     let opened = Reader::new(look, open, &mut refusals)?.read(&mut found)?;
     let whole: u64 = found.whole.values().flatten().map(|(start, end)| end - start).sum();

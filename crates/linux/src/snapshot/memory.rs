@@ -25,12 +25,7 @@ pub(super) struct MemoryCopy {
 impl MemoryCopy {
     /// Opens the memory of a process, whose own pages are `resident` many, to copy
     /// `bytes_max` of it.
-    pub fn begin(
-        pid: u32,
-        mappings: &[Mapping],
-        resident: u64,
-        bytes_max: u64,
-    ) -> Result<Self> {
+    pub fn begin(pid: u32, mappings: &[Mapping], resident: u64, bytes_max: u64) -> Result<Self> {
         let map = PageMap::open(pid)?;
         let tracker = Tracker::begin(pid, &map, mappings)?;
         let mut store = Store::new((bytes_max / PAGE) as usize);

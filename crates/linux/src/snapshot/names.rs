@@ -173,9 +173,7 @@ impl Status {
         let mask = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_CTIME | libc::STATX_MNT_ID;
         let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
         // SAFETY: the kernel reads a C string, and writes one statx.
-        checked(unsafe {
-            libc::statx(fd.as_raw_fd(), c"".as_ptr(), flags, mask, &raw mut it)
-        })?;
+        checked(unsafe { libc::statx(fd.as_raw_fd(), c"".as_ptr(), flags, mask, &raw mut it) })?;
         Ok(Self {
             kind: u32::from(it.stx_mode) & libc::S_IFMT,
             device: (it.stx_dev_major, it.stx_dev_minor),

@@ -1,8 +1,8 @@
 //! The rules that a description keeps: who restores one relies on them.
 
 use super::{
-    Area, Backing, Books, Description, FileKind, GROUPS_MAX, Holds, ImageError, Limits, PAGE, PROT_ALL,
-    REGISTERS, RESOURCES, SIGINFO, SIGNALS, Thread,
+    Area, Backing, Books, Description, FileKind, GROUPS_MAX, Holds, ImageError, Limits, PAGE,
+    PROT_ALL, REGISTERS, RESOURCES, SIGINFO, SIGNALS, Thread,
 };
 use crate::shm::{CONNS_MAX, conn_state};
 

@@ -54,12 +54,7 @@ pub(in super::super) struct Found {
 
 impl<'a> Areas<'a> {
     /// `bytes_max` is how much of files may be compared.
-    pub fn new(
-        pid: u32,
-        key: HashKey,
-        bytes_max: u64,
-        external: &'a External,
-    ) -> Result<Self> {
+    pub fn new(pid: u32, key: HashKey, bytes_max: u64, external: &'a External) -> Result<Self> {
         let (hashes, flags) = (BTreeMap::new(), BTreeMap::new());
         let mounts = Mounts::read().doing("what is mounted")?;
         let (mappings, left) = (Vec::new(), bytes_max);

@@ -323,7 +323,8 @@ impl<'a> Reader<'a> {
         let flags = entry.flags.cast_signed();
         let reads = flags & libc::O_ACCMODE != libc::O_WRONLY && flags & libc::O_PATH == 0;
         if !reads && entry.metadata.uid() != self.look.user {
-            self.refusals.add("it may not read an unlinked file that it has open");
+            let (number, name) = (entry.number, shown(&entry.link));
+            self.refusals.add(format!("descriptor {number} is {name}, which it may not read"));
         }
         let path = entry.link.strip_suffix(b" (deleted)").unwrap_or(&entry.link);
         let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0).max(1);

@@ -1,5 +1,6 @@
 //! What all threads of a process share, as /proc has it.
 
+use super::super::bounds::list;
 use super::super::error::{Doing, Result};
 use super::super::insides::Inside;
 use super::super::seize::THREADS_MAX;
@@ -17,7 +18,9 @@ pub(in super::super) struct Status(String);
 impl Status {
     pub fn read(pid: u32) -> Result<Self> {
         let path = format!("/proc/{pid}/status");
-        Ok(Self(fs::read_to_string(&path).doing(path)?))
+        // A name need not be text.
+        let bytes = list(&path).doing(path)?;
+        Ok(Self(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
     pub fn text(&self, name: &str) -> &str {
@@ -31,9 +34,12 @@ impl Status {
         last.and_then(|word| word.parse().ok()).unwrap_or(0)
     }
 
-    fn numbers<const N: usize>(&self, name: &str) -> [u32; N] {
-        let mut words = self.text(name).split_whitespace();
-        std::array::from_fn(|_| words.next().and_then(|word| word.parse().ok()).unwrap_or(0))
+    /// Users or groups: what is not understood is not taken for root.
+    fn ids(&self, name: &str) -> Result<[u32; 4]> {
+        let words = self.text(name).split_whitespace().map(|word| word.parse().ok());
+        let ids: Option<Vec<u32>> = words.collect();
+        let ids = ids.and_then(|ids| ids.try_into().ok());
+        ids.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData)).doing("its ids")
     }
 
     fn mask(&self, name: &str) -> u64 {
@@ -47,8 +53,8 @@ impl Status {
     }
 
     /// The user whose files it makes.
-    pub fn file_user(&self) -> u32 {
-        self.numbers::<4>("Uid")[3]
+    pub fn file_user(&self) -> Result<u32> {
+        self.ids("Uid").map(|users| users[3])
     }
 
     /// Pages that are the process's own, in memory or not.
@@ -113,14 +119,15 @@ pub(in super::super) fn read(pid: u32, insides: &[Inside], vdso: Vec<u8>) -> Res
         let target = fs::read_link(&path).doing(path)?;
         Ok(target.into_os_string().into_vec())
     };
-    let text = |name: &str| {
+    let text = |name: &str| -> Result<String> {
         let path = format!("/proc/{pid}/{name}");
-        fs::read_to_string(&path).doing(path)
+        let bytes = fs::read(&path).doing(path)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     let auxv = fs::read(format!("/proc/{pid}/auxv")).doing("its auxiliary vector")?;
     let number = status.number("NSpid") as u32;
     let owner = fs::metadata(format!("/proc/{pid}")).doing("its owner")?.uid();
-    let users: [u32; 4] = status.numbers("Uid");
+    let users = status.ids("Uid")?;
     Ok(Process {
         pid: number,
         executable: link("exe")?,
@@ -134,7 +141,7 @@ pub(in super::super) fn read(pid: u32, insides: &[Inside], vdso: Vec<u8>) -> Res
         thp_disabled: status.text("THP_enabled") == "0",
         personality: u32::from_str_radix(text("personality")?.trim(), 16).unwrap_or(0),
         oom_score_adj: text("oom_score_adj")?.trim().parse().unwrap_or(0),
-        ids: ids(&status, users, inside.secure_bits),
+        ids: ids(&status, users, inside.secure_bits)?,
         limits: limits(pid).doing("its limits")?,
         actions: inside.actions.clone(),
         layout: layout(&text("stat")?, inside.brk).doing("its layout in /proc/PID/stat")?,
@@ -144,16 +151,16 @@ pub(in super::super) fn read(pid: u32, insides: &[Inside], vdso: Vec<u8>) -> Res
     })
 }
 
-fn ids(status: &Status, users: [u32; 4], secure_bits: u32) -> Ids {
+fn ids(status: &Status, users: [u32; 4], secure_bits: u32) -> Result<Ids> {
     let groups = status.text("Groups").split_whitespace();
-    Ids {
+    Ok(Ids {
         users,
-        groups: status.numbers("Gid"),
+        groups: status.ids("Gid")?,
         further_groups: groups.filter_map(|group| group.parse().ok()).collect(),
         capabilities: ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"]
             .map(|name| status.mask(name)),
         secure_bits,
-    }
+    })
 }
 
 /// By number, as `/proc/PID/limits` lists them: who is another user's may not ask

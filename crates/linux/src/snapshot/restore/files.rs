@@ -189,11 +189,7 @@ impl Made {
 
 /// Opens by the path that the kernel had, as it was open.
 fn open(path: &[u8], flags: u32, mounts: &Mounts) -> io::Result<OwnedFd> {
-    let opened = mounts.open(path, flags).map(|found| found.fd);
-    opened.map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => io::Error::new(error.kind(), mapped::denied(path)),
-        kind => io::Error::new(kind, format!("{}: {error}", String::from_utf8_lossy(path))),
-    })
+    mounts.open(path, flags).map(|found| found.fd).map_err(|error| mapped::of(path, error))
 }
 
 /// A file of the server's own, in its folder or, if there is none here, in /tmp.
@@ -253,14 +249,15 @@ fn inotify(watched: &[Watched], mounts: &Mounts) -> io::Result<OwnedFd> {
     let fd = unsafe { libc::inotify_init1(libc::IN_CLOEXEC) };
     let fd = checked_fd(c_long::from(fd))?;
     for watch in watched {
-        let found = mounts.find(&watch.path)?;
+        let named = |error| mapped::of(&watch.path, error);
+        let found = mounts.find(&watch.path).map_err(named)?;
         let path = CString::new(format!("/proc/self/fd/{}", found.fd.as_raw_fd()))?;
         let mask = watch.mask & libc::IN_ALL_EVENTS | watch.mask & (libc::IN_ONESHOT);
         let mut is_there = false;
         for _ in 0..NUMBERS_MAX {
             // SAFETY: the kernel reads a C string.
-            let number =
-                checked(unsafe { libc::inotify_add_watch(fd.as_raw_fd(), path.as_ptr(), mask) })?;
+            let number = unsafe { libc::inotify_add_watch(fd.as_raw_fd(), path.as_ptr(), mask) };
+            let number = checked(number).map_err(named)?;
             is_there = number as u32 == watch.number;
             if number as u32 >= watch.number {
                 break;

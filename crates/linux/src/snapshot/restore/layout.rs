@@ -175,11 +175,7 @@ fn advise(stub: &mut Remote, area: &Area) -> Result<()> {
 }
 
 /// Gives areas their protection, and tells the kernel where things are.
-pub(super) fn protect(
-    stub: &mut Remote,
-    description: &Description,
-    mapped: &Mapped,
-) -> Result<()> {
+pub(super) fn protect(stub: &mut Remote, description: &Description, mapped: &Mapped) -> Result<()> {
     for area in description.areas.iter().filter(|area| area.has_pages()) {
         if area.prot & libc::PROT_WRITE as u8 == 0 {
             let arguments = [area.start, area.end - area.start, area.prot.into()];

@@ -80,7 +80,7 @@ fn file_of(area: &Area) -> Option<(&[u8], i32)> {
     }
 }
 
-/// Says which file it was, and with whose rights.
+/// Says which file it was.
 fn named(path: &[u8], open: impl FnOnce() -> io::Result<Found>) -> Result<Found> {
     open().map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => SnapshotError::Refused(vec![denied(path)]),
@@ -88,8 +88,16 @@ fn named(path: &[u8], open: impl FnOnce() -> io::Result<Found>) -> Result<Found>
     })
 }
 
+/// As [`named`], of a step that has a name of its own.
+pub(super) fn of(path: &[u8], error: io::Error) -> io::Error {
+    match error.kind() {
+        kind @ io::ErrorKind::PermissionDenied => io::Error::new(kind, denied(path)),
+        kind => io::Error::new(kind, format!("{}: {error}", shown(path))),
+    }
+}
+
 /// What is refused to the server, and what helps.
-pub(super) fn denied(path: &[u8]) -> String {
+fn denied(path: &[u8]) -> String {
     format!("the server's user may not open {} here: give it the right to", shown(path))
 }
 
