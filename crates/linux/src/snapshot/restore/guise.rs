@@ -145,7 +145,7 @@ mod tests {
     fn a_file_of_roots_is_refused_in_anothers_guise_and_to_root_without_rights() {
         let path = std::env::temp_dir().join(format!("hfguise{}", std::process::id()));
         let file = File::create(&path).expect("a file");
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0);
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o000);
         file.set_permissions(mode).expect("it is ours");
         let nobody = |user, effective| Ids {
             users: [user; 4],

@@ -8,6 +8,7 @@ use super::super::names::{Found, Mounts};
 use super::{Loading, within};
 use holdfast_wire::snapshot::{Area, Backing, Description};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,15 +27,11 @@ impl Mapped {
         let mut files = BTreeMap::new();
         for area in &description.areas {
             let Some((path, flags)) = file_of(area) else { continue };
-            if !files.contains_key(&(path.to_vec(), flags)) {
-                let found = named(path, || mounts.open(path, flags.cast_unsigned()))?;
-                if !found.status.is_file() {
-                    return refuse(format!("{} is no file here", shown(path)));
-                }
-                files.insert((path.to_vec(), flags), File::from(found.fd));
-            }
+            let file = match files.entry((path.to_vec(), flags)) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(fresh) => fresh.insert(file(path, flags, mounts)?),
+            };
             if let Backing::Private { offset, hash, .. } = &area.backing {
-                let file = &files[&(path.to_vec(), flags)];
                 let len = area.end - area.start;
                 let size = file.metadata().doing(shown(path))?.len();
                 room.take(len.min(size.saturating_sub(*offset)))?;
@@ -44,14 +41,10 @@ impl Mapped {
             }
         }
         let process = &description.process;
-        let path = &process.executable;
-        let executable = named(path, || mounts.open(path, libc::O_RDONLY as u32))?;
-        if !executable.status.is_file() {
-            return refuse(format!("{} is no program here", shown(path)));
-        }
+        let executable = file(&process.executable, libc::O_RDONLY, mounts)?.into();
         let path = &process.directory;
         let directory = named(path, || mounts.find_folder(path))?;
-        Ok(Self { files, executable: executable.fd, directory: directory.fd })
+        Ok(Self { files, executable, directory: directory.fd })
     }
 
     /// Where the stub finds what an area maps, and how it is to open it.
@@ -78,6 +71,15 @@ fn file_of(area: &Area) -> Option<(&[u8], i32)> {
         Backing::Shared { path, writable: true, .. } => Some((path, libc::O_RDWR)),
         _ => None,
     }
+}
+
+/// Opens a file, and nothing else.
+fn file(path: &[u8], flags: i32, mounts: &Mounts) -> Result<File> {
+    let found = named(path, || mounts.open(path, flags.cast_unsigned()))?;
+    if !found.status.is_file() {
+        return refuse(format!("{} is no file here", shown(path)));
+    }
+    Ok(File::from(found.fd))
 }
 
 /// Says which file it was.
