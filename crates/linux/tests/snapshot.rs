@@ -381,6 +381,8 @@ fn a_server_without_rights_has_none_afterwards() {
         all
     };
     assert_eq!(rights(restored.pid()), rights(server.pid()));
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", restored.pid())).unwrap();
+    assert!(!maps.contains(" rwxp "), "what made it can be written and run: {maps}");
 }
 
 /// The beginning of a command that has a userfaultfd, as the shim will open it, and

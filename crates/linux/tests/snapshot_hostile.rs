@@ -81,7 +81,7 @@ impl Hostile {
     fn swap(&self, name: &str, other: &str) {
         let (path, is_folder) = (self.folder.join(name), name == "w");
         if is_folder {
-            fs::remove_dir(&path).unwrap()
+            fs::remove_dir_all(&path).unwrap()
         } else {
             fs::remove_file(&path).unwrap()
         }
@@ -161,6 +161,22 @@ fn what_a_name_means_when_it_is_restored_its_own_rights_decide_and_nobody_waits(
             assert!(began.elapsed() < SOON, "{what} with a {other}: {:?}", began.elapsed());
         }
     }
+}
+
+/// Its name leads to a folder of root's, to which a link leads, when it is bound again.
+#[test]
+fn a_sockets_name_is_bound_with_its_own_rights() {
+    let server = Hostile::start("socket");
+    let image = image(server.pid());
+    // SAFETY: plain numbers, of a child that nobody has waited for.
+    unsafe { libc::kill(server.pid() as libc::pid_t, libc::SIGKILL) };
+    let stat = format!("/proc/{}/stat", server.pid());
+    wait_for("its end", || fs::read_to_string(&stat).unwrap().contains(") Z "));
+    drop(revive(&image).unwrap());
+    server.swap("w", "link");
+    let said = revive(&image).err().expect("it was bound in root's folder").to_string();
+    assert!(said.contains("Permission denied"), "{said}");
+    assert_eq!(fs::read_dir(server.folder.join("roots")).unwrap().count(), 0);
 }
 
 #[test]

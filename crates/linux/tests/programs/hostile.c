@@ -11,8 +11,10 @@
 #include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define PAGE 4096UL
@@ -54,6 +56,13 @@ static int many(int (*make)(void)) {
     return 1;
 }
 
+static int listens(void) {
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    strcpy(at.sun_path, in("w/s"));
+    return bind(fd, (void *)&at, sizeof(at)) == 0 && listen(fd, 5) == 0;
+}
+
 static int opens(void) { return open("/dev/null", O_RDONLY); }
 
 static int has(const char *what) {
@@ -91,6 +100,7 @@ static int has(const char *what) {
         char full[65536] = {0};
         return pipe(ends) == 0 && write(ends[1], full, sizeof(full)) == sizeof(full);
     }
+    if (IS("socket")) return listens();
     if (IS("watch")) return inotify_add_watch(inotify_init(), in("w"), IN_CREATE) >= 0;
     return 0;
 }

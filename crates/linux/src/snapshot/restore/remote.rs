@@ -11,6 +11,8 @@ use std::time::Instant;
 
 /// `syscall; int3`.
 pub(super) const CODE: [u8; 3] = [0x0f, 0x05, 0xcc];
+/// Bytes of the code and of its arguments.
+pub(super) const PLACE_USED: u64 = 0x2000;
 /// Of the page with the code, the rest is for arguments.
 const DATA: u64 = 256;
 /// Bytes that arguments in memory may have.
@@ -64,7 +66,7 @@ impl Remote {
     ) -> Result<u64> {
         let mut regs = registers(tid).doing(what)?;
         regs.rip = self.place;
-        regs.rsp = self.place + 0x2000;
+        regs.rsp = self.place + PLACE_USED;
         regs.rax = number.cast_unsigned();
         regs.orig_rax = u64::MAX;
         let argument = |at: usize| arguments.get(at).copied().unwrap_or(0);
