@@ -133,7 +133,9 @@ pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
 /// # Errors
 /// If there is no such thread.
 pub fn innermost_tid(pid: u32, tid: u32) -> io::Result<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"))?;
+    let status = std::fs::read(format!("/proc/{pid}/task/{tid}/status"))?;
+    // A thread's name need not be text.
+    let status = String::from_utf8_lossy(&status);
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     let last = line.and_then(|line| line.split_whitespace().last());
     last.and_then(|last| last.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())

@@ -377,6 +377,21 @@ impl SharedMemory {
         listeners[..n].to_vec()
     }
 
+    /// Of a replica that does not run yet: as many as there is room for.
+    pub fn set_listeners(&self, listeners: impl Iterator<Item = Listener>) {
+        let h = self.header();
+        let mut count = 0;
+        for listener in listeners.take(h.listeners.len()) {
+            // SAFETY: inside the mapping, and nobody else writes there yet.
+            unsafe {
+                let place = (&raw const h.listeners).cast::<Listener>().cast_mut();
+                place.add(count).write(listener);
+            }
+            count += 1;
+        }
+        h.listeners_len.store(count as u32, Release);
+    }
+
     /// Processes that the server has made.
     #[must_use]
     pub fn forks(&self) -> u32 {

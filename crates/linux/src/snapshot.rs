@@ -9,12 +9,14 @@
 //! descriptors, in a pid namespace of its own; what connects it with other hosts
 //! (its sockets, the log's memory) is supplied by whoever restores it.
 
+mod bounds;
 mod describe;
 pub(crate) mod error;
 mod freeze;
 mod insides;
 mod maps;
 mod memory;
+mod names;
 mod pages;
 mod precopy;
 pub mod quiet;

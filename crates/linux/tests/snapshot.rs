@@ -3,9 +3,10 @@
 mod snapshot_world;
 
 use holdfast_linux::snapshot::quiet::{Bare, Quiescence, Resume, Standing};
+use holdfast_linux::snapshot::restore::{Loading, restore};
 use holdfast_linux::snapshot::{Frozen, Preparation, SnapshotError};
 use holdfast_wire::snapshot::{Backing, Books, Description, Holds, Limits, Reader};
-use snapshot_world::{KEY, Server, ask, image, options, revive, wait_for};
+use snapshot_world::{Elsewhere, KEY, Server, ask, image, options, revive, wait_for};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -333,7 +334,9 @@ fn a_bad_image_leaves_nothing_behind() {
     let image = image(server.pid());
     // The loader's own children: keepers of namespaces.
     let count = || holdfast_linux::process::family(std::process::id()).len();
-    let before = count();
+    let own = |what: &str| std::fs::read_dir(format!("/proc/self/{what}")).unwrap().count();
+    let counted = || (count(), own("fd"), own("task"));
+    let before = counted();
     let mut seed = 7u64;
     for round in 0..40 {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -346,7 +349,14 @@ fn a_bad_image_leaves_nothing_behind() {
         }
         assert!(revive(&bad).is_err(), "byte {at}");
     }
-    assert_eq!(count(), before);
+    let loading = Loading { key: [3; 8], limits: Limits::default(), dies_with_parent: true };
+    let foreign = restore(&image[..], &loading, &mut Elsewhere).err().unwrap().to_string();
+    assert!(foreign.contains("of another group"), "{foreign}");
+    let limits = Limits { memory_bytes: 1 << 16, ..Limits::default() };
+    let loading = Loading { key: KEY, limits, dies_with_parent: true };
+    let large = restore(&image[..], &loading, &mut Elsewhere).err().unwrap().to_string();
+    assert!(large.contains("memory_bytes"), "{large}");
+    assert_eq!(counted(), before);
     drop(server);
     std::fs::remove_dir_all(folder).unwrap();
 }
@@ -371,6 +381,8 @@ fn a_server_without_rights_has_none_afterwards() {
         all
     };
     assert_eq!(rights(restored.pid()), rights(server.pid()));
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", restored.pid())).unwrap();
+    assert!(!maps.contains(" rwxp "), "what made it can be written and run: {maps}");
 }
 
 /// The beginning of a command that has a userfaultfd, as the shim will open it, and

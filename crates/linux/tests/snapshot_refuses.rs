@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// What a process has, and by what words it is refused.
-const REFUSED: [(&str, &str); 31] = [
+const REFUSED: [(&str, &str); 32] = [
     ("alone", "its first thread has ended"),
     ("stopped", "it is stopped by a signal"),
     ("traced", "somebody else traces it"),
@@ -43,6 +43,7 @@ const REFUSED: [(&str, &str); 31] = [
     ("packet", "descriptor 3 is a packet socket"),
     ("vsock", "descriptor 3 is a socket of an unknown family"),
     ("alarm", "it has set an alarm (alarm, setitimer)"),
+    ("groups", "it is in more than 1024 groups"),
     ("itimer", "it has set an alarm (alarm, setitimer)"),
 ];
 

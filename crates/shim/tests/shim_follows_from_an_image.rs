@@ -17,6 +17,7 @@ use shim_harness::copy::{
 use shim_harness::count::{Counter, Counts, Killed, Load};
 use shim_harness::{eventually, scratch};
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
@@ -300,6 +301,39 @@ fn a_copy_has_the_memory_that_the_original_has_or_there_is_none() {
     let refused = Server::copy(&bare_image()[..], &copying(port, &dir));
     let refused = refused.err().expect("no copy").to_string();
     assert!(refused.contains("without the shim"), "{refused}");
+    let _ = std::fs::remove_dir_all(dir);
+}
+
+/// Cut off, damaged, or without an end: no process, thread or descriptor is left.
+#[test]
+fn a_copy_of_a_bad_image_leaves_nothing_behind() {
+    let name = "a_copy_of_a_bad_image_leaves_nothing_behind";
+    // In a process of its own: it counts all that there is.
+    if std::env::var("HOLDFAST_TEST_ALONE").is_err() {
+        let mut alone = Command::new(std::env::current_exe().expect("a test"));
+        alone.args(["--exact", name]).env("HOLDFAST_TEST_ALONE", "1");
+        assert!(alone.status().expect("a test").success());
+        return;
+    }
+    let (port, dir) = (PORT + 6, scratch("image-bad"));
+    let server = &Counts::Redis.start(port, &dir).0;
+    let image = image_of(server).bytes;
+    let own = |what: &str| std::fs::read_dir(format!("/proc/self/{what}")).expect("proc").count();
+    let count = || (process::family(std::process::id()).len(), own("fd"), own("task"));
+    let before = count();
+    let copying = copying(port, &dir);
+    for part in 1..=8 {
+        // The last one lacks a byte of its end.
+        let cut = &image[..image.len() * part / 8 - 1];
+        assert!(Server::copy(cut, &copying).is_err(), "{} bytes", cut.len());
+        let endless = cut.chain(std::io::repeat(0));
+        assert!(Server::copy(endless, &copying).is_err(), "{} bytes, and zeros", cut.len());
+        let mut damaged = image.clone();
+        damaged[cut.len()] ^= 4;
+        assert!(Server::copy(&damaged[..], &copying).is_err(), "byte {}", cut.len());
+    }
+    assert_eq!(count(), before);
+    drop(Server::copy(&image[..], &copying).expect("a copy"));
     let _ = std::fs::remove_dir_all(dir);
 }
 

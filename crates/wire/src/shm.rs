@@ -23,6 +23,8 @@ pub const FDS_MAX: usize = 65536;
 pub const SHIM_FDS: usize = 8;
 /// Bytes of the connection table.
 pub const TABLE_BYTES: usize = CONNS_MAX * size_of::<ConnEntry>();
+/// Listeners that a server can have at services.
+pub const LISTENERS_MAX: usize = 16;
 /// Descriptors of the daemon's that the shim is handed.
 pub const HANDED: usize = 3;
 /// Where the ring starts.
@@ -153,7 +155,7 @@ pub struct Header {
     /// Listeners that promotion must rebuild: final in mode PARKED, before that a hint,
     /// brought up to date when the server listens.
     pub listeners_len: AtomicU32,
-    pub listeners: [Listener; 16],
+    pub listeners: [Listener; LISTENERS_MAX],
 }
 
 /// A listening socket of the replica.

@@ -19,7 +19,7 @@ use std::io::{self, Read, Write};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Version of the stream; another one is refused.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Size of a page, bytes.
 pub const PAGE: u64 = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"HOLDSNAP");
@@ -158,6 +158,8 @@ pub struct Writer<W> {
     limits: Limits,
     /// Chunks written.
     place: u64,
+    /// Bytes of them.
+    taken: u64,
 }
 
 impl<W: Write> Writer<W> {
@@ -187,17 +189,18 @@ impl<W: Write> Writer<W> {
         preamble.hash = hash_of(&secrets, 0, preamble.as_bytes(), &bytes);
         out.write_all(preamble.as_bytes())?;
         out.write_all(&bytes)?;
-        Ok(Self { out, secrets, limits, place: 0 })
+        Ok(Self { out, secrets, limits, place: 0, taken: 0 })
     }
 
-    /// Appends a chunk, or as many as it takes.
+    /// Appends a chunk, or as many as it takes; of nothing none.
     ///
     /// # Errors
-    /// If `out` fails.
+    /// If `out` fails, or a reader with these limits would refuse it.
     pub fn chunk(&mut self, holds: Holds, bytes: &[u8]) -> Result<(), ImageError> {
         let step = self.limits.chunk_bytes.max(PAGE as usize) / PAGE as usize * PAGE as usize;
-        if bytes.is_empty() {
-            return self.one(holds, bytes);
+        self.taken = self.taken.saturating_add(bytes.len() as u64);
+        if self.taken > self.limits.memory_bytes {
+            return Err(ImageError::TooMuch("memory_bytes"));
         }
         for (index, piece) in bytes.chunks(step).enumerate() {
             let further = (index * step) as u64;

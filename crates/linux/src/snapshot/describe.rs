@@ -6,6 +6,9 @@ pub(super) mod descriptors;
 pub(super) mod process;
 pub(super) mod sockets;
 
+/// Reasons that anybody would read.
+const REASONS_MAX: usize = 64;
+
 /// Why it cannot be rebuilt: collected, so that an operator reads it all at once.
 #[derive(Default)]
 pub(super) struct Refusals(pub Vec<String>);
@@ -13,7 +16,7 @@ pub(super) struct Refusals(pub Vec<String>);
 impl Refusals {
     pub fn add(&mut self, reason: impl Into<String>) {
         let reason = reason.into();
-        if !self.0.contains(&reason) {
+        if self.0.len() < REASONS_MAX && !self.0.contains(&reason) {
             self.0.push(reason);
         }
     }

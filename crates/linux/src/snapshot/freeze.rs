@@ -1,25 +1,29 @@
 //! From a running process to its image: preparation, rounds, the freeze, and the
 //! image that is left when the process runs again.
 
-use super::describe::areas::{Areas, Found};
-use super::describe::{Refusals, descriptors, process, sockets};
+use super::bounds::{LOOK_MAX, Patience, Room};
+use super::describe::areas::{Areas, Found, extents};
+use super::describe::descriptors::{Descriptors, Look, Reader};
+use super::describe::{Refusals, process, sockets};
 use super::error::{Doing, Result, SnapshotError};
 use super::insides::{Inside, Insides};
 use super::maps::Mapping;
 use super::memory::MemoryCopy;
 use super::quiet::Quiescence;
 use super::stand::{Stand, Still};
-use super::{Options, thread};
-use holdfast_wire::snapshot::{Books, Description, Holds, ImageError, PAGE, Thread, Writer};
+use super::{Options, names, thread};
+use holdfast_wire::snapshot::{Books, Description, Holds, PAGE, Thread, Writer};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
 /// Looks at a process that runs, each of which must find what it is refused for.
 const LOOKS: usize = 4;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+/// Bytes of a file that are copied at once.
+const PIECE: u64 = 1 << 20;
 
 /// A process that an image is about to be taken of; it runs.
 pub struct Preparation<'a> {
@@ -27,6 +31,8 @@ pub struct Preparation<'a> {
     options: &'a Options,
     insides: Insides,
     areas: Areas<'a>,
+    /// What it might do when it was looked at first.
+    rights: Vec<String>,
     memory: MemoryCopy,
 }
 
@@ -79,20 +85,22 @@ impl<'a> Preparation<'a> {
         }
         refuse(refusals)?;
         let mut insides = Insides::of(pid)?;
-        let mut areas = Areas::new(pid, options.key, &options.external);
-        let mut refusals = look(pid, options, &mut areas)?;
+        let mut areas =
+            Areas::new(pid, options.key, options.limits.memory_bytes, &options.external)?;
+        let mut refusals = look(pid, options, &status, &mut areas)?;
         for _ in 1..LOOKS {
             if !refusals.0.is_empty() {
                 // It runs: what it was in the middle of is not there the next time.
                 std::thread::sleep(BETWEEN_LOOKS);
-                refusals.keep_those_of(&look(pid, options, &mut areas)?);
+                refusals.keep_those_of(&look(pid, options, &status, &mut areas)?);
             }
         }
         let alarm = insides.read()?.iter().any(|inside| inside.alarm_is_set);
         refusals.add_if(alarm, "it has set an alarm (alarm, setitimer)");
         refuse(refusals)?;
-        let memory = MemoryCopy::begin(pid, areas.mappings(), status.own_pages())?;
-        Ok(Self { pid, options, insides, areas, memory })
+        let (resident, bytes_max) = (status.own_pages(), options.limits.memory_bytes);
+        let memory = MemoryCopy::begin(pid, areas.mappings(), resident, bytes_max)?;
+        Ok(Self { pid, options, insides, areas, rights: status.rights(), memory })
     }
 
     /// Copies what has changed since the last round while the process runs: how many
@@ -125,22 +133,21 @@ impl<'a> Preparation<'a> {
         let stand = Stand::of(self.pid, quiet, self.options.freeze_max)?;
         let until_quiet = stand.began.elapsed();
         let books = quiet.reached(&Frozen { pid: self.pid })?;
+        let patience = Patience::until(stand.began + self.options.freeze_max);
         let insides = self.insides.read()?;
-        let mut refusals = Refusals::default();
-        let mut found = self.areas.look(&mut refusals)?;
-        let open = books.iter().flat_map(Books::open).map(|(number, _)| number).collect();
-        let external = &self.options.external;
-        let reader = descriptors::Reader::new(self.pid, external, open, &mut refusals)?;
-        let opened = reader.read(&mut found)?;
-        refusals.add_if(insides.iter().any(|i| i.alarm_is_set), "it has set an alarm");
-        refuse(refusals)?;
-        self.memory.freeze(&found.areas, &found.whole)?;
-        let mut files: Contents =
-            opened.contents.into_iter().map(|(file, bytes)| (file, 0, bytes)).collect();
-        for (file, from) in opened.unlinked {
-            copy_file(&from, file, &mut files).doing("copying an unlinked file")?;
+        let (found, opened) = self.look_again(&insides, books.as_ref(), patience)?;
+        let mut room = Room(self.options.limits.memory_bytes);
+        self.memory.freeze(&found.areas, &found.whole, &mut room, patience)?;
+        let mut files = Contents::new();
+        for (file, bytes) in opened.contents {
+            room.take(bytes.len() as u64)?;
+            files.push((file, 0, bytes));
         }
-        let objects = self.shared_memory(&found)?;
+        for unlinked in &opened.unlinked {
+            let from = unlinked.open().doing("an unlinked file")?;
+            copy_file(&from, unlinked.file, (&mut room, patience), &mut files)?;
+        }
+        let objects = shared_memory(&found, &mut room, patience)?;
         let vdso = self.vdso()?;
         let description = Description {
             process: process::read(self.pid, &insides, vdso)?,
@@ -166,19 +173,28 @@ impl<'a> Preparation<'a> {
         stand.threads().iter().map(thread).collect()
     }
 
-    fn shared_memory(&self, found: &Found) -> Result<Contents> {
-        let mut objects = Vec::new();
-        let each = (0..).zip(found.objects.iter().zip(&found.object_files));
-        for (number, (object, (_, from))) in each {
-            if !object.is_external {
-                copy_file(from, number, &mut objects).doing("copying shared memory")?;
-            }
-        }
-        let bytes: u64 = objects.iter().map(|(_, _, bytes)| bytes.len() as u64).sum();
-        if bytes > self.options.limits.memory_bytes {
-            return Err(ImageError::TooMuch("memory_bytes").into());
-        }
-        Ok(objects)
+    /// As [`look`], of a process that stands: what it has become since then.
+    fn look_again(
+        &mut self,
+        insides: &[Inside],
+        books: Option<&Books>,
+        patience: Patience,
+    ) -> Result<(Found, Descriptors)> {
+        let mut refusals = Refusals::default();
+        let status = process::Status::read(self.pid)?;
+        process::lasting(self.pid, &status, &mut refusals);
+        let changed = status.rights() != self.rights;
+        refusals.add_if(changed, "its rights changed while it was looked at");
+        refuse(std::mem::take(&mut refusals))?;
+        let mut found = self.areas.look(patience, &mut refusals)?;
+        let open = books.iter().flat_map(|it| it.open()).map(|(number, _)| number).collect();
+        let (pid, user) = (self.pid, status.file_user()?);
+        let (external, mounts) = (&self.options.external, &self.areas.mounts);
+        let look = Look { pid, external, mounts, user, patience };
+        let opened = Reader::new(look, open, &mut refusals)?.read(&mut found)?;
+        refusals.add_if(insides.iter().any(|i| i.alarm_is_set), "it has set an alarm");
+        refuse(refusals)?;
+        Ok((found, opened))
     }
 
     fn vdso(&self) -> Result<Vec<u8>> {
@@ -222,12 +238,23 @@ impl Snapshot {
 }
 
 /// Looks at the memory and the descriptors of a process that runs. The freeze looks again.
-fn look(pid: u32, options: &Options, areas: &mut Areas<'_>) -> Result<Refusals> {
-    let mut refusals = Refusals::default();
-    let mut found = areas.look(&mut refusals)?;
-    let open = options.external.connections.iter().copied().collect();
-    let reader = descriptors::Reader::new(pid, &options.external, open, &mut refusals)?;
-    reader.read(&mut found)?;
+fn look(
+    pid: u32,
+    options: &Options,
+    status: &process::Status,
+    areas: &mut Areas<'_>,
+) -> Result<Refusals> {
+    let (mut refusals, patience) = (Refusals::default(), Patience::of(LOOK_MAX));
+    let mut found = areas.look(patience, &mut refusals)?;
+    let open: BTreeSet<u32> = options.external.connections.iter().copied().collect();
+    let (external, mounts, user) = (&options.external, &areas.mounts, status.file_user()?);
+    let look = Look { pid, external, mounts, user, patience };
+    let opened = Reader::new(look, open, &mut refusals)?.read(&mut found)?;
+    let whole: u64 = found.whole.values().flatten().map(|(start, end)| end - start).sum();
+    let contents = found.object_bytes.saturating_add(opened.unlinked_bytes).saturating_add(whole);
+    let bytes = contents.saturating_add(status.own_pages() * PAGE);
+    let too_much = bytes > options.limits.memory_bytes;
+    refusals.add_if(too_much, "it has more memory and files than the limit of memory_bytes");
     Ok(refusals)
 }
 
@@ -235,26 +262,44 @@ fn refuse(refusals: Refusals) -> Result<()> {
     if refusals.0.is_empty() { Ok(()) } else { Err(SnapshotError::Refused(refusals.0)) }
 }
 
-/// What a file holds, without its holes.
-fn copy_file(from: &str, number: u32, into: &mut Contents) -> io::Result<()> {
-    let file = File::open(from)?;
-    let size = file.metadata()?.len();
-    let seek = |offset: u64, whence| {
-        // SAFETY: plain numbers.
-        let found = unsafe { libc::lseek(file.as_raw_fd(), offset.cast_signed(), whence) };
-        u64::try_from(found).unwrap_or(size)
-    };
-    let mut at = 0;
-    while at < size {
-        let start = seek(at, libc::SEEK_DATA);
-        if start >= size {
-            break;
+fn shared_memory(found: &Found, room: &mut Room, patience: Patience) -> Result<Contents> {
+    let mut objects = Contents::new();
+    let each = (0..).zip(found.objects.iter().zip(&found.object_files));
+    for (number, (object, (id, link))) in each {
+        if object.is_external {
+            continue;
         }
-        let end = seek(start, libc::SEEK_HOLE).min(size);
-        let mut bytes = vec![0; (end - start) as usize];
-        file.read_exact_at(&mut bytes, start)?;
-        into.push((number, start, bytes));
-        at = end;
+        let what = "copying shared memory";
+        let from = names::read_link(link).doing(what)?;
+        let metadata = from.metadata().doing(what)?;
+        if (metadata.dev(), metadata.ino()) != *id {
+            return Err(io::Error::other("it is another one by now")).doing(what);
+        }
+        copy_file(&from, number, (room, patience), &mut objects)?;
+    }
+    Ok(objects)
+}
+
+/// What a file holds, without its holes.
+fn copy_file(
+    file: &File,
+    number: u32,
+    (room, patience): (&mut Room, Patience),
+    into: &mut Contents,
+) -> Result<()> {
+    let what = "copying a file";
+    let size = file.metadata().doing(what)?.len();
+    for extent in extents(file, 0, size) {
+        let (mut at, end) = extent.doing(what)?;
+        while at < end {
+            patience.check()?;
+            let len = PIECE.min(end - at);
+            room.take(len)?;
+            let mut bytes = vec![0; len as usize];
+            file.read_exact_at(&mut bytes, at).doing(what)?;
+            into.push((number, at, bytes));
+            at += len;
+        }
     }
     Ok(())
 }

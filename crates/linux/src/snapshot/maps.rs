@@ -1,8 +1,8 @@
 //! `/proc/PID/maps` and `/proc/PID/smaps`.
 
+use super::bounds::list;
 use super::error::{Doing, Result};
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 
 /// An area as the kernel lists it.
@@ -39,7 +39,7 @@ impl Mapping {
 /// All areas by address, without the one that every process has at the end.
 pub(super) fn read(pid: u32) -> Result<Vec<Mapping>> {
     let path = format!("/proc/{pid}/maps");
-    let text = fs::read(&path).doing(&path)?;
+    let text = list(&path).doing(&path)?;
     let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     let parsed: Option<Vec<Mapping>> = lines.map(parse).collect();
     let odd = || io::Error::new(io::ErrorKind::InvalidData, "a line of it makes no sense");
@@ -94,7 +94,7 @@ fn unescaped(name: &[u8]) -> Vec<u8> {
 /// The kernel's flags (`VmFlags`) of the areas, by their start.
 pub(super) fn flags(pid: u32) -> Result<BTreeMap<u64, Vec<String>>> {
     let path = format!("/proc/{pid}/smaps");
-    let text = fs::read(&path).doing(path)?;
+    let text = list(&path).doing(path)?;
     let mut flags = BTreeMap::new();
     let mut start = 0;
     for line in text.split(|byte| *byte == b'\n') {

@@ -1,12 +1,14 @@
 //! The copy of a frozen process's memory: all of it, or what the rounds before the
 //! freeze have missed.
 
+use super::bounds::{Patience, Room};
 use super::error::Result;
 use super::maps::Mapping;
 use super::pages::{PageMap, Region};
 use super::precopy::Tracker;
 use super::store::{Memory, Store};
 use holdfast_wire::snapshot::{Area, Backing, Description, Holds, ImageError, PAGE, Writer};
+use std::collections::BTreeMap;
 use std::io::Write;
 
 pub(super) struct MemoryCopy {
@@ -21,11 +23,12 @@ pub(super) struct MemoryCopy {
 }
 
 impl MemoryCopy {
-    /// Opens the memory of a process, whose own pages are `resident` many.
-    pub fn begin(pid: u32, mappings: &[Mapping], resident: u64) -> Result<Self> {
+    /// Opens the memory of a process, whose own pages are `resident` many, to copy
+    /// `bytes_max` of it.
+    pub fn begin(pid: u32, mappings: &[Mapping], resident: u64, bytes_max: u64) -> Result<Self> {
         let map = PageMap::open(pid)?;
         let tracker = Tracker::begin(pid, &map, mappings)?;
-        let mut store = Store::default();
+        let mut store = Store::new((bytes_max / PAGE) as usize);
         if tracker.is_none() {
             // What has grown until the freeze finds room, too.
             store.reserve((resident + resident / 16) as usize);
@@ -41,38 +44,42 @@ impl MemoryCopy {
         tracker.round(&self.map, &self.memory, &mut self.store).map(Some)
     }
 
-    /// In the freeze: brings the copy up to date. `whole` are areas of which a file
-    /// that is gone had the rest.
-    pub fn freeze(&mut self, areas: &[Area], whole: &[(u64, u64)]) -> Result<()> {
+    /// In the freeze: brings the copy up to date. `whole` says of areas of which a file
+    /// that is gone had the rest where it had anything.
+    pub fn freeze(
+        &mut self,
+        areas: &[Area],
+        whole: &BTreeMap<u64, Vec<(u64, u64)>>,
+        room: &mut Room,
+        patience: Patience,
+    ) -> Result<()> {
         let mut stale = Vec::new();
-        let mut regions: Vec<Region> = Vec::new();
         for area in areas.iter().filter(|area| area.has_pages()) {
-            if whole.contains(&(area.start, area.end)) {
-                self.readable(area.start, area.end, &mut stale);
-                self.ranges.extend_from_slice(&stale);
-                self.store.take(&self.memory, &stale)?;
-                stale.clear();
-            } else {
-                self.map.own(area.start, area.end, &mut regions)?;
+            let mut regions = Vec::new();
+            self.map.own(area.start, area.end, patience, &mut regions)?;
+            match whole.get(&area.start) {
+                Some(data) => {
+                    let own = regions.iter().map(|region| (region.start, region.end));
+                    let all = merged(own.chain(data.iter().copied()).collect());
+                    stale.extend_from_slice(&all);
+                    self.ranges.extend(all);
+                }
+                None => self.note(&regions, &mut stale),
             }
         }
-        for region in &regions {
+        let bytes = |ranges: &[(u64, u64)]| ranges.iter().map(|(start, end)| end - start).sum();
+        room.take(bytes(&self.ranges))?;
+        self.frozen_pages = bytes(&stale) / PAGE;
+        self.store.take(&self.memory, &stale)
+    }
+
+    fn note(&mut self, regions: &[Region], stale: &mut Vec<(u64, u64)>) {
+        for region in regions {
             self.ranges.push((region.start, region.end));
             if region.is_dirty() {
                 stale.push((region.start, region.end));
             } else {
-                self.store.missing(region.start, region.end, &mut stale);
-            }
-        }
-        self.frozen_pages = stale.iter().map(|(start, end)| (end - start) / PAGE).sum();
-        self.store.take(&self.memory, &stale)
-    }
-
-    fn readable(&self, start: u64, end: u64, into: &mut Vec<(u64, u64)>) {
-        let mut byte = [0];
-        for page in (start..end).step_by(PAGE as usize) {
-            if self.memory.read(page, &mut byte).is_ok_and(|count| count == 1) {
-                into.push((page, page + PAGE));
+                self.store.missing(region.start, region.end, stale);
             }
         }
     }
@@ -106,6 +113,19 @@ impl MemoryCopy {
         }
         Ok(())
     }
+}
+
+/// The same addresses, each once, in order.
+pub(super) fn merged(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    ranges.sort_unstable();
+    let mut merged: Vec<(u64, u64)> = Vec::new();
+    for (start, end) in ranges {
+        match merged.last_mut() {
+            Some((_, last)) if *last >= start => *last = end.max(*last),
+            _ => merged.push((start, end)),
+        }
+    }
+    merged
 }
 
 fn write_without_zeros<W: Write>(

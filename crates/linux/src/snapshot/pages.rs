@@ -1,6 +1,7 @@
 //! Which pages of a process there are: `PAGEMAP_SCAN` (Linux 6.7), or its page map
 //! entry by entry.
 
+use super::bounds::Patience;
 use super::error::{Doing, Result};
 use holdfast_wire::snapshot::PAGE;
 use libc::c_ulong;
@@ -48,6 +49,9 @@ const SWAPPED: u64 = 16;
 const ZERO: u64 = 32;
 /// Regions that one call answers with at most.
 const REGIONS: usize = 2048;
+/// Addresses that are scanned before the time is looked at: pages of zeros take none of
+/// a server's memory, but time.
+pub(super) const SCAN_BYTES: u64 = 16 << 30;
 /// Entries of the page map that are read at once.
 const ENTRIES: usize = 4096;
 
@@ -85,10 +89,28 @@ impl PageMap {
 
     /// Pages of the process's own: in memory or swapped out, neither a file's nor the
     /// page of zeros.
-    pub fn own(&self, start: u64, end: u64, found: &mut Vec<Region>) -> Result<()> {
-        if !self.scans {
-            return self.own_by_entries(start, end, found).doing("reading its page map");
+    pub fn own(
+        &self,
+        start: u64,
+        end: u64,
+        patience: Patience,
+        found: &mut Vec<Region>,
+    ) -> Result<()> {
+        let step = if self.scans { SCAN_BYTES } else { ENTRIES as u64 * PAGE };
+        let mut at = start;
+        while at < end {
+            patience.check()?;
+            let to = end.min(at.saturating_add(step));
+            match self.scans {
+                true => self.scan(at, to, found).doing("scanning its page map")?,
+                false => self.own_by_entries(at, to, found).doing("reading its page map")?,
+            }
+            at = to;
         }
+        Ok(())
+    }
+
+    fn scan(&self, start: u64, end: u64, found: &mut Vec<Region>) -> io::Result<()> {
         let filter = ScanArg {
             category_inverted: FILE | ZERO,
             category_mask: FILE | ZERO,
@@ -96,7 +118,7 @@ impl PageMap {
             return_mask: PRESENT | WRITTEN | WP_ALLOWED,
             ..ScanArg::default()
         };
-        self.walk(&filter, start, end, found).doing("scanning its page map")
+        self.walk(&filter, start, end, found)
     }
 
     /// Protects the pages that there are, or, later, those written since the last
@@ -202,10 +224,11 @@ mod tests {
             memory[(page * PAGE) as usize] = 1;
         }
         let mut scanned = Vec::new();
-        map.own(start, end, &mut scanned).unwrap();
+        let patience = Patience::of(std::time::Duration::from_secs(10));
+        map.own(start, end, patience, &mut scanned).unwrap();
         map.scans = false;
         let mut listed = Vec::new();
-        map.own(start, end, &mut listed).unwrap();
+        map.own(start, end, patience, &mut listed).unwrap();
         let plain = |regions: &[Region]| -> Vec<(u64, u64)> {
             regions.iter().map(|r| ((r.start - start) / PAGE, (r.end - start) / PAGE)).collect()
         };

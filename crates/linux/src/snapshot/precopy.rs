@@ -2,12 +2,14 @@
 //! what was copied against writing, the kernel lifts the protection by itself and
 //! remembers where (`UFFD_FEATURE_WP_ASYNC`, Linux 6.7).
 
+use super::bounds::{LOOK_MAX, Patience};
 use super::error::{Doing, Result};
 use super::maps::Mapping;
-use super::pages::{PageMap, Region};
+use super::pages::{PageMap, Region, SCAN_BYTES};
 use super::store::{Memory, Store};
 use crate::process;
 use crate::sockopt::checked;
+use holdfast_wire::snapshot::PAGE;
 use libc::c_ulong;
 use std::fs;
 use std::io;
@@ -40,6 +42,9 @@ const MODE_WP: u64 = 2;
 /// What is let go at once: the server waits meanwhile. At its last close a
 /// userfaultfd lets go of all at once, 34 ms for a gigabyte.
 const LET_GO_BYTES: u64 = 2 << 20;
+/// Steps of that for all of its memory: addresses cost nothing, and a server may have
+/// terabytes of them.
+const LET_GO_STEPS: u64 = 1 << 18;
 
 pub(super) const LINK: &[u8] = b"anon_inode:[userfaultfd]";
 
@@ -85,9 +90,13 @@ impl Tracker {
 
     /// Copies what is there, or what has changed since the last round; how many pages.
     pub fn round(&mut self, map: &PageMap, memory: &Memory, store: &mut Store) -> Result<u64> {
-        let mut regions = Vec::new();
+        let (mut regions, patience) = (Vec::new(), Patience::of(LOOK_MAX));
         for (start, end) in &self.registered {
-            map.protect(self.is_first, *start, *end, &mut regions);
+            for from in (*start..*end).step_by(SCAN_BYTES as usize) {
+                patience.check()?;
+                let to = (from + SCAN_BYTES).min(*end);
+                map.protect(self.is_first, from, to, &mut regions);
+            }
         }
         self.is_first = false;
         let ranges: Vec<(u64, u64)> = regions.iter().map(|r| (r.start, r.end)).collect();
@@ -103,9 +112,11 @@ impl Tracker {
 
 impl Drop for Tracker {
     fn drop(&mut self) {
+        let all: u64 = self.registered.iter().map(|(start, end)| end - start).sum();
+        let step = LET_GO_BYTES.max((all / LET_GO_STEPS).next_multiple_of(PAGE));
         for (start, end) in &self.registered {
-            for start in (*start..*end).step_by(LET_GO_BYTES as usize) {
-                let range = [start, LET_GO_BYTES.min(end - start)];
+            for start in (*start..*end).step_by(step as usize) {
+                let range = [start, step.min(end - start)];
                 // SAFETY: the kernel only reads one `uffdio_range`, two numbers.
                 unsafe { libc::ioctl(self.fd.as_raw_fd(), UFFDIO_UNREGISTER, range.as_ptr()) };
             }

@@ -6,7 +6,9 @@
 //! server ends with it. All calls must come from one thread, which traces the stub.
 
 mod files;
+mod guise;
 mod layout;
+mod mapped;
 mod remote;
 mod sockets;
 mod state;
@@ -15,12 +17,16 @@ mod stub;
 pub use sockets::{bind, bound, placeholder};
 
 use super::error::{Doing, Result, SnapshotError};
+use super::names::Mounts;
 use crate::process;
+use files::Made;
+use guise::Guise;
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::snapshot::{Description, Holds, Limits, Object, OpenFile, Reader, Socket};
+use mapped::Mapped;
 use remote::Remote;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// How long a killed process may take to be gone, ms.
@@ -28,7 +34,8 @@ const REAP_MAX_MS: i32 = 5000;
 /// How long the stub may take for one step.
 const STEP_MAX: Duration = Duration::from_secs(10);
 
-/// What connects a restored process with where it is.
+/// What connects a restored process with where it is. Files and sockets are made with
+/// the rights to files that the process has, and no others.
 pub trait Surroundings {
     /// What is about to be restored.
     ///
@@ -140,12 +147,11 @@ pub fn restore(
     let mut image = Reader::begin(input, &loading.key, loading.limits)?;
     let description = image.description().clone();
     surroundings.begin(&description)?;
-    layout::check_files(&description, &loading.key)?;
-    let made = files::make(&description, surroundings)?;
     let place = layout::free_place(&description)?;
+    let (mut made, mapped) = files_of(&description, loading, surroundings)?;
     let stub = stub::start(&description, &made, place, loading.dies_with_parent)?;
     let mut leader = Remote::seize(stub.pid, place)?;
-    layout::map(&mut leader, &description, &made)?;
+    layout::map(&mut leader, &description, &made, &mapped)?;
     loop {
         let (holds, bytes) = image.chunk()?;
         match holds {
@@ -157,15 +163,32 @@ pub fn restore(
         }
     }
     made.finish(&description)?;
-    layout::protect(&mut leader, &description)?;
+    layout::protect(&mut leader, &description, &mapped)?;
     state::threads(&mut leader, &description)?;
     let what = "what the caller does before it runs";
     surroundings.before_it_runs(&Stopped { pid: stub.pid }).doing(what)?;
     state::finish(&mut leader, &description)?;
-    drop(made);
+    drop((made, mapped));
     leader.let_go()?;
     let pidfd = process::pidfd_open(stub.pid).doing("opening the restored process")?;
     Ok(Restored { pid: stub.pid, pidfd, keeper: stub.keeper })
+}
+
+/// All files of an image: opened and made with the rights that its process has.
+fn files_of(
+    description: &Description,
+    loading: &Loading,
+    surroundings: &mut dyn Surroundings,
+) -> Result<(Made, Mapped)> {
+    let mounts = Mounts::read().doing("what is mounted")?;
+    let _guise = Guise::of(&description.process.ids).doing("the server's rights to files")?;
+    let mapped = Mapped::open(description, &mounts, loading)?;
+    Ok((files::make(description, &mounts, surroundings)?, mapped))
+}
+
+/// Where another process finds what this one has open.
+fn within(file: &impl AsRawFd) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
 }
 
 /// A step of the stub's failed.

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// Between looks for a thread that is to stop.
 const LOOK: Duration = Duration::from_micros(10);
+/// Threads that a server may have.
+pub(super) const THREADS_MAX: usize = 4096;
 /// How often threads are looked for that others have just started.
 const ROUNDS_MAX: usize = 64;
 
@@ -192,6 +194,9 @@ impl Drop for Tracees {
 /// The threads of a process, its own first.
 fn threads_of(pid: u32) -> Result<Vec<u32>> {
     let mut tids = process::threads(pid).doing("listing the server's threads")?;
+    if tids.len() > THREADS_MAX {
+        return refuse(format!("it has more than {THREADS_MAX} threads"));
+    }
     tids.retain(|tid| *tid != pid);
     tids.insert(0, pid);
     Ok(tids)

@@ -3,7 +3,7 @@
 
 use super::error::{Doing, Result};
 use crate::sockopt::checked_len;
-use holdfast_wire::snapshot::PAGE;
+use holdfast_wire::snapshot::{ImageError, PAGE};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -40,8 +40,9 @@ impl Memory {
     }
 }
 
-#[derive(Default)]
 pub(super) struct Store {
+    /// Pages that it may take.
+    pages_max: usize,
     slabs: Vec<Box<[u8]>>,
     used: usize,
     /// By address.
@@ -59,6 +60,11 @@ struct Piece {
 }
 
 impl Store {
+    pub fn new(pages_max: usize) -> Self {
+        let (slabs, runs, stale) = (Vec::new(), BTreeMap::new(), Vec::new());
+        Self { pages_max, slabs, used: 0, runs, stale }
+    }
+
     /// Makes room beforehand, so that copying meets no page that is not there.
     pub fn reserve(&mut self, pages: usize) {
         while self.slabs.len() * SLAB < self.used + pages {
@@ -76,12 +82,32 @@ impl Store {
     pub fn take(&mut self, memory: &Memory, ranges: &[(u64, u64)]) -> Result<()> {
         let mut pieces = Vec::new();
         for (start, end) in ranges {
+            let fresh = self.fresh(*start, *end);
+            if self.used + fresh > self.pages_max {
+                return Err(ImageError::TooMuch("memory_bytes").into());
+            }
             self.place(*start, *end, &mut pieces);
         }
         for pieces in pieces.chunks(PIECES_MAX) {
             self.copy(memory, pieces).doing("copying its memory")?;
         }
         Ok(())
+    }
+
+    /// Pages of a range that it has no copies of.
+    fn fresh(&self, start: u64, end: u64) -> usize {
+        let (mut at, mut fresh) = (start, 0);
+        while at < end {
+            at = match self.covering(at) {
+                Some((_, pages)) => at + pages as u64 * PAGE,
+                None => {
+                    let next = self.runs.range(at..).next().map_or(end, |(next, _)| *next);
+                    fresh += (next.min(end) - at) / PAGE;
+                    next
+                }
+            };
+        }
+        fresh as usize
     }
 
     fn place(&mut self, start: u64, end: u64, pieces: &mut Vec<Piece>) {
@@ -214,7 +240,7 @@ mod tests {
         let base = (source.as_ptr() as u64).next_multiple_of(PAGE);
         let shift = (base - source.as_ptr() as u64) as usize;
         let memory = Memory::open(std::process::id()).unwrap();
-        let mut store = Store::default();
+        let mut store = Store::new(2000);
         let range = |from: u64, to: u64| (base + from * PAGE, base + to * PAGE);
         // Overlapping, in any order, over the end of a slab.
         let rounds = [vec![range(10, 700), range(900, 1000)], vec![range(5, 950)]];
@@ -236,6 +262,8 @@ mod tests {
             }
         }
         assert_eq!(page, 1000);
+        let too_much = store.take(&memory, &[(0, 2000 * PAGE)]);
+        assert!(too_much.is_err_and(|error| error.to_string().contains("memory_bytes")));
         let (start, end) = range(0, 1010);
         let mut missing = Vec::new();
         store.forget(base + 7 * PAGE, base + 9 * PAGE);

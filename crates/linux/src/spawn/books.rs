@@ -3,7 +3,8 @@
 
 use crate::shm::SharedMemory;
 use holdfast_wire::shm::{CONNS_MAX, ConnEntry, conn_state};
-use holdfast_wire::snapshot::{Books, Connection};
+use holdfast_wire::snapshot::{Books, Connection, Listening};
+use holdfast_wire::shm::Listener;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// What stands there of a server that stands still, whose log begins at `log_from`.
@@ -19,7 +20,12 @@ pub(super) fn read(memory: &SharedMemory, log_from: u64) -> Books {
         connections: (0..CONNS_MAX as u32)
             .filter_map(|place| connection(place, memory.entry(place)))
             .collect(),
+        listeners: memory.listeners().into_iter().map(listening).collect(),
     }
+}
+
+fn listening(Listener { fd, backlog, addr_len, addr }: Listener) -> Listening {
+    Listening { fd, backlog, addr_len, addr }
 }
 
 /// `None`: the place was never used, or the server has written nonsense there.
@@ -59,6 +65,13 @@ pub(super) fn write(memory: &SharedMemory, books: &Books) {
         entry.eof.store(connection.eof, Relaxed);
         entry.state.store(connection.state, Relaxed);
     }
+    let listener = |it: &Listening| Listener {
+        fd: it.fd,
+        backlog: it.backlog,
+        addr_len: it.addr_len,
+        addr: it.addr,
+    };
+    memory.set_listeners(books.listeners.iter().map(listener));
     for position in [&h.head.0, &h.tail.0, &h.stable.0] {
         position.store(books.log_from, SeqCst);
     }

@@ -2,6 +2,7 @@
 // that it has it by a line, or that this kernel does not have such a thing.
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <grp.h>
 #include <linux/filter.h>
 #include <linux/io_uring.h>
 #include <linux/netlink.h>
@@ -142,6 +143,12 @@ static int alone(void) {
     pthread_exit(0);
 }
 
+static int grouped(void) {
+    gid_t groups[2000];
+    for (int i = 0; i < 2000; i++) groups[i] = 5000 + i;
+    return setgroups(2000, groups) == 0;
+}
+
 // Nothing is wrong with it at any moment, only between two looks.
 static int churns(void) {
     int ends[2], set = epoll_create1(0);
@@ -185,6 +192,7 @@ static int has(const char *what) {
     if (IS("vsock")) return socket(AF_VSOCK, SOCK_STREAM, 0) >= 0;
     if (IS("alarm")) return alarmed();
     if (IS("itimer")) return itimer();
+    if (IS("groups")) return grouped();
     if (IS("alone")) return alone();
     if (IS("churn")) return churns();
     return IS("nothing") || IS("stopped");

@@ -1,8 +1,8 @@
 //! The rules that a description keeps: who restores one relies on them.
 
 use super::{
-    Area, Backing, Books, Description, FileKind, Holds, ImageError, Limits, PAGE, PROT_ALL,
-    REGISTERS, RESOURCES, SIGINFO, SIGNALS, Thread,
+    Area, Backing, Books, Description, FileKind, GROUPS_MAX, Holds, ImageError, Limits, PAGE,
+    PROT_ALL, REGISTERS, RESOURCES, SIGINFO, SIGNALS, Thread,
 };
 use crate::shm::{CONNS_MAX, conn_state};
 
@@ -16,7 +16,6 @@ const XSTATE_MAX: usize = 16 << 10;
 const SIGNALS_PENDING_MAX: usize = 1024;
 const AUXV_MAX: usize = 128;
 const VDSO_MAX: usize = 64 << 10;
-const GROUPS_MAX: usize = 65536;
 const NAME_MAX: usize = 16;
 const AFFINITY_MAX: usize = 1024;
 const SOCKADDR_MAX: usize = 128;
@@ -205,9 +204,11 @@ fn descriptors(of: &Description, limits: &Limits) -> Checked {
 
 /// What a chunk with `len` bytes may hold.
 pub(super) fn chunk(of: &Description, holds: Holds, len: u64) -> Checked {
+    // Each takes of what an image may have: there is an end to them.
+    rule(len > 0 || holds == Holds::End, "a chunk is empty")?;
     match holds {
         Holds::Pages { address } => {
-            let aligned = address.is_multiple_of(PAGE) && len.is_multiple_of(PAGE) && len > 0;
+            let aligned = address.is_multiple_of(PAGE) && len.is_multiple_of(PAGE);
             rule(aligned, "a chunk has no whole pages")?;
             let at = of.areas.partition_point(|area| area.end <= address);
             let within = of.areas.get(at).is_some_and(|area| {

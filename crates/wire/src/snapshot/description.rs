@@ -16,6 +16,9 @@ pub const REGISTERS: usize = 27;
 /// Bytes of a `siginfo_t`.
 pub const SIGINFO: usize = 128;
 
+/// Groups that a process may be in, besides its own.
+pub const GROUPS_MAX: usize = 1024;
+
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
@@ -336,6 +339,18 @@ pub struct Books {
     pub logs: u32,
     pub forks: u32,
     pub connections: Vec<Connection>,
+    /// TCP listeners, as the server has told of them; at most
+    /// [`LISTENERS_MAX`](crate::shm::LISTENERS_MAX).
+    pub listeners: Vec<Listening>,
+}
+
+/// A listener, as `shm::Listener` has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listening {
+    pub fd: i32,
+    pub backlog: i32,
+    pub addr_len: u32,
+    pub addr: [u8; 32],
 }
 
 impl Books {

@@ -96,6 +96,7 @@ fn books() -> Books {
         logs: 1,
         forks: 0,
         connections: vec![connection(1), connection(CONNS_MAX as u32 + 2)],
+        listeners: vec![Listening { fd: 6, backlog: 511, addr_len: 16, addr: [2; 32] }],
     }
 }
 
@@ -220,4 +221,30 @@ proptest! {
         image.append(&mut bytes);
         let _ = parse(&image, &Limits::default());
     }
+}
+
+#[test]
+fn an_image_ends_before_its_limit_and_is_not_written_beyond_it() {
+    let limits = Limits { memory_bytes: 1 << 20, ..Limits::default() };
+    let begin = || Writer::begin(Vec::new(), &KEY, Limits::default(), &small()).unwrap();
+    let mut empty = begin();
+    empty.one(Holds::File { file: 0, offset: 0 }, &[]).unwrap();
+    let found = read(&empty.end().unwrap(), &KEY, limits);
+    assert!(matches!(found, Err(ImageError::Malformed("a chunk is empty"))), "{found:?}");
+    let mut long = begin();
+    for _ in 0..1000 {
+        long.chunk(Holds::Pages { address: 0x11000 }, &[2; PAGE as usize]).unwrap();
+    }
+    let found = read(&long.end().unwrap(), &KEY, limits);
+    assert!(matches!(found, Err(ImageError::TooMuch("memory_bytes"))), "{found:?}");
+    let mut writer = Writer::begin(Vec::new(), &KEY, limits, &small()).unwrap();
+    let page = |writer: &mut Writer<Vec<u8>>| {
+        writer.chunk(Holds::Pages { address: 0x11000 }, &[2; PAGE as usize])
+    };
+    (0..256).for_each(|_| page(&mut writer).unwrap());
+    assert!(matches!(page(&mut writer), Err(ImageError::TooMuch("memory_bytes"))));
+    let mut groups = small();
+    groups.process.ids.further_groups = vec![7; GROUPS_MAX + 1];
+    let found = Writer::begin(Vec::new(), &KEY, limits, &groups).err();
+    assert!(matches!(found, Some(ImageError::TooMuch("groups"))), "{found:?}");
 }

@@ -1,31 +1,38 @@
 //! Areas of memory, and the shared memory that they show.
 
-use super::super::error::{Doing, Result};
+use super::super::bounds::{Patience, link_of};
+use super::super::error::{Doing, Result, refuse};
 use super::super::maps::{self, Mapping};
+use super::super::names::{self, Mounts, Status};
 use super::{Refusals, shown};
 use crate::snapshot::External;
-use holdfast_wire::hash::{HashKey, hash};
-use holdfast_wire::snapshot::{Advice, Area, Backing, Object};
+use holdfast_wire::hash::{HashKey, Secrets, StreamHash};
+use holdfast_wire::snapshot::{Advice, Area, Backing, Object, PAGE};
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// A file in one file system, as /proc/PID/maps and fstat(2) number it.
 pub(in super::super) type FileId = (u64, u64);
 
-/// A mapped part of a file: what it is, where it begins, how long it is.
-type Part = (Vec<u8>, u64, u64, u64);
+/// A mapped part of a file: which one, where the part begins, how long it is.
+type Part = (Status, u64, u64);
+
+/// Bytes of a file that are hashed at once.
+const PIECE: u64 = 1 << 20;
 
 /// What is known of a process's areas, kept from before the freeze into it.
 pub(in super::super) struct Areas<'a> {
     pid: u32,
     key: HashKey,
     external: &'a External,
+    pub mounts: Mounts,
+    /// Bytes of files that may be compared yet.
+    left: u64,
     /// Hashes of what is mapped of files.
-    hashes: BTreeMap<Part, Option<u64>>,
+    hashes: BTreeMap<Part, u64>,
     mappings: Vec<Mapping>,
     flags: BTreeMap<u64, Vec<String>>,
 }
@@ -34,17 +41,24 @@ pub(in super::super) struct Areas<'a> {
 #[derive(Default)]
 pub(in super::super) struct Found {
     pub areas: Vec<Area>,
-    /// Private mappings of files that are gone: all of their pages are needed.
-    pub whole: Vec<(u64, u64)>,
+    /// Private mappings of files that are gone, by their start: where the file has
+    /// anything.
+    pub whole: BTreeMap<u64, Vec<(u64, u64)>>,
     pub objects: Vec<Object>,
     /// By what file each is, and a path under /proc by which it can be opened.
     pub object_files: Vec<(FileId, String)>,
+    numbers: BTreeMap<FileId, u32>,
+    /// Bytes that shared memory takes.
+    pub object_bytes: u64,
 }
 
 impl<'a> Areas<'a> {
-    pub fn new(pid: u32, key: HashKey, external: &'a External) -> Self {
+    /// `bytes_max` is how much of files may be compared.
+    pub fn new(pid: u32, key: HashKey, bytes_max: u64, external: &'a External) -> Result<Self> {
         let (hashes, flags) = (BTreeMap::new(), BTreeMap::new());
-        Self { pid, key, external, hashes, mappings: Vec::new(), flags }
+        let mounts = Mounts::read().doing("what is mounted")?;
+        let (mappings, left) = (Vec::new(), bytes_max);
+        Ok(Self { pid, key, external, mounts, left, hashes, mappings, flags })
     }
 
     pub fn mappings(&self) -> &[Mapping] {
@@ -52,7 +66,7 @@ impl<'a> Areas<'a> {
     }
 
     /// Looks again; costs little where nothing has changed.
-    pub fn look(&mut self, refusals: &mut Refusals) -> Result<Found> {
+    pub fn look(&mut self, patience: Patience, refusals: &mut Refusals) -> Result<Found> {
         let mappings = maps::read(self.pid)?;
         if mappings != self.mappings {
             self.flags = maps::flags(self.pid)?;
@@ -60,14 +74,17 @@ impl<'a> Areas<'a> {
         }
         let mut found = Found::default();
         for mapping in &self.mappings.clone() {
+            patience.check()?;
             let flags = self.flags.get(&mapping.start).cloned().unwrap_or_default();
             // The kernel's own have flags of their own.
             if !mapping.name.starts_with(b"[v") {
                 refuse_flags(&flags, refusals);
             }
-            let Some(backing) = self.backing(mapping, &flags, &mut found, refusals)? else {
-                continue;
+            let backing = match mapping.is_shared {
+                true => self.shared(mapping, &flags, &mut found, refusals)?,
+                false => self.private(mapping, &flags, &mut found, (patience, refusals))?,
             };
+            let Some(backing) = backing else { continue };
             found.areas.push(Area {
                 start: mapping.start,
                 end: mapping.end,
@@ -79,33 +96,34 @@ impl<'a> Areas<'a> {
         Ok(found)
     }
 
-    fn backing(
+    fn private(
         &mut self,
         mapping: &Mapping,
         flags: &[String],
         found: &mut Found,
-        refusals: &mut Refusals,
+        (patience, refusals): (Patience, &mut Refusals),
     ) -> Result<Option<Backing>> {
         let name = &mapping.name[..];
         let grows = flags.iter().any(|flag| flag == "gd");
-        if mapping.is_shared {
-            return self.shared(mapping, found, refusals);
-        }
         Ok(Some(match name {
             b"[vdso]" => Backing::Vdso,
             _ if name.starts_with(b"[vvar") => Backing::Vvar,
             _ if grows => Backing::Stack,
             b"" | b"[heap]" | b"[stack]" | b"/dev/zero" => Backing::Anonymous,
             _ if name.starts_with(b"[anon:") => Backing::Anonymous,
-            _ if name.starts_with(b"/") => match self.file(mapping) {
-                Some(hash) => {
-                    Backing::Private { path: name.to_vec(), offset: mapping.offset, hash }
+            _ if name.starts_with(b"/") => {
+                if mapping.device != self.mounts.memory && self.is_strange(mapping, refusals) {
+                    return Ok(None);
                 }
-                None => {
-                    found.whole.push((mapping.start, mapping.end));
-                    Backing::Anonymous
+                if let Some((path, status)) = named(mapping) {
+                    let (path, offset) = (path.to_vec(), mapping.offset);
+                    let hash = self.hash(mapping, status, patience)?;
+                    return Ok(Some(Backing::Private { path, offset, hash }));
                 }
-            },
+                let data = data_of(&link_of(self.pid, mapping), mapping, patience)?;
+                found.whole.insert(mapping.start, data);
+                Backing::Anonymous
+            }
             _ => {
                 refusals.add(format!("it maps {}", shown(name)));
                 return Ok(None);
@@ -113,79 +131,116 @@ impl<'a> Areas<'a> {
         }))
     }
 
-    /// The hash of what is mapped of a file; `None` if that is not its name any more.
-    fn file(&mut self, mapping: &Mapping) -> Option<u64> {
-        let path = mapping.path()?;
-        let metadata = fs::metadata(OsStr::from_bytes(path)).ok()?;
-        let version =
-            metadata.ino() ^ (metadata.mtime_nsec() as u64) << 32 ^ metadata.mtime() as u64;
-        let same = metadata.ino() == mapping.inode && device(metadata.dev()) == mapping.device;
-        let part = (path.to_vec(), mapping.offset, mapping.end - mapping.start, version);
-        let key = self.key;
-        let (path, offset, len) = (path, part.1, part.2);
-        let known = self
-            .hashes
-            .entry(part.clone())
-            .or_insert_with(|| same.then(|| hash_of_part(path, offset, len, &key).ok()).flatten());
-        *known
+    fn is_strange(&self, mapping: &Mapping, refusals: &mut Refusals) -> bool {
+        let strange = self.mounts.strange_device(mapping.device);
+        if let Some(kind) = strange {
+            let name = shown(&mapping.name);
+            refusals.add(format!("it maps {name}, in a file system like {kind}"));
+        }
+        strange.is_some()
+    }
+
+    /// The hash of what is mapped of a file: of that which is mapped, whatever its name
+    /// means by now.
+    fn hash(&mut self, mapping: &Mapping, status: Status, patience: Patience) -> Result<u64> {
+        let (offset, len) = (mapping.offset, mapping.end - mapping.start);
+        let part = (status, offset, len);
+        if let Some(known) = self.hashes.get(&part) {
+            return Ok(*known);
+        }
+        let what = || format!("the file {}", shown(&mapping.name));
+        let file = names::read_link(&link_of(self.pid, mapping)).doing(what())?;
+        let size = file.metadata().doing(what())?.len();
+        let left = self.left.checked_sub(len.min(size.saturating_sub(offset)));
+        let Some(left) = left else {
+            return refuse("it maps more of files than the limit of memory_bytes");
+        };
+        self.left = left;
+        let hash = hash_of_part(&file, offset, len, &self.key, patience)?;
+        self.hashes.insert(part, hash);
+        Ok(hash)
     }
 
     fn shared(
         &self,
         mapping: &Mapping,
+        flags: &[String],
         found: &mut Found,
         refusals: &mut Refusals,
     ) -> Result<Option<Backing>> {
         let name = &mapping.name[..];
         let offset = mapping.offset;
-        if let Some(name) = memory_file(name) {
-            let link =
-                format!("/proc/{}/map_files/{:x}-{:x}", self.pid, mapping.start, mapping.end);
-            let object = found.object(name, &link, self.external)?;
-            return Ok(Some(Backing::Object { object, offset }));
+        if name.starts_with(b"/SYSV") {
+            refusals.add("it has SysV shared memory");
+            return Ok(None);
         }
-        match mapping.path() {
-            Some(path) if is_regular(path) => {
-                // Who may write and does not now may ask for it later.
-                let writable = self.flags.get(&mapping.start);
-                let writable = writable.is_some_and(|flags| flags.iter().any(|f| f == "mw"));
-                Ok(Some(Backing::Shared { path: path.to_vec(), offset, writable }))
-            }
-            _ if name.starts_with(b"/SYSV") => {
-                refusals.add("it has SysV shared memory");
-                Ok(None)
-            }
-            _ if name.starts_with(b"anon_inode:[io_uring]") => {
-                refusals.add("it uses io_uring");
-                Ok(None)
-            }
-            _ => {
-                refusals.add(format!("it shares a mapping of {}", shown(name)));
-                Ok(None)
-            }
+        if let Some(name) = memory_file(name).filter(|_| mapping.device == self.mounts.memory) {
+            let link = link_of(self.pid, mapping);
+            let object = found.object(name, &link, self.external, &self.mounts)?;
+            return Ok(object.map(|object| Backing::Object { object, offset }));
         }
+        if name.starts_with(b"anon_inode:[io_uring]") {
+            refusals.add("it uses io_uring");
+            return Ok(None);
+        }
+        let Some((path, _)) = named(mapping) else {
+            refusals.add(format!("it shares a mapping of {}", shown(name)));
+            return Ok(None);
+        };
+        if self.is_strange(mapping, refusals) {
+            return Ok(None);
+        }
+        // Who may write and does not now may ask for it later.
+        let writable = flags.iter().any(|flag| flag == "mw");
+        Ok(Some(Backing::Shared { path: path.to_vec(), offset, writable }))
     }
 }
 
+/// The path of what is mapped, if it still leads there, and that is a file.
+fn named(mapping: &Mapping) -> Option<(&[u8], Status)> {
+    let path = mapping.path()?;
+    let found = names::look(path).ok()?;
+    let same = (found.device, found.inode) == (mapping.device, mapping.inode);
+    (same && found.is_file()).then_some((path, found))
+}
+
 impl Found {
-    /// The number of the shared memory behind a link under /proc.
-    pub fn object(&mut self, name: &[u8], link: &str, external: &External) -> Result<u32> {
-        let metadata = fs::metadata(link).doing(link)?;
+    /// The number of the shared memory behind a link under /proc; `None`: there is
+    /// something else by now.
+    pub fn object(
+        &mut self,
+        name: &[u8],
+        link: &str,
+        external: &External,
+        mounts: &Mounts,
+    ) -> Result<Option<u32>> {
+        let file = names::read_link(link).doing(link)?;
+        if Status::of(file.as_fd()).doing(link)?.device != mounts.memory {
+            return Ok(None);
+        }
+        let metadata = file.metadata().doing(link)?;
         let id = (metadata.dev(), metadata.ino());
-        if let Some(known) = self.object_files.iter().position(|(known, _)| *known == id) {
-            return Ok(known as u32);
+        if let Some(known) = self.numbers.get(&id) {
+            return Ok(Some(*known));
         }
         let is_external = external.memory.contains(&id);
-        let file = File::open(link).doing(link)?;
-        self.objects.push(Object {
-            name: name.to_vec(),
-            size: metadata.len(),
-            seals: seals(&file),
-            is_external,
-        });
+        if !is_external {
+            self.object_bytes += allocated(&metadata);
+        }
+        let (name, size, seals) = (name.to_vec(), metadata.len(), seals(&file));
+        self.objects.push(Object { name, size, seals, is_external });
         self.object_files.push((id, link.to_owned()));
-        Ok((self.objects.len() - 1) as u32)
+        let number = (self.objects.len() - 1) as u32;
+        self.numbers.insert(id, number);
+        Ok(Some(number))
     }
+}
+
+/// Bytes that a file takes, holes left out.
+pub(super) fn allocated(metadata: &std::fs::Metadata) -> u64 {
+    /// Bytes of what `st_blocks` counts.
+    const BLOCK: u64 = 512;
+    metadata.blocks().saturating_mul(BLOCK)
 }
 
 /// The name of a memory file; shared memory without a file has none.
@@ -197,33 +252,91 @@ pub(super) fn memory_file(link: &[u8]) -> Option<&[u8]> {
 }
 
 fn seals(file: &File) -> u32 {
-    use std::os::fd::AsRawFd;
     // SAFETY: plain numbers.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
     u32::try_from(seals).unwrap_or(0)
 }
 
-/// Major and minor number, as in /proc/PID/maps.
-fn device(dev: u64) -> (u32, u32) {
-    (libc::major(dev), libc::minor(dev))
+/// Where a mapped file has anything, as addresses of whole pages: what is zero in it,
+/// anonymous memory is, too.
+fn data_of(link: &str, mapping: &Mapping, patience: Patience) -> Result<Vec<(u64, u64)>> {
+    let what = || format!("the mapped file {}", shown(&mapping.name));
+    let file = names::read_link(link).doing(what())?;
+    let size = file.metadata().doing(what())?.len();
+    let end = mapping.offset.saturating_add(mapping.end - mapping.start).min(size);
+    let mut data: Vec<(u64, u64)> = Vec::new();
+    for extent in extents(&file, mapping.offset, end) {
+        patience.check()?;
+        let (from, to) = extent.doing(what())?;
+        let address = |offset: u64| mapping.start + (offset - mapping.offset);
+        let from = address(from / PAGE * PAGE);
+        let to = address(to.next_multiple_of(PAGE));
+        match data.last_mut() {
+            Some((_, last)) if *last >= from => *last = to,
+            _ => data.push((from, to)),
+        }
+    }
+    Ok(data)
 }
 
-fn is_regular(path: &[u8]) -> bool {
-    fs::metadata(OsStr::from_bytes(path)).is_ok_and(|found| found.is_file())
+/// The parts of a file's range that are no holes.
+pub(in super::super) fn extents(
+    file: &File,
+    from: u64,
+    end: u64,
+) -> impl Iterator<Item = io::Result<(u64, u64)>> {
+    let seek = move |offset: u64, whence| {
+        // SAFETY: plain numbers.
+        let found = unsafe { libc::lseek(file.as_raw_fd(), offset.cast_signed(), whence) };
+        match u64::try_from(found) {
+            Ok(found) => Ok(found.min(end)),
+            // Nothing follows.
+            Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO) => Ok(end),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    };
+    let mut at = from;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let extent = seek(at, libc::SEEK_DATA).and_then(|start| {
+            at = if start < end { seek(start, libc::SEEK_HOLE)? } else { end };
+            Ok((start, at))
+        });
+        match extent {
+            Ok((start, to)) => (start < to).then_some(Ok((start, to))),
+            Err(error) => {
+                at = end;
+                Some(Err(error))
+            }
+        }
+    })
 }
 
 /// The hash of a part of a file, which may end before the part does.
 pub(in super::super) fn hash_of_part(
-    path: &[u8],
+    file: &File,
     offset: u64,
     len: u64,
     key: &HashKey,
-) -> io::Result<u64> {
-    let file = File::open(OsStr::from_bytes(path))?;
-    let size = file.metadata()?.len();
-    let mut bytes = vec![0; len.min(size.saturating_sub(offset)) as usize];
-    file.read_exact_at(&mut bytes, offset)?;
-    Ok(hash(key, &bytes))
+    patience: Patience,
+) -> Result<u64> {
+    let what = "reading a mapped file";
+    let size = file.metadata().doing(what)?.len();
+    let end = offset.saturating_add(len).min(size);
+    let secrets = Secrets::new(key);
+    let mut hash = StreamHash::new(&secrets);
+    let mut piece = vec![0; PIECE.min(end.saturating_sub(offset)) as usize];
+    let mut at = offset;
+    while at < end {
+        patience.check()?;
+        let piece = &mut piece[..PIECE.min(end - at) as usize];
+        file.read_exact_at(piece, at).doing(what)?;
+        hash.update(piece);
+        at += piece.len() as u64;
+    }
+    Ok(hash.finish())
 }
 
 fn refuse_flags(flags: &[String], refusals: &mut Refusals) {
@@ -235,6 +348,8 @@ fn refuse_flags(flags: &[String], refusals: &mut Refusals) {
         ("io", "it maps a device"),
         ("pf", "it maps a device"),
         ("dp", "it has memory that may be dropped (MAP_DROPPABLE)"),
+        ("um", "it supplies its own pages (userfaultfd)"),
+        ("ui", "it supplies its own pages (userfaultfd)"),
     ] {
         refusals.add_if(flags.iter().any(|found| found == flag), reason);
     }

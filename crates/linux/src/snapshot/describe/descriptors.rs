@@ -1,27 +1,28 @@
 //! Open files and the descriptors that name them.
 
+use super::super::bounds::{Patience, list};
 use super::super::error::{Doing, Result, SnapshotError};
+use super::super::names::{self, Mounts};
 use super::super::precopy;
-use super::areas::{Found, memory_file};
+use super::areas::{Found, allocated, memory_file};
 use super::{Refusals, shown, sockets};
 use crate::process;
 use crate::snapshot::External;
 use holdfast_wire::snapshot::{Descriptor, FileKind, OpenFile, Watch, Watched};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 
-/// Devices that are the same everywhere.
-const DEVICES: [&[u8]; 5] =
-    [b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom"];
 /// `FIONREAD` of a descriptor: bytes that can be read.
 const FIONREAD: libc::c_ulong = 0x541b;
 /// Kind of a comparison for kcmp(2).
 const KCMP_FILE: u32 = 0;
+/// What an unlinked file's mode may be: a set-uid bit is for programs with a name.
+const MODE: u32 = 0o777;
 /// Bytes of a file handle (`MAX_HANDLE_SZ`).
 const HANDLE_MAX: usize = 128;
 
@@ -35,8 +36,46 @@ pub(in super::super) struct Descriptors {
     pub contents: Vec<(u32, Vec<u8>)>,
     /// Connections of which nothing is known yet.
     pub later: Vec<u32>,
-    /// Unlinked files whose content is to be copied, and where it can be opened.
-    pub unlinked: Vec<(u32, String)>,
+    /// Unlinked files whose content is to be copied.
+    pub unlinked: Vec<Unlinked>,
+    /// Bytes that they take.
+    pub unlinked_bytes: u64,
+}
+
+/// An unlinked file: where it can be opened, and what of it must be found there then.
+pub(in super::super) struct Unlinked {
+    pub file: u32,
+    pub link: String,
+    identity: Identity,
+}
+
+impl Unlinked {
+    /// Opens it: the very file whose rights were looked at.
+    pub fn open(&self) -> io::Result<fs::File> {
+        let file = names::read_link(&self.link)?;
+        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
+        let same = identity(&info) == self.identity;
+        let other = || io::Error::other("it is another file by now");
+        same.then_some(file).ok_or_else(other)
+    }
+}
+
+/// Mount and number of a file, as /proc says them together with its flags.
+type Identity = (Option<u64>, Option<u64>);
+
+fn identity(info: &str) -> Identity {
+    let number = |name| field(info, name).and_then(|found| found.parse().ok());
+    (number("mnt_id:"), number("ino:"))
+}
+
+/// What is looked at, as whom, and for how long.
+pub(in super::super) struct Look<'a> {
+    pub pid: u32,
+    pub external: &'a External,
+    pub mounts: &'a Mounts,
+    /// Whose files the server opens.
+    pub user: u32,
+    pub patience: Patience,
 }
 
 /// One descriptor as it is found.
@@ -51,16 +90,58 @@ struct Entry {
     position: u64,
 }
 
-pub(in super::super) struct Reader<'a> {
+/// An open file, in the kernel's order: what a server has millions of is found in a few
+/// steps.
+struct Open {
     pid: u32,
+    number: u32,
+}
+
+impl Ord for Open {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let (pid, a, b) = (self.pid, self.number, other.number);
+        // SAFETY: plain numbers.
+        match unsafe { libc::syscall(libc::SYS_kcmp, pid, pid, KCMP_FILE, a, b) } {
+            0 => Ordering::Equal,
+            1 => Ordering::Less,
+            _ => Ordering::Greater,
+        }
+    }
+}
+
+impl PartialOrd for Open {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Open {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Open {}
+
+/// Which ends of a pipe were met, and what is known of it.
+struct Pipe {
+    number: u32,
+    reads: bool,
+    writes: bool,
+    packets: bool,
+    holds: bool,
+}
+
+pub(in super::super) struct Reader<'a> {
+    look: Look<'a>,
     pidfd: OwnedFd,
-    external: &'a External,
     connections: BTreeSet<u32>,
     refusals: &'a mut Refusals,
     found: Descriptors,
     /// By file system and number in it: files that may be the same open file.
-    alike: BTreeMap<(u64, u64), Vec<(u32, u32)>>,
-    pipes: BTreeMap<u64, u32>,
+    alike: BTreeMap<(u64, u64), BTreeMap<Open, u32>>,
+    /// By the number of the kernel's.
+    pipes: BTreeMap<u64, Pipe>,
     watch_lines: Vec<(u32, String)>,
     inodes: BTreeMap<u32, u64>,
 }
@@ -68,16 +149,14 @@ pub(in super::super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Of `connections` nothing is asked.
     pub fn new(
-        pid: u32,
-        external: &'a External,
+        look: Look<'a>,
         connections: BTreeSet<u32>,
         refusals: &'a mut Refusals,
     ) -> Result<Self> {
-        let pidfd = process::pidfd_open(pid).doing("opening the server")?;
+        let pidfd = process::pidfd_open(look.pid).doing("opening the server")?;
         Ok(Self {
-            pid,
+            look,
             pidfd,
-            external,
             connections,
             refusals,
             found: Descriptors::default(),
@@ -89,12 +168,13 @@ impl<'a> Reader<'a> {
     }
 
     pub fn read(mut self, memory: &mut Found) -> Result<Descriptors> {
-        let folder = format!("/proc/{}/fd", self.pid);
+        let folder = format!("/proc/{}/fd", self.look.pid);
         let entries = fs::read_dir(&folder).doing(folder)?;
         let mut numbers: Vec<u32> =
             entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
         numbers.sort_unstable();
         for number in numbers {
+            self.look.patience.check()?;
             if self.connections.contains(&number) {
                 self.connection(number);
                 continue;
@@ -105,15 +185,17 @@ impl<'a> Reader<'a> {
                 done => done?,
             }
         }
-        if !self.external.watches {
-            self.watches();
+        if !self.look.external.watches {
+            self.watches()?;
         }
         self.pipe_ends();
         Ok(self.found)
     }
 
     fn descriptor(&mut self, number: u32, memory: &mut Found) -> Result<()> {
-        let entry = self.entry(number).doing(format!("descriptor {number}"))?;
+        let Some(entry) = self.entry(number).doing(format!("descriptor {number}"))? else {
+            return Ok(());
+        };
         self.inodes.insert(number, entry.metadata.ino());
         let file = match self.known(&entry) {
             Some(file) => file,
@@ -132,30 +214,30 @@ impl<'a> Reader<'a> {
         self.found.later.push(number);
     }
 
-    fn entry(&self, number: u32) -> io::Result<Entry> {
-        let path = format!("/proc/{}/fd/{number}", self.pid);
-        let info = info_of(self.pid, number)?;
-        let position = field(&info, "pos:");
-        Ok(Entry {
-            number,
-            link: fs::read_link(&path)?.into_os_string().into_vec(),
-            metadata: fs::metadata(&path)?,
-            flags: flags_of(&info),
-            position: position.and_then(|p| p.parse().ok()).unwrap_or(0),
-            info,
-        })
+    /// `None`: refused, for it may not even be looked at.
+    fn entry(&mut self, number: u32) -> io::Result<Option<Entry>> {
+        let path = format!("/proc/{}/fd/{number}", self.look.pid);
+        let info = info_of(self.look.pid, number)?;
+        let link = fs::read_link(&path)?.into_os_string().into_vec();
+        if link.starts_with(b"/") && memory_file(&link).is_none() {
+            let mount = identity(&info).0.unwrap_or(u64::MAX);
+            if let Some(kind) = self.look.mounts.strange(mount) {
+                let name = shown(&link);
+                let reason = format!("descriptor {number} is {name}, in a file system like {kind}");
+                self.refusals.add(reason);
+                return Ok(None);
+            }
+        }
+        let position = field(&info, "pos:").and_then(|p| p.parse().ok()).unwrap_or(0);
+        let (metadata, flags) = (fs::metadata(&path)?, flags_of(&info));
+        Ok(Some(Entry { number, link, metadata, flags, position, info }))
     }
 
     /// An open file that was met under another number.
     fn known(&mut self, entry: &Entry) -> Option<u32> {
         let id = (entry.metadata.dev(), entry.metadata.ino());
-        let alike = self.alike.get(&id)?;
-        let same = |other: u32| {
-            let (pid, a, b) = (self.pid, other, entry.number);
-            // SAFETY: plain numbers.
-            unsafe { libc::syscall(libc::SYS_kcmp, pid, pid, KCMP_FILE, a, b) == 0 }
-        };
-        alike.iter().find(|(other, _)| same(*other)).map(|(_, file)| *file)
+        let open = Open { pid: self.look.pid, number: entry.number };
+        self.alike.get(&id)?.get(&open).copied()
     }
 
     fn open_file(&mut self, entry: &Entry, memory: &mut Found) -> Result<u32> {
@@ -172,21 +254,23 @@ impl<'a> Reader<'a> {
         let flags = entry.flags & !(libc::O_CLOEXEC as u32);
         self.found.files.push(OpenFile { flags, kind });
         let id = (entry.metadata.dev(), entry.metadata.ino());
-        self.alike.entry(id).or_default().push((entry.number, file));
+        let open = Open { pid: self.look.pid, number: entry.number };
+        self.alike.entry(id).or_default().insert(open, file);
         Ok(file)
     }
 
     /// `None`: it cannot be rebuilt.
     fn kind(&mut self, entry: &Entry, file: u32, memory: &mut Found) -> Result<Option<FileKind>> {
         let link = &entry.link[..];
-        if self.external.descriptors.contains(&entry.number) {
+        if self.look.external.descriptors.contains(&entry.number) {
             return Ok(Some(FileKind::Given));
         }
         let what = || format!("descriptor {}", entry.number);
         if let Some(name) = memory_file(link) {
-            let path = format!("/proc/{}/fd/{}", self.pid, entry.number);
-            let object = memory.object(name, &path, self.external)?;
-            return Ok(Some(FileKind::Memory { object, position: entry.position }));
+            let path = format!("/proc/{}/fd/{}", self.look.pid, entry.number);
+            let object = memory.object(name, &path, self.look.external, self.look.mounts)?;
+            let position = entry.position;
+            return Ok(object.map(|object| FileKind::Memory { object, position }));
         }
         if link.starts_with(b"/") {
             return Ok(self.named(entry, file));
@@ -223,68 +307,67 @@ impl<'a> Reader<'a> {
     }
 
     fn named(&mut self, entry: &Entry, file: u32) -> Option<FileKind> {
-        let kind = entry.metadata.file_type();
         let position = entry.position;
-        let path = entry.link.strip_suffix(b" (deleted)").unwrap_or(&entry.link);
-        if kind.is_file() && entry.metadata.nlink() == 0 {
-            let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0).max(1);
-            let from = format!("/proc/{}/fd/{}", self.pid, entry.number);
-            self.found.unlinked.push((file, from));
-            return Some(FileKind::Unlinked {
-                folder: path[..end].to_vec(),
-                position,
-                mode: entry.metadata.mode() & 0o7777,
-                size: entry.metadata.size(),
-            });
+        if entry.metadata.is_file() && entry.metadata.nlink() == 0 {
+            return self.unlinked(entry, file);
         }
-        let found = fs::metadata(OsStr::from_bytes(&entry.link)).ok()?;
-        let same = (found.dev(), found.ino()) == (entry.metadata.dev(), entry.metadata.ino());
-        let harmless = kind.is_char_device() && DEVICES.contains(&&entry.link[..]);
-        let rebuilt = same && (kind.is_file() || kind.is_dir() || harmless);
+        let found = names::look(&entry.link).ok()?;
+        let (device, inode) = (entry.metadata.dev(), entry.metadata.ino());
+        let same = found.device == (libc::major(device), libc::minor(device));
+        let rebuilt = same && found.inode == inode && found.is_harmless();
         rebuilt.then(|| FileKind::Path { path: entry.link.clone(), position })
     }
 
+    /// Its content goes into the image: so the server must be one who may read it.
+    fn unlinked(&mut self, entry: &Entry, file: u32) -> Option<FileKind> {
+        let flags = entry.flags.cast_signed();
+        let reads = flags & libc::O_ACCMODE != libc::O_WRONLY && flags & libc::O_PATH == 0;
+        if !reads && entry.metadata.uid() != self.look.user {
+            let (number, name) = (entry.number, shown(&entry.link));
+            self.refusals.add(format!("descriptor {number} is {name}, which it may not read"));
+        }
+        let path = entry.link.strip_suffix(b" (deleted)").unwrap_or(&entry.link);
+        let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0).max(1);
+        let link = format!("/proc/{}/fd/{}", self.look.pid, entry.number);
+        let identity = identity(&entry.info);
+        self.found.unlinked.push(Unlinked { file, link, identity });
+        self.found.unlinked_bytes += allocated(&entry.metadata);
+        Some(FileKind::Unlinked {
+            folder: path[..end].to_vec(),
+            position: entry.position,
+            mode: entry.metadata.mode() & MODE,
+            size: entry.metadata.size(),
+        })
+    }
+
     fn pipe(&mut self, entry: &Entry, file: u32) -> io::Result<FileKind> {
-        let next = self.pipes.len() as u32;
-        let pipe = *self.pipes.entry(entry.metadata.ino()).or_insert(next);
         let end = self.take(entry.number)?;
         // SAFETY: plain numbers.
         let capacity = unsafe { libc::fcntl(end.as_raw_fd(), libc::F_GETPIPE_SZ) };
+        let number = self.pipes.len() as u32;
+        let fresh = Pipe { number, reads: false, writes: false, packets: false, holds: false };
+        let pipe = self.pipes.entry(entry.metadata.ino()).or_insert(fresh);
         let writes = entry.flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32;
-        if !writes {
+        // The kernel says so of the end that writes.
+        pipe.packets |= entry.flags & libc::O_DIRECT as u32 != 0;
+        if writes {
+            pipe.writes = true;
+        } else if !std::mem::replace(&mut pipe.reads, true) {
             let content = peek_pipe(end.as_fd(), capacity)?;
+            pipe.holds = !content.is_empty();
             self.found.contents.push((file, content));
         }
+        let pipe = pipe.number;
         Ok(FileKind::Pipe { pipe, writes, capacity: capacity.max(0) as u32 })
     }
 
     /// Pipes whose other end somebody else has are no affair of an image.
     fn pipe_ends(&mut self) {
-        let files = &self.found.files;
-        let has = |wanted: u32, end: bool| {
-            files.iter().any(|file| {
-                matches!(file.kind, FileKind::Pipe { pipe, writes, .. } if pipe == wanted && writes == end)
-            })
-        };
         for (inode, pipe) in &self.pipes {
-            if !has(*pipe, true) || !has(*pipe, false) {
+            if !pipe.reads || !pipe.writes {
                 self.refusals.add(format!("it has one end of a pipe alone (pipe:[{inode}])"));
             }
-        }
-        // The kernel says so of the end that writes.
-        let packets = |of: u32| {
-            files.iter().any(|file| {
-                let direct = file.flags & libc::O_DIRECT as u32 != 0;
-                matches!(file.kind, FileKind::Pipe { pipe, .. } if pipe == of) && direct
-            })
-        };
-        for (file, content) in &self.found.contents {
-            if let FileKind::Pipe { pipe, .. } = files[*file as usize].kind
-                && !content.is_empty()
-                && packets(pipe)
-            {
-                self.refusals.add("a pipe holds packets (O_DIRECT)");
-            }
+            self.refusals.add_if(pipe.packets && pipe.holds, "a pipe holds packets (O_DIRECT)");
         }
     }
 
@@ -293,15 +376,18 @@ impl<'a> Reader<'a> {
         let unread = readable(descriptor.as_fd())? > 0;
         self.refusals.add_if(unread, "inotify has events that were not read");
         let lines = entry.info.lines().filter(|line| line.starts_with("inotify "));
-        let watched: Option<Vec<Watched>> = lines.map(watched).collect();
+        let (mounts, patience) = (self.look.mounts, self.look.patience);
+        let in_time = |line| patience.check().ok().and_then(|()| watched(line, mounts));
+        let watched: Option<Vec<Watched>> = lines.map(in_time).collect();
         Ok(watched.map(|mut watched| {
             watched.sort_by_key(|watch| watch.number);
             FileKind::Inotify { watched }
         }))
     }
 
-    fn watches(&mut self) {
+    fn watches(&mut self) -> Result<()> {
         for (set, line) in std::mem::take(&mut self.watch_lines) {
+            self.look.patience.check()?;
             let word = |name: &str| {
                 let mut words = line.split_whitespace().skip_while(|word| *word != name);
                 words.nth(1).map(str::to_owned)
@@ -328,6 +414,7 @@ impl<'a> Reader<'a> {
                 )),
             }
         }
+        Ok(())
     }
 }
 
@@ -337,7 +424,8 @@ fn is_gone(error: &io::Error) -> bool {
 
 /// `/proc/PID/fdinfo/N`.
 pub(super) fn info_of(pid: u32, number: u32) -> io::Result<String> {
-    fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"))
+    let bytes = list(&format!("/proc/{pid}/fdinfo/{number}"))?;
+    String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 /// Flags of an open file, and `O_CLOEXEC` of its descriptor.
@@ -400,7 +488,7 @@ fn readable(fd: BorrowedFd<'_>) -> io::Result<usize> {
 }
 
 /// A line of an inotify descriptor: the watched file is named by its handle.
-fn watched(line: &str) -> Option<Watched> {
+fn watched(line: &str, mounts: &Mounts) -> Option<Watched> {
     let hex = |name: &str| {
         let (_, rest) = line.split_once(name)?;
         u64::from_str_radix(rest.split_whitespace().next()?, 16).ok()
@@ -413,12 +501,18 @@ fn watched(line: &str) -> Option<Watched> {
     Some(Watched {
         number: hex(" wd:")? as u32,
         mask: hex(" mask:")? as u32,
-        path: path_of_handle(kind as i32, &bytes?, device, inode)?,
+        path: path_of_handle(kind as i32, &bytes?, device, inode, mounts)?,
     })
 }
 
 /// The path of a file in one of the file systems that are mounted.
-fn path_of_handle(kind: i32, handle: &[u8], device: u64, inode: u64) -> Option<Vec<u8>> {
+fn path_of_handle(
+    kind: i32,
+    handle: &[u8],
+    device: u64,
+    inode: u64,
+    mounts: &Mounts,
+) -> Option<Vec<u8>> {
     /// `struct file_handle`.
     #[repr(C)]
     struct Handle {
@@ -428,17 +522,10 @@ fn path_of_handle(kind: i32, handle: &[u8], device: u64, inode: u64) -> Option<V
     }
     let mut wanted = Handle { bytes: handle.len() as u32, kind, handle: [0; HANDLE_MAX] };
     wanted.handle.get_mut(..handle.len())?.copy_from_slice(handle);
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     // The kernel packs a device's numbers as 12 and 20 bits here.
-    let (major, minor) = (device >> 20, device & 0xf_ffff);
-    let wanted_device = format!("{major}:{minor}");
-    mounts.lines().find_map(|line| {
-        let mut words = line.split_whitespace().skip(2);
-        let (device, point) = (words.next()?, words.nth(1)?);
-        if device != wanted_device {
-            return None;
-        }
-        let mount = fs::File::open(point).ok()?;
+    let device = ((device >> 20) as u32, (device & 0xf_ffff) as u32);
+    mounts.points(device).find_map(|point| {
+        let mount = names::open_folder(point).ok()?;
         // SAFETY: the kernel reads one handle with as many bytes as it says.
         let fd = unsafe {
             libc::syscall(
@@ -450,7 +537,8 @@ fn path_of_handle(kind: i32, handle: &[u8], device: u64, inode: u64) -> Option<V
         };
         let fd = crate::sockopt::checked_fd(fd).ok()?;
         let path = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
-        let same = fs::metadata(&path).is_ok_and(|found| found.ino() == inode);
-        same.then(|| path.into_os_string().into_vec())
+        let path = path.into_os_string().into_vec();
+        let same = names::look(&path).is_ok_and(|found| found.inode == inode);
+        same.then_some(path)
     })
 }

@@ -1,10 +1,12 @@
 //! What all threads of a process share, as /proc has it.
 
+use super::super::bounds::list;
 use super::super::error::{Doing, Result};
 use super::super::insides::Inside;
+use super::super::seize::THREADS_MAX;
 use super::super::thread::pending;
 use super::Refusals;
-use holdfast_wire::snapshot::{Ids, Layout, Process, RESOURCES};
+use holdfast_wire::snapshot::{GROUPS_MAX, Ids, Layout, Process, RESOURCES};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -16,7 +18,9 @@ pub(in super::super) struct Status(String);
 impl Status {
     pub fn read(pid: u32) -> Result<Self> {
         let path = format!("/proc/{pid}/status");
-        Ok(Self(fs::read_to_string(&path).doing(path)?))
+        // A name need not be text.
+        let bytes = list(&path).doing(path)?;
+        Ok(Self(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
     pub fn text(&self, name: &str) -> &str {
@@ -30,13 +34,27 @@ impl Status {
         last.and_then(|word| word.parse().ok()).unwrap_or(0)
     }
 
-    fn numbers<const N: usize>(&self, name: &str) -> [u32; N] {
-        let mut words = self.text(name).split_whitespace();
-        std::array::from_fn(|_| words.next().and_then(|word| word.parse().ok()).unwrap_or(0))
+    /// Users or groups: what is not understood is not taken for root.
+    fn ids(&self, name: &str) -> Result<[u32; 4]> {
+        let words = self.text(name).split_whitespace().map(|word| word.parse().ok());
+        let ids: Option<Vec<u32>> = words.collect();
+        let ids = ids.and_then(|ids| ids.try_into().ok());
+        ids.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData)).doing("its ids")
     }
 
     fn mask(&self, name: &str) -> u64 {
         u64::from_str_radix(self.text(name), 16).unwrap_or(0)
+    }
+
+    /// What it may do: a set-uid program and a user namespace give other rights.
+    pub fn rights(&self) -> Vec<String> {
+        let names = ["Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
+        names.map(|name| self.text(name).to_owned()).to_vec()
+    }
+
+    /// The user whose files it makes.
+    pub fn file_user(&self) -> Result<u32> {
+        self.ids("Uid").map(|users| users[3])
     }
 
     /// Pages that are the process's own, in memory or not.
@@ -45,15 +63,22 @@ impl Status {
     }
 }
 
-/// What /proc says against an image; nothing has been touched.
+/// What /proc says against an image of a process that runs; nothing has been touched.
 pub(in super::super) fn refusals(pid: u32, status: &Status, refusals: &mut Refusals) {
-    let say = |refusals: &mut Refusals, holds, reason: &str| refusals.add_if(holds, reason);
     if status.text("State").starts_with('Z') {
         // /proc says nothing more of it.
         return refusals.add("its first thread has ended");
     }
-    say(refusals, status.text("State").starts_with('T'), "it is stopped by a signal");
-    say(refusals, status.number("TracerPid") != 0, "somebody else traces it");
+    let is_stopped = status.text("State").starts_with('T');
+    refusals.add_if(is_stopped, "it is stopped by a signal");
+    refusals.add_if(status.number("TracerPid") != 0, "somebody else traces it");
+    lasting(pid, status, refusals);
+}
+
+/// As [`refusals`], of one that may stand. It ran after the first look: what it has
+/// done since then (a user namespace gives all rights, there) must not get into an image.
+pub(in super::super) fn lasting(pid: u32, status: &Status, refusals: &mut Refusals) {
+    let say = |refusals: &mut Refusals, holds, reason: &str| refusals.add_if(holds, reason);
     say(refusals, status.number("Seccomp") != 0, "it has seccomp filters");
     say(refusals, status.text("x86_Thread_features").contains("shstk"), "it has a shadow stack");
     say(refusals, status.number("VmLck") != 0, "it has locked memory (mlock)");
@@ -61,10 +86,13 @@ pub(in super::super) fn refusals(pid: u32, status: &Status, refusals: &mut Refus
     // A breakpoint trap that is ignored would end with the image's first step.
     let trap = 1u64 << (libc::SIGTRAP - 1);
     say(refusals, status.mask("SigIgn") & trap != 0, "it ignores SIGTRAP");
+    let threads = status.number("Threads") > THREADS_MAX as u64;
+    say(refusals, threads, &format!("it has more than {THREADS_MAX} threads"));
+    let groups = status.text("Groups").split_whitespace().count() > GROUPS_MAX;
+    say(refusals, groups, &format!("it is in more than {GROUPS_MAX} groups"));
     let timers = fs::read(format!("/proc/{pid}/timers")).unwrap_or_default();
     say(refusals, !timers.is_empty(), "it has POSIX timers (timer_create)");
-    let children = crate::process::family(pid).len() > 1;
-    say(refusals, children, "it has child processes");
+    say(refusals, has_children(pid), "it has child processes");
     let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}")).ok();
     let own = |name: &str| fs::read_link(format!("/proc/self/{name}")).ok();
     say(refusals, link("root") != own("root"), "its root folder is not the daemon's (chroot)");
@@ -73,6 +101,11 @@ pub(in super::super) fn refusals(pid: u32, status: &Status, refusals: &mut Refus
         let other = link(&name) != own(&name);
         say(refusals, other, &format!("it has a {what} namespace of its own"));
     }
+}
+
+fn has_children(pid: u32) -> bool {
+    let of = |tid| fs::read(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+    crate::process::threads(pid).into_iter().flatten().any(|tid| !of(tid).is_empty())
 }
 
 /// All of it, of a process that stands.
@@ -86,14 +119,15 @@ pub(in super::super) fn read(pid: u32, insides: &[Inside], vdso: Vec<u8>) -> Res
         let target = fs::read_link(&path).doing(path)?;
         Ok(target.into_os_string().into_vec())
     };
-    let text = |name: &str| {
+    let text = |name: &str| -> Result<String> {
         let path = format!("/proc/{pid}/{name}");
-        fs::read_to_string(&path).doing(path)
+        let bytes = fs::read(&path).doing(path)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     let auxv = fs::read(format!("/proc/{pid}/auxv")).doing("its auxiliary vector")?;
     let number = status.number("NSpid") as u32;
     let owner = fs::metadata(format!("/proc/{pid}")).doing("its owner")?.uid();
-    let users: [u32; 4] = status.numbers("Uid");
+    let users = status.ids("Uid")?;
     Ok(Process {
         pid: number,
         executable: link("exe")?,
@@ -107,7 +141,7 @@ pub(in super::super) fn read(pid: u32, insides: &[Inside], vdso: Vec<u8>) -> Res
         thp_disabled: status.text("THP_enabled") == "0",
         personality: u32::from_str_radix(text("personality")?.trim(), 16).unwrap_or(0),
         oom_score_adj: text("oom_score_adj")?.trim().parse().unwrap_or(0),
-        ids: ids(&status, users, inside.secure_bits),
+        ids: ids(&status, users, inside.secure_bits)?,
         limits: limits(pid).doing("its limits")?,
         actions: inside.actions.clone(),
         layout: layout(&text("stat")?, inside.brk).doing("its layout in /proc/PID/stat")?,
@@ -117,16 +151,16 @@ pub(in super::super) fn read(pid: u32, insides: &[Inside], vdso: Vec<u8>) -> Res
     })
 }
 
-fn ids(status: &Status, users: [u32; 4], secure_bits: u32) -> Ids {
+fn ids(status: &Status, users: [u32; 4], secure_bits: u32) -> Result<Ids> {
     let groups = status.text("Groups").split_whitespace();
-    Ids {
+    Ok(Ids {
         users,
-        groups: status.numbers("Gid"),
+        groups: status.ids("Gid")?,
         further_groups: groups.filter_map(|group| group.parse().ok()).collect(),
         capabilities: ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"]
             .map(|name| status.mask(name)),
         secure_bits,
-    }
+    })
 }
 
 /// By number, as `/proc/PID/limits` lists them: who is another user's may not ask

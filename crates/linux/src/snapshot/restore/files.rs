@@ -1,28 +1,40 @@
 //! The image's open files, made here; the stub inherits them.
 
 use super::super::error::{Doing, Result};
-use super::Surroundings;
+use super::super::names::{Mounts, again};
+use super::{Surroundings, mapped, within};
 use crate::sockopt::{checked, checked_fd};
 use holdfast_wire::snapshot::{Description, FileKind, Object, OpenFile, Watched};
 use libc::{c_int, c_long};
-use std::ffi::{CString, OsStr};
-use std::fs::File;
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs::{File, Permissions};
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 /// Set and given back to come to a watch's number.
 const NUMBERS_MAX: u32 = 1 << 20;
 /// `TFD_IOC_SET_TICKS`.
 const SET_TICKS: libc::c_ulong = 0x4008_5400;
 
+/// Flags of an unlinked file that another open file of it has, too.
+const OF_UNLINKED: c_int =
+    libc::O_ACCMODE | libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_PATH;
+/// What an unlinked file's mode may be: whoever owns it, nobody gains by running it.
+const MODE: u32 = 0o777;
+
 pub(super) struct Made {
     files: Vec<Option<OwnedFd>>,
     objects: Vec<OwnedFd>,
-    /// Where the content of pipes goes, by the file that reads.
-    pipe_writers: Vec<(u32, OwnedFd)>,
+    /// Where content goes, by file.
+    sinks: BTreeMap<u32, Sink>,
+}
+
+enum Sink {
+    /// The end that writes, which does not wait; how much it has taken.
+    Pipe(File, u64),
+    Unlinked(File),
 }
 
 impl Made {
@@ -31,18 +43,24 @@ impl Made {
     }
 
     pub fn object_path(&self, object: u32) -> String {
-        let number = self.objects[object as usize].as_raw_fd();
-        format!("/proc/{}/fd/{number}", std::process::id())
+        within(&self.objects[object as usize])
     }
 
-    pub fn fill_file(&self, file: u32, offset: u64, bytes: &[u8]) -> Result<()> {
-        let what = "filling a file";
-        if let Some((_, writer)) = self.pipe_writers.iter().find(|(reader, _)| *reader == file) {
-            let mut writer = File::from(writer.try_clone().doing(what)?);
-            return writer.write_all(bytes).doing("filling a pipe");
+    pub fn fill_file(&mut self, file: u32, offset: u64, bytes: &[u8]) -> Result<()> {
+        match self.sinks.get_mut(&file) {
+            Some(Sink::Pipe(end, filled)) => {
+                if offset != *filled {
+                    return super::failed("a pipe's content is not in order", libc::EINVAL);
+                }
+                *filled += bytes.len() as u64;
+                end.write_all(bytes).doing("filling a pipe")
+            }
+            Some(Sink::Unlinked(file)) => {
+                file.write_all_at(bytes, offset).doing("filling an unlinked file")
+            }
+            // Whoever restores has given another one.
+            None => Ok(()),
         }
-        let Some(made) = &self.files[file as usize] else { return Ok(()) };
-        File::from(made.try_clone().doing(what)?).write_all_at(bytes, offset).doing(what)
     }
 
     pub fn fill_object(&self, object: u32, offset: u64, bytes: &[u8]) -> Result<()> {
@@ -76,107 +94,117 @@ impl Made {
     }
 }
 
-pub(super) fn make(of: &Description, surroundings: &mut dyn Surroundings) -> Result<Made> {
-    let objects: Result<Vec<OwnedFd>> = of
-        .objects
-        .iter()
-        .map(|object| {
-            let made = match object.is_external {
-                true => surroundings.memory(object),
-                false => memory_file(object),
-            };
-            made.doing("making shared memory")
-        })
-        .collect();
+pub(super) fn make(
+    of: &Description,
+    mounts: &Mounts,
+    surroundings: &mut dyn Surroundings,
+) -> Result<Made> {
+    let object = |object: &Object| {
+        let made = match object.is_external {
+            true => surroundings.memory(object),
+            false => memory_file(object),
+        };
+        made.doing("making shared memory")
+    };
+    let objects: Result<Vec<OwnedFd>> = of.objects.iter().map(object).collect();
     let files = of.files.iter().map(|_| None).collect();
-    let mut made = Made { files, objects: objects?, pipe_writers: Vec::new() };
+    let mut made = Made { files, objects: objects?, sinks: BTreeMap::new() };
+    let mut numbers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for descriptor in &of.descriptors {
+        numbers.entry(descriptor.file).or_default().push(descriptor.number);
+    }
+    let mut pipes: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (number, file) in (0..).zip(&of.files) {
-        let named = of.descriptors.iter().filter(|d| d.file == number);
-        let numbers: Vec<u32> = named.map(|descriptor| descriptor.number).collect();
+        let numbers = numbers.get(&number).map_or(&[][..], Vec::as_slice);
         let what = || format!("making descriptor {}", numbers.first().copied().unwrap_or(0));
-        let given = surroundings.file(&numbers, file).doing(what())?;
+        let given = surroundings.file(numbers, file).doing(what())?;
         let fresh = match given {
             Some(given) => Some(given),
-            None => one(&made, file, surroundings).doing(what())?,
+            None => made.one(number, file, mounts, surroundings).doing(what())?,
         };
         if let Some(fresh) = &fresh
-            && !matches!(file.kind, FileKind::Path { .. } | FileKind::Memory { .. })
+            && !keeps_flags(&file.kind)
         {
             // SAFETY: plain numbers. Of these flags the kernel takes what can be set.
             unsafe { libc::fcntl(fresh.as_raw_fd(), libc::F_SETFL, file.flags as c_int) };
         }
-        // Pipes were made with their first end.
-        if fresh.is_some() {
-            made.files[number as usize] = fresh;
-        } else if let FileKind::Pipe { .. } = file.kind {
-            pipe(&mut made, number, of).doing(what())?;
+        if let (None, FileKind::Pipe { pipe, .. }) = (&fresh, &file.kind) {
+            pipes.entry(*pipe).or_default().push(number);
         }
+        made.files[number as usize] = fresh;
+    }
+    for ends in pipes.values() {
+        pipe(&mut made, ends, of).doing("making a pipe")?;
     }
     Ok(made)
 }
 
-/// `None` for a pipe, whose ends come together, and a userfaultfd, which the stub
-/// makes.
-fn one(
-    made: &Made,
-    file: &OpenFile,
-    surroundings: &mut dyn Surroundings,
-) -> io::Result<Option<OwnedFd>> {
-    let fd = match &file.kind {
-        FileKind::Path { path, .. } => open(path, file.flags)?,
-        FileKind::Unlinked { folder, mode, size, .. } => unlinked(folder, *mode, *size)?,
-        FileKind::Memory { object, .. } => {
-            let path = CString::new(made.object_path(*object))?;
-            let flags = file.flags as c_int | libc::O_CLOEXEC;
-            // SAFETY: the kernel reads a C string.
-            checked_fd(c_long::from(unsafe { libc::open(path.as_ptr(), flags) }))?
-        }
-        FileKind::Pipe { .. } | FileKind::Userfault => return Ok(None),
-        FileKind::Event { count, is_semaphore } => event(*count, *is_semaphore)?,
-        // SAFETY: plain numbers.
-        FileKind::Epoll => {
-            checked_fd(c_long::from(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }))?
-        }
-        FileKind::Timer { clock, ticks, left_ns, interval_ns } => {
-            timer(*clock, *ticks, *left_ns, *interval_ns)?
-        }
-        FileKind::Inotify { watched } => inotify(watched)?,
-        // SAFETY: the kernel reads a mask of eight bytes.
-        FileKind::Signals { mask } => checked_fd(unsafe {
-            libc::syscall(libc::SYS_signalfd4, -1, &raw const *mask, 8, libc::SFD_CLOEXEC)
-        })?,
-        FileKind::Socket(socket) => surroundings.socket(socket)?,
-        FileKind::Given => return Err(io::Error::other("whoever restores must give it")),
+/// Whether it is opened with its flags.
+const fn keeps_flags(kind: &FileKind) -> bool {
+    matches!(kind, FileKind::Path { .. } | FileKind::Memory { .. } | FileKind::Unlinked { .. })
+}
+
+impl Made {
+    /// `None` for a pipe, whose ends come together, and a userfaultfd, which the stub
+    /// makes.
+    fn one(
+        &mut self,
+        number: u32,
+        file: &OpenFile,
+        mounts: &Mounts,
+        surroundings: &mut dyn Surroundings,
+    ) -> io::Result<Option<OwnedFd>> {
+        let fd = match &file.kind {
+            FileKind::Path { path, .. } => open(path, file.flags, mounts)?,
+            FileKind::Unlinked { folder, mode, size, .. } => {
+                let whole = unlinked(folder, *size, mounts)?;
+                let fd = again(whole.as_fd(), file.flags.cast_signed() & OF_UNLINKED)?;
+                whole.set_permissions(Permissions::from_mode(mode & MODE))?;
+                self.sinks.insert(number, Sink::Unlinked(whole));
+                fd
+            }
+            FileKind::Memory { object, .. } => {
+                again(self.objects[*object as usize].as_fd(), file.flags as c_int)?
+            }
+            FileKind::Pipe { .. } | FileKind::Userfault => return Ok(None),
+            FileKind::Event { count, is_semaphore } => event(*count, *is_semaphore)?,
+            // SAFETY: plain numbers.
+            FileKind::Epoll => {
+                checked_fd(c_long::from(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }))?
+            }
+            FileKind::Timer { clock, ticks, left_ns, interval_ns } => {
+                timer(*clock, *ticks, *left_ns, *interval_ns)?
+            }
+            FileKind::Inotify { watched } => inotify(watched, mounts)?,
+            // SAFETY: the kernel reads a mask of eight bytes.
+            FileKind::Signals { mask } => checked_fd(unsafe {
+                libc::syscall(libc::SYS_signalfd4, -1, &raw const *mask, 8, libc::SFD_CLOEXEC)
+            })?,
+            FileKind::Socket(socket) => surroundings.socket(socket)?,
+            FileKind::Given => return Err(io::Error::other("whoever restores must give it")),
+        };
+        Ok(Some(fd))
+    }
+}
+
+/// Opens by the path that the kernel had, as it was open.
+fn open(path: &[u8], flags: u32, mounts: &Mounts) -> io::Result<OwnedFd> {
+    mounts.open(path, flags).map(|found| found.fd).map_err(|error| mapped::of(path, error))
+}
+
+/// A file of the server's own, in its folder or, if there is none here, in /tmp.
+fn unlinked(folder: &[u8], size: u64, mounts: &Mounts) -> io::Result<File> {
+    let make = |folder: &[u8]| {
+        let folder = mounts.find_folder(folder)?;
+        let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
+        let (at, mode) = (folder.fd.as_raw_fd(), 0o600);
+        // SAFETY: the kernel reads a C string.
+        let fd = unsafe { libc::openat(at, c".".as_ptr(), flags, mode) };
+        checked_fd(c_long::from(fd)).map(File::from)
     };
-    Ok(Some(fd))
-}
-
-/// Opens by the path that the kernel had: no part of it is a symbolic link.
-fn open(path: &[u8], flags: u32) -> io::Result<OwnedFd> {
-    let made_then = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC;
-    let name = CString::new(path)?;
-    // SAFETY: all-zero is a valid open_how.
-    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-    how.flags = u64::from(flags & !(made_then as u32)) | libc::O_CLOEXEC as u64;
-    how.resolve = libc::RESOLVE_NO_SYMLINKS;
-    let size = size_of::<libc::open_how>();
-    // SAFETY: the kernel reads a C string and one open_how.
-    let opened = checked_fd(unsafe {
-        libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, name.as_ptr(), &raw const how, size)
-    });
-    let shown = String::from_utf8_lossy(path);
-    opened.map_err(|error| io::Error::new(error.kind(), format!("{shown}: {error}")))
-}
-
-fn unlinked(folder: &[u8], mode: u32, size: u64) -> io::Result<OwnedFd> {
-    let folder = Path::new(OsStr::from_bytes(folder));
-    let folder = if folder.is_dir() { folder } else { Path::new("/tmp") };
-    let name = CString::new(folder.as_os_str().as_bytes())?;
-    let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
-    // SAFETY: the kernel reads a C string.
-    let fd = checked_fd(c_long::from(unsafe { libc::open(name.as_ptr(), flags, mode) }))?;
-    File::from(fd.try_clone()?).set_len(size)?;
-    Ok(fd)
+    let file = make(folder).or_else(|_| make(b"/tmp"))?;
+    file.set_len(size)?;
+    Ok(file)
 }
 
 fn memory_file(object: &Object) -> io::Result<OwnedFd> {
@@ -216,22 +244,29 @@ fn timer(clock: u32, ticks: u64, left_ns: u64, interval_ns: u64) -> io::Result<O
     Ok(fd)
 }
 
-fn inotify(watched: &[Watched]) -> io::Result<OwnedFd> {
+fn inotify(watched: &[Watched], mounts: &Mounts) -> io::Result<OwnedFd> {
     // SAFETY: plain numbers.
     let fd = unsafe { libc::inotify_init1(libc::IN_CLOEXEC) };
     let fd = checked_fd(c_long::from(fd))?;
     for watch in watched {
-        let path = CString::new(watch.path.as_slice())?;
+        let named = |error| mapped::of(&watch.path, error);
+        let found = mounts.find(&watch.path).map_err(named)?;
+        let path = CString::new(format!("/proc/self/fd/{}", found.fd.as_raw_fd()))?;
         let mask = watch.mask & libc::IN_ALL_EVENTS | watch.mask & (libc::IN_ONESHOT);
+        let mut is_there = false;
         for _ in 0..NUMBERS_MAX {
             // SAFETY: the kernel reads a C string.
-            let number =
-                checked(unsafe { libc::inotify_add_watch(fd.as_raw_fd(), path.as_ptr(), mask) })?;
+            let number = unsafe { libc::inotify_add_watch(fd.as_raw_fd(), path.as_ptr(), mask) };
+            let number = checked(number).map_err(named)?;
+            is_there = number as u32 == watch.number;
             if number as u32 >= watch.number {
                 break;
             }
             // SAFETY: plain numbers.
             unsafe { libc::inotify_rm_watch(fd.as_raw_fd(), number) };
+        }
+        if !is_there {
+            return Err(io::Error::other("a watch cannot have its number again"));
         }
     }
     // Watches that were given back have said so.
@@ -244,36 +279,25 @@ fn inotify(watched: &[Watched]) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Makes a pipe at its first end, for all files that are ends of it.
-fn pipe(made: &mut Made, first: u32, of: &Description) -> io::Result<()> {
-    if made.files[first as usize].is_some() {
-        return Ok(());
-    }
-    let FileKind::Pipe { pipe: wanted, capacity, .. } = of.files[first as usize].kind else {
-        return Ok(());
-    };
+/// Makes a pipe for all files that are ends of it.
+fn pipe(made: &mut Made, files: &[u32], of: &Description) -> io::Result<()> {
     let mut ends = [0; 2];
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: room for two descriptors, which are ours on success.
-    let ends = unsafe {
-        checked(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC))?;
+    let [reader, writer] = unsafe {
+        checked(libc::pipe2(ends.as_mut_ptr(), flags))?;
         ends.map(|end| OwnedFd::from_raw_fd(end))
     };
-    // SAFETY: plain numbers.
-    unsafe { libc::fcntl(ends[0].as_raw_fd(), libc::F_SETPIPE_SZ, capacity as c_int) };
-    for (number, file) in (0..).zip(&of.files) {
-        let FileKind::Pipe { pipe, writes, .. } = file.kind else { continue };
-        if pipe == wanted && made.files[number as usize].is_none() {
-            // An open file of its own, which has flags of its own.
-            let path = CString::new(format!("/proc/self/fd/{}", ends[0].as_raw_fd()))?;
-            let flags = file.flags as c_int | libc::O_CLOEXEC | libc::O_NONBLOCK;
-            // SAFETY: the kernel reads a C string.
-            let end = checked_fd(c_long::from(unsafe { libc::open(path.as_ptr(), flags) }))?;
-            // SAFETY: plain numbers.
-            unsafe { libc::fcntl(end.as_raw_fd(), libc::F_SETFL, file.flags as c_int) };
-            made.files[number as usize] = Some(end);
-            if !writes && made.pipe_writers.iter().all(|(reader, _)| *reader != number) {
-                made.pipe_writers.push((number, ends[1].try_clone()?));
-            }
+    let mut writer = Some(File::from(writer));
+    for number in files {
+        let file = &of.files[*number as usize];
+        let FileKind::Pipe { writes, capacity, .. } = file.kind else { continue };
+        // SAFETY: plain numbers.
+        unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETPIPE_SZ, capacity as c_int) };
+        // An open file of its own, which has flags of its own.
+        made.files[*number as usize] = Some(again(reader.as_fd(), file.flags as c_int)?);
+        if !writes && let Some(writer) = writer.take() {
+            made.sinks.insert(*number, Sink::Pipe(writer, 0));
         }
     }
     Ok(())

@@ -1,50 +1,53 @@
 //! The image's addresses: areas mapped where they were, protected last.
 
-use super::super::describe::areas::hash_of_part;
 use super::super::error::{Doing, Result, refuse};
 use super::super::maps::{self, Mapping};
+use super::super::memory::merged;
 use super::super::thread;
 use super::files::Made;
+use super::mapped::Mapped;
 use super::remote::{Remote, poke};
 use crate::process;
-use holdfast_wire::hash::HashKey;
-use holdfast_wire::snapshot::{Advice, Area, Backing, Description};
-use std::io;
+use holdfast_wire::snapshot::{Advice, Area, Backing, Description, PAGE};
 
 /// Room for the code, its arguments, and what the kernel maps into every process.
 const PLACE_BYTES: u64 = 1 << 20;
+/// Below it nobody may map by default (`vm.mmap_min_addr`).
+const PLACE_MIN: u64 = 0x10000;
 /// Where in it the kernel's own areas wait.
 const ASIDE: u64 = 0x10000;
 const ADDRESS_END: u64 = 0x7fff_ffff_f000;
 
-/// Files that the image relies on must be here what they were there.
-pub(super) fn check_files(description: &Description, key: &HashKey) -> Result<()> {
-    for area in &description.areas {
-        if let Backing::Private { path, offset, hash } = &area.backing {
-            let name = String::from_utf8_lossy(path);
-            let found = hash_of_part(path, *offset, area.end - area.start, key);
-            if found.doing(format!("the file {name}"))? != *hash {
-                return refuse(format!("the file {name} is another one here"));
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Addresses that neither the image nor this process uses.
 pub(super) fn free_place(description: &Description) -> Result<u64> {
     let own = maps::read(std::process::id())?;
-    let free = |place: &u64| {
-        let end = place + PLACE_BYTES;
-        own.iter().all(|m| m.end <= *place || m.start >= end)
-            && description.areas.iter().all(|a| a.end <= *place || a.start >= end)
-    };
-    let place = (0x10000..ADDRESS_END).step_by(PLACE_BYTES as usize).find(free);
-    place.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory)).doing("a free address")
+    let own = own.iter().map(|mapping| (mapping.start, mapping.end));
+    let used = own.chain(description.areas.iter().map(|area| (area.start, area.end)));
+    match gap(merged(used.collect())) {
+        Some(place) => Ok(place),
+        None => refuse("its addresses leave no room: it maps nearly all that there are"),
+    }
+}
+
+/// The first gap that is large enough between areas that are in order.
+fn gap(used: Vec<(u64, u64)>) -> Option<u64> {
+    let mut at = PLACE_MIN;
+    for (start, end) in used {
+        if start >= at + PLACE_BYTES {
+            break;
+        }
+        at = at.max(end.next_multiple_of(PAGE));
+    }
+    (at + PLACE_BYTES <= ADDRESS_END).then_some(at)
 }
 
 /// Replaces all that the stub has by the image's areas, which are all writable yet.
-pub(super) fn map(stub: &mut Remote, description: &Description, made: &Made) -> Result<()> {
+pub(super) fn map(
+    stub: &mut Remote,
+    description: &Description,
+    made: &Made,
+    mapped: &Mapped,
+) -> Result<()> {
     let rseq = thread::rseq(stub.pid);
     if rseq.address != 0 {
         let (size, signature) = (u64::from(rseq.size), u64::from(rseq.signature));
@@ -59,7 +62,7 @@ pub(super) fn map(stub: &mut Remote, description: &Description, made: &Made) -> 
     stub.call("clearing its memory", libc::SYS_munmap, &[behind, ADDRESS_END - behind])?;
     put_back(stub, description, &kernels)?;
     for area in &description.areas {
-        map_area(stub, area, made)?;
+        map_area(stub, area, made, mapped)?;
         advise(stub, area)?;
     }
     Ok(())
@@ -122,25 +125,25 @@ fn put_back(stub: &mut Remote, description: &Description, kernels: &[Mapping]) -
     refuse("this host's kernel is another one (its vDSO differs)")
 }
 
-fn map_area(stub: &mut Remote, area: &Area, made: &Made) -> Result<()> {
+fn map_area(stub: &mut Remote, area: &Area, made: &Made, mapped: &Mapped) -> Result<()> {
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let write = libc::PROT_WRITE as u64;
     let prot = u64::from(area.prot);
     let none = u64::MAX;
+    let file = match mapped.path(area) {
+        Some((path, flags)) => stub.open(path.as_bytes(), flags)?,
+        None => none,
+    };
     let (prot, flags, file, offset) = match &area.backing {
         Backing::Vdso | Backing::Vvar => return Ok(()),
         Backing::Anonymous => (prot | write, anonymous, none, 0),
         Backing::Stack => {
             (prot | write, anonymous | libc::MAP_GROWSDOWN | libc::MAP_STACK, none, 0)
         }
-        Backing::Private { path, offset, .. } => {
-            let file = stub.open(path, libc::O_RDONLY)?;
+        Backing::Private { offset, .. } => {
             (prot | write, libc::MAP_PRIVATE | libc::MAP_NORESERVE, file, *offset)
         }
-        Backing::Shared { path, offset, writable } => {
-            let flags = if *writable { libc::O_RDWR } else { libc::O_RDONLY };
-            (prot, libc::MAP_SHARED, stub.open(path, flags)?, *offset)
-        }
+        Backing::Shared { offset, .. } => (prot, libc::MAP_SHARED, file, *offset),
         Backing::Object { object, offset } => {
             let path = made.object_path(*object);
             (prot, libc::MAP_SHARED, stub.open(path.as_bytes(), libc::O_RDWR)?, *offset)
@@ -172,7 +175,7 @@ fn advise(stub: &mut Remote, area: &Area) -> Result<()> {
 }
 
 /// Gives areas their protection, and tells the kernel where things are.
-pub(super) fn protect(stub: &mut Remote, description: &Description) -> Result<()> {
+pub(super) fn protect(stub: &mut Remote, description: &Description, mapped: &Mapped) -> Result<()> {
     for area in description.areas.iter().filter(|area| area.has_pages()) {
         if area.prot & libc::PROT_WRITE as u8 == 0 {
             let arguments = [area.start, area.end - area.start, area.prot.into()];
@@ -180,7 +183,7 @@ pub(super) fn protect(stub: &mut Remote, description: &Description) -> Result<()
         }
     }
     let process = &description.process;
-    let executable = stub.open(&process.executable, libc::O_RDONLY)?;
+    let executable = stub.open(mapped.executable().as_bytes(), libc::O_RDONLY)?;
     let auxv: Vec<u8> = process.auxv.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let auxv_at = stub.place + 0x1000;
     poke(stub.pid, auxv_at, &auxv).doing("its auxiliary vector")?;
@@ -206,10 +209,26 @@ pub(super) fn protect(stub: &mut Remote, description: &Description) -> Result<()
     let what = "telling the kernel where its memory is";
     stub.call(what, libc::SYS_prctl, &[option, map_option, map, size])?;
     stub.close(executable)?;
-    let mut folder = process.directory.clone();
-    folder.push(0);
-    let folder = stub.argument(&folder)?;
+    let folder = stub.argument(format!("{}\0", mapped.directory()).as_bytes())?;
     stub.call("its working folder", libc::SYS_chdir, &[folder])?;
     stub.call("its umask", libc::SYS_umask, &[process.umask.into()])?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_is_found_or_known_to_be_missing_at_once() {
+        assert_eq!(gap(Vec::new()), Some(PLACE_MIN));
+        let low = PLACE_MIN + PLACE_BYTES - PAGE;
+        assert_eq!(gap(vec![(low, low + PAGE)]), Some(low + PAGE));
+        assert_eq!(gap(vec![(0, PLACE_MIN), (1 << 40, 1 << 41)]), Some(PLACE_MIN));
+        // As many areas as a process may have, and nowhere room between two.
+        let step = ADDRESS_END / 65536 / PAGE * PAGE;
+        let crowded = |gap: u64| (0..65537).map(move |at| (at * step, (at + 1) * step - gap));
+        assert_eq!(gap(crowded(PLACE_BYTES - PAGE).collect()), None);
+        assert_eq!(gap(crowded(PLACE_BYTES).collect()), Some(step - PLACE_BYTES));
+    }
 }

@@ -11,6 +11,8 @@ use std::time::Instant;
 
 /// `syscall; int3`.
 pub(super) const CODE: [u8; 3] = [0x0f, 0x05, 0xcc];
+/// Bytes of the code and of its arguments.
+pub(super) const PLACE_USED: u64 = 0x2000;
 /// Of the page with the code, the rest is for arguments.
 const DATA: u64 = 256;
 /// Bytes that arguments in memory may have.
@@ -64,7 +66,7 @@ impl Remote {
     ) -> Result<u64> {
         let mut regs = registers(tid).doing(what)?;
         regs.rip = self.place;
-        regs.rsp = self.place + 0x2000;
+        regs.rsp = self.place + PLACE_USED;
         regs.rax = number.cast_unsigned();
         regs.orig_rax = u64::MAX;
         let argument = |at: usize| arguments.get(at).copied().unwrap_or(0);
@@ -100,7 +102,9 @@ impl Remote {
 
     /// Puts an argument where the call finds it.
     pub fn argument(&self, bytes: &[u8]) -> Result<u64> {
-        assert!(bytes.len() <= DATA_BYTES, "an argument of {} bytes", bytes.len());
+        if bytes.len() > DATA_BYTES {
+            return super::failed("handing over an argument", libc::E2BIG);
+        }
         let address = self.place + DATA;
         poke(self.pid, address, bytes).doing("handing over an argument")?;
         Ok(address)
@@ -121,13 +125,13 @@ impl Remote {
         Ok(())
     }
 
-    /// Opens a file there; its number there.
+    /// Opens a file there, and waits for nobody; its number there.
     pub fn open(&mut self, path: &[u8], flags: i32) -> Result<u64> {
         let mut name = path.to_vec();
         name.push(0);
         let name = self.argument(&name)?;
         let what = format!("opening {}", String::from_utf8_lossy(path));
-        self.call(&what, libc::SYS_open, &[name, flags as u64])
+        self.call(&what, libc::SYS_open, &[name, (flags | libc::O_NONBLOCK) as u64])
     }
 
     pub fn close(&mut self, number: u64) -> Result<()> {

@@ -68,7 +68,8 @@ fn path_of(of: &Socket) -> Option<&Path> {
 fn is_left(path: &Path, of: &Socket) -> bool {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
     let refused = || {
-        let fd = socket(of.family, of.kind, of.protocol)?;
+        // Whoever listens and accepts nobody is not waited for.
+        let fd = socket(of.family, of.kind | libc::SOCK_NONBLOCK, of.protocol)?;
         let (address, len) = (of.local.as_ptr().cast(), of.local.len() as libc::socklen_t);
         // SAFETY: pointer and length describe the address.
         checked(unsafe { libc::connect(fd.as_raw_fd(), address, len) })
@@ -98,6 +99,14 @@ mod tests {
             local,
         };
         let listener = UnixListener::bind(&path).expect("a fresh name");
+        // Nobody is accepted, and no more can wait for it.
+        // SAFETY: plain numbers.
+        unsafe { libc::listen(listener.as_raw_fd(), 0) };
+        let waits = || socket(of.family, of.kind | libc::SOCK_NONBLOCK, 0).expect("a socket");
+        let (address, len) = (of.local.as_ptr().cast(), of.local.len() as libc::socklen_t);
+        // SAFETY: pointer and length describe the address.
+        let connect = |fd: OwnedFd| unsafe { libc::connect(fd.as_raw_fd(), address, len) };
+        while connect(waits()) == 0 {}
         let taken = bind(&placeholder(&of).expect("a socket"), &of);
         assert_eq!(taken.err().map(|error| error.kind()), Some(io::ErrorKind::AddrInUse));
         drop(listener);

@@ -4,7 +4,7 @@
 use super::super::error::{Doing, Result};
 use super::super::seize::ptrace;
 use super::super::thread::NT_X86_XSTATE;
-use super::remote::{Remote, set_registers, stopped};
+use super::remote::{PLACE_USED, Remote, set_registers, stopped};
 use crate::sockopt::checked;
 use holdfast_wire::snapshot::{Description, FileKind, Ids, Process, Thread};
 use libc::{c_uint, c_void, user_regs_struct};
@@ -76,6 +76,9 @@ pub(super) fn finish(stub: &mut Remote, of: &Description) -> Result<()> {
     for (tid, thread) in tids.iter().zip(&of.threads) {
         pending(stub, *tid, thread, &of.process)?;
     }
+    // What they stand on stays: it may be run, as the vDSO may, and not be written.
+    let arguments = [stub.place, PLACE_USED, (libc::PROT_READ | libc::PROT_EXEC) as u64];
+    stub.call("protecting the stub's code", libc::SYS_mprotect, &arguments)?;
     for (tid, thread) in tids.iter().zip(&of.threads) {
         registers(*tid, thread).doing(format!("the registers of thread {}", thread.tid))?;
     }

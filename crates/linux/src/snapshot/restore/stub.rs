@@ -2,7 +2,7 @@
 
 use super::super::error::{Doing, Result};
 use super::files::Made;
-use super::remote::CODE;
+use super::remote::{CODE, PLACE_USED};
 use super::{REAP_MAX_MS, STEP_MAX, failed};
 use crate::process;
 use crate::sockopt::{checked, checked_fd};
@@ -311,7 +311,7 @@ impl<'a> Plan<'a> {
         // of the session and the group are the process's own.
         unsafe {
             let at = self.place as *mut libc::c_void;
-            if libc::mmap(at, 0x2000, prot, anonymous, -1, 0) != at {
+            if libc::mmap(at, PLACE_USED as usize, prot, anonymous, -1, 0) != at {
                 return Err(last_error());
             }
             ptr::copy_nonoverlapping(CODE.as_ptr(), at.cast(), CODE.len());
