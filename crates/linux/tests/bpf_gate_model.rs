@@ -26,7 +26,7 @@ const SLOTS: u32 = 3;
 const TUPLES: u64 = 6;
 const SEEDS: u64 = 5;
 /// Packets of one seed.
-const PACKETS: u32 = 3_000;
+const PACKETS: u32 = 4_000;
 /// How far a kernel's ACK is drawn beyond what is known, in bytes.
 const ACK_STRIDE: u64 = 100_000;
 const NOP: u8 = 1;
