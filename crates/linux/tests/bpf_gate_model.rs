@@ -3,12 +3,13 @@
 //! space between them. After each packet both have said the same, the packet is the
 //! same byte for byte, and every slot holds the same. Numbers are drawn where they
 //! hurt: at the wrap, and a byte or a window's unit around everything a slot knows.
+//! Now and then the server speaks alone for a while.
 
 mod bpf_common;
 
 use bpf_common::{ACK, CWR, Context, ECE, FIN, Frame, Lab, PASS, PSH, RST, STOLEN, SYN};
 use bpf_common::{is_root, near, sums_are_right};
-use holdfast_linux::bpf::{Gate, GateConfig, SlotView};
+use holdfast_linux::bpf::{Adopted, BpfError, Gate, GateConfig, SlotView};
 use holdfast_sim::Rng;
 use holdfast_sim::models::GateModel;
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
@@ -25,10 +26,12 @@ const SLOTS: u32 = 3;
 const TUPLES: u64 = 6;
 const SEEDS: u64 = 5;
 /// Packets of one seed.
-const PACKETS: u32 = 3_000;
+const PACKETS: u32 = 4_000;
 /// How far a kernel's ACK is drawn beyond what is known, in bytes.
 const ACK_STRIDE: u64 = 100_000;
 const NOP: u8 = 1;
+/// SYN-ACKs after which the ring of events is full, whatever became of them.
+const RING_EVENTS: u32 = 1 << 13;
 
 /// One connection that was held, for as long as its slot is not given back.
 #[derive(Clone, Copy)]
@@ -55,6 +58,8 @@ struct Pair {
     client: IpAddr,
     conns: Vec<Conn>,
     syns: Vec<Syn>,
+    /// The server speaks alone.
+    solo: bool,
     /// What packet this is, for who reads a failure.
     at: String,
     seen: Seen,
@@ -67,6 +72,9 @@ struct Seen {
     passed: u32,
     changed: u32,
     stolen: u32,
+    /// Packets that passed since the server speaks alone, connections adopted.
+    alone: u32,
+    adopted: u32,
 }
 
 #[test]
@@ -80,17 +88,54 @@ fn the_gate_and_its_model_say_the_same_of_every_packet() {
             pair.at = format!("seed {seed}, packet {number}");
             pair.step();
         }
-        let Seen { held, passed, changed, stolen } = pair.seen;
+        let Seen { held, passed, changed, stolen, alone, adopted } = pair.seen;
         assert!(
             held > 40 && passed > 200 && changed > 100 && stolen > 200,
             "seed {seed}: {:?}",
             pair.seen
         );
+        assert!(alone > 200 && adopted > 10, "seed {seed}: {:?}", pair.seen);
         for counter in ["refused_slots", "refused_unknown_syn", "held_fins", "repeats"] {
-            assert!(bpf_common::counter(&pair.gate.counters(), counter) > 0, "no {counter}");
+            assert!(pair.count(counter) > 0, "no {counter}");
         }
+        let unknown = pair.count("unknown_alone");
+        assert!(unknown > 0 && unknown == pair.model.unknown_alone(), "seed {seed}: {unknown}");
         pair.gate.detach().expect("detach");
     }
+}
+
+/// A daemon that is dead takes no events: alone, that refuses nobody.
+#[test]
+fn a_full_ring_of_events_refuses_nobody_alone() {
+    if !is_root() {
+        return;
+    }
+    let mut pair = Pair::new(SEEDS);
+    "the ring".clone_into(&mut pair.at);
+    pair.set_solo(false);
+    let syn_acks: Vec<Frame> = (0..=SLOTS as usize).map(|tuple| pair.handshake(tuple)).collect();
+    let [first, .., last] = &syn_acks[..] else { panic!("several") };
+    syn_acks.iter().for_each(|syn_ack| pair.compare(syn_ack));
+    for _ in 0..RING_EVENTS {
+        pair.compare(last);
+    }
+    assert!(pair.count("refused_events") > 0, "{:?}", pair.gate.counters());
+    pair.model.set_events_full(true);
+    let key = key(first);
+    let at_gate = pair.gate.conn(&key).expect("a slot");
+    assert!(pair.gate.free(at_gate).expect("freed"));
+    pair.model.free(pair.model.conn(&key).expect("a slot"));
+    pair.compare(first);
+    pair.set_solo(true);
+    pair.compare(first);
+    assert_eq!((pair.gate.conn(&key), pair.model.conn(&key)), (None, None));
+    assert_eq!((pair.count("unknown_alone"), pair.model.unknown_alone()), (1, 1));
+    pair.compare_held(0);
+    pair.model.set_events_full(false);
+    pair.compare(first);
+    pair.compare_held(0);
+    assert!(pair.gate.conn(&key).is_some() && pair.model.conn(&key).is_some());
+    pair.gate.detach().expect("detach");
 }
 
 impl Pair {
@@ -116,6 +161,7 @@ impl Pair {
             client: client.parse().expect("address"),
             conns: Vec::new(),
             syns: vec![Syn::default(); TUPLES as usize],
+            solo: false,
             at: String::new(),
             seen: Seen::default(),
         }
@@ -129,6 +175,28 @@ impl Pair {
             _ => self.kernel_sends(),
         }
         self.compare_tuples();
+    }
+
+    fn count(&self, counter: &str) -> u64 {
+        bpf_common::counter(&self.gate.counters(), counter)
+    }
+
+    fn set_solo(&mut self, solo: bool) {
+        self.gate.set_solo(solo).expect("flag");
+        self.model.set_solo(solo);
+        self.solo = solo;
+    }
+
+    /// A client's SYN, and the kernel's answer to come.
+    fn handshake(&mut self, tuple: usize) -> Frame {
+        let options = self.syn_options();
+        let answer = self.out(tuple).seq(9).ack(8).flags(SYN | ACK).options(&options);
+        let mut syn = answer.clone().seq(7).ack(0).flags(SYN);
+        std::mem::swap(&mut syn.source, &mut syn.target);
+        let bytes = syn.build();
+        self.lab.run(INGRESS, &bytes, Context::default());
+        self.model.ingress(&bytes[14..]);
+        answer
     }
 
     /// From the kernel, towards one of the clients.
@@ -224,6 +292,12 @@ impl Pair {
             self.gate.set_server_dead(dead).expect("flag");
             return self.model.set_server_dead(dead);
         }
+        if self.rng.one_in(if self.solo { 12 } else { 40 }) {
+            return self.set_solo(!self.solo);
+        }
+        if self.rng.one_in(25) {
+            return self.adopt();
+        }
         if self.conns.is_empty() {
             return;
         }
@@ -260,6 +334,54 @@ impl Pair {
                 let stale = [self.gate.open(at_gate), self.gate.allow_fin(at_gate)];
                 assert_eq!(stale, [false; 2], "{}: it is gone", self.at);
             }
+        }
+    }
+
+    /// A connection that is older than the gate, perhaps of a tuple that has a slot.
+    fn adopt(&mut self) {
+        let tuple = self.draw_tuple();
+        let key = key(&self.out(tuple));
+        let [iss, irs] = [(); 2].map(|()| SeqNo(self.draw_start()));
+        let rcv_wscale = self.rng.pick(&[0, 1, 7, 14, 255]);
+        let (mss, window) = (1460, 65_160);
+        let tsval = Some(self.rng.draw() as u32);
+        let (peer_mss, snd_wscale, sack) = (mss, rcv_wscale, true);
+        let record = ConnRecord {
+            key,
+            iss,
+            irs,
+            mss,
+            peer_mss,
+            rcv_wscale,
+            snd_wscale,
+            sack,
+            tsval,
+            window,
+        };
+        let [sent, received] = [(); 2].map(|()| self.rng.below(ACK_STRIDE));
+        let (snd_una, rcv_nxt) = (iss.plus(1 + sent), irs.plus(1 + received));
+        let adopted = Adopted {
+            record,
+            snd_una,
+            snd_nxt: snd_una.plus(self.rng.below(3_000)),
+            rcv_nxt,
+            right_edge: rcv_nxt.plus(self.rng.below(65_536)),
+            tsval: self.rng.draw() as u32,
+            tsecr: 9,
+            fin_allowed: self.rng.one_in(4),
+        };
+        let former = self.gate.conn(&key);
+        self.conns.retain(|conn| Some(conn.at_gate) != former);
+        let at_model = self.model.adopt(&adopted);
+        let at_gate = match self.gate.adopt(&adopted) {
+            Ok(conn) => Some(conn),
+            Err(BpfError::NoSlot) => None,
+            Err(error) => panic!("{}: {error}", self.at),
+        };
+        assert_eq!(at_gate.is_some(), at_model.is_some(), "{}: {adopted:?}", self.at);
+        if let (Some(at_gate), Some(at_model)) = (at_gate, at_model) {
+            self.conns.push(Conn { tuple, at_gate, at_model, is_late: false });
+            self.seen.adopted += 1;
         }
     }
 
@@ -360,7 +482,10 @@ impl Pair {
         let expected = if passed.is_some() { PASS } else { STOLEN };
         assert_eq!(verdict, expected, "{}: {frame:?}\nthe model: {passed:?}", self.at);
         match passed {
-            None => self.seen.stolen += 1,
+            None => {
+                assert!(!self.solo, "{}: {frame:?} withheld alone", self.at);
+                self.seen.stolen += 1;
+            }
             Some(passed) => {
                 let mut expected = frame.clone().window(passed.window).flags(passed.flags.0);
                 if frame.flags & ACK != 0 {
@@ -375,6 +500,8 @@ impl Pair {
                     self.differs(frame, &expected, &out)
                 );
                 self.seen.passed += 1;
+                self.seen.alone += u32::from(self.solo);
+                assert!(!self.solo || out == bytes, "{}: {frame:?} changed alone", self.at);
                 self.seen.changed += u32::from(expected != *frame);
             }
         }

@@ -418,6 +418,70 @@ fn nothing_is_acknowledged_that_has_not_left() {
     assert_eq!(gate.slot(conn).expect("slot").snd_una, slot.iss.plus(1));
 }
 
+/// Two kernels talk through a gate whose server speaks alone at first.
+#[test]
+fn a_connection_that_begins_alone_lives_on_when_a_backup_has_joined() {
+    if !is_root() {
+        return;
+    }
+    let (topology, lab) = (Topology::new("e"), Lab::pins_only("live-e"));
+    let server: SocketAddr = (VIP4.parse::<IpAddr>().expect("address"), PORT).into();
+    let _edge = edge(&topology, lab.pin_dir.clone());
+    let config = GateConfig { solo: true, ..gate_config(&lab) };
+    let (ready, listening) = std::sync::mpsc::channel();
+    let (closed, is_closed) = std::sync::mpsc::channel();
+    let (seen, is_seen) = std::sync::mpsc::channel();
+    let served = topology.on("pri", move || {
+        let mut gate = Gate::attach(&config).expect("gate");
+        let listener = TcpListener::bind(server).expect("listen");
+        ready.send(()).expect("the test waits");
+        let (mut stream, _) = listener.accept().expect("accept");
+        echo(&mut stream, 100);
+        let mut conn = None;
+        gate.drain_events(|event| conn = event.passed.then_some(event.conn));
+        let conn = conn.expect("it has passed");
+        let last_ack = gate.slot(conn).expect("slot").last_ack;
+        assert!(gate.set_stable(conn, last_ack));
+        gate.set_solo(false).expect("flag");
+        stream.read_exact(&mut [0; 1000]).expect("upload");
+        stream.write_all(&[8; 1000]).expect("write");
+        let held = gate.slot(conn).expect("slot");
+        assert_eq!((held.last_ack, held.rcv_nxt), (last_ack, last_ack.plus(1000)));
+        assert!(gate.set_stable(conn, held.rcv_nxt));
+        echo(&mut stream, 1000);
+        assert!(gate.set_stable(conn, held.rcv_nxt.plus(1000)));
+        drop(stream);
+        closed.send(()).expect("the client waits");
+        is_seen.recv().expect("the client looks");
+        assert!(counter(&gate.counters(), "held_fins") > 0, "{:?}", gate.counters());
+        assert!(gate.allow_fin(conn));
+        gate
+    });
+    listening.recv().expect("the server listens");
+    let client = topology.on("cli", move || {
+        let mut stream = TcpStream::connect_timeout(&server, CLIENT_PATIENCE).expect("connect");
+        stream.set_read_timeout(Some(CLIENT_PATIENCE)).expect("timeout");
+        for bytes in [100, 1000, 1000] {
+            stream.write_all(&vec![1; bytes]).expect("write");
+            stream.read_exact(&mut vec![0; bytes]).expect("download");
+        }
+        is_closed.recv().expect("the server closes");
+        stream.set_read_timeout(Some(Duration::from_millis(300))).expect("timeout");
+        assert!(stream.read(&mut [0]).is_err(), "its FIN is held");
+        seen.send(()).expect("the server waits");
+        stream.set_read_timeout(Some(CLIENT_PATIENCE)).expect("timeout");
+        assert_eq!(stream.read(&mut [0]).expect("an end"), 0);
+    });
+    client.join().expect("client");
+    drop(served.join().expect("server"));
+}
+
+fn echo(stream: &mut TcpStream, bytes: usize) {
+    let mut buffer = vec![0; bytes];
+    stream.read_exact(&mut buffer).expect("upload");
+    stream.write_all(&buffer).expect("write");
+}
+
 #[test]
 fn gate_and_fence_outlive_their_daemons() {
     if !is_root() {

@@ -67,8 +67,8 @@ pub struct SynAck<'a> {
     pub passed: bool,
 }
 
-/// An attached gate. Dropping it leaves the gate closed where it stands:
-/// `stable` freezes, nothing is released.
+/// An attached gate. Dropping it leaves the gate as it stands: `stable` freezes and
+/// nothing is released, or, if the server speaks alone, everything passes.
 pub struct Gate {
     slots: Slots,
     conns: HashMap<MapData, RawKey, u32>,

@@ -4,6 +4,7 @@
 
 pub mod edge;
 mod flows;
+pub mod gate;
 pub mod redirector;
 pub mod topology;
 
