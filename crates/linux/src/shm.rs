@@ -11,6 +11,7 @@ use holdfast_wire::shm::{
 };
 use std::ffi::CString;
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, fence};
@@ -382,11 +383,9 @@ impl SharedMemory {
         let h = self.header();
         let mut count = 0;
         for listener in listeners.take(h.listeners.len()) {
-            // SAFETY: inside the mapping, and nobody else writes there yet.
-            unsafe {
-                let place = (&raw const h.listeners).cast::<Listener>().cast_mut();
-                place.add(count).write(listener);
-            }
+            let at = offset_of!(Header, listeners) + count * size_of::<Listener>();
+            // SAFETY: one of the header's places, which nobody else writes yet.
+            unsafe { self.base.add(at).cast::<Listener>().write(listener) };
             count += 1;
         }
         h.listeners_len.store(count as u32, Release);

@@ -4,7 +4,7 @@ use super::{
     Area, Backing, Books, Description, FileKind, GROUPS_MAX, Holds, ImageError, Limits, PAGE,
     PROT_ALL, REGISTERS, RESOURCES, SIGINFO, SIGNALS, Thread,
 };
-use crate::shm::{CONNS_MAX, conn_state};
+use crate::shm::{CONNS_MAX, LISTENERS_MAX, conn_state};
 
 /// What a process may map on x86-64, with four levels of page tables.
 const ADDRESS_END: u64 = 0x7fff_ffff_f000;
@@ -54,6 +54,7 @@ pub(super) fn description(of: &Description, limits: &Limits) -> Checked {
 /// What the server could have written there itself is its own affair.
 fn books(of: &Books) -> Checked {
     limit(of.connections.len(), CONNS_MAX, "connections")?;
+    limit(of.listeners.len(), LISTENERS_MAX, "listeners")?;
     rule(of.log_from < 1 << 62 && of.log_from.is_multiple_of(8), "no log begins there")?;
     let places = of.connections.iter().map(|it| it.conn as usize % CONNS_MAX);
     rule(places.clone().is_sorted_by(|a, b| a < b), "connections are out of order")?;
