@@ -24,7 +24,7 @@ use clock::Clocks;
 use held::Held;
 use holdfast_cluster::detector::FIRST_PATIENCE;
 use holdfast_wire::log::Header;
-use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
+use holdfast_wire::message::{Adopted, ConnId, ConnKey, ConnRecord};
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 use shown::Shown;
@@ -126,6 +126,45 @@ impl Checkers {
         self.alive.backup_begins(member);
     }
 
+    /// A member joins a server that runs.
+    pub fn joins(&mut self, member: usize) {
+        self.held.joiner_begins();
+        self.alive.joins(member);
+    }
+
+    /// The copy of that server runs, which had logged so many records.
+    pub fn copy_made(&mut self, records: u64) {
+        self.held.copy_made(records);
+    }
+
+    /// A joiner has heard of a connection.
+    pub fn adopted(&mut self, adopted: &Adopted) {
+        self.held.adopted(adopted);
+    }
+
+    /// It does not join.
+    pub fn leaves(&mut self, member: usize) {
+        self.alive.leaves(member);
+    }
+
+    /// It is a backup of the other member, whose server this is.
+    pub fn in_step(&mut self, at: Ns, member: usize, epoch: u64, server: u32) {
+        self.held.pair_begins(1 - member, epoch, server);
+        self.alive.backup_begins(member);
+        self.causes.joined(at);
+    }
+
+    /// A client had not taken what it was sent before a join when that ended.
+    pub fn not_kept(&mut self, key: ConnKey) {
+        self.all_read = false;
+        self.streams.not_kept(key);
+    }
+
+    /// Is there such a one?
+    pub fn may_be_lost(&self) -> bool {
+        self.streams.may_be_lost()
+    }
+
     /// A fault has destroyed what the member held.
     pub fn state_lost(&mut self, member: usize) {
         self.alive.state_lost(member);
@@ -138,6 +177,10 @@ impl Checkers {
         let is_new = is_new && self.alive.has_begun();
         if let Some(what) = self.causes.granted(at, member).filter(|_| is_new) {
             self.violation(at, "cause", what);
+        }
+        if self.alive.is_joining(member) && is_new {
+            let what = format!("{} may speak, and is not in step", NAMES[member]);
+            self.violation(at, "L5", what);
         }
         if self.alive.granted(member, epoch) {
             let what = format!("{} may speak, and lacks what the other has", NAMES[member]);

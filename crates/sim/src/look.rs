@@ -29,7 +29,11 @@ impl World {
             | Fault::SlowPair { .. }
             | Fault::EdgeHost { .. }
             | Fault::ShimBreaks { .. } => [true; 2],
+            Fault::Dies { speaks, .. } => {
+                [0, 1].map(|m| self.edge.current.is_some_and(|current| (current == m) == speaks))
+            }
             Fault::SlowBackup { .. }
+            | Fault::Starts { .. }
             | Fault::TapLoss { .. }
             | Fault::EdgeDaemon { .. }
             | Fault::SetsClock { .. }
@@ -62,7 +66,7 @@ impl World {
     /// Primary and backup are there, in step, and reach each other.
     fn is_protected(&self) -> bool {
         let Some(member) = self.edge.current else { return false };
-        let records = |server: &Server| server.mode == Mode::Record;
+        let records = |server: &Server| server.mode == Mode::Record && server.commits;
         self.is_whole(member, 1 - member)
             && self.serves(member, false)
             && self.hosts[member].server.as_ref().is_some_and(records)

@@ -6,6 +6,7 @@ mod draw;
 use crate::Ns;
 use crate::Rng;
 use crate::clock::ClockPlan;
+use crate::image::JoinPlan;
 use crate::packet::NO_SCALING;
 use crate::sweep::{Case, Uneven};
 use draw::{draw_clock, draw_faults, draw_rare};
@@ -206,6 +207,15 @@ pub enum Fault {
     HostDies {
         member: usize,
     },
+    /// Who is dead is started again.
+    Starts {
+        member: usize,
+    },
+    /// As what it says, of who speaks then or of the other one.
+    Dies {
+        speaks: bool,
+        how: How,
+    },
     /// The daemon alone; its server dies with it. It may be started again.
     KillDaemon {
         member: usize,
@@ -270,6 +280,47 @@ pub enum When {
     Message(u64),
     /// So long after the fault before.
     After(Ns),
+    /// When a join has next come so far.
+    Join(Step),
+}
+
+/// How far a join has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The members have met.
+    Prepares,
+    /// The image was taken, and its half is there.
+    Image,
+    Half,
+    /// The copy runs.
+    Runs,
+    /// Output waits, and the joiner was told.
+    Commits,
+    Closes,
+    /// The joiner says that it is in step, and the primary has heard it.
+    InStep,
+    Joined,
+}
+
+impl Step {
+    pub const ALL: [Self; 8] = [
+        Self::Prepares,
+        Self::Image,
+        Self::Half,
+        Self::Runs,
+        Self::Commits,
+        Self::Closes,
+        Self::InStep,
+        Self::Joined,
+    ];
+}
+
+/// What of a member dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    Daemon,
+    Server,
+    Host,
 }
 
 /// What a mutation breaks in the model, to prove that a checker sees it.
@@ -361,6 +412,7 @@ pub struct Plan {
     pub uneven: Uneven,
     /// The daemons' heartbeats come by datagrams, too.
     pub pulses: bool,
+    pub joins: JoinPlan,
     /// The case of a sweep that this is.
     pub case: Option<Case>,
     /// How long the run goes on when all clients are done.
@@ -422,6 +474,7 @@ impl Plan {
             faults,
             uneven: if strain.one_in(4) { Uneven::ROUGH } else { Uneven::default() },
             pulses: clocks.one_in(2),
+            joins: JoinPlan::SMOOTH,
             case: None,
             rest: 0,
             mutation: None,
@@ -530,6 +583,7 @@ impl Fault {
             | Self::ClosedByHand { lasts, .. } => lasts,
             Self::KillDaemon { again, .. } => again.unwrap_or(0),
             Self::ShimBreaks { .. } | Self::SetsClock { .. } => 0,
+            Self::Starts { .. } | Self::Dies { .. } => 0,
             Self::HostDies { .. } | Self::KillServer { .. } | Self::HangReplica | Self::Mistake => {
                 0
             }

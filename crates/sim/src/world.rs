@@ -134,6 +134,8 @@ pub struct World {
     client_link_free: [Ns; 2],
     /// Servers' first numbers, which rise with every life of a tuple.
     pub last_iss: BTreeMap<ConnKey, SeqNo>,
+    /// Servers that have been copied, until they are made.
+    pub images: BTreeMap<u64, Server>,
 }
 
 impl World {
@@ -172,6 +174,7 @@ impl World {
             pending,
             client_link_free: [0; 2],
             last_iss: BTreeMap::new(),
+            images: BTreeMap::new(),
             plan,
         };
         world.edge_starts();
