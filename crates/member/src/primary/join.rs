@@ -178,7 +178,7 @@ impl PrimaryMachine {
             return self.abandon(alone, TOO_MANY, host);
         }
         let unacked = unacked(&adopted);
-        self.log = Primary::adopt(image.log_from, self.limits, taken);
+        self.log = Primary::adopt(image.log_from, self.limits, *self.log.counters(), taken);
         (self.log_at, self.tables.is_committing) = (image.log_from, false);
         (self.tables.broken, self.tables.joiner) = (None, Joiner::default());
         // No record will say of them that their FINs may leave.
@@ -277,7 +277,12 @@ impl PrimaryMachine {
     /// Whether clients have what was sent before the image, which the joiner lacks. A few
     /// may take for ever: a takeover will not keep their connections.
     fn have_clients(&self, join: &mut Join, host: &mut impl PrimaryHost) -> bool {
-        join.unacked.retain(|conn, end| host.slot(*conn).is_some_and(|s| end.after(s.snd_una)));
+        // Nobody waits for a life of which the tuple has another one.
+        let waits = |conn: ConnId, end: SeqNo| {
+            let slot = host.slot(conn).filter(|slot| host.conn_of(&slot.key) == Some(conn));
+            slot.is_some_and(|slot| end.after(slot.snd_una))
+        };
+        join.unacked.retain(|conn, end| waits(*conn, *end));
         let known = join.unacked.keys().filter_map(|id| Some((*id, self.tables.conns.get(id)?.key)));
         let (ids, keys): (Vec<ConnId>, Vec<ConnKey>) = known.unzip();
         // The gate sees what the kernel sends; of a server that says nothing more only its
