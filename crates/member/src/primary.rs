@@ -118,6 +118,9 @@ pub trait PrimaryHost: MemberHost + PairingHost + Sized {
 
     /// Whoever comes hears that it cannot join now.
     fn turn_away(&mut self, reason: &str);
+    /// Living connections of the server that the gate does not know: it would let nothing
+    /// of them pass any more.
+    fn strangers(&mut self) -> usize;
     /// Copies the server as it is at one moment, at which its log begins; its output does
     /// not wait for it.
     ///

@@ -14,7 +14,8 @@ fn calm(seed: u64) -> Plan {
 fn one() {
     let seeds = std::env::var("N").map_or(20, |n| n.parse().unwrap());
     let (mut joins, mut takeovers, mut images, mut bad) = (0, 0, 0, 0);
-    for seed in 0..seeds {
+    let only: Option<u64> = std::env::var("T").ok().map(|t| t.parse().unwrap());
+    for seed in only.map_or(0..seeds, |t| t..t + 1) {
         let mut plan = calm(seed);
         plan.faults = vec![
             (When::At(300 * MS), Fault::KillDaemon { member: 1, again: Some(200 * MS) }),

@@ -25,6 +25,8 @@ use std::collections::BTreeMap;
 /// Bytes of an image that are under way: behind them wait heartbeats and log.
 const IMAGE_AHEAD: u64 = 4 * IMAGE_BYTES_MAX as u64;
 /// Whoever is beyond the tables could not be served any more once output waits.
+const STRANGERS: &str = "the server has connections that the gate does not know, and that \
+    would end; wait until their clients have";
 pub(super) const TOO_MANY: &str = "the server has more connections than a backup can follow";
 
 /// What the server's books say of a connection that it has accepted.
@@ -166,6 +168,9 @@ impl PrimaryMachine {
     /// PREPARING: a member has come that may join. Everything of the server is copied at
     /// one moment, at which its log begins.
     fn begin_join(&mut self, alone: Alone, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+        if host.strangers() > 0 {
+            return self.turn_away(alone, STRANGERS, host);
+        }
         let image = match host.take_image() {
             Ok(image) => image,
             Err(reason) => return self.turn_away(alone, &reason, host),
@@ -240,6 +245,9 @@ impl PrimaryMachine {
         }
         self.send_image(&mut join, host);
         if join.caught_up && self.have_clients(&mut join, host) {
+            if host.strangers() > 0 {
+                return self.abandon(join.alone, STRANGERS, host);
+            }
             return self.close_ranks(&join, host);
         }
         let now = host.now();

@@ -221,6 +221,17 @@ impl PrimaryHost for AtHost<'_> {
         }
     }
 
+    fn strangers(&mut self) -> usize {
+        let host = self.host();
+        let Some(gate) = &host.gate else { return host.sockets.len() };
+        let is_known = |socket: &Socket| {
+            let slot = gate.conn_of(&socket.key).and_then(|conn| gate.view(conn));
+            slot.is_some_and(|slot| slot.iss == socket.iss)
+        };
+        let living = host.sockets.values().filter(|socket| socket.established && !socket.is_over());
+        living.filter(|socket| !is_known(socket)).count()
+    }
+
     fn take_image(&mut self) -> Result<Image, String> {
         let plan = self.world.plan.joins;
         if self.world.rng.below(1000) < plan.untaken_permille {
