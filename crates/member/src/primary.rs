@@ -127,7 +127,8 @@ pub trait PrimaryHost: MemberHost + PairingHost + Sized {
     /// # Errors
     /// In words; the server goes on as before.
     fn take_image(&mut self) -> Result<Image, String>;
-    /// The connections that it had accepted then.
+    /// The connections that it had accepted then, and of those that it had let go of by then
+    /// what the kernel still has: no other way tells them from what it has not accepted.
     fn books(&mut self) -> Vec<Book>;
     /// At most so many bytes of the image from `at` on.
     fn image(&mut self, at: u64, most: usize) -> Vec<u8>;

@@ -14,7 +14,7 @@ mod voice;
 mod window;
 
 use crate::Ns;
-use crate::client::{Ear, Notice};
+use crate::client::{Client, Ear, Notice};
 use crate::packet::Packet;
 use crate::plan::{ClientPlan, Fault, Manners, Plan};
 use crate::world::NAMES;
@@ -160,9 +160,11 @@ impl Checkers {
         self.streams.not_kept(key);
     }
 
-    /// Is there such a one?
-    pub fn may_be_lost(&self) -> bool {
-        self.streams.may_be_lost()
+    /// Is it one of those, or does no client have it?
+    pub fn may_be_lost(&self, conn: ConnId, clients: &[Client]) -> bool {
+        self.held.life_of(conn).is_some_and(|(key, irs)| {
+            self.streams.may_be_lost(&key) || !clients.iter().any(|client| client.has(&key, irs))
+        })
     }
 
     /// A fault has destroyed what the member held.

@@ -5,7 +5,7 @@
 
 use super::apart::Stage;
 use super::{Conn, Held, LOST, PrimaryHost, PrimaryMachine};
-use crate::host::{End, News, Turn, speak_alone};
+use crate::host::{ConnState, End, News, Turn, speak_alone};
 use crate::nanos;
 use crate::pairing::{Pairing, Side};
 use crate::timing::primary::{
@@ -209,11 +209,17 @@ impl PrimaryMachine {
         let mut books: BTreeMap<u64, Book> =
             host.books().into_iter().map(|book| (book.socket, book)).collect();
         let (mut taken, mut adopted, mut ended) = (Vec::new(), Vec::new(), Vec::new());
-        for (id, conn) in &self.tables.conns {
+        let keys: Vec<ConnKey> = self.tables.conns.values().map(|conn| conn.key).collect();
+        let states = host.states(&keys).unwrap_or_else(|| vec![ConnState::Living; keys.len()]);
+        for ((id, conn), state) in self.tables.conns.iter().zip(states) {
             // A tuple that has another life is that one's.
             let newest = host.conn_of(&conn.key) == Some(*id);
             let Some(slot) = host.slot(*id).filter(|_| newest) else { continue };
             let book = books.remove(&conn.socket);
+            if book.is_none() && state == ConnState::Over {
+                // Nobody has taken it off the tables yet.
+                continue;
+            }
             let (accept, in_bytes) =
                 (book.map(|book| book.accept), book.map_or(0, |book| book.in_bytes));
             let (key, irs) = (conn.key, conn.record.irs);

@@ -21,7 +21,19 @@ struct Book {
     /// Log that comes after the machine has read it.
     behind: u64,
     backlog: Option<usize>,
+    /// Up to where the log is stable.
+    stable: u64,
+    /// Somebody comes to join, and what the server's image would be.
+    knocks: bool,
+    image: Option<Image>,
+    books: Vec<join::Book>,
+    strangers: usize,
+    unacked: u32,
+    is_log_full: bool,
 }
+
+/// Of an image, as the host gives it.
+const IMAGE_BYTES: usize = 10;
 
 on_bench!(Book, Bed);
 
@@ -42,6 +54,26 @@ impl MemberHost for Book {
     fn show(&mut self, news: News<'_>) {
         self.note(format!("shows {}", name(&news)));
     }
+}
+
+impl PairingHost for Book {
+    fn turn_peer(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
+        let knocks = std::mem::take(&mut self.knocks);
+        if knocks {
+            each(&crate::standing::hello("demo", "b", (EPOCH, false), Vec::new()));
+        }
+        knocks
+    }
+    fn say_hello(&mut self, runs: bool) -> Result<bool, String> {
+        self.note(format!("hello, runs: {runs}"));
+        Ok(true)
+    }
+    fn is_own_world(&self, _: &[holdfast_wire::message::WorldPart<'_>]) -> bool {
+        true
+    }
+    fn keep(&mut self, _: Vec<Vec<u8>>) {}
+    fn hang_up(&mut self) {}
+    fn show_apart(&mut self, _: &crate::pairing::Apart<'_>) {}
 }
 
 impl PrimaryHost for Book {
@@ -88,7 +120,9 @@ impl PrimaryHost for Book {
     fn may_sleep(&mut self, _: u64) -> bool {
         true
     }
-    fn set_log_stable(&mut self, _: u64) {}
+    fn set_log_stable(&mut self, pos: u64) {
+        self.stable = pos;
+    }
     fn log_fault(&self) -> Option<String> {
         None
     }
@@ -143,6 +177,46 @@ impl PrimaryHost for Book {
     fn drop_peer(&mut self) {
         self.note("drop peer");
     }
+    fn turn_away(&mut self, _: &str) {
+        if std::mem::take(&mut self.knocks) {
+            self.note("turn away");
+        }
+    }
+    fn strangers(&mut self) -> usize {
+        self.strangers
+    }
+    fn take_image(&mut self) -> Result<Image, String> {
+        let image = self.image.ok_or_else(|| "it does not stand still".to_owned());
+        self.note(format!("image {}", image.is_ok()));
+        image
+    }
+    fn books(&mut self) -> Vec<join::Book> {
+        std::mem::take(&mut self.books)
+    }
+    fn image(&mut self, _: u64, most: usize) -> Vec<u8> {
+        vec![7; most.min(IMAGE_BYTES)]
+    }
+    fn drop_image(&mut self) {
+        self.note("drop image");
+    }
+    fn free_log(&mut self, pos: u64) {
+        self.note(format!("free log {pos}"));
+    }
+    fn has_log_room(&self) -> bool {
+        !self.is_log_full
+    }
+    fn end_log(&mut self) {
+        self.note("end log");
+    }
+    fn commit(&mut self, pos: u64) {
+        self.note(format!("commit {pos}"));
+    }
+    fn clamp(&mut self) {
+        self.note("clamp");
+    }
+    fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<u32>> {
+        Some(vec![self.unacked; keys.len()])
+    }
     fn report(&mut self, _: &Report<'_>) {}
 }
 
@@ -167,6 +241,13 @@ impl Bed {
             log: Vec::new(),
             behind: 0,
             backlog: None,
+            stable: 0,
+            knocks: false,
+            image: None,
+            books: Vec::new(),
+            strangers: 0,
+            unacked: 0,
+            is_log_full: false,
         };
         let machine = PrimaryMachine::new(100, &mut book);
         Self { machine, book }

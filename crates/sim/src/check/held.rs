@@ -72,6 +72,11 @@ impl Held {
         *self = Self { pair, ..Self::default() };
     }
 
+    /// A connection's tuple and its client's first number.
+    pub fn life_of(&self, conn: ConnId) -> Option<(ConnKey, SeqNo)> {
+        self.ids.get(&conn).map(|(key, irs)| (*key, SeqNo(*irs)))
+    }
+
     /// What clients have said of themselves stays.
     pub fn joiner_begins(&mut self) {
         let (ends, has_all) = (std::mem::take(&mut self.ends), std::mem::take(&mut self.has_all));

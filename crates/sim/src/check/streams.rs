@@ -66,8 +66,8 @@ impl Streams {
         self.not_kept.insert(key);
     }
 
-    pub fn may_be_lost(&self) -> bool {
-        !self.not_kept.is_empty()
+    pub fn may_be_lost(&self, key: &ConnKey) -> bool {
+        self.not_kept.contains(key)
     }
 
     /// Somebody sets the time of day of a host.

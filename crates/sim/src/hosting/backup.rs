@@ -289,8 +289,8 @@ impl BackupHost for AtHost<'_> {
         if why == Why::NeverWritten && lies {
             return;
         }
-        // Of what it was sent before the join its client had not taken all.
-        if why == Why::OutputNotRetained && self.world.check.may_be_lost() {
+        // Its client had not taken all that it was sent before the join, or is gone.
+        if why == Why::OutputNotRetained && self.world.check.may_be_lost(conn, &self.world.clients) {
             return;
         }
         let what = format!("a connection was lost: {conn:?}, accept {accept:?}: {why:?}");

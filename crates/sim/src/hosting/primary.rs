@@ -228,7 +228,7 @@ impl PrimaryHost for AtHost<'_> {
             let slot = gate.conn_of(&socket.key).and_then(|conn| gate.view(conn));
             slot.is_some_and(|slot| slot.iss == socket.iss)
         };
-        let living = host.sockets.values().filter(|socket| socket.established && !socket.is_over());
+        let living = host.sockets.values().filter(|socket| !socket.is_over());
         living.filter(|socket| !is_known(socket)).count()
     }
 
