@@ -162,8 +162,13 @@ impl Checkers {
 
     /// Is it one of those, or does no client have it?
     pub fn may_be_lost(&self, conn: ConnId, clients: &[Client]) -> bool {
+        // Of one with bad manners nobody knows what it has.
+        let has = |client: &Client, key: &ConnKey, irs| {
+            client.plan.manners() != Manners::Bad && client.has(key, irs)
+        };
         self.held.life_of(conn).is_some_and(|(key, irs)| {
-            self.streams.may_be_lost(&key) || !clients.iter().any(|client| client.has(&key, irs))
+            let living = clients.iter().any(|client| has(client, &key, irs));
+            self.streams.may_be_lost(&key) || !living
         })
     }
 

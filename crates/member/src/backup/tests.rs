@@ -6,6 +6,8 @@ use holdfast_wire::message::{ConnRecord, FlowBounds};
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
 use zerocopy::IntoBytes;
 
+mod joins;
+
 /// Writes down what the machine does.
 struct Book {
     bench: Bench,
