@@ -13,7 +13,7 @@ const SLOW: u64 = 10;
 /// takes, without a repeat.
 const WAKE: Ns = 100_000;
 /// How long a fault waits for what may never come, ns.
-const COMES_MAX: Ns = 20_000_000_000;
+const COMES_MAX: Ns = 8_000_000_000;
 /// Time between two attempts to open the edge by hand.
 const BY_HAND_AGAIN: Ns = 100_000_000;
 

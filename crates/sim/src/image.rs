@@ -1,7 +1,6 @@
 //! What a member that joins takes over from one that speaks alone: the bytes of an image,
 //! and the log that waits until the server that is made of them runs.
 
-use crate::Ns;
 use crate::server::Server;
 use crate::world::World;
 use holdfast_wire::log::{Header, record_len};
@@ -106,23 +105,6 @@ impl Copy {
         gone.into_iter().for_each(|accept| server.gone(accept));
         done
     }
-}
-
-/// How joins go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JoinPlan {
-    /// Size of a server's image.
-    pub image_bytes: u64,
-    /// Of the images, so many cannot be taken, and of the copies, made.
-    pub untaken_permille: u64,
-    pub unmade_permille: u64,
-    /// How long it takes to make a copy.
-    pub makes: Ns,
-}
-
-impl JoinPlan {
-    pub const SMOOTH: Self =
-        Self { image_bytes: 100_000, untaken_permille: 0, unmade_permille: 0, makes: 0 };
 }
 
 impl World {

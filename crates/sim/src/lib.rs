@@ -36,9 +36,8 @@ pub use check::Violation;
 pub use clock::ClockPlan;
 pub use gate::Counts;
 pub use holdfast_chance::Rng;
-pub use image::JoinPlan;
 pub use plan::{
-    ClientPlan, DiskPlan, Fault, How, Limits, Manners, Mutation, Path, Plan, Stage, Step, Trick, Ways,
+    ClientPlan, DiskPlan, Fault, How, JoinPlan, Limits, Manners, Mutation, Path, Plan, Stage, Step, Trick, Ways,
     When,
 };
 pub use sweep::{Case, Uneven};

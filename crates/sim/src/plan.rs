@@ -2,16 +2,17 @@
 //! the faults. A plan prints as one readable paragraph.
 
 mod draw;
+mod joins;
+mod show;
 
 use crate::Ns;
 use crate::Rng;
 use crate::clock::ClockPlan;
-use crate::image::JoinPlan;
 use crate::packet::NO_SCALING;
 use crate::sweep::{Case, Uneven};
 use draw::{draw_clock, draw_faults, draw_rare};
 use holdfast_replica::limits::{self as replica, PrimaryLimits, Share};
-use std::fmt;
+pub use joins::{How, JoinPlan, Step};
 
 const MS: Ns = 1_000_000;
 
@@ -284,45 +285,6 @@ pub enum When {
     Join(Step),
 }
 
-/// How far a join has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// The members have met.
-    Prepares,
-    /// The image was taken, and its half is there.
-    Image,
-    Half,
-    /// The copy runs.
-    Runs,
-    /// Output waits, and the joiner was told.
-    Commits,
-    Closes,
-    /// The joiner says that it is in step, and the primary has heard it.
-    InStep,
-    Joined,
-}
-
-impl Step {
-    pub const ALL: [Self; 8] = [
-        Self::Prepares,
-        Self::Image,
-        Self::Half,
-        Self::Runs,
-        Self::Commits,
-        Self::Closes,
-        Self::InStep,
-        Self::Joined,
-    ];
-}
-
-/// What of a member dies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    Daemon,
-    Server,
-    Host,
-}
-
 /// What a mutation breaks in the model, to prove that a checker sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
@@ -451,6 +413,9 @@ impl Plan {
         if clocks.one_in(4) {
             faults.push(draw_clock(&mut clocks, faults.is_empty()));
         }
+        let mut joining = Rng::new(seed, 9);
+        let joins = JoinPlan::draw(&mut joining);
+        let more = joins::draw_joins(&mut joining, &mut faults);
         Self {
             seed,
             clients,
@@ -470,11 +435,11 @@ impl Plan {
                 rolls_back: strain.one_in(2),
             },
             clocks: [(); 3].map(|()| ClockPlan::draw(&mut clocks)),
-            load_until: rng.range(600 * MS, 1500 * MS),
+            load_until: rng.range(600 * MS, 1500 * MS) + more,
             faults,
             uneven: if strain.one_in(4) { Uneven::ROUGH } else { Uneven::default() },
             pulses: clocks.one_in(2),
-            joins: JoinPlan::SMOOTH,
+            joins,
             case: None,
             rest: 0,
             mutation: None,
@@ -588,36 +553,5 @@ impl Fault {
                 0
             }
         }
-    }
-}
-
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "seed {}, {} clients, {:?}", self.seed, self.clients.len(), self.path)?;
-        for (number, client) in self.clients.iter().enumerate() {
-            writeln!(f, "client {number}: {client:?}")?;
-        }
-        writeln!(
-            f,
-            "unattached {}, copies lost {} ‰, server pauses up to {:?} ns, {:?}, \
-             {:?}, ring {} bytes, receive buffer {}, scale {}, load until {} ms",
-            self.unattached,
-            self.copy_loss_permille,
-            self.server_pause,
-            self.disk,
-            self.limits,
-            self.ring_bytes,
-            self.receive_buffer,
-            self.wscale,
-            self.load_until / MS
-        )?;
-        writeln!(f, "{:?}", self.clocks)?;
-        if self.uneven != Uneven::default() {
-            writeln!(f, "{:?}", self.uneven)?;
-        }
-        for (when, fault) in &self.faults {
-            writeln!(f, "fault: {fault:?}, {when:?}")?;
-        }
-        Ok(())
     }
 }

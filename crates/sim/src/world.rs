@@ -134,6 +134,8 @@ pub struct World {
     client_link_free: [Ns; 2],
     /// Servers' first numbers, which rise with every life of a tuple.
     pub last_iss: BTreeMap<ConnKey, SeqNo>,
+    /// Since when a server waits for room in a log for which nobody should wait.
+    pub full_since: [Option<Ns>; 2],
     /// Servers that have been copied, until they are made.
     pub images: BTreeMap<u64, Server>,
 }
@@ -174,6 +176,7 @@ impl World {
             pending,
             client_link_free: [0; 2],
             last_iss: BTreeMap::new(),
+            full_since: [None; 2],
             images: BTreeMap::new(),
             plan,
         };

@@ -11,6 +11,30 @@ fn calm(seed: u64) -> Plan {
 }
 
 #[test]
+fn drawn() {
+    let seeds = std::env::var("N").map_or(20, |n| n.parse().unwrap());
+    let only: Option<u64> = std::env::var("T").ok().map(|t| t.parse().unwrap());
+    let (mut joins, mut takeovers, mut images, mut bad, mut gone, mut events) = (0, 0, 0, 0, 0, 0);
+    for seed in only.map_or(0..seeds, |t| t..t + 1) {
+        let outcome = simulate(Plan::draw(seed), false);
+        joins += outcome.reached.joins;
+        images += outcome.reached.images;
+        takeovers += outcome.takeovers;
+        gone += u64::from(outcome.service_ended);
+        events += outcome.events;
+        if !outcome.violations.is_empty() {
+            bad += 1;
+            println!("seed {seed}: {} of {:?}", outcome.violations.len(), outcome.violations[0]);
+        }
+        if only.is_some() {
+            println!("{}", Plan::draw(seed));
+            for line in simulate(Plan::draw(seed), true).trace { println!("{line}"); }
+        }
+    }
+    println!("{joins} joins, {takeovers} takeovers, {images} images, {gone} gone, {events} events, {bad} bad");
+}
+
+#[test]
 fn one() {
     let seeds = std::env::var("N").map_or(20, |n| n.parse().unwrap());
     let (mut joins, mut takeovers, mut images, mut bad) = (0, 0, 0, 0);
