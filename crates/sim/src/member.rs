@@ -399,6 +399,9 @@ impl World {
         self.check.joins(d.at);
         (d.lost, d.takes_over, d.settles, d.copy) = (false, false, false, None);
         self.hosts[d.at].server = None;
+        // What its kernel still has of an earlier life would speak again after a takeover,
+        // and be in its connections' way.
+        self.hosts[d.at].sockets.clear();
         d.refused_full = 0;
         let limits = self.plan.limits.backup;
         let machine = BackupMachine::joining(KEY, limits, &mut AtHost { world: self, d });

@@ -182,6 +182,10 @@ impl PrimaryMachine {
         if taken.len() > self.limits.conns_max {
             return self.abandon(alone, TOO_MANY, host);
         }
+        for Taken { id, irs, in_bytes, .. } in &taken {
+            // What an earlier backup held beyond what the server has read nobody holds now.
+            host.set_stable(*id, irs.plus(1 + in_bytes));
+        }
         let unacked = unacked(&adopted);
         self.log = Primary::adopt(image.log_from, self.limits, *self.log.counters(), taken);
         (self.log_at, self.tables.is_committing) = (image.log_from, false);

@@ -302,3 +302,14 @@ fn who_has_taken_over_speaks_alone_with_its_connections() {
     bed.turn();
     assert!(bed.book.has("send Adopt"), "{:?}", bed.book.lines);
 }
+
+/// Copies that the kernel lacked were lost with the backup that held them.
+#[test]
+fn what_an_earlier_backup_held_is_not_acknowledged_for_this_one() {
+    let mut bed = Bed::alone();
+    bed.slot(ConnId(5)).stable = SeqNo(9000);
+    bed.book.books[0].in_bytes = 20;
+    bed.book.knocks = true;
+    bed.turn();
+    assert_eq!(bed.slot(ConnId(5)).stable, SeqNo(1020));
+}
