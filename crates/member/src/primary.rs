@@ -422,13 +422,17 @@ impl PrimaryMachine {
         act(&mut self.log, &mut Acting { host, tables: &mut self.tables, outbox: None });
     }
 
-    fn take_held(&mut self, host: &mut impl PrimaryHost) {
-        for Held { conn, socket, record } in host.held() {
+    /// Which connections have begun.
+    fn take_held(&mut self, host: &mut impl PrimaryHost) -> Vec<ConnId> {
+        let held = host.held();
+        let ids = held.iter().map(|held| held.conn).collect();
+        for Held { conn, socket, record } in held {
             let now = host.now();
             self.half_open.begun(conn, now);
             self.tables.conns.insert(conn, Conn::new(socket, record, now));
             self.act(host, |log, out| log.handle_synack(now, conn, socket, record, out));
         }
+        ids
     }
 
     fn take_log(&mut self, host: &mut impl PrimaryHost) {

@@ -155,7 +155,12 @@ impl PrimaryMachine {
             host.stop_watching();
             return Some((Stage::Idle, Turn::after(IDLE_LOOK, host.now())));
         }
-        self.take_held(host);
+        for id in self.take_held(host) {
+            // Held back just before the gate began to let everything pass.
+            if host.slot(id).is_some_and(|slot| slot.held_synack) {
+                host.open(id);
+            }
+        }
         let now = host.now();
         if now >= self.closing_at {
             self.closing_at = now.plus(nanos(CLOSING_EVERY));

@@ -313,3 +313,14 @@ fn what_an_earlier_backup_held_is_not_acknowledged_for_this_one() {
     bed.turn();
     assert_eq!(bed.slot(ConnId(5)).stable, SeqNo(1020));
 }
+
+/// It came while the edge was asked, and nobody would hold its record any more.
+#[test]
+fn a_handshake_that_was_held_back_just_before_goes_on() {
+    let mut bed = Bed::alone();
+    bed.hold(6);
+    bed.hold(7);
+    bed.slot(ConnId(7)).held_synack = false;
+    bed.turn();
+    assert_eq!(bed.book.take(), ["open 6"]);
+}
