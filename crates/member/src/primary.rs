@@ -120,13 +120,19 @@ pub trait PrimaryHost: MemberHost + PairingHost + Sized {
     fn stand_beside(&mut self);
     /// Whoever comes hears that it cannot join now.
     fn turn_away(&mut self, reason: &str);
+    /// Who has just been met is the one that joins.
+    fn admit(&mut self);
+    /// Living connections of the server that the gate does not know: it would let nothing
+    /// of them pass any more.
+    fn strangers(&mut self) -> usize;
     /// Copies the server as it is at one moment, at which its log begins; its output does
     /// not wait for it.
     ///
     /// # Errors
     /// In words; the server goes on as before.
     fn take_image(&mut self) -> Result<Image, String>;
-    /// The connections that it had accepted then.
+    /// The connections that it had accepted then, and of those that it had let go of by then
+    /// what the kernel still has: no other way tells them from what it has not accepted.
     fn books(&mut self) -> Vec<Book>;
     /// At most so many bytes of the image from `at` on.
     fn image(&mut self, at: u64, most: usize) -> Vec<u8>;
@@ -420,13 +426,17 @@ impl PrimaryMachine {
         act(&mut self.log, &mut Acting { host, tables: &mut self.tables, outbox: None });
     }
 
-    fn take_held(&mut self, host: &mut impl PrimaryHost) {
-        for Held { conn, socket, record } in host.held() {
+    /// Which connections have begun.
+    fn take_held(&mut self, host: &mut impl PrimaryHost) -> Vec<ConnId> {
+        let held = host.held();
+        let ids = held.iter().map(|held| held.conn).collect();
+        for Held { conn, socket, record } in held {
             let now = host.now();
             self.half_open.begun(conn, now);
             self.tables.conns.insert(conn, Conn::new(socket, record, now));
             self.act(host, |log, out| log.handle_synack(now, conn, socket, record, out));
         }
+        ids
     }
 
     fn take_log(&mut self, host: &mut impl PrimaryHost) {

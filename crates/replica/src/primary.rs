@@ -168,14 +168,15 @@ impl Primary {
     }
 
     /// A machine for a log that begins at `log_start` where a server has spoken alone, with
-    /// the connections that it has had since. Those beyond the limit are left out, as the
-    /// gate's slots would.
+    /// the connections that it has had since, and with what was ignored before. Those beyond
+    /// the limit are left out, as the gate's slots would.
     pub fn adopt(
         log_start: u64,
         limits: PrimaryLimits,
+        ignored: Counters,
         conns: impl IntoIterator<Item = Taken>,
     ) -> Self {
-        let mut this = Self::with_limits(log_start, limits);
+        let mut this = Self { counters: ignored, ..Self::with_limits(log_start, limits) };
         for Taken { id, socket, key, irs, accept, in_bytes } in conns {
             if this.conns.len() >= limits.conns_max || this.conns.contains_key(&id) {
                 continue;

@@ -14,7 +14,7 @@ mod voice;
 mod window;
 
 use crate::Ns;
-use crate::client::{Ear, Notice};
+use crate::client::{Client, Ear, Notice};
 use crate::packet::Packet;
 use crate::plan::{ClientPlan, Fault, Manners, Plan};
 use crate::world::NAMES;
@@ -24,7 +24,7 @@ use clock::Clocks;
 use held::Held;
 use holdfast_cluster::detector::FIRST_PATIENCE;
 use holdfast_wire::log::Header;
-use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
+use holdfast_wire::message::{Adopted, ConnId, ConnKey, ConnRecord};
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 use shown::Shown;
@@ -126,6 +126,52 @@ impl Checkers {
         self.alive.backup_begins(member);
     }
 
+    /// A member joins a server that runs.
+    pub fn joins(&mut self, member: usize) {
+        self.held.joiner_begins();
+        self.alive.joins(member);
+    }
+
+    /// The copy of that server runs, which had logged so many records.
+    pub fn copy_made(&mut self, records: u64) {
+        self.held.copy_made(records);
+    }
+
+    /// A joiner has heard of a connection.
+    pub fn adopted(&mut self, adopted: &Adopted) {
+        self.held.adopted(adopted);
+    }
+
+    /// It does not join.
+    pub fn leaves(&mut self, member: usize) {
+        self.alive.leaves(member);
+    }
+
+    /// It is a backup of the other member, whose server this is.
+    pub fn in_step(&mut self, at: Ns, member: usize, epoch: u64, server: u32) {
+        self.held.pair_begins(1 - member, epoch, server);
+        self.alive.backup_begins(member);
+        self.causes.joined(at);
+    }
+
+    /// A client had not taken what it was sent before a join when that ended.
+    pub fn not_kept(&mut self, key: ConnKey) {
+        self.all_read = false;
+        self.streams.not_kept(key);
+    }
+
+    /// Is it one of those, or does no client have it?
+    pub fn may_be_lost(&self, conn: ConnId, clients: &[Client]) -> bool {
+        // Of one with bad manners nobody knows what it has.
+        let has = |client: &Client, key: &ConnKey, irs| {
+            client.plan.manners() != Manners::Bad && client.has(key, irs)
+        };
+        self.held.life_of(conn).is_some_and(|(key, irs)| {
+            let living = clients.iter().any(|client| has(client, &key, irs));
+            self.streams.may_be_lost(&key) || !living
+        })
+    }
+
     /// A fault has destroyed what the member held.
     pub fn state_lost(&mut self, member: usize) {
         self.alive.state_lost(member);
@@ -138,6 +184,10 @@ impl Checkers {
         let is_new = is_new && self.alive.has_begun();
         if let Some(what) = self.causes.granted(at, member).filter(|_| is_new) {
             self.violation(at, "cause", what);
+        }
+        if self.alive.is_joining(member) && is_new {
+            let what = format!("{} may speak, and is not in step", NAMES[member]);
+            self.violation(at, "L5", what);
         }
         if self.alive.granted(member, epoch) {
             let what = format!("{} may speak, and lacks what the other has", NAMES[member]);

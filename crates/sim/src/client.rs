@@ -150,6 +150,11 @@ impl Client {
         self.vanish_in_time();
     }
 
+    /// Is that its connection, which began with this number?
+    pub fn has(&self, key: &ConnKey, irs: SeqNo) -> bool {
+        self.conn.as_ref().is_some_and(|conn| conn.key == *key && conn.irs == irs)
+    }
+
     /// Where it vanishes in this session, if it does.
     fn stage(&self) -> Option<Stage> {
         self.plan.vanishes_in.filter(|_| self.session > 1)

@@ -1,7 +1,7 @@
 //! What breaks, and how it mends.
 
 use crate::packet::{ACK, Packet};
-use crate::plan::{Fault, Mutation, Ways, When};
+use crate::plan::{Fault, How, Mutation, Ways, When};
 use crate::server::Mode;
 use crate::world::{EDGE, Event, World};
 use crate::{Ns, Rng};
@@ -12,6 +12,8 @@ const SLOW: u64 = 10;
 /// How far behind the death of a host its last words may come, ns: as long as a link
 /// takes, without a repeat.
 const WAKE: Ns = 100_000;
+/// How long a fault waits for what may never come, ns.
+const COMES_MAX: Ns = 8_000_000_000;
 /// Time between two attempts to open the edge by hand.
 const BY_HAND_AGAIN: Ns = 100_000_000;
 
@@ -22,7 +24,9 @@ impl World {
             self.schedule(at, Event::Strikes(0));
         }
         // A run that never gets to the boundary breaks at its end at the latest.
-        if let Some((When::Record(_) | When::Message(_), _)) = self.plan.faults.first() {
+        if let Some((When::Record(_) | When::Message(_) | When::Join(_), _)) =
+            self.plan.faults.first()
+        {
             let at = self.plan.load_until;
             self.schedule(at, Event::Strikes(0));
         }
@@ -42,9 +46,11 @@ impl World {
         self.crosses(When::Message(self.reached.messages));
     }
 
-    fn crosses(&mut self, boundary: When) {
-        if self.plan.faults.first().map(|f| f.0) == Some(boundary) {
-            self.schedule(0, Event::Strikes(0));
+    /// Something has just come that the next fault may wait for.
+    pub fn crosses(&mut self, boundary: When) {
+        let next = self.plan.faults.len() - self.pending;
+        if self.plan.faults.get(next).map(|fault| fault.0) == Some(boundary) {
+            self.schedule(0, Event::Strikes(next));
         }
     }
 
@@ -59,8 +65,8 @@ impl World {
         let whom = self.blames(&fault);
         self.check.strikes(self.now, &fault, whom, self.edge.current);
         self.faults_over = self.faults_over.max(self.now + fault.lasts());
-        if let Some((When::After(after), _)) = self.plan.faults.get(index + 1) {
-            let after = *after;
+        if let Some((when, _)) = self.plan.faults.get(index + 1) {
+            let after = if let When::After(after) = when { *after } else { COMES_MAX };
             self.schedule(after, Event::Strikes(index + 1));
         }
         if fault.lasts() > 0 {
@@ -73,6 +79,8 @@ impl World {
         match fault {
             Fault::FreezeHost { member, .. } => self.freeze(member),
             Fault::HostDies { member } => self.host_dies(member),
+            Fault::Starts { member } => self.starts(member),
+            Fault::Dies { speaks, how } => self.dies(speaks, how),
             Fault::KillDaemon { member, .. } => {
                 self.check.state_lost(member);
                 self.daemon_dies(member);
@@ -129,6 +137,8 @@ impl World {
                 }
             }
             Fault::HostDies { .. }
+            | Fault::Starts { .. }
+            | Fault::Dies { .. }
             | Fault::KillServer { .. }
             | Fault::ShimBreaks { .. }
             | Fault::SetsClock { .. }
@@ -158,6 +168,30 @@ impl World {
         host.gate = None;
         if let Some(server) = &mut host.server {
             server.alive = false;
+        }
+    }
+
+    /// Whoever speaks, or the other one.
+    fn dies(&mut self, speaks: bool, how: How) {
+        let Some(speaker) = self.edge.current else { return };
+        let member = if speaks { speaker } else { 1 - speaker };
+        self.break_it(match how {
+            How::Daemon => Fault::KillDaemon { member, again: None },
+            How::Server => Fault::KillServer { member },
+            How::Host => Fault::HostDies { member },
+        });
+    }
+
+    /// A host, or only its daemon, is started again, if it is not there.
+    fn starts(&mut self, member: usize) {
+        let host = &mut self.hosts[member];
+        if !std::mem::replace(&mut host.alive, true) {
+            (host.address, host.tap_drop, host.listening) = (false, None, false);
+            (host.heard_until, host.server, host.kernel_timer) = (Ns::MAX, None, None);
+            host.backlog.clear();
+        }
+        if host.daemon.is_none() {
+            self.daemon_starts(member);
         }
     }
 

@@ -246,6 +246,15 @@ impl World {
         self.wake_server(member);
     }
 
+    /// A server that was copied goes on here, with the log.
+    pub fn copy_starts(&mut self, member: usize, mut server: Server) {
+        self.servers += 1;
+        server.number = self.servers;
+        self.check.copy_made(server.records);
+        self.hosts[member].server = Some(server);
+        self.wake_server(member);
+    }
+
     pub fn wake_server(&mut self, member: usize) {
         let host = &mut self.hosts[member];
         let Some(number) = host.server.as_ref().filter(|s| s.alive).map(|s| s.number) else {
@@ -305,7 +314,7 @@ impl World {
     fn is_stable(&self, member: usize, pos: u64) -> bool {
         let skips = self.plan.mutation == Some(Mutation::NoCommit);
         let server = self.hosts[member].server.as_ref();
-        server.is_some_and(|s| s.mode != Mode::Record || s.stable >= pos || skips)
+        server.is_some_and(|s| s.mode != Mode::Record || !s.commits || s.stable >= pos || skips)
     }
 
     fn truth(&self, member: usize, record: u64) -> Truth {
@@ -419,7 +428,7 @@ impl World {
         let now = self.time_at(member);
         let Some(server) = self.server(member) else { return };
         let lets_go = matches!(server.doing, Doing::LetGo(..));
-        let commits = server.mode == Mode::Record;
+        let commits = server.mode == Mode::Record && server.commits;
         let records = server.records;
         let truth = self.truth(member, records);
         let mut out = Vec::new();

@@ -10,8 +10,8 @@ pub use backup::Carried;
 use crate::check::Said;
 use crate::member::Daemon;
 use crate::packet::{NO_SCALING, Packet, Truth};
-use crate::pipe::{Input, Kind};
-use crate::plan::Mutation;
+use crate::pipe::{Input, Kind, PipeId};
+use crate::plan::{Mutation, Step, When};
 use crate::server::Server;
 use crate::world::{Host, NAMES, World};
 use holdfast_member::host::{ConnState, Context, Fault, Hosted, Member, MemberHost, News};
@@ -182,7 +182,7 @@ impl MemberHost for AtHost<'_> {
             fin_truth: Truth::default(),
             is_dsack: false,
         };
-        if self.host().gate.is_none() && self.d.member.speaks && self.is(Mutation::AcksKept) {
+        if self.host().gate.as_ref().is_some_and(|gate| gate.solo) && self.d.member.speaks && self.is(Mutation::AcksKept) {
             return;
         }
         self.d.owed.retain(|(key, ack)| *key != packet.key || ack.after(packet.ack));
@@ -192,9 +192,7 @@ impl MemberHost for AtHost<'_> {
     fn stand_by(&mut self) {
         for input in std::mem::take(&mut self.d.pair.inbox) {
             if let Input::Accepted(pipe) = input {
-                let reason = "nobody can join it yet";
-                self.world.send(pipe, 1, &Message::Refused { reason, again: true });
-                self.world.close_pipe(pipe, 1);
+                self.refuse(pipe, "nobody can join it");
             }
         }
     }
@@ -216,6 +214,7 @@ impl MemberHost for AtHost<'_> {
                 }
             }
             News::TookOver { .. } => self.world.check.took_over(self.world.now, self.d.at),
+            News::Joined { .. } => self.joined(),
             _ => {}
         }
         self.say(|| format!("{news:?}"));
@@ -223,9 +222,27 @@ impl MemberHost for AtHost<'_> {
 }
 
 impl AtHost<'_> {
+    /// This member is in step, or has heard that the other one is.
+    fn joined(&mut self) {
+        let (at, epoch) = (self.d.at, self.d.member.epoch);
+        if self.d.member.speaks {
+            return self.world.crosses(When::Join(Step::Joined));
+        }
+        let server = self.world.hosts[1 - at].server.as_ref().map_or(0, |server| server.number);
+        self.world.reached.joins += 1;
+        self.world.check.in_step(self.world.now, at, epoch, server);
+        self.world.crosses(When::Join(Step::InStep));
+    }
+
+    fn refuse(&mut self, pipe: PipeId, reason: &str) {
+        self.world.send(pipe, 1, &Message::Refused { reason, again: true });
+        self.world.close_pipe(pipe, 1);
+    }
+
     /// What the judges make of what a member tells of itself.
     fn judge_news(&mut self, news: &News<'_>) {
         let (now, at) = (self.world.now, self.d.at);
+        let speaks = self.d.member.speaks;
         let check = &mut self.world.check;
         let (said, why) = match news {
             News::Promotes { cause, .. } => {
@@ -248,6 +265,13 @@ impl AtHost<'_> {
                 check.given_up(now, 1 - at, reason);
                 (Said::Alone, *reason)
             }
+            News::JoinFailed { reason } => {
+                if !speaks {
+                    check.leaves(at);
+                }
+                (if speaks { Said::Alone } else { Said::Waits }, *reason)
+            }
+            News::Joins { .. } | News::Joined { .. } if speaks => (Said::Alone, "somebody joins"),
             _ => (Said::Waits, "it is over"),
         };
         if why.is_empty() {

@@ -187,7 +187,7 @@ impl Socket {
         self.read + self.unread.len() as u64 + u64::from(self.client_fin)
     }
 
-    fn out_end(&self) -> u64 {
+    pub fn out_end(&self) -> u64 {
         self.out_from + self.out.len() as u64
     }
 

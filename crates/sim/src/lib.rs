@@ -17,6 +17,7 @@ mod faults;
 mod gate;
 mod host;
 mod hosting;
+mod image;
 mod kernel;
 mod look;
 mod member;
@@ -36,7 +37,8 @@ pub use clock::ClockPlan;
 pub use gate::Counts;
 pub use holdfast_chance::Rng;
 pub use plan::{
-    ClientPlan, DiskPlan, Fault, Limits, Manners, Mutation, Path, Plan, Stage, Trick, Ways, When,
+    ClientPlan, DiskPlan, Fault, How, JoinPlan, Limits, Manners, Mutation, Path, Plan, Stage, Step, Trick, Ways,
+    When,
 };
 pub use sweep::{Case, Uneven};
 
@@ -78,6 +80,9 @@ pub struct Reached {
     pub syns_resent: u64,
     /// Clients that found no room until the end.
     pub shut_out: u64,
+    /// Images that were taken, and members that have joined.
+    pub images: u64,
+    pub joins: u64,
 }
 
 impl std::ops::AddAssign for Reached {
@@ -96,6 +101,8 @@ impl std::ops::AddAssign for Reached {
         self.tap_lost += other.tap_lost;
         self.syns_resent += other.syns_resent;
         self.shut_out += other.shut_out;
+        self.images += other.images;
+        self.joins += other.joins;
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the simulator sees of its cluster from outside, for the judges: every now and
 //! then whether what is said is true, and at the end what was not given back.
 
-use crate::Reached;
+use crate::{Ns, Reached};
 use crate::check::{LOOK_EVERY, Said, Truth};
 use crate::gate::Gate;
 use crate::member::Phase;
@@ -13,6 +13,9 @@ use std::collections::VecDeque;
 /// Messages that may be under way at any time: heartbeats, reports and probes, both
 /// ways, on two channels to the edge and one between the members.
 const BEATS: usize = 12;
+/// So long a server may wait for room in the log while somebody joins, ns: until its
+/// daemon has seen that there is none.
+const JOINER_WAIT_MAX: Ns = 4 * LOOK_EVERY;
 
 impl World {
     /// Whom a fault can be held against.
@@ -29,7 +32,11 @@ impl World {
             | Fault::SlowPair { .. }
             | Fault::EdgeHost { .. }
             | Fault::ShimBreaks { .. } => [true; 2],
+            Fault::Dies { speaks, .. } => {
+                [0, 1].map(|m| self.edge.current.is_some_and(|current| (current == m) == speaks))
+            }
             Fault::SlowBackup { .. }
+            | Fault::Starts { .. }
             | Fault::TapLoss { .. }
             | Fault::EdgeDaemon { .. }
             | Fault::SetsClock { .. }
@@ -62,7 +69,7 @@ impl World {
     /// Primary and backup are there, in step, and reach each other.
     fn is_protected(&self) -> bool {
         let Some(member) = self.edge.current else { return false };
-        let records = |server: &Server| server.mode == Mode::Record;
+        let records = |server: &Server| server.mode == Mode::Record && server.commits;
         self.is_whole(member, 1 - member)
             && self.serves(member, false)
             && self.hosts[member].server.as_ref().is_some_and(records)
@@ -77,6 +84,7 @@ impl World {
         let Reached { syns_dropped, refused_full, tap_lost, .. } = self.reached;
         let full = syns_dropped + refused_full + self.edge.refused > 0;
         self.check.look_at_syns(self.now, full, tap_lost > 0);
+        (0..2).for_each(|member| self.look_at_joiner(member));
         let machine = self.edge.machine();
         let here = [0, 1].map(|m| machine.is_some_and(|machine| machine.is_here(m)));
         let there = [0, 1, EDGE].map(|host| match host {
@@ -102,6 +110,21 @@ impl World {
             let speaks =
                 who == EDGE || (self.edge.current != Some(1 - who) && self.serves(who, false));
             self.check.look(self.now, who, Truth { hears, can_know, protected, speaks });
+        }
+    }
+
+    /// Nobody waits for who is not in step.
+    fn look_at_joiner(&mut self, member: usize) {
+        let host = &self.hosts[member];
+        let waits = |server: &Server| {
+            server.alive && server.mode == Mode::Record && !server.commits && !server.has_room()
+        };
+        let waits = host.frozen.is_none() && host.server.as_ref().is_some_and(waits);
+        let since = &mut self.full_since[member];
+        *since = waits.then(|| since.unwrap_or(self.now));
+        if since.is_some_and(|since| self.now - since > JOINER_WAIT_MAX) {
+            let what = format!("{} waits for a member that joins", NAMES[member]);
+            self.check.violation(self.now, "joiner", what);
         }
     }
 

@@ -7,6 +7,7 @@ use crate::check::Said;
 use crate::edge::GROUP;
 use crate::hosting::AtHost;
 use crate::hosting::Carried;
+use crate::image::{Copy, Image};
 use crate::packet::Packet;
 use crate::pipe::{Input, Kind, PipeId, Process, RETRY};
 use crate::server::{KEY, Mode};
@@ -16,7 +17,7 @@ use holdfast_cluster::Nanos;
 use holdfast_member::backup::{BackupMachine, Cause};
 use holdfast_member::host::{End, Member, Turn};
 use holdfast_member::pairing::{Pairing, Side};
-use holdfast_member::primary::PrimaryMachine;
+use holdfast_member::primary::{Book, Held, PrimaryMachine};
 use holdfast_member::standing::{Ask, Place};
 use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
 use holdfast_member::timing::primary::TICK;
@@ -81,6 +82,15 @@ pub struct Daemon {
     /// said last.
     pub connections: usize,
     pub unconfirmed: usize,
+    /// The image of its server that it sends, what is in that of connections, and which of
+    /// their clients had not acknowledged everything, by how many bytes they had to.
+    pub image: Option<Image>,
+    pub books: Vec<Book>,
+    pub unacked: Vec<(ConnKey, u64)>,
+    /// The server that it makes of one.
+    pub copy: Option<Copy>,
+    /// The connections that it has taken over.
+    pub survivors: Vec<Held>,
 }
 
 impl Daemon {
@@ -94,13 +104,15 @@ impl Daemon {
     }
 
     /// What it holds of connections and channels.
-    pub fn left(&self) -> [(&'static str, usize); 4] {
+    pub fn left(&self) -> [(&'static str, usize); 6] {
         let inbox = self.edge.inbox.len() + self.pair.inbox.len();
         [
             ("connections of the machine", self.connections),
             ("frames or bytes of the log", self.unconfirmed),
             ("held SYN-ACKs", self.held.len()),
             ("messages not taken", inbox),
+            ("images", usize::from(self.image.is_some())),
+            ("copies that are not made", usize::from(self.copy.is_some())),
         ]
     }
 
@@ -134,6 +146,11 @@ impl World {
             sent_away: false,
             connections: 0,
             unconfirmed: 0,
+            image: None,
+            books: Vec::new(),
+            unacked: Vec::new(),
+            copy: None,
+            survivors: Vec::new(),
         };
         host.daemon = Some(daemon);
         host.daemon_wakes = None;
@@ -239,13 +256,15 @@ impl World {
             Turn::End(End::Again) => {
                 self.check.says(d.at, Said::Waits);
                 let phase = Phase::asks(d.at, self.time_at(d.at));
-                d.lost = false;
+                (d.lost, d.copy) = (false, None);
                 self.sleep(d, self.now);
                 return phase;
             }
             Turn::End(End::Placed(place)) => return self.becomes(d, place),
-            Turn::End(End::Met) if d.member.speaks => return self.primary_starts(d),
-            Turn::End(End::Met) => return self.backup_starts(d),
+            Turn::End(End::Met { .. }) if d.member.speaks => return self.primary_starts(d),
+            Turn::End(End::Met { runs: true }) => return self.joiner_starts(d),
+            Turn::End(End::Met { runs: false }) => return self.backup_starts(d),
+            Turn::End(End::Survives) => return self.survivor_serves(d),
             Turn::End(end) => {
                 let what = format!("{} ends: {end:?}", NAMES[d.at]);
                 self.check.violation(self.now, "ends", what);
@@ -372,6 +391,32 @@ impl World {
         d.refused_full = 0;
         let machine = BackupMachine::with_limits(KEY, limits, &mut AtHost { world: self, d });
         self.daemon_turn(d, Phase::Backup(Box::new(machine)))
+    }
+
+    /// The primary's server runs already.
+    fn joiner_starts(&mut self, d: &mut Daemon) -> Phase {
+        self.say(|| format!("{}: joins in epoch {}", NAMES[d.at], d.member.epoch));
+        self.check.joins(d.at);
+        (d.lost, d.takes_over, d.settles, d.copy) = (false, false, false, None);
+        self.hosts[d.at].server = None;
+        // What its kernel still has of an earlier life would speak again after a takeover,
+        // and be in its connections' way.
+        self.hosts[d.at].sockets.clear();
+        d.refused_full = 0;
+        let limits = self.plan.limits.backup;
+        let machine = BackupMachine::joining(KEY, limits, &mut AtHost { world: self, d });
+        self.daemon_turn(d, Phase::Backup(Box::new(machine)))
+    }
+
+    /// It has taken over, and speaks alone.
+    fn survivor_serves(&mut self, d: &mut Daemon) -> Phase {
+        (d.lost, d.takes_over, d.settles) = (false, false, false);
+        d.refused_full = 0;
+        let (linger_max, limits) = (self.plan.limits.gate_slots / 2, self.plan.limits.primary);
+        let conns = std::mem::take(&mut d.survivors);
+        let host = &mut AtHost { world: self, d };
+        let machine = PrimaryMachine::alone(linger_max, limits, conns, host);
+        self.daemon_turn(d, Phase::Primary(Box::new(machine)))
     }
 
     /// The log has grown, and nobody rang: the next tick finds it.

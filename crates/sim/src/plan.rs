@@ -2,6 +2,8 @@
 //! the faults. A plan prints as one readable paragraph.
 
 mod draw;
+mod joins;
+mod show;
 
 use crate::Ns;
 use crate::Rng;
@@ -10,7 +12,7 @@ use crate::packet::NO_SCALING;
 use crate::sweep::{Case, Uneven};
 use draw::{draw_clock, draw_faults, draw_rare};
 use holdfast_replica::limits::{self as replica, PrimaryLimits, Share};
-use std::fmt;
+pub use joins::{How, JoinPlan, Step};
 
 const MS: Ns = 1_000_000;
 
@@ -206,6 +208,15 @@ pub enum Fault {
     HostDies {
         member: usize,
     },
+    /// Who is dead is started again.
+    Starts {
+        member: usize,
+    },
+    /// As what it says, of who speaks then or of the other one.
+    Dies {
+        speaks: bool,
+        how: How,
+    },
     /// The daemon alone; its server dies with it. It may be started again.
     KillDaemon {
         member: usize,
@@ -270,6 +281,8 @@ pub enum When {
     Message(u64),
     /// So long after the fault before.
     After(Ns),
+    /// When a join has next come so far.
+    Join(Step),
 }
 
 /// What a mutation breaks in the model, to prove that a checker sees it.
@@ -361,6 +374,7 @@ pub struct Plan {
     pub uneven: Uneven,
     /// The daemons' heartbeats come by datagrams, too.
     pub pulses: bool,
+    pub joins: JoinPlan,
     /// The case of a sweep that this is.
     pub case: Option<Case>,
     /// How long the run goes on when all clients are done.
@@ -399,6 +413,9 @@ impl Plan {
         if clocks.one_in(4) {
             faults.push(draw_clock(&mut clocks, faults.is_empty()));
         }
+        let mut joining = Rng::new(seed, 9);
+        let joins = JoinPlan::draw(&mut joining);
+        let more = joins::draw_joins(&mut joining, &mut faults);
         Self {
             seed,
             clients,
@@ -418,10 +435,11 @@ impl Plan {
                 rolls_back: strain.one_in(2),
             },
             clocks: [(); 3].map(|()| ClockPlan::draw(&mut clocks)),
-            load_until: rng.range(600 * MS, 1500 * MS),
+            load_until: rng.range(600 * MS, 1500 * MS) + more,
             faults,
             uneven: if strain.one_in(4) { Uneven::ROUGH } else { Uneven::default() },
             pulses: clocks.one_in(2),
+            joins,
             case: None,
             rest: 0,
             mutation: None,
@@ -530,40 +548,10 @@ impl Fault {
             | Self::ClosedByHand { lasts, .. } => lasts,
             Self::KillDaemon { again, .. } => again.unwrap_or(0),
             Self::ShimBreaks { .. } | Self::SetsClock { .. } => 0,
+            Self::Starts { .. } | Self::Dies { .. } => 0,
             Self::HostDies { .. } | Self::KillServer { .. } | Self::HangReplica | Self::Mistake => {
                 0
             }
         }
-    }
-}
-
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "seed {}, {} clients, {:?}", self.seed, self.clients.len(), self.path)?;
-        for (number, client) in self.clients.iter().enumerate() {
-            writeln!(f, "client {number}: {client:?}")?;
-        }
-        writeln!(
-            f,
-            "unattached {}, copies lost {} ‰, server pauses up to {:?} ns, {:?}, \
-             {:?}, ring {} bytes, receive buffer {}, scale {}, load until {} ms",
-            self.unattached,
-            self.copy_loss_permille,
-            self.server_pause,
-            self.disk,
-            self.limits,
-            self.ring_bytes,
-            self.receive_buffer,
-            self.wscale,
-            self.load_until / MS
-        )?;
-        writeln!(f, "{:?}", self.clocks)?;
-        if self.uneven != Uneven::default() {
-            writeln!(f, "{:?}", self.uneven)?;
-        }
-        for (when, fault) in &self.faults {
-            writeln!(f, "fault: {fault:?}, {when:?}")?;
-        }
-        Ok(())
     }
 }

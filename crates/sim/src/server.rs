@@ -3,6 +3,8 @@
 //! record per step, so that a crash can be placed between any two. Mirrors the
 //! shim's `log.rs`, `input.rs`, `output.rs` and `live.rs`.
 
+mod copy;
+
 use crate::app::{Clocks, PerConn, Shared};
 use holdfast_replica::promotion::ManifestConn;
 use holdfast_wire::hash::{HashKey, hash};
@@ -21,7 +23,7 @@ pub const RESET: i64 = -104;
 pub enum Mode {
     Record,
     Replay,
-    /// Nothing is logged and nothing waits.
+    /// It speaks alone: nothing is logged and nothing waits.
     Live,
 }
 
@@ -61,7 +63,7 @@ pub struct Conn {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Server {
     /// Tells processes apart; from 1.
     pub number: u32,
@@ -79,6 +81,8 @@ pub struct Server {
     /// End of the last record on which output depends, in bytes and records.
     pub dirty: (u64, u64),
     pub stable: u64,
+    /// Output waits until what it depends on is stable: always, but while somebody joins.
+    pub commits: bool,
     pub ring_bytes: u64,
     ring: VecDeque<(Header, Vec<u8>)>,
     pub appended: u64,
@@ -112,6 +116,7 @@ impl Server {
             records: 0,
             dirty: (0, 0),
             stable: 0,
+            commits: true,
             ring_bytes,
             ring: VecDeque::new(),
             appended: 0,

@@ -84,6 +84,7 @@ impl fmt::Display for Case {
             When::Record(n) => write!(f, "{}@record:{n}", self.name),
             When::Message(n) => write!(f, "{}@message:{n}", self.name),
             When::At(ns) | When::After(ns) => write!(f, "{}@ns:{ns}", self.name),
+            When::Join(step) => write!(f, "{}@{step:?}", self.name),
         }
     }
 }

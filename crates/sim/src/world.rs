@@ -134,6 +134,10 @@ pub struct World {
     client_link_free: [Ns; 2],
     /// Servers' first numbers, which rise with every life of a tuple.
     pub last_iss: BTreeMap<ConnKey, SeqNo>,
+    /// Since when a server waits for room in a log for which nobody should wait.
+    pub full_since: [Option<Ns>; 2],
+    /// Servers that have been copied, until they are made.
+    pub images: BTreeMap<u64, Server>,
 }
 
 impl World {
@@ -172,6 +176,8 @@ impl World {
             pending,
             client_link_free: [0; 2],
             last_iss: BTreeMap::new(),
+            full_since: [None; 2],
+            images: BTreeMap::new(),
             plan,
         };
         world.edge_starts();

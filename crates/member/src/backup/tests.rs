@@ -6,6 +6,8 @@ use holdfast_wire::message::{ConnRecord, FlowBounds};
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
 use zerocopy::IntoBytes;
 
+mod joins;
+
 /// Writes down what the machine does.
 struct Book {
     bench: Bench,
@@ -20,6 +22,14 @@ struct Book {
     nudges: bool,
     /// The replica has accepted its first connection.
     manifest: bool,
+    /// What of a copy fails.
+    bad: &'static str,
+}
+
+impl Book {
+    fn good(&self, what: &str) -> Result<(), String> {
+        if what == self.bad { Err(format!("cannot {what}")) } else { Ok(()) }
+    }
 }
 
 on_bench!(Book, Bed);
@@ -80,6 +90,18 @@ impl BackupHost for Book {
     fn wake_replica(&mut self) {}
     fn end_log(&mut self) {
         self.note("end log");
+    }
+    fn begin_copy(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String> {
+        self.note(format!("copy of {image_bytes} from {log_from}"));
+        self.good("begin")
+    }
+    fn take_image(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.note(format!("takes {}", bytes.len()));
+        self.good("take")
+    }
+    fn make_copy(&mut self) -> Result<(), String> {
+        self.note("makes");
+        self.good("make")
     }
     fn is_peer_ready(&self) -> bool {
         true
@@ -185,6 +207,7 @@ impl Bed {
             is_replica_busy: false,
             nudges: false,
             manifest: false,
+            bad: "",
         };
         let machine = BackupMachine::new([1; 8], &mut book);
         assert_eq!(book.take(), [in_step(true)]);

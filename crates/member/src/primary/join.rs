@@ -5,7 +5,7 @@
 
 use super::apart::Stage;
 use super::{Conn, Held, LOST, PrimaryHost, PrimaryMachine};
-use crate::host::{End, News, Turn, speak_alone};
+use crate::host::{ConnState, End, News, Turn, speak_alone};
 use crate::nanos;
 use crate::pairing::{Pairing, Side};
 use crate::timing::primary::{
@@ -24,6 +24,8 @@ use std::collections::BTreeMap;
 
 /// Bytes of an image that are under way: behind them wait heartbeats and log.
 const IMAGE_AHEAD: u64 = 4 * IMAGE_BYTES_MAX as u64;
+const STRANGERS: &str = "the server has connections that the gate does not know, and that \
+    would end; wait until their clients have";
 /// Whoever is beyond the tables could not be served any more once output waits.
 pub(super) const TOO_MANY: &str = "the server has more connections than a backup can follow";
 
@@ -154,7 +156,12 @@ impl PrimaryMachine {
             host.stop_watching();
             return Some((Stage::Idle, Turn::after(IDLE_LOOK, host.now())));
         }
-        self.take_held(host);
+        for id in self.take_held(host) {
+            // Held back just before the gate began to let everything pass.
+            if host.slot(id).is_some_and(|slot| slot.held_synack) {
+                host.open(id);
+            }
+        }
         let now = host.now();
         if now >= self.closing_at {
             self.closing_at = now.plus(nanos(CLOSING_EVERY));
@@ -167,6 +174,10 @@ impl PrimaryMachine {
     /// PREPARING: a member has come that may join. Everything of the server is copied at
     /// one moment, at which its log begins.
     fn begin_join(&mut self, alone: Alone, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+        host.admit();
+        if host.strangers() > 0 {
+            return self.turn_away(alone, STRANGERS, host);
+        }
         let image = match host.take_image() {
             Ok(image) => image,
             Err(reason) => return self.turn_away(alone, &reason, host),
@@ -178,8 +189,12 @@ impl PrimaryMachine {
         if taken.len() > self.limits.conns_max {
             return self.abandon(alone, TOO_MANY, host);
         }
+        for Taken { id, irs, in_bytes, .. } in &taken {
+            // What an earlier backup held beyond what the server has read nobody holds now.
+            host.set_stable(*id, irs.plus(1 + in_bytes));
+        }
         let unacked = unacked(&adopted);
-        self.log = Primary::adopt(image.log_from, self.limits, taken);
+        self.log = Primary::adopt(image.log_from, self.limits, *self.log.counters(), taken);
         (self.log_at, self.tables.is_committing) = (image.log_from, false);
         (self.tables.broken, self.tables.joiner) = (None, Joiner::default());
         // No record will say of them that their FINs may leave.
@@ -205,11 +220,17 @@ impl PrimaryMachine {
         let mut books: BTreeMap<u64, Book> =
             host.books().into_iter().map(|book| (book.socket, book)).collect();
         let (mut taken, mut adopted, mut ended) = (Vec::new(), Vec::new(), Vec::new());
-        for (id, conn) in &self.tables.conns {
+        let keys: Vec<ConnKey> = self.tables.conns.values().map(|conn| conn.key).collect();
+        let states = host.states(&keys).unwrap_or_else(|| vec![ConnState::Living; keys.len()]);
+        for ((id, conn), state) in self.tables.conns.iter().zip(states) {
             // A tuple that has another life is that one's.
             let newest = host.conn_of(&conn.key) == Some(*id);
             let Some(slot) = host.slot(*id).filter(|_| newest) else { continue };
             let book = books.remove(&conn.socket);
+            if book.is_none() && state == ConnState::Over {
+                // Nobody has taken it off the tables yet.
+                continue;
+            }
             let (accept, in_bytes) =
                 (book.map(|book| book.accept), book.map_or(0, |book| book.in_bytes));
             let (key, irs) = (conn.key, conn.record.irs);
@@ -241,6 +262,9 @@ impl PrimaryMachine {
         }
         self.send_image(&mut join, host);
         if join.caught_up && self.have_clients(&mut join, host) {
+            if host.strangers() > 0 {
+                return self.abandon(join.alone, STRANGERS, host);
+            }
             return self.close_ranks(&join, host);
         }
         let now = host.now();
@@ -278,9 +302,13 @@ impl PrimaryMachine {
     /// Whether clients have what was sent before the image, which the joiner lacks. A few
     /// may take for ever: a takeover will not keep their connections.
     fn have_clients(&self, join: &mut Join, host: &mut impl PrimaryHost) -> bool {
-        join.unacked.retain(|conn, end| host.slot(*conn).is_some_and(|s| end.after(s.snd_una)));
-        let known =
-            join.unacked.keys().filter_map(|id| Some((*id, self.tables.conns.get(id)?.key)));
+        // Nobody waits for a life of which the tuple has another one.
+        let waits = |conn: ConnId, end: SeqNo| {
+            let slot = host.slot(conn).filter(|slot| host.conn_of(&slot.key) == Some(conn));
+            slot.is_some_and(|slot| end.after(slot.snd_una))
+        };
+        join.unacked.retain(|conn, end| waits(*conn, *end));
+        let known = join.unacked.keys().filter_map(|id| Some((*id, self.tables.conns.get(id)?.key)));
         let (ids, keys): (Vec<ConnId>, Vec<ConnKey>) = known.unzip();
         // The gate sees what the kernel sends; of a server that says nothing more only its
         // kernel knows.

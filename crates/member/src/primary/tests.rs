@@ -6,6 +6,9 @@ use holdfast_wire::log::{AcceptInfo, HEADER_LEN, Header, Op, record_len};
 use holdfast_wire::packet::TcpSegment;
 use zerocopy::IntoBytes;
 
+mod closing;
+mod joins;
+
 /// Writes down what the machine does.
 struct Book {
     bench: Bench,
@@ -21,7 +24,19 @@ struct Book {
     /// Log that comes after the machine has read it.
     behind: u64,
     backlog: Option<usize>,
+    /// Up to where the log is stable.
+    stable: u64,
+    /// Somebody comes to join, and what the server's image would be.
+    knocks: bool,
+    image: Option<Image>,
+    books: Vec<join::Book>,
+    strangers: usize,
+    unacked: u32,
+    is_log_full: bool,
 }
+
+/// Of an image, as the host gives it.
+const IMAGE_BYTES: usize = 10;
 
 on_bench!(Book, Bed);
 
@@ -42,6 +57,26 @@ impl MemberHost for Book {
     fn show(&mut self, news: News<'_>) {
         self.note(format!("shows {}", name(&news)));
     }
+}
+
+impl PairingHost for Book {
+    fn turn_peer(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
+        let knocks = std::mem::take(&mut self.knocks);
+        if knocks {
+            each(&crate::standing::hello("demo", "b", (EPOCH, false), Vec::new()));
+        }
+        knocks
+    }
+    fn say_hello(&mut self, runs: bool) -> Result<bool, String> {
+        self.note(format!("hello, runs: {runs}"));
+        Ok(true)
+    }
+    fn is_own_world(&self, _: &[holdfast_wire::message::WorldPart<'_>]) -> bool {
+        true
+    }
+    fn keep(&mut self, _: Vec<Vec<u8>>) {}
+    fn hang_up(&mut self) {}
+    fn show_apart(&mut self, _: &crate::pairing::Apart<'_>) {}
 }
 
 impl PrimaryHost for Book {
@@ -88,7 +123,9 @@ impl PrimaryHost for Book {
     fn may_sleep(&mut self, _: u64) -> bool {
         true
     }
-    fn set_log_stable(&mut self, _: u64) {}
+    fn set_log_stable(&mut self, pos: u64) {
+        self.stable = pos;
+    }
     fn log_fault(&self) -> Option<String> {
         None
     }
@@ -143,6 +180,48 @@ impl PrimaryHost for Book {
     fn drop_peer(&mut self) {
         self.note("drop peer");
     }
+    fn turn_away(&mut self, _: &str) {
+        if std::mem::take(&mut self.knocks) {
+            self.note("turn away");
+        }
+    }
+    fn stand_beside(&mut self) {}
+    fn admit(&mut self) {}
+    fn strangers(&mut self) -> usize {
+        self.strangers
+    }
+    fn take_image(&mut self) -> Result<Image, String> {
+        let image = self.image.ok_or_else(|| "it does not stand still".to_owned());
+        self.note(format!("image {}", image.is_ok()));
+        image
+    }
+    fn books(&mut self) -> Vec<join::Book> {
+        std::mem::take(&mut self.books)
+    }
+    fn image(&mut self, _: u64, most: usize) -> Vec<u8> {
+        vec![7; most.min(IMAGE_BYTES)]
+    }
+    fn drop_image(&mut self) {
+        self.note("drop image");
+    }
+    fn free_log(&mut self, pos: u64) {
+        self.note(format!("free log {pos}"));
+    }
+    fn has_log_room(&self) -> bool {
+        !self.is_log_full
+    }
+    fn end_log(&mut self) {
+        self.note("end log");
+    }
+    fn commit(&mut self, pos: u64) {
+        self.note(format!("commit {pos}"));
+    }
+    fn clamp(&mut self) {
+        self.note("clamp");
+    }
+    fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<u32>> {
+        Some(vec![self.unacked; keys.len()])
+    }
     fn report(&mut self, _: &Report<'_>) {}
 }
 
@@ -167,6 +246,13 @@ impl Bed {
             log: Vec::new(),
             behind: 0,
             backlog: None,
+            stable: 0,
+            knocks: false,
+            image: None,
+            books: Vec::new(),
+            strangers: 0,
+            unacked: 0,
+            is_log_full: false,
         };
         let machine = PrimaryMachine::new(100, &mut book);
         Self { machine, book }
@@ -473,78 +559,6 @@ fn a_hand_over_that_nobody_answers_ends_in_silence() {
     assert!(bed.book.has("kill"));
 }
 
-/// Its last packets come round through the backup; the repeat of a FIN whose copy was
-/// lost is answered.
-#[test]
-fn a_connection_is_over_when_the_kernel_says_so_and_nothing_is_owed() {
-    let mut bed = Bed::new();
-    let conn = bed.connect(5);
-    bed.pass(5_000);
-    bed.book.take();
-    assert!(!bed.book.lines.iter().any(|line| line.starts_with("send")), "it lives");
-    bed.book.state = ConnState::Over;
-    bed.slot(conn).stable = SeqNo(1100);
-    bed.slot(conn).rcv_nxt = SeqNo(1100);
-    bed.pass(5_000);
-    assert_eq!(bed.book.take(), ["progress 5 edge 61000"], "it is owed an ACK");
-    bed.slot(conn).last_ack = SeqNo(1100);
-    bed.pass(5_000);
-    let lines = bed.book.take();
-    assert!(lines.contains(&"stable 5 1101".to_owned()), "{lines:?}");
-    assert!(!lines.contains(&"free 5".to_owned()), "its slot waits for late packets");
-    bed.pass(60_100);
-    assert!(bed.book.has("free 5"));
-}
-
-#[test]
-fn a_connection_that_lives_is_not_over() {
-    let mut bed = Bed::new();
-    bed.connect(5);
-    bed.pass(200);
-    bed.book.take();
-    bed.pass(6_000);
-    assert_eq!(bed.book.take(), Vec::<String>::new());
-}
-
-#[test]
-fn the_oldest_unanswered_handshakes_make_room() {
-    for (state, expected) in [
-        (ConnState::Living, vec![]),
-        (ConnState::SynReceived, vec!["fin 5", "destroy [5]", "stable 5 1001", "send Gone"]),
-    ] {
-        let mut bed = Bed::new();
-        bed.book.backlog = Some(2);
-        bed.book.state = state;
-        bed.connect(5);
-        bed.connect(6);
-        bed.pass(50);
-        bed.book.take();
-        bed.pass(150);
-        assert_eq!(bed.book.take(), expected, "{state:?}");
-    }
-}
-
-/// Its client may know of a connection, and would wait for an answer for as long as the
-/// slot does.
-#[test]
-fn who_answers_a_handshake_that_the_kernel_has_forgotten_may_be_refused() {
-    // What ends with its server goes on at the backup, and what was accepted may be such.
-    for (accepted, backlog, refuses) in
-        [(false, Some(2), true), (false, None, false), (true, Some(2), false)]
-    {
-        let mut bed = Bed::new();
-        bed.connect(5);
-        if accepted {
-            bed.book.log = accept_record(5);
-        }
-        (bed.book.state, bed.book.backlog) = (ConnState::Over, backlog);
-        bed.pass(7_000);
-        let lines = bed.book.take();
-        assert!(bed.machine.tables.conns.is_empty() && lines.contains(&"send Gone".to_owned()));
-        assert_eq!(lines.contains(&"fin 5".to_owned()), refuses, "{accepted} {backlog:?}");
-    }
-}
-
 #[test]
 fn only_the_vanished_are_called_gone() {
     let mut bed = Bed::new();
@@ -568,6 +582,6 @@ fn a_server_that_speaks_alone_ends_when_another_speaks() {
     bed.book.take();
     bed.book.edge.push(Message::Epoch { epoch: EPOCH + 2, current: "b" });
     bed.turn();
-    assert_eq!(bed.book.take(), ["kill", "shows Replaced"]);
+    assert_eq!(bed.book.take(), ["kill", "shows Replaced", "drop peer"]);
     assert_eq!((bed.book.member.speaks, bed.book.member.epoch), (false, EPOCH + 2));
 }

@@ -11,6 +11,8 @@ enum State {
     Nothing,
     /// What it had when the other one was let speak.
     Older,
+    /// It joins, and is not in step.
+    Joins,
     Complete,
 }
 
@@ -36,6 +38,21 @@ impl Alive {
         self.members[member] = State::Complete;
     }
 
+    pub fn joins(&mut self, member: usize) {
+        self.members[member] = State::Joins;
+        self.note();
+    }
+
+    pub fn leaves(&mut self, member: usize) {
+        if self.is_joining(member) {
+            self.members[member] = State::Older;
+        }
+    }
+
+    pub fn is_joining(&self, member: usize) -> bool {
+        self.members[member] == State::Joins
+    }
+
     pub fn state_lost(&mut self, member: usize) {
         self.members[member] = State::Nothing;
         self.note();
@@ -49,7 +66,9 @@ impl Alive {
         let [own, others] = [self.members[member], self.members[1 - member]];
         let is_stale = is_new && own == State::Older && others == State::Complete;
         if epoch > 1 && self.begun {
-            self.members[1 - member] = State::Older;
+            if !self.is_joining(1 - member) {
+                self.members[1 - member] = State::Older;
+            }
             self.note();
         }
         is_stale

@@ -59,6 +59,14 @@ impl Causes {
         self.parted = false;
     }
 
+    /// A member has joined: what was dead is not any more.
+    pub fn joined(&mut self, now: Ns) {
+        self.parted = false;
+        for until in &mut self.until {
+            *until = if *until == Ns::MAX { now + AFTERMATH } else { *until };
+        }
+    }
+
     /// The edge misses a member.
     pub fn missed(&self, now: Ns, member: usize) -> Option<String> {
         let wrong = now > self.until[member];

@@ -2,7 +2,7 @@
 
 use crate::packet::{ACK, Packet, Truth};
 use holdfast_wire::log::{AcceptInfo, Header, Op, TAPPED};
-use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
+use holdfast_wire::message::{Adopted, ConnId, ConnKey, ConnRecord};
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,16 +58,49 @@ pub struct Held {
     /// First numbers of servers whose end was acknowledged.
     has_all: BTreeSet<(ConnKey, u32)>,
     records: u64,
+    /// Somebody joins: copies of connections of which it has not heard yet.
+    early: Option<Vec<Packet>>,
 }
 
 impl Held {
     pub fn pair_begins(&mut self, member: usize, epoch: u64, server: u32) {
-        self.pair = Some((member, epoch, server));
+        (self.pair, self.early) = (Some((member, epoch, server)), None);
     }
 
     pub fn replica_begins(&mut self) {
         let pair = self.pair;
         *self = Self { pair, ..Self::default() };
+    }
+
+    /// A connection's tuple and its client's first number.
+    pub fn life_of(&self, conn: ConnId) -> Option<(ConnKey, SeqNo)> {
+        self.ids.get(&conn).map(|(key, irs)| (*key, SeqNo(*irs)))
+    }
+
+    /// What clients have said of themselves stays.
+    pub fn joiner_begins(&mut self) {
+        let (ends, has_all) = (std::mem::take(&mut self.ends), std::mem::take(&mut self.has_all));
+        *self = Self { ends, has_all, early: Some(Vec::new()), ..Self::default() };
+    }
+
+    /// The server that was copied had logged so many records.
+    pub fn copy_made(&mut self, records: u64) {
+        self.records += records;
+    }
+
+    /// What the server had read of a connection is in its image.
+    pub fn adopted(&mut self, adopted: &Adopted) {
+        let Some((id, record)) = adopted.conn else { return };
+        self.conn_taken(id, &record);
+        let life = (record.key, record.irs.0);
+        let arrived = self.streams.entry(life).or_default();
+        arrived.read = adopted.in_bytes;
+        arrived.ranges.insert(0, adopted.in_bytes + u64::from(adopted.eof));
+        self.accepts.extend(adopted.accept.map(|accept| (accept, life)));
+        let early = self.early.take().unwrap_or_default();
+        let (own, others): (Vec<Packet>, _) = early.into_iter().partition(|packet| packet.key == record.key);
+        own.iter().for_each(|packet| self.copy_taken(packet));
+        self.early = Some(others);
     }
 
     pub fn is_protected(&self, member: usize, epoch: u64) -> bool {
@@ -90,6 +123,9 @@ impl Held {
                 self.streams.entry((p.key, p.seq.0)).or_default();
             }
             return;
+        }
+        if let Some(early) = self.early.as_mut().filter(|_| self.pair.is_none()) {
+            early.push(p.clone());
         }
         // A tuple's lives lie far apart: the copy belongs to the nearest below.
         let lives = self.streams.range_mut((p.key, 0)..=(p.key, u32::MAX));

@@ -38,6 +38,8 @@ pub struct Streams {
     set_back: i64,
     /// Handshakes that a full listener's primary has ended, or a kernel that got no answer.
     unanswered: BTreeSet<ConnKey>,
+    /// Connections of clients that had not taken what they were sent before a join.
+    not_kept: BTreeSet<ConnKey>,
     replies: u64,
     begun: u32,
 }
@@ -50,6 +52,7 @@ impl Streams {
             counters: BTreeMap::new(),
             set_back: 0,
             unanswered: BTreeSet::new(),
+            not_kept: BTreeSet::new(),
             replies: 0,
             begun: 0,
         }
@@ -57,6 +60,14 @@ impl Streams {
 
     pub fn handshake_ended(&mut self, key: ConnKey) {
         self.unanswered.insert(key);
+    }
+
+    pub fn not_kept(&mut self, key: ConnKey) {
+        self.not_kept.insert(key);
+    }
+
+    pub fn may_be_lost(&self, key: &ConnKey) -> bool {
+        self.not_kept.contains(key)
     }
 
     /// Somebody sets the time of day of a host.
@@ -144,6 +155,7 @@ impl Streams {
                 // A handshake that was given up may be told so, late as it is.
                 let too_late = !heard && self.unanswered.contains(key);
                 let wrong = !gone && manners == Manners::Good && !too_late;
+                let wrong = wrong && !self.not_kept.contains(key);
                 wrong.then(|| format!("client {client} was reset"))
             }
             Notice::Reply { request, reply, whole } => {

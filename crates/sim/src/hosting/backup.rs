@@ -2,12 +2,16 @@
 
 use super::AtHost;
 use crate::check::Said;
-use crate::kernel::Socket;
+use crate::gate::Gate;
+use crate::image::Copy;
+use crate::kernel::{Socket, cookie};
 use crate::packet::{Packet, Truth};
 use crate::pipe::{Input, Kind};
-use crate::plan::{Manners, Mutation};
+use crate::plan::{Manners, Mutation, Step, When};
 use holdfast_member::backup::{BackupHost, Replica, Report};
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
+use holdfast_member::primary::Held;
+use holdfast_wire::gate::Adopted;
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
 use holdfast_wire::packet::TcpPacket;
@@ -39,6 +43,7 @@ impl AtHost<'_> {
         let check = &mut self.world.check;
         match message {
             Message::Conn { conn, record } => check.conn_taken(*conn, record),
+            Message::Adopt { conns } => conns.iter().for_each(|adopted| check.adopted(adopted)),
             Message::Unread { conn, offset, bytes, last } => {
                 let len = bytes.len() as u64 + u64::from(*last);
                 check.unread_taken(*conn, *offset, len);
@@ -53,11 +58,43 @@ impl AtHost<'_> {
     }
 }
 
+impl AtHost<'_> {
+    /// What a joiner's server has had no room for, or did not live for.
+    fn feed_copy(&mut self) {
+        let Some(mut copy) = self.d.copy.take() else { return };
+        let server = self.server_mut().filter(|_| copy.runs);
+        if !server.is_some_and(|server| copy.feed(server)) {
+            self.d.copy = Some(copy);
+        }
+        self.world.wake_server(self.d.at);
+    }
+
+    /// The survivor's gate knows a connection that is older.
+    fn adopt(&mut self, r: &Restore<'_>) {
+        let origin = r.record.iss.plus(1);
+        let acked = u64::from(r.closing.server_fin_acked);
+        let adopted = Adopted {
+            record: *r.record,
+            snd_una: origin.plus(r.snd_una_offset + acked),
+            snd_nxt: origin.plus(r.in_flight_end + acked),
+            rcv_nxt: r.rcv_nxt,
+            right_edge: r.right_edge,
+            tsval: r.tsval.unwrap_or(0),
+            tsecr: r.client_tsval.unwrap_or(0),
+            fin_allowed: r.closing.server_fin || r.closing.orphan,
+        };
+        let conn = self.host_mut().gate.as_mut().and_then(|gate| gate.adopt(&adopted));
+        let socket = cookie(r.record.iss, r.record.irs);
+        self.d.survivors.extend(conn.map(|conn| Held { conn, socket, record: *r.record }));
+    }
+}
+
 impl BackupHost for AtHost<'_> {
     fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool {
         let Some(tap) = &mut self.host_mut().tap else { return false };
         let count = tap.len().min(most);
         let packets: Vec<Packet> = tap.drain(..count).collect();
+        self.feed_copy();
         for packet in &packets {
             self.world.check.copy_taken(packet);
             packet.with_view(|view| each(self, view));
@@ -94,7 +131,10 @@ impl BackupHost for AtHost<'_> {
         if full > 0 && self.world.rng.below(1000) < full {
             return false;
         }
-        let taken = self.server_mut().is_some_and(|server| server.replay(header, payload));
+        let taken = match &mut self.d.copy {
+            Some(copy) => copy.keep(header, payload.concat()),
+            None => self.server_mut().is_some_and(|server| server.replay(header, payload)),
+        };
         if taken {
             self.world.check.record_taken(header, &payload.concat());
         }
@@ -102,22 +142,34 @@ impl BackupHost for AtHost<'_> {
     }
 
     fn acked(&mut self, accept: u32, bytes: u64) {
+        if let Some(copy) = &mut self.d.copy {
+            return copy.acked(accept, bytes);
+        }
         if let Some(server) = self.server_mut() {
             server.acked(accept, bytes);
         }
     }
 
     fn gone(&mut self, accept: u32) {
+        if let Some(copy) = &mut self.d.copy {
+            return copy.gone(accept);
+        }
         if let Some(server) = self.server_mut() {
             server.gone(accept);
         }
     }
 
     fn progress(&self) -> (u64, u64) {
-        self.server().map_or((0, 0), |server| (server.appended, server.executed))
+        let kept = self.d.copy.as_ref().map_or(0, |copy| copy.spool_bytes);
+        let server = self.server().filter(|_| self.d.copy.as_ref().is_none_or(|copy| copy.runs));
+        let (appended, executed) = server.map_or((0, 0), |s| (s.appended, s.executed));
+        (appended + kept, executed)
     }
 
     fn has_room(&self) -> bool {
+        if let Some(copy) = &self.d.copy {
+            return copy.has_room();
+        }
         self.server().is_some_and(|s| s.appended - s.executed < s.ring_bytes / 2)
     }
 
@@ -130,6 +182,35 @@ impl BackupHost for AtHost<'_> {
             server.log_ended = true;
         }
         self.world.wake_server(self.d.at);
+    }
+
+    fn begin_copy(&mut self, _: u64, image_bytes: u64) -> Result<(), String> {
+        self.d.copy = Some(Copy::new(image_bytes));
+        Ok(())
+    }
+
+    fn take_image(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let Some(copy) = &mut self.d.copy else { return Err("nothing was begun".to_owned()) };
+        if copy.take(bytes) {
+            self.world.crosses(When::Join(Step::Half));
+        }
+        Ok(())
+    }
+
+    fn make_copy(&mut self) -> Result<(), String> {
+        if self.world.rng.below(1000) < self.world.plan.joins.unmade_permille {
+            return Err("the copy cannot be made".to_owned());
+        }
+        let bytes = self.d.copy.as_mut().map(|copy| std::mem::take(&mut copy.bytes));
+        let Some(server) = self.world.image_of(&bytes.unwrap_or_default()) else {
+            return Err("the image is not whole, or of an earlier server".to_owned());
+        };
+        self.world.copy_starts(self.d.at, server);
+        if let Some(copy) = &mut self.d.copy {
+            copy.runs = true;
+        }
+        self.world.crosses(When::Join(Step::Runs));
+        Ok(())
     }
 
     fn is_peer_ready(&self) -> bool {
@@ -175,6 +256,9 @@ impl BackupHost for AtHost<'_> {
 
     fn begin_takeover(&mut self) {
         self.d.takes_over = true;
+        let mut gate = Gate::new(&self.world.plan.limits, self.world.plan.mutation);
+        gate.solo = true;
+        self.host_mut().gate = Some(gate);
     }
 
     fn manifest(&mut self) -> Vec<ManifestConn> {
@@ -190,6 +274,7 @@ impl BackupHost for AtHost<'_> {
         if let Some(what) = misfit(r) {
             self.violation("L5", format!("a connection is rebuilt {what}: {r:?}"));
         }
+        self.adopt(r);
         let (buffer, now) = (self.world.plan.receive_buffer, self.world.time_at(self.d.at));
         self.d.carried.push(Carried {
             socket: Socket::restore(r, &kept, Truth::default(), buffer, now),
@@ -202,6 +287,10 @@ impl BackupHost for AtHost<'_> {
         // Who claims what nobody wrote loses its own connection (decision 16).
         let lies = self.world.clients.iter().any(|client| client.plan.manners() != Manners::Good);
         if why == Why::NeverWritten && lies {
+            return;
+        }
+        // Its client had not taken all that it was sent before the join, or is gone.
+        if why == Why::OutputNotRetained && self.world.check.may_be_lost(conn, &self.world.clients) {
             return;
         }
         let what = format!("a connection was lost: {conn:?}, accept {accept:?}: {why:?}");
@@ -287,7 +376,7 @@ impl BackupHost for AtHost<'_> {
         self.world.reached.refused_full += refused - self.d.refused_full;
         self.d.refused_full = refused;
         let (now, (_, bytes)) = (self.world.now, report.unresolved);
-        if report.promoting.is_none() {
+        if report.promoting.is_none() && report.joins.is_none() {
             self.world.check.says(self.d.at, Said::Protected { speaks: false });
         }
         (self.d.connections, self.d.unconfirmed) = (report.connections, bytes);

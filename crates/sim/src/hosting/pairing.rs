@@ -3,6 +3,7 @@
 use super::AtHost;
 use crate::edge::GROUP;
 use crate::pipe::{Input, Kind};
+use crate::plan::{Step, When};
 use crate::world::NAMES;
 use holdfast_member::pairing::{Apart, PairingHost};
 use holdfast_member::standing::hello;
@@ -47,11 +48,14 @@ impl PairingHost for AtHost<'_> {
         if self.d.member.speaks { self.turn_door(each) } else { self.turn_seeker(each) }
     }
 
-    fn say_hello(&mut self) -> Result<bool, String> {
+    fn say_hello(&mut self, runs: bool) -> Result<bool, String> {
         let (epoch, speaks) = (self.d.member.epoch, self.d.member.speaks);
         let Some(pipe) = self.d.pair.pipe else { return Ok(false) };
-        let message = hello(GROUP, NAMES[self.d.at], (epoch, false), Vec::new());
+        let message = hello(GROUP, NAMES[self.d.at], (epoch, runs), Vec::new());
         self.world.send(pipe, usize::from(speaks), &message);
+        if runs {
+            self.world.crosses(When::Join(Step::Prepares));
+        }
         Ok(true)
     }
 

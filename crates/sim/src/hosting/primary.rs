@@ -5,10 +5,11 @@ use crate::check::Said;
 use crate::gate::{Gate, Held as HeldPacket};
 use crate::kernel::{Socket, cookie};
 use crate::packet::Packet;
+use crate::image::Image as Bytes;
 use crate::pipe::Input;
-use crate::plan::Mutation;
-use crate::server::Mode;
-use holdfast_member::primary::{Held, PrimaryHost, Report};
+use crate::plan::{Mutation, Step, When};
+use crate::server::{Mode, Server};
+use holdfast_member::primary::{Book, Held, Image, PrimaryHost, Report};
 use holdfast_replica::primary::{Peeked, Wanted};
 use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
@@ -147,7 +148,9 @@ impl PrimaryHost for AtHost<'_> {
         let lives = |socket: &Socket| socket.established && !socket.is_over();
         owed.retain(|(key, _)| sockets.get(key).is_some_and(lives));
         self.d.owed = owed;
-        self.host_mut().gate = None;
+        if let Some(gate) = self.gate_mut() {
+            gate.solo = true;
+        }
         if let Some(server) = self.server_mut() {
             (server.mode, server.hung) = (Mode::Live, false);
         }
@@ -195,6 +198,9 @@ impl PrimaryHost for AtHost<'_> {
         if let Some(pipe) = self.d.pair.pipe.filter(|_| !self.is_beat_unsent(message)) {
             self.world.send(pipe, 1, message);
         }
+        if matches!(message, Message::Closing { .. }) {
+            self.world.crosses(When::Join(Step::Closes));
+        }
     }
 
     fn flush(&mut self) -> bool {
@@ -207,6 +213,114 @@ impl PrimaryHost for AtHost<'_> {
         }
     }
 
+    fn turn_away(&mut self, reason: &str) {
+        for input in std::mem::take(&mut self.d.pair.inbox) {
+            if let Input::Accepted(pipe) = input {
+                self.refuse(pipe, reason);
+            }
+        }
+    }
+
+    fn stand_beside(&mut self) {}
+
+    fn admit(&mut self) {
+        // The channel on which it was met is the pair's.
+    }
+
+    fn strangers(&mut self) -> usize {
+        let host = self.host();
+        let Some(gate) = &host.gate else { return host.sockets.len() };
+        let is_known = |socket: &Socket| {
+            let slot = gate.conn_of(&socket.key).and_then(|conn| gate.view(conn));
+            slot.is_some_and(|slot| slot.iss == socket.iss)
+        };
+        let living = host.sockets.values().filter(|socket| !socket.is_over());
+        living.filter(|socket| !is_known(socket)).count()
+    }
+
+    fn take_image(&mut self) -> Result<Image, String> {
+        let plan = self.world.plan.joins;
+        if self.world.rng.below(1000) < plan.untaken_permille {
+            return Err("the server does not stand still".to_owned());
+        }
+        let is_attached = self.is_attached();
+        let fit = |server: &&mut Server| {
+            is_attached && server.alive && server.mode == Mode::Live && !server.broken
+        };
+        let host = &mut self.world.hosts[self.d.at];
+        let Some(server) = host.server.as_mut().filter(fit) else {
+            return Err("the server cannot be copied".to_owned());
+        };
+        let books = server.books(&host.sockets);
+        server.begins_log();
+        let (log_from, copy) = (server.tail(), server.copied(&books));
+        let unacked = books.iter().filter(|(key, book)| {
+            host.sockets.get(key).is_some_and(|socket| socket.snd_una < book.out_bytes)
+        });
+        self.d.unacked = unacked.map(|(key, book)| (*key, book.out_bytes)).collect();
+        self.d.books = books.into_iter().map(|(_, book)| book).collect();
+        self.world.reached.images += 1;
+        let image = Bytes { id: self.world.reached.images, bytes: plan.image_bytes };
+        self.d.image = Some(image);
+        // Of the image before nobody knows any more.
+        self.world.images.clear();
+        self.world.images.insert(image.id, copy);
+        self.world.crosses(When::Join(Step::Image));
+        Ok(Image { log_from, bytes: image.bytes })
+    }
+
+    fn books(&mut self) -> Vec<Book> {
+        std::mem::take(&mut self.d.books)
+    }
+
+    fn image(&mut self, at: u64, most: usize) -> Vec<u8> {
+        self.d.image.map(|image| image.part(at, most)).unwrap_or_default()
+    }
+
+    fn drop_image(&mut self) {
+        self.d.image = None;
+    }
+
+    fn free_log(&mut self, pos: u64) {
+        self.set_log_stable(pos);
+    }
+
+    fn has_log_room(&self) -> bool {
+        self.server().is_none_or(|s| (s.tail() - s.stable) * 2 <= s.ring_bytes)
+    }
+
+    fn end_log(&mut self) {
+        if let Some(server) = self.server_mut() {
+            server.mode = Mode::Live;
+        }
+        self.world.wake_server(self.d.at);
+    }
+
+    fn commit(&mut self, pos: u64) {
+        if let Some(server) = self.server_mut() {
+            (server.commits, server.stable) = (true, pos);
+        }
+        let host = &self.world.hosts[self.d.at];
+        for (key, out_bytes) in std::mem::take(&mut self.d.unacked) {
+            if host.sockets.get(&key).is_some_and(|socket| socket.snd_una < out_bytes) {
+                self.world.check.not_kept(key);
+            }
+        }
+    }
+
+    fn clamp(&mut self) {
+        if let Some(gate) = self.gate_mut() {
+            gate.solo = false;
+        }
+        self.world.crosses(When::Join(Step::Commits));
+    }
+
+    fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<u32>> {
+        let sockets = &self.host().sockets;
+        let bytes = |socket: &Socket| (socket.out_end() - socket.snd_una) as u32;
+        Some(keys.iter().map(|key| sockets.get(key).map_or(0, bytes)).collect())
+    }
+
     fn report(&mut self, report: &Report<'_>) {
         let refused = report.counters.refused_full;
         self.world.reached.refused_full += refused - self.d.refused_full;
@@ -217,7 +331,11 @@ impl PrimaryHost for AtHost<'_> {
         self.world.check.table(now, "gate slots", used, limit);
         self.world.reached.repairs = report.counters.repairs;
         let serves = report.is_attached && !report.is_in_doubt;
-        let said = if serves { Said::Protected { speaks: true } } else { Said::Waits };
+        let said = match serves {
+            true if report.joins.is_some() => Said::Alone,
+            true => Said::Protected { speaks: true },
+            false => Said::Waits,
+        };
         self.world.check.says(self.d.at, said);
         self.d.connections = report.connections;
         self.d.unconfirmed = report.frames_unconfirmed;

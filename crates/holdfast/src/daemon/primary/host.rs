@@ -15,7 +15,7 @@ use holdfast_member::primary::{Book, Held, Image, PrimaryHost, Report};
 use holdfast_replica::primary::{Peeked, Wanted};
 use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
-use holdfast_wire::packet::TcpSegment;
+use holdfast_wire::packet::{TcpSegment, mapped};
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
 use std::ops::Deref;
@@ -290,9 +290,24 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         turn_away(self.node, &mut self.listener, reason);
     }
 
+    fn admit(&mut self) {
+        self.peer = self.door.take();
+        (self.is_peer_gone, self.is_peer_ready) = (self.peer.is_none(), true);
+        (self.says, self.watching_write) = (None, false);
+    }
+
+    fn strangers(&mut self) -> usize {
+        let ips: Vec<_> = self.node.config.service_ips().into_iter().map(mapped).collect();
+        match self.diag.own(&ips, &self.node.config.service_ports()) {
+            Ok(own) => own.iter().filter(|key| self.gate.conn(key).is_none()).count(),
+            Err(error) => {
+                self.node.events.add("connections", error.to_string());
+                usize::MAX
+            }
+        }
+    }
+
     fn take_image(&mut self) -> Result<Image, String> {
-        self.admit();
-        self.knows_all()?;
         let taken = image::take(&self.server, self.node.key.hash_key())?;
         let image = taken.image();
         self.image = Some(taken);

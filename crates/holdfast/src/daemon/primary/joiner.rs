@@ -3,32 +3,6 @@
 use super::{PEER, PrimaryDaemon};
 use holdfast_member::pairing::{Apart, PairingHost};
 use holdfast_wire::message::{Message, WorldPart};
-use holdfast_wire::packet::mapped;
-
-impl PrimaryDaemon<'_, '_> {
-    /// Who has come in is the backup-to-be.
-    pub(super) fn admit(&mut self) {
-        self.peer = self.door.take();
-        (self.is_peer_gone, self.is_peer_ready) = (self.peer.is_none(), true);
-        (self.says, self.watching_write) = (None, false);
-    }
-
-    /// A connection that the gate does not know would be cut off as soon as it holds
-    /// anything back.
-    pub(super) fn knows_all(&mut self) -> Result<(), String> {
-        let ips: Vec<_> = self.node.config.service_ips().into_iter().map(mapped).collect();
-        let own = self.diag.own(&ips, &self.node.config.service_ports());
-        let own = own.map_err(|error| error.to_string())?;
-        let unknown = own.iter().filter(|key| self.gate.conn(key).is_none()).count();
-        match unknown {
-            0 => Ok(()),
-            n => Err(format!(
-                "{n} connections have begun while the gate was away or full; it can be joined \
-                 when they are over"
-            )),
-        }
-    }
-}
 
 impl PairingHost for PrimaryDaemon<'_, '_> {
     fn turn_peer(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {

@@ -1,0 +1,190 @@
+//! A member that joins a server that runs.
+
+use super::*;
+use crate::timing::backup::CLOSING_MAX;
+use holdfast_wire::message::ConnProgress;
+
+impl Bed {
+    fn joins() -> Self {
+        let mut bed = Self::new();
+        bed.book.beats = Some(0);
+        bed.machine = BackupMachine::joining([1; 8], Limits::DEFAULT, &mut bed.book);
+        assert_eq!(bed.book.take(), [in_step(false)]);
+        bed
+    }
+
+    /// The copy runs, and has all that there was.
+    fn caught_up() -> Self {
+        let mut bed = Self::joins();
+        bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE]);
+        bed.turn();
+        assert_eq!(bed.book.take().last().map(String::as_str), Some("send CaughtUp"));
+        bed
+    }
+
+    fn closing() -> Self {
+        let mut bed = Self::caught_up();
+        bed.book.peer.push(Message::Closing { number: 0 });
+        bed
+    }
+
+    /// It is no backup, and begins anew.
+    fn has_left(&mut self) {
+        assert_eq!(self.turn(), Turn::End(End::Again));
+        let lines = self.book.take();
+        let end = ["send GaveUp", "close peer", "kill", "close tap", "JoinFailed"];
+        assert_eq!(lines[lines.len() - 5..], end);
+        assert!(!lines.contains(&in_step(true)), "{lines:?}");
+    }
+}
+
+const IMAGE: Message<'static> = Message::Image { bytes: &[1, 2, 3] };
+
+#[test]
+fn a_joiner_is_in_step_only_when_it_has_executed_all_that_it_was_told() {
+    let mut bed = Bed::joins();
+    bed.book.peer.push(Message::Join { log_from: 7, image_bytes: 6 });
+    bed.turn();
+    assert_eq!(bed.book.take(), ["copy of 6 from 7", "Joins"]);
+    bed.book.peer.push(IMAGE);
+    bed.turn();
+    assert_eq!(bed.book.take(), ["takes 3", "send ImageOk"]);
+    bed.book.peer.push(IMAGE);
+    // What has waited for the copy.
+    bed.book.progress = (100, 0);
+    bed.pass(3);
+    assert_eq!(bed.book.take(), ["takes 3", "send ImageOk", "makes"]);
+    bed.book.progress = (150, 99);
+    bed.pass(3);
+    assert!(bed.book.take().is_empty(), "it is behind where it began");
+    bed.book.progress = (150, 100);
+    bed.turn();
+    assert_eq!(bed.book.take(), ["send CaughtUp"]);
+    bed.book.peer.push(Message::Closing { number: 0 });
+    bed.pass(5);
+    assert!(bed.book.take().is_empty(), "it has not executed all");
+    bed.book.progress = (190, 150);
+    bed.turn();
+    assert_eq!(bed.book.take(), ["send Joined", &in_step(true), "Joined"]);
+    // And from then on it takes over.
+    bed.pass(200);
+    bed.book.is_lost = true;
+    bed.turn();
+    assert_eq!(bed.book.take()[0], "promotes: ChannelLost");
+}
+
+#[test]
+fn a_joiner_is_in_step_only_when_the_frames_have_come() {
+    let mut bed = Bed::caught_up();
+    bed.book.peer.push(Message::Closing { number: 1 });
+    bed.pass(3);
+    assert!(bed.book.take().is_empty(), "the frame is missing");
+    bed.book.peer.push(Message::Frame { number: 1, records: &[] });
+    bed.turn();
+    assert!(bed.book.has("send Joined"), "{:?}", bed.book.lines);
+}
+
+/// Clients were told that their bytes have come, and will not send them again.
+#[test]
+fn a_joiner_is_in_step_only_when_it_holds_what_was_acknowledged() {
+    for lacks in [false, true] {
+        let mut bed = Bed::joins();
+        bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE]);
+        bed.book.peer.push(Message::Conn { conn: ConnId(5), record: record() });
+        bed.turn();
+        let record = record();
+        let progress = ConnProgress {
+            conn: ConnId(5),
+            snd_una: record.iss.plus(1),
+            snd_nxt: record.iss.plus(1),
+            right_edge: record.irs.plus(60_000),
+            tsval: 0,
+            rcv_nxt: record.irs.plus(if lacks { 11 } else { 1 }),
+        };
+        bed.book.peer.push(Message::Progress { conns: vec![progress] });
+        bed.book.peer.push(Message::Closing { number: 0 });
+        bed.pass(3);
+        assert_eq!(bed.book.has("send Joined"), !lacks, "{:?}", bed.book.lines);
+        if lacks {
+            let copy = TcpPacket { payload: b"0123456789", ..segment(0, b"raw") };
+            bed.book.tap = vec![copy];
+            bed.turn();
+            assert!(bed.book.has("send Joined"), "{:?}", bed.book.lines);
+        }
+    }
+}
+
+#[test]
+fn a_joiner_that_cannot_have_all_in_time_leaves() {
+    let mut bed = Bed::caught_up();
+    bed.book.peer.push(Message::Closing { number: 1 });
+    bed.turn();
+    bed.pass(CLOSING_MAX.as_millis() as u64);
+    assert!(bed.book.take().is_empty(), "it waits for its frame");
+    bed.book.now = bed.book.now.plus(Nanos::from_ms(1));
+    bed.has_left();
+}
+
+#[test]
+fn every_failure_of_a_joiner_ends_in_another_attempt() {
+    for bad in ["begin", "take", "make"] {
+        let mut bed = Bed::joins();
+        bed.book.bad = bad;
+        bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE]);
+        bed.has_left();
+    }
+    let too_long = vec![Message::Join { log_from: 7, image_bytes: 2 }, IMAGE];
+    let twice = vec![
+        Message::Join { log_from: 7, image_bytes: 9 },
+        Message::Join { log_from: 7, image_bytes: 9 },
+    ];
+    let refused = vec![Message::Refused { reason: "no", again: true }];
+    let died = vec![Message::ServerDied { last: 0 }];
+    let early = vec![Message::Closing { number: 0 }];
+    for said in [too_long, twice, refused, died, early, vec![IMAGE]] {
+        let mut bed = Bed::joins();
+        bed.book.peer = said;
+        bed.has_left();
+    }
+    for replica in [Replica::Ended, Replica::Diverged("it writes".to_owned())] {
+        let mut bed = Bed::closing();
+        bed.book.progress = (1, 0);
+        bed.book.replica = replica;
+        bed.has_left();
+    }
+    let mut bed = Bed::caught_up();
+    bed.book.is_lost = true;
+    bed.has_left();
+}
+
+#[test]
+fn a_joiner_whose_copy_does_not_move_leaves() {
+    let mut bed = Bed::joins();
+    bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE]);
+    bed.book.progress = (100, 50);
+    for _ in 0..100 {
+        bed.book.now = bed.book.now.plus(Nanos::from_ms(20));
+        if bed.turn() == Turn::End(End::Again) {
+            return;
+        }
+    }
+    panic!("{:?}", bed.book.lines);
+}
+
+/// It is no news to whoever follows, and nothing is kept of it.
+#[test]
+fn who_follows_is_told_of_no_image() {
+    let mut bed = Bed::served();
+    bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE]);
+    bed.pass(2);
+    assert!(bed.machine.said.is_empty() && bed.book.take().is_empty());
+}
+
+#[test]
+fn a_joiner_never_takes_over() {
+    let mut bed = Bed::caught_up();
+    bed.book.beats = None;
+    bed.pass(2000);
+    assert!(!bed.book.lines.iter().any(|line| line.starts_with("promotes")));
+    assert!(!bed.book.has(&in_step(true)));
+}

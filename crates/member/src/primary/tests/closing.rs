@@ -1,0 +1,75 @@
+//! The end of connections.
+
+use super::*;
+
+/// Its last packets come round through the backup; the repeat of a FIN whose copy was
+/// lost is answered.
+#[test]
+fn a_connection_is_over_when_the_kernel_says_so_and_nothing_is_owed() {
+    let mut bed = Bed::new();
+    let conn = bed.connect(5);
+    bed.pass(5_000);
+    bed.book.take();
+    assert!(!bed.book.lines.iter().any(|line| line.starts_with("send")), "it lives");
+    bed.book.state = ConnState::Over;
+    bed.slot(conn).stable = SeqNo(1100);
+    bed.slot(conn).rcv_nxt = SeqNo(1100);
+    bed.pass(5_000);
+    assert_eq!(bed.book.take(), ["progress 5 edge 61000"], "it is owed an ACK");
+    bed.slot(conn).last_ack = SeqNo(1100);
+    bed.pass(5_000);
+    let lines = bed.book.take();
+    assert!(lines.contains(&"stable 5 1101".to_owned()), "{lines:?}");
+    assert!(!lines.contains(&"free 5".to_owned()), "its slot waits for late packets");
+    bed.pass(60_100);
+    assert!(bed.book.has("free 5"));
+}
+
+#[test]
+fn a_connection_that_lives_is_not_over() {
+    let mut bed = Bed::new();
+    bed.connect(5);
+    bed.pass(200);
+    bed.book.take();
+    bed.pass(6_000);
+    assert_eq!(bed.book.take(), Vec::<String>::new());
+}
+
+#[test]
+fn the_oldest_unanswered_handshakes_make_room() {
+    for (state, expected) in [
+        (ConnState::Living, vec![]),
+        (ConnState::SynReceived, vec!["fin 5", "destroy [5]", "stable 5 1001", "send Gone"]),
+    ] {
+        let mut bed = Bed::new();
+        bed.book.backlog = Some(2);
+        bed.book.state = state;
+        bed.connect(5);
+        bed.connect(6);
+        bed.pass(50);
+        bed.book.take();
+        bed.pass(150);
+        assert_eq!(bed.book.take(), expected, "{state:?}");
+    }
+}
+
+/// Its client may know of a connection, and would wait for an answer for as long as the
+/// slot does.
+#[test]
+fn who_answers_a_handshake_that_the_kernel_has_forgotten_may_be_refused() {
+    // What ends with its server goes on at the backup, and what was accepted may be such.
+    for (accepted, backlog, refuses) in
+        [(false, Some(2), true), (false, None, false), (true, Some(2), false)]
+    {
+        let mut bed = Bed::new();
+        bed.connect(5);
+        if accepted {
+            bed.book.log = accept_record(5);
+        }
+        (bed.book.state, bed.book.backlog) = (ConnState::Over, backlog);
+        bed.pass(7_000);
+        let lines = bed.book.take();
+        assert!(bed.machine.tables.conns.is_empty() && lines.contains(&"send Gone".to_owned()));
+        assert_eq!(lines.contains(&"fin 5".to_owned()), refuses, "{accepted} {backlog:?}");
+    }
+}

@@ -1,0 +1,326 @@
+//! A server that speaks alone, and who joins it.
+
+use super::*;
+use crate::timing::primary::{CLIENTS_MAX, JOINER_SILENT, REJOIN_PAUSE};
+
+/// As the host has one: three pieces of it.
+const IMAGE: Image = Image { log_from: 0, bytes: 3 * IMAGE_BYTES as u64 };
+
+impl Bed {
+    /// Its server speaks alone, and has a connection.
+    fn alone() -> Self {
+        let mut bed = Self::new();
+        let conn = bed.connect(5);
+        bed.slot(conn).snd_una = SeqNo(101);
+        bed.book.peer.push(Message::GaveUp { state: "ended", reason: "it was stopped" });
+        bed.turn();
+        bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
+        bed.turn();
+        bed.turn();
+        assert!(bed.book.has("alone") && bed.book.has("shows Alone"), "{:?}", bed.book.lines);
+        bed.book.image = Some(IMAGE);
+        bed.book.books = vec![book(5, 0)];
+        bed.book.take();
+        bed
+    }
+
+    /// The image is on its way.
+    fn joining() -> Self {
+        let mut bed = Self::alone();
+        bed.book.knocks = true;
+        bed.turn();
+        assert!(bed.book.has("shows Joins"), "{:?}", bed.book.lines);
+        bed.book.take();
+        bed
+    }
+
+    /// Output waits.
+    fn closing() -> Self {
+        let mut bed = Self::joining();
+        bed.book.peer.push(Message::CaughtUp);
+        bed.turn();
+        assert!(bed.book.has("send Closing"), "{:?}", bed.book.lines);
+        bed.book.take();
+        bed
+    }
+
+    /// Nothing has come of it, and the next one may only come after `pause_ms`.
+    fn has_failed(&mut self, ends_log: bool, pause_ms: u64) {
+        let lines = self.book.take();
+        assert!(lines.contains(&"shows JoinFailed".to_owned()), "{lines:?}");
+        assert_eq!(lines.contains(&"end log".to_owned()), ends_log, "{lines:?}");
+        for line in ["drop image", "send Refused", "drop peer"] {
+            assert!(lines.contains(&line.to_owned()), "{line}: {lines:?}");
+        }
+        assert!(!lines.contains(&"commit 0".to_owned()) && !lines.contains(&"kill".to_owned()));
+        self.book.is_lost = false;
+        self.book.books = vec![book(5, 0)];
+        self.pass(pause_ms - 1);
+        self.book.knocks = true;
+        self.turn();
+        assert_eq!(self.book.take(), ["turn away"]);
+        self.pass(1);
+        self.book.knocks = true;
+        self.turn();
+        assert!(self.book.has("hello, runs: true"), "{:?}", self.book.lines);
+        self.book.take();
+    }
+}
+
+/// What the server says of a connection to which it has written so much.
+fn book(id: u64, out_bytes: u64) -> join::Book {
+    let (eof, shut, closed) = (false, false, false);
+    join::Book { accept: id as u32, socket: id, in_bytes: 0, out_bytes, eof, shut, closed }
+}
+
+fn at(lines: &[String], line: &str) -> usize {
+    let at = lines.iter().position(|known| known == line);
+    at.unwrap_or_else(|| panic!("no `{line}` in {lines:?}"))
+}
+
+#[test]
+fn a_joiner_gets_the_image_and_output_waits_before_it_may_be_in_step() {
+    let mut bed = Bed::alone();
+    bed.book.knocks = true;
+    bed.turn();
+    let lines = bed.book.take();
+    let order = ["hello, runs: true", "image true", "send Join", "send Adopt", "shows Joins"];
+    assert!(order.windows(2).all(|two| at(&lines, two[0]) < at(&lines, two[1])), "{lines:?}");
+    assert_eq!(lines.iter().filter(|line| *line == "send Image").count(), 3);
+    assert_eq!(lines.last().map(String::as_str), Some("drop image"));
+    // What is logged is framed, and what the joiner holds makes room: nobody waits.
+    bed.book.log = log_record();
+    bed.turn();
+    bed.book.peer.push(Message::FrameOk { number: 1 });
+    bed.turn();
+    assert_eq!(bed.book.take(), ["send Frame", &format!("free log {HEADER_LEN}")]);
+    assert_eq!(bed.book.stable, 0);
+    // It has caught up: first output and ACKs wait, then it is told.
+    bed.book.peer.push(Message::CaughtUp);
+    bed.slot(ConnId(5)).rcv_nxt = SeqNo(1010);
+    bed.turn();
+    let lines = bed.book.take();
+    let progress = "progress 5 edge 61000";
+    let order = [&format!("commit {HEADER_LEN}"), "clamp", progress, "send Closing"];
+    assert!(order.windows(2).all(|two| at(&lines, two[0]) < at(&lines, two[1])), "{lines:?}");
+    bed.pass(3);
+    assert!(!bed.book.has("shows Joined"));
+    bed.book.peer.push(Message::Joined);
+    bed.turn();
+    assert!(bed.book.has("shows Joined"));
+    // From here on it is a backup like any other.
+    bed.book.log.extend(log_record());
+    bed.turn();
+    bed.book.peer.push(Message::FrameOk { number: 2 });
+    bed.turn();
+    assert_eq!(bed.book.stable, bed.book.log.len() as u64);
+}
+
+#[test]
+fn the_joiner_is_told_where_it_has_all_only_when_all_was_sent() {
+    let mut bed = Bed::joining();
+    bed.book.behind = 64;
+    bed.book.peer.push(Message::CaughtUp);
+    bed.turn();
+    assert!(bed.book.has("clamp") && !bed.book.has("send Closing"), "{:?}", bed.book.lines);
+    bed.book.peer.push(Message::Joined);
+    bed.turn();
+    assert!(!bed.book.has("shows Joined"), "it cannot be in step before it was told");
+    bed.book.behind = 0;
+    bed.book.log = [log_record(), log_record()].concat();
+    bed.turn();
+    assert!(bed.book.has("send Closing"), "{:?}", bed.book.lines);
+}
+
+#[test]
+fn every_failure_before_output_waits_ends_alone_with_growing_pauses() {
+    let mut bed = Bed::alone();
+    let pause = REJOIN_PAUSE.as_millis() as u64;
+    // Nothing was begun, or the image is refused.
+    bed.book.image = None;
+    bed.book.knocks = true;
+    bed.turn();
+    bed.book.image = Some(IMAGE);
+    bed.has_failed(false, pause);
+    // The channel is lost, and the joiner gives up, and there is no more room for log.
+    bed.book.is_lost = true;
+    bed.turn();
+    bed.has_failed(true, 2 * pause);
+    bed.book.peer.push(Message::GaveUp { state: "ended", reason: "no memory" });
+    bed.turn();
+    bed.has_failed(true, 4 * pause);
+    bed.book.is_log_full = true;
+    bed.turn();
+    bed.book.is_log_full = false;
+    bed.has_failed(true, 8 * pause);
+    // It is silent.
+    bed.book.is_silent = true;
+    bed.pass(JOINER_SILENT.as_millis() as u64 + 1);
+    bed.book.is_silent = false;
+    assert!(bed.book.has("shows JoinFailed"));
+    assert_eq!(bed.book.member.epoch, EPOCH + 1, "nobody was asked");
+}
+
+#[test]
+fn who_would_cut_off_connections_does_not_let_anybody_join() {
+    let mut bed = Bed::alone();
+    (bed.book.strangers, bed.book.knocks) = (1, true);
+    bed.turn();
+    assert!(!bed.book.has("image true"));
+    bed.book.strangers = 0;
+    bed.has_failed(false, REJOIN_PAUSE.as_millis() as u64);
+    bed.book.strangers = 1;
+    bed.book.peer.push(Message::CaughtUp);
+    bed.turn();
+    assert!(!bed.book.has("clamp"), "{:?}", bed.book.lines);
+    bed.has_failed(true, 2 * REJOIN_PAUSE.as_millis() as u64);
+}
+
+#[test]
+fn clients_that_lack_output_from_before_are_waited_for_a_while() {
+    let mut bed = Bed::alone();
+    (bed.book.books, bed.book.unacked) = (vec![book(5, 30)], 1);
+    bed.book.knocks = true;
+    bed.turn();
+    bed.book.peer.push(Message::CaughtUp);
+    bed.pass(10);
+    assert!(!bed.book.has("clamp"), "its client lacks 30 bytes");
+    bed.slot(ConnId(5)).snd_una = SeqNo(131);
+    bed.turn();
+    assert!(bed.book.has("clamp"));
+    for (unacked, waits_ms) in [(0, 1), (1, CLIENTS_MAX.as_millis() as u64)] {
+        let mut bed = Bed::alone();
+        (bed.book.books, bed.book.unacked) = (vec![book(5, 30)], unacked);
+        bed.book.knocks = true;
+        bed.turn();
+        bed.book.peer.push(Message::CaughtUp);
+        bed.pass(waits_ms - 1);
+        assert!(!bed.book.has("clamp"));
+        bed.pass(2);
+        assert!(bed.book.has("clamp"));
+    }
+}
+
+/// It may be in step, for all this member knows: only the edge decides.
+#[test]
+fn once_output_waits_only_the_edge_takes_that_back() {
+    let mut bed = Bed::closing();
+    bed.book.is_lost = true;
+    bed.turn();
+    bed.book.is_lost = false;
+    assert!(bed.book.has("shows Asks") && !bed.book.has("alone"), "{:?}", bed.book.lines);
+    bed.book.take();
+    bed.pass(100);
+    assert!(!bed.book.has("alone"));
+    bed.book.edge.push(Message::Granted { epoch: EPOCH + 2 });
+    bed.turn();
+    assert!(bed.book.has("alone"));
+    bed.book.take();
+    // And then another one may come.
+    bed.book.knocks = true;
+    bed.pass(2);
+    assert!(bed.book.has("shows Joins"), "{:?}", bed.book.lines);
+}
+
+/// What the edge granted because of an earlier backup says nothing of this one.
+#[test]
+fn a_grant_of_old_does_not_bar_who_has_joined() {
+    let mut bed = Bed::new();
+    bed.book.is_silent = true;
+    while !bed.book.has("shows Doubts") {
+        bed.pass(1);
+    }
+    bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
+    bed.turn();
+    bed.book.is_silent = false;
+    bed.book.image = Some(IMAGE);
+    bed.pass(1);
+    bed.book.knocks = true;
+    bed.turn();
+    bed.book.peer.push(Message::CaughtUp);
+    bed.pass(3);
+    bed.book.peer.push(Message::Joined);
+    bed.pass(3);
+    assert!(bed.book.has("shows Joined"), "{:?}", bed.book.lines);
+    assert_eq!(bed.book.member.epoch, EPOCH + 1);
+}
+
+#[test]
+fn a_server_that_ends_or_is_replaced_or_stopped_takes_the_joiner_with_it() {
+    let mut bed = Bed::joining();
+    bed.book.ended = true;
+    bed.turn();
+    for line in ["shows EndedAlone", "drop peer", "drop image"] {
+        assert!(bed.book.has(line), "{line}: {:?}", bed.book.lines);
+    }
+    let mut bed = Bed::joining();
+    assert_eq!(bed.machine.turn(true, &mut bed.book), Turn::End(End::Stopped));
+    assert!(bed.book.has("kill"));
+}
+
+/// A FIN that waits behind data has no record any more that could let it go.
+#[test]
+fn ends_of_before_the_image_may_leave() {
+    let mut bed = Bed::alone();
+    bed.book.books[0].shut = true;
+    bed.book.knocks = true;
+    bed.turn();
+    assert!(bed.book.has("fin 5"), "{:?}", bed.book.lines);
+}
+
+/// It is no connection that the server has yet to accept.
+#[test]
+fn what_is_over_is_not_taken_up() {
+    let mut bed = Bed::alone();
+    (bed.book.state, bed.book.knocks) = (ConnState::Over, true);
+    bed.book.books.clear();
+    bed.turn();
+    assert!(bed.book.has("send Join") && !bed.book.has("send Adopt"), "{:?}", bed.book.lines);
+}
+
+/// Nobody is sent away because of a joiner.
+#[test]
+fn a_connection_too_many_ends_the_join_and_not_the_connection() {
+    let mut bed = Bed::joining();
+    let limit = PrimaryLimits::DEFAULT.conns_max as u64;
+    (6..=limit + 6).for_each(|id| bed.hold(id));
+    bed.turn();
+    assert!(bed.book.has("shows JoinFailed"), "too many");
+    assert!(!bed.book.lines.iter().any(|line| line.starts_with("free ")), "nobody was freed");
+}
+
+#[test]
+fn who_has_taken_over_speaks_alone_with_its_connections() {
+    let mut book = Bed::new().book;
+    book.take();
+    (book.image, book.knocks) = (Some(IMAGE), true);
+    book.slots.insert(ConnId(5), slot(5));
+    book.books = vec![super::joins::book(5, 0)];
+    let machine = PrimaryMachine::alone(100, PrimaryLimits::DEFAULT, [held(5)], &mut book);
+    let mut bed = Bed { machine, book };
+    assert!(bed.book.member.speaks);
+    bed.turn();
+    assert!(bed.book.has("send Adopt"), "{:?}", bed.book.lines);
+}
+
+/// Copies that the kernel lacked were lost with the backup that held them.
+#[test]
+fn what_an_earlier_backup_held_is_not_acknowledged_for_this_one() {
+    let mut bed = Bed::alone();
+    bed.slot(ConnId(5)).stable = SeqNo(9000);
+    bed.book.books[0].in_bytes = 20;
+    bed.book.knocks = true;
+    bed.turn();
+    assert_eq!(bed.slot(ConnId(5)).stable, SeqNo(1020));
+}
+
+/// It came while the edge was asked, and nobody would hold its record any more.
+#[test]
+fn a_handshake_that_was_held_back_just_before_goes_on() {
+    let mut bed = Bed::alone();
+    bed.hold(6);
+    bed.hold(7);
+    bed.slot(ConnId(7)).held_synack = false;
+    bed.turn();
+    assert_eq!(bed.book.take(), ["open 6"]);
+}

@@ -1,0 +1,106 @@
+//! Members that come back, and what breaks while they join.
+
+use super::{Fault, MS, Ways, When};
+use crate::{Ns, Rng};
+
+/// How far a join has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The members have met.
+    Prepares,
+    /// The image was taken, and its half is there.
+    Image,
+    Half,
+    /// The copy runs.
+    Runs,
+    /// Output waits, and the joiner was told.
+    Commits,
+    Closes,
+    /// The joiner says that it is in step, and the primary has heard it.
+    InStep,
+    Joined,
+}
+
+impl Step {
+    pub const ALL: [Self; 8] = [
+        Self::Prepares,
+        Self::Image,
+        Self::Half,
+        Self::Runs,
+        Self::Commits,
+        Self::Closes,
+        Self::InStep,
+        Self::Joined,
+    ];
+}
+
+/// What of a member dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    Daemon,
+    Server,
+    Host,
+}
+
+/// How joins go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JoinPlan {
+    /// Size of a server's image, at least the eight bytes of its name.
+    pub image_bytes: u64,
+    /// Of the images, so many cannot be taken, and of the copies, made.
+    pub untaken_permille: u64,
+    pub unmade_permille: u64,
+}
+
+impl JoinPlan {
+    pub const SMOOTH: Self =
+        Self { image_bytes: 100_000, untaken_permille: 0, unmade_permille: 0 };
+
+    pub(super) fn draw(rng: &mut Rng) -> Self {
+        Self {
+            image_bytes: rng.spread(8, 3_000_000),
+            untaken_permille: rng.pick(&[0, 0, 0, 300]),
+            unmade_permille: rng.pick(&[0, 0, 0, 300]),
+        }
+    }
+}
+
+/// Of a good share of the runs, what was dead is started again, now and then, and breaks
+/// anew; by how much longer clients have to go on for that.
+pub(super) fn draw_joins(rng: &mut Rng, faults: &mut Vec<(When, Fault)>) -> Ns {
+    if !rng.one_in(3) {
+        return 0;
+    }
+    let rounds = rng.range(1, 4);
+    for round in 0..rounds {
+        if round > 0 {
+            let when = match rng.below(3) {
+                0 => When::After(rng.spread(MS, 1500 * MS)),
+                _ => When::Join(rng.pick(&Step::ALL)),
+            };
+            faults.push((when, draw_fault(rng)));
+        }
+        let after = rng.spread(MS, 300 * MS);
+        let when = if faults.is_empty() { When::At(200 * MS) } else { When::After(after) };
+        let first = rng.below(2) as usize;
+        faults.push((when, Fault::Starts { member: first }));
+        faults.push((When::After(rng.spread(MS, 30 * MS)), Fault::Starts { member: 1 - first }));
+    }
+    rng.range(300 * MS, 1000 * MS) * rounds
+}
+
+fn draw_fault(rng: &mut Rng) -> Fault {
+    let lasts = rng.spread(10 * MS, 500 * MS);
+    let ways = rng.pick(&[Ways::Both, Ways::To, Ways::From]);
+    let (member, speaks) = (rng.below(2) as usize, rng.one_in(2));
+    match rng.below(10) {
+        0..=4 => {
+            Fault::Dies { speaks, how: rng.pick(&[How::Daemon, How::Server, How::Host, How::Host]) }
+        }
+        5 => Fault::CutPair { ways, lasts },
+        6 => Fault::CutEdge { member, ways, lasts },
+        7 => Fault::FreezeHost { member, lasts },
+        8 => Fault::TapLoss { lasts },
+        _ => Fault::SlowPair { lasts },
+    }
+}
