@@ -61,7 +61,7 @@ pub enum Verb {
     /// Can this machine do the work? One line per requirement, with a remedy.
     ///
     /// With --config it also compares the file with this host: interfaces,
-    /// addresses, key, return path. Run it on every host before the first start.
+    /// addresses, ports that somebody else holds, key, return path. Run it on every host before the first start.
     Check(CheckArgs),
     /// Remove what the daemons of this host leave: filters, addresses, mounts, servers.
     ///
@@ -135,6 +135,9 @@ pub struct StatusArgs {
     #[arg(long, conflicts_with = "wait")]
     pub watch: bool,
     /// Wait until the state is STATE, for example `protected`.
+    ///
+    /// For `protected` it gives up at once, with exit code 1 or 5, where the group cannot
+    /// become it by itself: diverged, hung, ended, fenced, or a survivor without a backup.
     #[arg(long, value_name = "STATE")]
     pub wait: Option<State>,
     /// Give up waiting after this many seconds.

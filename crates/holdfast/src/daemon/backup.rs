@@ -53,6 +53,8 @@ struct BackupDaemon<'n, 'a> {
     sockets: TakeoverSockets,
     /// What the primary says of itself.
     says: Option<Said>,
+    /// It has said that its server listens at every service, or the replica's does.
+    has_served: bool,
     /// Why the edge does not grant what this member asks for, which it asks again.
     refused: Option<String>,
     /// Whether its server's ports are free here.
@@ -123,6 +125,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
         malformed: 0,
         sockets: TakeoverSockets::open(node)?,
         says: None,
+        has_served: false,
         refused: None,
         ports: Services::open(Instant::now())?,
         repetition: Repetition::new(Instant::now()),

@@ -44,9 +44,7 @@ const SIGNS: u64 = 8;
 /// First token of the role's own descriptors.
 pub const ROLE: u64 = 16;
 
-/// The remedy while a member that was lost cannot come back.
-pub const RESTART_BOTH: &str = "restart both members at a quiet moment to be protected again \
-    (this ends its connections, and its memory is lost)";
+pub use crate::status::RESTART_BOTH;
 
 /// Loading programs and starting a server take no longer on the slowest machine.
 const START_MAX: Duration = Duration::from_secs(10);

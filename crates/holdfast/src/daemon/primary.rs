@@ -61,6 +61,8 @@ struct PrimaryDaemon<'n, 'a> {
     says: Option<Said>,
     repetition: Repetition,
     services: Services,
+    /// The server has listened at every service.
+    has_served: bool,
     watching_write: bool,
     /// Server and gate are not watched for what they say.
     apart: bool,
@@ -136,6 +138,7 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             says: None,
             repetition: Repetition::new(now),
             services: Services::open(now).context("a netlink socket")?,
+            has_served: false,
             watching_write: false,
             apart: false,
             ended: false,

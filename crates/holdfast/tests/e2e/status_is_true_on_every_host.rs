@@ -293,7 +293,7 @@ fn listen(testbed: &Testbed, role: Role, address: &str) -> Child {
 }
 
 /// A redis-server with other words, on both hosts.
-fn launch_redis<'t>(testbed: &'t Testbed, change: impl Fn(&mut Recipe)) -> Group<'t> {
+pub fn launch_redis<'t>(testbed: &'t Testbed, change: impl Fn(&mut Recipe)) -> Group<'t> {
     world::binary();
     let [mut recipe, _] = [Role::Primary, Role::Backup]
         .map(|role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a directory"));

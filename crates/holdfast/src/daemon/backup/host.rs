@@ -183,6 +183,7 @@ impl BackupHost for BackupDaemon<'_, '_> {
         let early = std::mem::take(&mut self.early);
         let mut take = |message: Message<'_>| {
             self.says = Said::of(&message).or(self.says.take());
+            self.has_served |= self.says.as_ref().is_some_and(Said::is_fine);
             each(self, &message);
         };
         for bytes in early {
