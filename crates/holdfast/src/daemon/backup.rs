@@ -2,6 +2,7 @@
 //! a takeover speaks with. What is done with them is `holdfast_member::backup`'s.
 
 mod host;
+mod listeners;
 mod shown;
 mod sockets;
 
@@ -28,6 +29,7 @@ use holdfast_member::backup::BackupMachine;
 use holdfast_member::host::End;
 use holdfast_wire::packet::{Checksum, TcpOptions, TcpPacket};
 use holdfast_wire::shm::mode;
+use listeners::Barred;
 use sockets::SocketRestorer;
 use std::sync::atomic::Ordering::Release;
 use std::time::Instant;
@@ -64,6 +66,7 @@ struct BackupDaemon<'n, 'a> {
     ended: bool,
     watches_replica: bool,
     restorer: SocketRestorer,
+    barred: Barred,
     survivor: Option<(Survivor, Option<Listener>)>,
 }
 
@@ -133,6 +136,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
         ended: false,
         watches_replica: true,
         restorer: SocketRestorer::default(),
+        barred: Barred::new(Instant::now()),
         survivor: None,
         node,
     };

@@ -32,7 +32,7 @@ use holdfast_wire::message::Message;
 use holdfast_wire::packet::mapped;
 use holdfast_wire::shm::option;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -187,6 +187,12 @@ impl<'a> MemberContext<'a> {
         };
         let now = Instant::now();
         let signals = Signals::block()?;
+        let admin = AdminSocket::bind(&admin_socket(&config.group.run_dir, &me.name))?;
+        let signs = SignSocket::open(&me.interface)
+            .with_context(|| format!("a packet socket on {}", me.interface))?;
+        let changes = Changes::open().context("a netlink socket")?;
+        // The heartbeats would only warn of an address that cannot be used at all.
+        may_listen(config, me)?;
         let index = config.members.iter().position(|m| m.name == me.name).unwrap_or(0);
         let pulse = Pulse::of_member(config, key.pulse_key(), index, now);
         let node = Self {
@@ -196,14 +202,13 @@ impl<'a> MemberContext<'a> {
             key,
             poll: Poll::new()?,
             signals,
-            admin: AdminSocket::bind(&admin_socket(&config.group.run_dir, &me.name))?,
+            admin,
             edge: EdgeLink::new(config.edge.listen, identity, EDGE, now),
             status: Status::new(&config.group.name, &me.name),
             events: Events::default(),
             member: heard_of(config, me),
             pulse,
-            signs: SignSocket::open(&me.interface)
-                .with_context(|| format!("a packet socket on {}", me.interface))?,
+            signs,
             signs_by_tap: false,
             own: Said::default(),
             edge_says: None,
@@ -214,7 +219,7 @@ impl<'a> MemberContext<'a> {
             mend_at: now,
             torn: None,
             way_lost: None,
-            changes: Changes::open().context("a netlink socket")?,
+            changes,
             server: None,
             loose: false,
             tokens: Tokens::default(),
@@ -318,6 +323,7 @@ impl<'a> MemberContext<'a> {
             tokens.0 |= 1 << ready.token.min(63);
         }
         self.tokens = tokens;
+        self.events.turn(Instant::now());
         self.feel_pulses();
         if tokens.has(SIGNS)
             && let Some(sign) = self.signs.newest().filter(|_| !self.signs_by_tap)
@@ -371,6 +377,8 @@ impl<'a> MemberContext<'a> {
     }
 
     fn serve_admin(&mut self) {
+        // Silence is noticed by nobody else between two reports.
+        self.show();
         let (status, events) = (self.answer(), &self.events);
         let mended = self.admin.serve(|request| match request {
             Request::Status => {
@@ -463,6 +471,16 @@ impl<'a> MemberContext<'a> {
         (self.server, self.loose) = (Some(started.pid()), false);
         Ok(started)
     }
+}
+
+/// Whether the other member could come to this one, which becomes the primary sooner or
+/// later. A server that speaks alone is watched without that, too.
+fn may_listen(config: &Config, me: &Member) -> anyhow::Result<()> {
+    if leavings::survivor(&config.group.run_dir, &me.name).is_some() {
+        return Ok(());
+    }
+    let tried = TcpListener::bind(me.address).map(drop);
+    tried.with_context(|| format!("cannot listen at {}, the address of `{}`", me.address, me.name))
 }
 
 /// What a member knows before it has heard anybody.

@@ -10,7 +10,7 @@ use crate::daemon::said::Said;
 use crate::daemon::survivor::Survivor;
 use crate::poll::Interest;
 use holdfast_linux::diag::DiagSocket;
-use holdfast_linux::{listener, process, way};
+use holdfast_linux::{process, way};
 use holdfast_member::backup::{BackupHost, Replica, Report};
 use holdfast_member::host::{ConnState, Hosted, MemberHost, News};
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
@@ -19,7 +19,6 @@ use holdfast_wire::message::{ConnId, ConnKey, Message};
 use holdfast_wire::packet::{TcpPacket, TcpSegment, complete_checksum, mapped};
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::{conn_state, mode};
-use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Instant;
 
@@ -80,6 +79,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
             (Survivor::of_takeover(), listener)
         });
         Survivor::let_loose(self.node, &mut self.replica);
+        self.revive_barred(Instant::now());
         survivor.turn(self.node, listener.as_mut());
         self.survivor = Some((survivor, listener));
     }
@@ -237,17 +237,7 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn revive_listeners(&mut self) {
-        let (services, server) = (&self.node.config.group.services, &self.node.config.server);
-        for l in self.replica.memory.listeners() {
-            let address = &l.addr[..(l.addr_len as usize).min(l.addr.len())];
-            let revived = sockets::may_listen(address, services, server.user.is_none())
-                .and_then(|()| self.replica.take_fd(l.fd))
-                .and_then(|fd| listener::revive(fd.as_fd(), address, l.backlog));
-            if let Err(error) = revived {
-                let what = format!("descriptor {}: {error}", l.fd);
-                self.node.events.add("listener lost", what);
-            }
-        }
+        self.revive_all();
     }
 
     fn take_address(&mut self) -> Result<(), String> {
