@@ -7,6 +7,9 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+/// Where names of network namespaces are bound, as ip-netns(8) says.
+const NAMES: &str = "/run/netns";
+
 /// Why a verb finds no pins of the daemon that listens at `socket`, with the remedy, if it
 /// looks for them where they cannot be.
 pub(super) fn why_unseen(socket: &Path) -> Option<String> {
@@ -14,18 +17,17 @@ pub(super) fn why_unseen(socket: &Path) -> Option<String> {
     match daemon {
         Ok(pid) => is_elsewhere(pid).then(|| {
             format!(
-                "its daemon (process {pid}) has another mount namespace, in which its pins are, \
-                 as under `ip netns exec`\n  remedy: nsenter -t {pid} -m -n holdfast …"
+                "its daemon (process {pid}) has another mount namespace, in which its pins are\n  \
+                 remedy: nsenter -t {pid} -m -n holdfast …"
             )
         }),
-        Err(_) => is_elsewhere(1).then(elsewhere),
+        Err(_) => under_ip_netns_exec().then(elsewhere),
     }
 }
 
 /// What is to be added after `down` has found filters whose pins it does not see.
 pub(super) fn hint_after(removed: &[Removed]) -> Option<String> {
-    let is_elsewhere = is_elsewhere(1);
-    has_unseen_pins(removed).then(elsewhere).filter(|_| is_elsewhere)
+    (has_unseen_pins(removed) && under_ip_netns_exec()).then(elsewhere)
 }
 
 fn has_unseen_pins(removed: &[Removed]) -> bool {
@@ -34,9 +36,9 @@ fn has_unseen_pins(removed: &[Removed]) -> bool {
 }
 
 fn elsewhere() -> String {
-    "this command has a mount namespace of its own, as under `ip netns exec`: pins and BPF file \
-     systems of another one are not seen\n  remedy: say it again where the daemon was started, \
-     or with nsenter -t PID -m -n, PID being a process there"
+    "`ip netns exec` has given this command a mount namespace of its own, in which pins and BPF \
+     file systems of a daemon that was started otherwise are not seen\n  remedy: nsenter -t PID \
+     -m -n holdfast …, PID being a process of that host"
         .to_owned()
 }
 
@@ -44,6 +46,22 @@ fn elsewhere() -> String {
 fn is_elsewhere(pid: u32) -> bool {
     let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
     of("self").zip(of(&pid.to_string())).is_some_and(|(own, other)| own != other)
+}
+
+fn under_ip_netns_exec() -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    name_at_sys(&mounts).is_some_and(|name| Path::new(NAMES).join(name).exists())
+}
+
+/// It mounts /sys anew, and calls it as the network namespace is called.
+fn name_at_sys(mounts: &str) -> Option<&str> {
+    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let of_sys = fields.filter_map(|fields| match fields[..] {
+        [name, "/sys", "sysfs", ..] => Some(name),
+        _ => None,
+    });
+    // Later mounts hide earlier ones.
+    of_sys.last()
 }
 
 #[cfg(test)]
@@ -58,6 +76,14 @@ mod tests {
         assert!(has_unseen_pins(&[one(Kind::Address), one(Kind::Filter)]));
         assert!(!has_unseen_pins(&[one(Kind::Filter), one(Kind::Mount)]));
         assert!(!is_elsewhere(std::process::id()));
-        assert!(elsewhere().contains("`ip netns exec`"));
+    }
+
+    #[test]
+    fn the_name_of_a_namespace_is_found_at_sys() {
+        let plain = "/dev/vda / ext4 rw 0 0\nsysfs /sys sysfs rw,nosuid 0 0\n";
+        assert_eq!(name_at_sys(plain), Some("sysfs"));
+        let inside = format!("{plain}edge1 /sys sysfs rw 0 0\nx /run bpf rw 0 0\n");
+        assert_eq!(name_at_sys(&inside), Some("edge1"));
+        assert_eq!(name_at_sys(""), None);
     }
 }

@@ -22,6 +22,7 @@ use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::TapDrop;
 use holdfast_linux::link::Link;
 use holdfast_linux::neighbour::Announcer;
+use holdfast_linux::process::Ending;
 use holdfast_linux::raw::RawSender;
 use holdfast_linux::spawn::Server;
 use holdfast_linux::tap::{BUFFER_DEFAULT_BYTES, TapSocket};
@@ -65,6 +66,8 @@ struct BackupDaemon<'n, 'a> {
     place: PacketCpu,
     ended: bool,
     watches_replica: bool,
+    /// How the replica had ended before this daemon ended it.
+    own_end: Option<Ending>,
     restorer: SocketRestorer,
     barred: Barred,
     survivor: Option<(Survivor, Option<Listener>)>,
@@ -135,6 +138,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
         place: PacketCpu::new(node.config.group.share_cpu),
         ended: false,
         watches_replica: true,
+        own_end: None,
         restorer: SocketRestorer::default(),
         barred: Barred::new(Instant::now()),
         survivor: None,

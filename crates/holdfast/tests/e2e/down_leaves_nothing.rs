@@ -47,7 +47,7 @@ fn after_kill_9() {
         let refused = capture.output().expect("ip runs");
         let said = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(4), "{said}");
-        assert!(said.contains("mount namespace of its own"), "{said}");
+        assert!(said.contains("`ip netns exec` has given"), "{said}");
         assert!(said.contains("nsenter -t PID -m -n"), "{said}");
     });
 }

@@ -47,6 +47,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
     }
 
     fn kill_server(&mut self) {
+        self.own_end = self.own_end.or_else(|| self.replica.ending());
         if !self.replica.kill() {
             self.node.note_lingering(self.replica.pid());
         }

@@ -54,11 +54,8 @@ impl BackupDaemon<'_, '_> {
                 let (reason, remedy) = (advice::IN_BACKGROUND, advice::FOREGROUND);
                 self.node.set_state(Role::Backup, State::Ended, reason, remedy);
             }
-            News::GaveUp { fault: Fault::Ended, .. } if !self.has_served => {
-                self.node.other_says = None;
-                let (how, log) = (self.replica.ending(), self.node.config.server.log.as_deref());
-                let reason = advice::ended_at_start(how, log);
-                self.node.set_state(Role::Backup, State::Ended, &reason, advice::AFTER_BAD_START);
+            News::GaveUp { fault: Fault::Ended, reason } if self.own_end.is_some() => {
+                self.tell_replicas_end(reason);
             }
             News::GaveUp { fault, reason } => {
                 let (node, state) = (&mut *self.node, state(fault));
@@ -79,6 +76,22 @@ impl BackupDaemon<'_, '_> {
             | News::Asks { .. }
             | News::Alone { .. } => {}
         }
+    }
+
+    /// The replica has ended by itself.
+    fn tell_replicas_end(&mut self, reason: &str) {
+        self.node.other_says = None;
+        let (reason, remedy) = match self.own_end {
+            how if !self.has_served => {
+                let log = self.node.config.server.log.as_deref();
+                (advice::ended_at_start(how, log), advice::AFTER_BAD_START.to_owned())
+            }
+            how => {
+                let how = how.map_or_else(String::new, |how| format!(", {how}"));
+                (format!("{reason}{how}"), advice::after_giving_up(State::Ended, reason))
+            }
+        };
+        self.node.set_state(Role::Backup, State::Ended, &reason, &remedy);
     }
 
     /// The cause of a takeover, in words.
