@@ -56,12 +56,12 @@ fn under_ip_netns_exec() -> bool {
 /// It mounts /sys anew, and calls it as the network namespace is called.
 fn name_at_sys(mounts: &str) -> Option<&str> {
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let of_sys = fields.filter_map(|fields| match fields[..] {
+    let mut of_sys = fields.filter_map(|fields| match fields[..] {
         [name, "/sys", "sysfs", ..] => Some(name),
         _ => None,
     });
     // Later mounts hide earlier ones.
-    of_sys.last()
+    of_sys.next_back()
 }
 
 #[cfg(test)]
