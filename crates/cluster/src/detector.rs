@@ -239,14 +239,25 @@ impl Detector {
         self.overslept
     }
 
-    fn missed_at(&self, missed: u64) -> Nanos {
-        let is_known = self.heard && !self.starting;
-        let patience = if is_known { Nanos(0) } else { FIRST_PATIENCE };
+    /// Silence after which a peer that was heard is dead, if nothing excuses it.
+    #[must_use]
+    pub fn patience(&self) -> Nanos {
+        self.wait(DECLARE_AFTER)
+    }
+
+    /// How long so many heartbeats take, with what lateness adds.
+    fn wait(&self, missed: u64) -> Nanos {
         let free = self.period.0.saturating_mul(LATE_FREE_HALVES) / 2;
         let late = self.lateness.worst().since(Nanos(free)).0;
         let margin = if missed == DECLARE_AFTER { LATE_MARGIN } else { 1 };
         let wait = self.period.0.saturating_mul(missed).saturating_add(late.saturating_mul(margin));
-        let wait = Nanos(wait.min(self.period.0.saturating_mul(PATIENCE_MAX)));
+        Nanos(wait.min(self.period.0.saturating_mul(PATIENCE_MAX)))
+    }
+
+    fn missed_at(&self, missed: u64) -> Nanos {
+        let is_known = self.heard && !self.starting;
+        let patience = if is_known { Nanos(0) } else { FIRST_PATIENCE };
+        let wait = self.wait(missed);
         let passing = if missed == DECLARE_AFTER { self.passing } else { Nanos(0) };
         self.last_heard.plus(wait).plus(patience).max(self.excused).max(passing)
     }

@@ -147,10 +147,11 @@ impl Watch {
         since.plus(Nanos(self.period.0.saturating_mul(DOUBT_PERIODS)))
     }
 
-    /// For how long neither the other member nor the edge has been heard.
+    /// Whether neither the other member nor the edge is heard any more: for as long as
+    /// makes a peer dead, and lateness that was seen is added.
     #[must_use]
-    pub fn silence_of_all(&self, now: Nanos) -> Nanos {
-        self.hearing.silence(now)
+    pub fn hears_nobody(&self, now: Nanos) -> bool {
+        self.hearing.silence(now) >= self.detector.patience()
     }
 
     /// How often nobody at all was heard.
@@ -221,6 +222,27 @@ mod tests {
     #[test]
     fn who_hears_nobody_accuses_nobody() {
         assert_eq!(run(200, 207, None, 3000), None);
+    }
+
+    #[test]
+    fn who_hears_nobody_knows_it_when_others_have_lost_it() {
+        let mut watch = Watch::new(Nanos(0), Nanos::from_ms(PERIOD));
+        let mut known = Vec::new();
+        for ms in 0..600 {
+            let at = Nanos::from_ms(ms);
+            // Cut off from everybody for a while.
+            if ms % PERIOD == 0 && !(201..400).contains(&ms) {
+                watch.handle_beat(at, ms / PERIOD, 0);
+                watch.handle_edge(at);
+            }
+            if watch.next_deadline().is_some_and(|due| due <= at) {
+                watch.handle_timeout(at);
+            }
+            assert_eq!(watch.verdict(at), None, "{ms} ms");
+            known.extend(watch.hears_nobody(at).then_some(ms));
+        }
+        let expected: Vec<u64> = (200 + DECLARE_AFTER * PERIOD..400).collect();
+        assert_eq!(known, expected);
     }
 
     #[test]

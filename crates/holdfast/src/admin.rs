@@ -3,14 +3,16 @@
 //! The daemon's side is one descriptor in its event loop and never blocks; the
 //! other side is what the verbs use.
 
+mod events;
+
+pub use events::{EVENTS_MAX, Event, Events};
+
 use crate::lock;
 use crate::poll::{Epoll, Interest, Ready};
 use crate::run_dir;
-use crate::status::rfc3339;
 use holdfast_linux::epoll::Timer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -18,15 +20,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
-use tracing::Level;
+use std::time::{Duration, Instant};
 
 /// Clients at a time; one more is closed at once.
 pub const CLIENTS_MAX: usize = 16;
 /// Longest request line.
 pub const REQUEST_BYTES_MAX: usize = 4096;
-/// Events that are kept; older ones are forgotten.
-pub const EVENTS_MAX: usize = 1024;
 /// The schema of an answer to [`Request::Show`].
 pub const EDGE_SCHEMA: &str = "holdfast.edge/1";
 /// Longest answer that a verb accepts.
@@ -82,65 +81,6 @@ pub struct TraceRequest {
     pub udp: bool,
     pub syn: bool,
     pub payload_bytes: u16,
-}
-
-/// Something worth remembering.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Event {
-    /// Counted from 1 since the start of the daemon.
-    pub number: u64,
-    pub at: String,
-    /// One word or two that do not change between releases.
-    pub what: String,
-    pub detail: String,
-}
-
-/// The last [`EVENTS_MAX`] events.
-#[derive(Debug, Default)]
-pub struct Events {
-    kept: VecDeque<Event>,
-    count: u64,
-}
-
-impl Events {
-    /// Remembers an event and writes it to the log, as loudly as its name asks for.
-    pub fn add(&mut self, what: &str, detail: impl Into<String>) {
-        self.add_at(level_of(what), what, detail);
-    }
-
-    /// As [`Self::add`], at a level of its own.
-    pub fn add_at(&mut self, level: Level, what: &str, detail: impl Into<String>) {
-        let detail = detail.into();
-        match level {
-            Level::ERROR => tracing::error!("{what}: {detail}"),
-            Level::WARN => tracing::warn!("{what}: {detail}"),
-            _ => tracing::info!("{what}: {detail}"),
-        }
-        self.count += 1;
-        if self.kept.len() == EVENTS_MAX {
-            self.kept.pop_front();
-        }
-        let at = rfc3339(SystemTime::now());
-        self.kept.push_back(Event { number: self.count, at, what: what.to_owned(), detail });
-    }
-
-    /// The events from number `since` on that are still known, as an answer.
-    #[must_use]
-    pub fn answer(&self, since: u64) -> Value {
-        let events: Vec<&Event> = self.kept.iter().filter(|e| e.number >= since).collect();
-        json!({ "events": events })
-    }
-}
-
-/// How loudly the log says an event: what clients have lost is an error, what was
-/// refused or may need a person is a warning.
-fn level_of(what: &str) -> Level {
-    match what {
-        "connection lost" | "listener lost" => Level::ERROR,
-        "address" | "backup refused" | "declare" | "fenced" | "left" | "lingers" | "mended"
-        | "polling" | "promote" | "refused" | "silent" | "turned away" => Level::WARN,
-        _ => Level::INFO,
-    }
 }
 
 /// An answer that says why there is none.
@@ -535,8 +475,9 @@ mod tests {
     #[test]
     fn events_are_numbered_and_limited() {
         let mut events = Events::default();
-        for _ in 0..EVENTS_MAX + 5 {
-            events.add("tick", "");
+        for number in 0..EVENTS_MAX + 5 {
+            // Of one kind so many would not be written.
+            events.add(&format!("tick {}", number % 100), "");
         }
         assert_eq!(events.answer(0)["events"].as_array().map(Vec::len), Some(EVENTS_MAX));
         assert_eq!(

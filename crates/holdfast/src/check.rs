@@ -7,6 +7,7 @@
 mod experiments;
 mod host;
 mod others;
+mod ports;
 pub mod program;
 mod settings;
 mod ways;
@@ -183,7 +184,11 @@ mod tests {
         let pair = include_str!("../../../docs/example.toml");
         let usual = ["key", "run_dir"];
         let cases: [(&str, &str, &[&str]); 5] = [
-            (spread, "edge", &["interface", "edge.listen", "way to host", "forwarding", "tun"]),
+            (
+                spread,
+                "edge",
+                &["interface", "edge.listen", "port", "way to host", "forwarding", "tun"],
+            ),
             (spread, "a", &["interface", "tunnel", "way to the edge", "binds"]),
             (
                 transit,
@@ -191,7 +196,7 @@ mod tests {
                 &["outside", "string", "address", "next_hop", "heartbeats", "forwarding"],
             ),
             (transit, "far", &["outside", "string"]),
-            (pair, "a", &["interface", "address", "TCP_REPAIR"]),
+            (pair, "a", &["interface", "address", "port", "TCP_REPAIR"]),
         ];
         for (text, role, names) in cases {
             let file = GroupFile::parse(std::path::Path::new("/nowhere/x.toml"), text);

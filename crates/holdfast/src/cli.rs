@@ -8,6 +8,7 @@ mod down;
 mod edge;
 mod failure;
 mod log;
+mod namespace;
 mod watch;
 
 pub use failure::Failure;

@@ -303,20 +303,23 @@ pub fn forget_server(run_dir: &Path, name: &str) {
     let _absent = std::fs::remove_file(server_file(run_dir, name));
 }
 
+/// The processes of a member's server, whether its daemon lives or not.
+#[must_use]
+pub fn servers(run_dir: &Path, name: &str) -> Vec<u32> {
+    let named = std::fs::read_to_string(server_file(run_dir, name)).ok();
+    let named = named.and_then(|text| noted(&text));
+    // Where no directory is, no daemon was.
+    let marked = mark(run_dir, name).map(|mark| process::holders(&mark)).unwrap_or_default();
+    named.into_iter().chain(marked).flat_map(process::family).collect()
+}
+
 /// Kills a server that has outlived its daemon, with all its children: also if its
 /// file is damaged or gone, and what it has put into the background.
 ///
 /// # Errors
 /// When it does not die.
 pub fn orphan(run_dir: &Path, name: &str) -> Result<Vec<Removed>> {
-    let path = server_file(run_dir, name);
-    let named = std::fs::read_to_string(&path).ok().and_then(|text| noted(&text));
-    let mut found: Vec<u32> = Vec::new();
-    // Where no directory is, no daemon was.
-    let marked = mark(run_dir, name).map(|mark| process::holders(&mark)).unwrap_or_default();
-    for one in named.into_iter().chain(marked) {
-        found.extend(process::family(one));
-    }
+    let (path, found) = (server_file(run_dir, name), servers(run_dir, name));
     let mut removed: Vec<Removed> = Vec::new();
     let until = Instant::now() + KILLED_MAX;
     for pid in found {

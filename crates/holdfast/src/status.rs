@@ -14,6 +14,10 @@ use std::time::SystemTime;
 /// Name and version of the schema.
 pub const SCHEMA: &str = "holdfast.status/1";
 
+/// The remedy while a member that was lost cannot come back.
+pub const RESTART_BOTH: &str = "restart both members at a quiet moment to be protected again \
+    (this ends its connections, and its memory is lost)";
+
 /// One daemon's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
@@ -163,6 +167,18 @@ impl Status {
             State::Unprotected | State::Diverged | State::Hung | State::Waiting | State::Ended => {
                 exit::DEGRADED
             }
+        }
+    }
+
+    /// Nothing but a person's hand makes the group protected again.
+    #[must_use]
+    pub fn is_lost_for_good(&self) -> bool {
+        match self.state {
+            State::Diverged | State::Hung | State::Fenced | State::Ended => true,
+            // What helps tells a survivor from who has only lost sight of a peer. A member
+            // that waits may be one of two that are just being restarted.
+            State::Unprotected => self.remedy.contains(RESTART_BOTH),
+            State::Waiting | State::Protected => false,
         }
     }
 
@@ -422,6 +438,11 @@ mod tests {
         }
         assert!(status.render(Style::Colour).contains("\x1b[1;31mUNPROTECTED\x1b[0m"));
         assert_eq!(status.exit_code(), exit::DEGRADED);
+        assert!(!status.is_lost_for_good(), "a backup may come");
+        status.remedy = format!("look at it; {RESTART_BOTH}");
+        assert!(status.is_lost_for_good());
+        (status.remedy, status.state) = (String::new(), State::Ended);
+        assert!(status.is_lost_for_good());
         assert_eq!("unprotected".parse(), Ok(State::Unprotected));
         assert!("fine".parse::<State>().is_err());
     }

@@ -28,7 +28,7 @@ pub struct Waiting {
     pub udp: bool,
 }
 
-/// A TCP socket that listens.
+/// A TCP socket that listens, or a UDP socket that hears anybody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listening {
     /// As it was bound: unspecified for all addresses.
@@ -117,6 +117,22 @@ impl ListenerSocket {
         let mut all = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
             self.dump_as(family, false, &mut all, parse_listening)?;
+        }
+        Ok(all)
+    }
+
+    /// All UDP sockets that hear anybody, at most [`SOCKETS_MAX`]; none where the kernel
+    /// cannot tell.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn bound_udp(&mut self) -> io::Result<Vec<Listening>> {
+        let mut all = Vec::new();
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            match self.dump_as(family, true, &mut all, parse_listening) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                result => result?,
+            }
         }
         Ok(all)
     }

@@ -5,6 +5,7 @@ use crate::sockopt::{checked, checked_fd, checked_len};
 use libc::{c_int, c_long, c_ulong};
 use std::collections::BTreeSet;
 use std::ffi::CString;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -45,16 +46,38 @@ pub fn signal(process: BorrowedFd<'_>, signal: c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// How a child of this process has ended: whether without an error, or `None` if it has
-/// not. It is not reaped by this: see [`reap_aside`].
+/// How a process has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// By itself, with this exit status.
+    Exited(i32),
+    /// By a signal.
+    Killed(i32),
+    /// Nobody can tell any more.
+    Unknown,
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited(status) => write!(f, "with exit status {status}"),
+            Self::Killed(signal) => write!(f, "by signal {signal}"),
+            Self::Unknown => f.write_str("nobody knows how"),
+        }
+    }
+}
+
+/// How a child of this process has ended, or `None` if it has not. It is not reaped by
+/// this: see [`reap_aside`].
 ///
 /// # Errors
 /// `ECHILD` if it has been reaped.
-pub fn ended_well(child: BorrowedFd<'_>) -> io::Result<Option<bool>> {
+pub fn ending(child: BorrowedFd<'_>) -> io::Result<Option<Ending>> {
     let found = wait_for(child, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT)?;
     // SAFETY: waitid() has filled it in, or left it all zero.
     let (pid, status) = unsafe { (found.si_pid(), found.si_status()) };
-    Ok((pid != 0).then_some(found.si_code == libc::CLD_EXITED && status == 0))
+    let how = if found.si_code == libc::CLD_EXITED { Ending::Exited } else { Ending::Killed };
+    Ok((pid != 0).then(|| how(status)))
 }
 
 /// Has a child of this process leave the list of processes once it has ended, whatever
@@ -145,6 +168,22 @@ pub fn innermost_tid(pid: u32, tid: u32) -> io::Result<u32> {
 /// brackets.
 fn stat_field(stat: &str, number: usize) -> Option<&str> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(number)
+}
+
+/// The process that has the socket of this number open, if one can be seen: of several
+/// that share it, the one that was started first.
+#[must_use]
+pub fn holder_of_socket(inode: u32) -> Option<u32> {
+    let name = format!("socket:[{inode}]");
+    let has_it = |pid: &u32| {
+        let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let mut links = fds.filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        links.any(|to| to.as_os_str() == name.as_str())
+    };
+    let all = std::fs::read_dir("/proc").ok()?.flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let when = |pid: &u32| started(*pid).unwrap_or(u64::MAX);
+    pids.filter(has_it).min_by_key(when)
 }
 
 /// A process and all its descendants, itself first.
@@ -487,11 +526,12 @@ mod tests {
         let (_, well) = ends("exit 0");
         let (_, ill) = ends("exit 3");
         let (pid, killed) = ends("exec sleep 60");
-        assert_eq!(ended_well(killed.as_fd()).unwrap(), None);
+        assert_eq!(ending(killed.as_fd()).unwrap(), None);
         signal(killed.as_fd(), libc::SIGKILL).unwrap();
-        for (child, is_well) in [(&well, true), (&ill, false), (&killed, false)] {
+        let endings = [Ending::Exited(0), Ending::Exited(3), Ending::Killed(libc::SIGKILL)];
+        for (child, how) in [&well, &ill, &killed].into_iter().zip(endings) {
             assert!(poll_in(child.as_fd(), 10_000).unwrap());
-            assert_eq!(ended_well(child.as_fd()).unwrap(), Some(is_well));
+            assert_eq!(ending(child.as_fd()).unwrap(), Some(how));
         }
         assert!(started(pid).is_ok(), "a look leaves it where it is");
         for child in [well, ill, killed] {

@@ -10,7 +10,7 @@ pub use copy::Copying;
 pub use original::StandStill;
 
 use crate::limits::{self, OpenFiles};
-use crate::process::{self, EventFd};
+use crate::process::{self, Ending, EventFd};
 use crate::shm::{Settings, SharedMemory};
 use crate::snapshot::restore::Restored;
 use crate::{sockopt, unread};
@@ -69,8 +69,8 @@ pub struct Server {
     pub memory: SharedMemory,
     process: Process,
     pidfd: OwnedFd,
-    /// Whether it ended without an error, once it has ended.
-    ended_well: Option<bool>,
+    /// How it ended, once it has.
+    ending: Option<Ending>,
     control: OwnedFd,
     wake: EventFd,
     started: Instant,
@@ -109,7 +109,7 @@ impl Server {
             let _ = child.wait();
         })?;
         let (process, started) = (Process::Child(child.id()), Instant::now());
-        Ok(Self { memory, process, pidfd, ended_well: None, control, wake, started })
+        Ok(Self { memory, process, pidfd, ending: None, control, wake, started })
     }
 
     #[must_use]
@@ -232,15 +232,21 @@ impl Server {
     #[must_use]
     pub fn is_in_background(&mut self) -> bool {
         let soon = self.started.elapsed() < BACKGROUND_MAX;
-        soon && self.memory.forks() > 0 && self.has_ended() && self.ended_well == Some(true)
+        soon && self.memory.forks() > 0 && self.ending() == Some(Ending::Exited(0))
     }
 
-    /// Whether the server has ended. How is remembered: once it is reaped nobody knows.
-    fn has_ended(&mut self) -> bool {
-        if self.ended_well.is_none() {
-            self.ended_well = process::ended_well(self.child()).unwrap_or(Some(false));
+    /// How the server has ended; `None`: it has not.
+    #[must_use]
+    pub fn ending(&mut self) -> Option<Ending> {
+        // It is remembered: once it is reaped nobody knows.
+        if self.ending.is_none() {
+            self.ending = process::ending(self.child()).unwrap_or(Some(Ending::Unknown));
         }
-        self.ended_well.is_some()
+        self.ending
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.ending().is_some()
     }
 
     /// The server, or who keeps a copy's namespace and ends as that does.

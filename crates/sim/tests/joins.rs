@@ -1,4 +1,4 @@
-use holdfast_sim::{Fault, How, JoinPlan, Plan, Step, When, simulate, trace_tail, DiskPlan};
+use holdfast_sim::{DiskPlan, Fault, How, JoinPlan, Plan, Step, When, simulate, trace_tail};
 const MS: u64 = 1_000_000;
 
 fn calm(seed: u64) -> Plan {
@@ -28,10 +28,14 @@ fn drawn() {
         }
         if only.is_some() {
             println!("{}", Plan::draw(seed));
-            for line in simulate(Plan::draw(seed), true).trace { println!("{line}"); }
+            for line in simulate(Plan::draw(seed), true).trace {
+                println!("{line}");
+            }
         }
     }
-    println!("{joins} joins, {takeovers} takeovers, {images} images, {gone} gone, {events} events, {bad} bad");
+    println!(
+        "{joins} joins, {takeovers} takeovers, {images} images, {gone} gone, {events} events, {bad} bad"
+    );
 }
 
 #[test]
@@ -56,7 +60,9 @@ fn one() {
             println!("seed {seed}: {} of {:?}", outcome.violations.len(), outcome.violations[0]);
         }
         if std::env::var("T").ok() == Some(seed.to_string()) {
-            for line in simulate(plan.clone(), true).trace { println!("{line}"); }
+            for line in simulate(plan.clone(), true).trace {
+                println!("{line}");
+            }
         }
     }
     println!("{joins} joins, {takeovers} takeovers, {images} images, {bad} bad");

@@ -1,7 +1,7 @@
 //! What the configuration says of this host, against what is there.
 
 use super::settings::{self, read};
-use super::{Finding, ways};
+use super::{Finding, ports, ways};
 use crate::config::{Config, ConfigErrors, Member, Role};
 use crate::key::GroupKey;
 use crate::open_files;
@@ -21,6 +21,7 @@ pub(super) fn findings(config: &Config, role: Role) -> Vec<Finding> {
             }
         }
     }
+    findings.extend(ports::of_pair(config, role));
     findings
 }
 

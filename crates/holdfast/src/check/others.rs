@@ -1,9 +1,9 @@
 //! What a spread or a transit group's file says of this host, against what is there.
 
-use super::Finding;
 use super::host::{interface, key, local, run_dir};
 use super::settings::may_raise_limits;
 use super::ways::forwarding_of;
+use super::{Finding, ports};
 use crate::config::recover::Policy;
 use crate::config::spread::{HOSTS_MAX, Method, SpreadConfig, SpreadHost};
 use crate::config::transit::{Side, TransitConfig, TransitString};
@@ -29,6 +29,8 @@ pub(super) fn spread(config: &SpreadConfig, role: &str) -> Vec<Finding> {
 fn spread_edge(config: &SpreadConfig, findings: &mut Vec<Finding>) {
     findings.extend(config.edge.clients.iter().map(|name| interface("interface", name, None)));
     findings.push(local("edge.listen", config.edge.listen.ip()));
+    let socket = config.admin_socket("edge");
+    findings.push(ports::of_spread_edge(&config.group.run_dir, &socket, config.edge.listen));
     findings.extend(
         config
             .hosts

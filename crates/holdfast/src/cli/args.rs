@@ -8,7 +8,8 @@ use std::path::PathBuf;
 const EXIT_CODES: &str = "\
 Exit codes:
   0  fine
-  1  it works, but not as it should (UNPROTECTED, diverged, a check failed)
+  1  it works, but not as it should (UNPROTECTED, diverged, a check failed),
+     or a daemon could not start or go on (a port is taken, an interface is missing)
   2  wrong usage or configuration
   3  not permitted: run it as root
   4  the daemon or the peer does not answer
@@ -51,6 +52,9 @@ pub enum Verb {
     /// in the foreground and ends on SIGTERM or SIGINT: a protected primary hands
     /// over to its backup first, a member removes what it has put into its host,
     /// an edge leaves its programs at work (see `holdfast down`). SIGHUP ends nothing.
+    ///
+    /// The exit code is 0 after a signal, 1 if it could not start or go on, 2 if its
+    /// file is wrong, 3 without the rights.
     Run(GroupArgs),
     /// Is the group protected? Show role, epoch, lag and the last takeover.
     ///
@@ -61,7 +65,7 @@ pub enum Verb {
     /// Can this machine do the work? One line per requirement, with a remedy.
     ///
     /// With --config it also compares the file with this host: interfaces,
-    /// addresses, key, return path. Run it on every host before the first start.
+    /// addresses, ports that somebody else holds, key, return path. Run it on every host before the first start.
     Check(CheckArgs),
     /// Remove what the daemons of this host leave: filters, addresses, mounts, servers.
     ///
@@ -135,6 +139,9 @@ pub struct StatusArgs {
     #[arg(long, conflicts_with = "wait")]
     pub watch: bool,
     /// Wait until the state is STATE, for example `protected`.
+    ///
+    /// For `protected` it gives up at once, with exit code 1 or 5, where the group cannot
+    /// become it by itself: diverged, hung, ended, fenced, or a survivor without a backup.
     #[arg(long, value_name = "STATE")]
     pub wait: Option<State>,
     /// Give up waiting after this many seconds.

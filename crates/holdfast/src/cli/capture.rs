@@ -1,7 +1,7 @@
 //! `holdfast capture`: what the programs did to packets, for Wireshark.
 
 use super::args::CaptureArgs;
-use super::{Failure, load, must_be_root};
+use super::{Failure, load, must_be_root, namespace};
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::exit;
 use anyhow::Context as _;
@@ -25,6 +25,11 @@ pub(super) fn run(args: &CaptureArgs) -> Result<u8, Failure> {
     let signals = Signals::block()?;
     let mut captures = Captures::open(&file.pin_dir(&role)).map_err(anyhow::Error::from)?;
     if captures.is_empty() {
+        let socket = file.admin_socket(&role);
+        if let Some(why) = namespace::why_unseen(&socket) {
+            let message = format!("there is nothing to capture here for `{role}`: {why}");
+            return Err(Failure::unreachable(message));
+        }
         return Err(Failure::unreachable(format!(
             "there is nothing to capture on the host of `{role}`: the programs of an edge can be watched, those of a member cannot\n  remedy: capture on the edge, whose daemon must have been started"
         )));

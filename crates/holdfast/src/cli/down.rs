@@ -1,13 +1,13 @@
 //! `holdfast down`: takes out of this host what its daemons have put into it.
 
 use super::args::DownArgs;
-use super::{Failure, load, print};
+use super::{Failure, load, namespace, print};
 use crate::admin::AdminSocket;
 use crate::leavings::{self, Kind, Removed};
 use crate::status::exit;
 use holdfast_linux::process;
 use serde_json::json;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -40,6 +40,9 @@ pub(super) fn run(args: &DownArgs) -> Result<u8, Failure> {
         shown(&role, stopped, &removed)
     };
     print(&text)?;
+    if let Some(hint) = namespace::hint_after(&removed) {
+        let _nobody_reads = writeln!(io::stderr(), "holdfast: {hint}");
+    }
     Ok(exit::OK)
 }
 

@@ -74,3 +74,33 @@ impl From<anyhow::Error> for Failure {
         Self { code: code.unwrap_or(exit::DEGRADED), message: format!("{error:#}") }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::GroupFile;
+    use anyhow::Context as _;
+    use std::io::ErrorKind;
+    use std::path::Path;
+
+    /// As docs/STATUS.md says.
+    #[test]
+    fn a_start_that_fails_has_the_code_of_its_cause() {
+        let io = |kind: ErrorKind| {
+            let error = Err::<(), _>(io::Error::from(kind));
+            error.context("cannot listen").context("`a`").expect_err("an error")
+        };
+        let file = GroupFile::parse(Path::new("/nowhere"), "").expect_err("no group");
+        let cases = [
+            (io(ErrorKind::AddrInUse), exit::DEGRADED),
+            (io(ErrorKind::NotFound), exit::DEGRADED),
+            (anyhow::anyhow!("`server` is no program of this host"), exit::DEGRADED),
+            (anyhow::Error::from(file), exit::USAGE),
+            (io(ErrorKind::PermissionDenied), exit::NOT_PERMITTED),
+        ];
+        for (error, code) in cases {
+            let shown = error.to_string();
+            assert_eq!(Failure::from(error).code, code, "{shown}");
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use super::args::{EventsArgs, GroupArgs, StatusArgs};
 use super::{Failure, load, print};
 use crate::admin::{self, Event, Request};
-use crate::status::{Status, Style, exit, rfc3339};
+use crate::status::{State, Status, Style, exit, rfc3339};
 use serde_json::Value;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,8 @@ use std::time::{Duration, Instant, SystemTime};
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 /// How often `--wait` and `--follow` look again.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
+/// How long a group must be lost for good until `--wait protected` gives up.
+const LOST_LASTS: Duration = Duration::from_millis(500);
 /// Erases the screen and goes to its corner.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
@@ -22,11 +24,17 @@ pub(super) fn status(args: &StatusArgs, style: Style) -> Result<u8, Failure> {
         return watch(&path, args.json, style);
     }
     let until = Instant::now() + Duration::from_secs(args.timeout);
+    let mut lost = None;
     let status = loop {
-        let answer = fetch(&path);
+        let (answer, now) = (fetch(&path), Instant::now());
         let reached =
             args.wait.is_none_or(|wanted| answer.as_ref().is_ok_and(|s| s.state == wanted));
-        if reached || Instant::now() >= until {
+        let is_lost = args.wait == Some(State::Protected)
+            && answer.as_ref().is_ok_and(Status::is_lost_for_good);
+        // A daemon that is just being started again is not the one that is waited for.
+        lost = is_lost.then(|| lost.unwrap_or(now));
+        let in_vain = lost.is_some_and(|since| now - since >= LOST_LASTS);
+        if reached || in_vain || now >= until {
             break answer?;
         }
         sleep(LOOK_PERIOD);

@@ -3,10 +3,30 @@
 
 use super::member::RESTART_BOTH;
 use crate::status::State;
+use holdfast_linux::process::Ending;
+use std::path::Path;
 
 /// What is said of a server that has ended, and what helps.
 pub const ENDED: &str = "the server's process has ended";
 pub const AFTER_END: &str = "look at the server's log, and start the group again";
+
+/// What helps a server that has never served.
+pub const AFTER_BAD_START: &str = "mend what the server's log says; then start both members again";
+
+/// The cause of a takeover of which nothing but the server's start is known.
+pub const ENDED_AT_START: &str = "the primary's server ended at its start";
+
+/// What is said of a server that has ended before it has served anybody, `how` is known
+/// of, and where its words are.
+#[must_use]
+pub fn ended_at_start(how: Option<Ending>, log: Option<&Path>) -> String {
+    let how = how.map_or_else(String::new, |how| format!(", {how}"));
+    let log = log.map_or_else(
+        || "it has none of its own: see its daemon's".to_owned(),
+        |log| format!("its log is {}", log.display()),
+    );
+    format!("the server ended at its start{how}; {log}")
+}
 
 /// What is said of a server that has forked and left.
 pub const IN_BACKGROUND: &str = "the server has gone into the background: its process has ended";
@@ -61,5 +81,17 @@ mod tests {
         assert!(after_giving_up(State::Diverged, call).contains("holdfast support"));
         assert_eq!(after_giving_up(State::Fenced, "told so"), RESTART_BOTH);
         assert!(after_giving_up(State::Ended, lock).contains("the server's log"));
+    }
+
+    #[test]
+    fn a_bad_start_says_how_it_ended_and_where_to_look() {
+        let said = ended_at_start(Some(Ending::Exited(1)), Some(Path::new("/var/log/x")));
+        assert_eq!(
+            said,
+            "the server ended at its start, with exit status 1; its log is /var/log/x"
+        );
+        let killed = ended_at_start(Some(Ending::Killed(11)), None);
+        assert!(killed.contains("by signal 11") && killed.contains("its daemon's"), "{killed}");
+        assert!(ended_at_start(None, None).starts_with("the server ended at its start; "));
     }
 }

@@ -3,6 +3,7 @@
 
 mod copy;
 mod host;
+mod listeners;
 mod shown;
 mod sockets;
 
@@ -26,6 +27,7 @@ use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{Gate, GateConfig, TapDrop};
 use holdfast_linux::link::Link;
 use holdfast_linux::neighbour::Announcer;
+use holdfast_linux::process::Ending;
 use holdfast_linux::raw::RawSender;
 use holdfast_linux::spawn::Server;
 use holdfast_linux::tap::{BUFFER_DEFAULT_BYTES, TapSocket};
@@ -35,6 +37,7 @@ use holdfast_member::primary::Held;
 use holdfast_replica::limits::Limits;
 use holdfast_wire::packet::{Checksum, TcpOptions, TcpPacket};
 use holdfast_wire::shm::mode;
+pub use listeners::Barred;
 use sockets::SocketRestorer;
 use std::sync::atomic::Ordering::Release;
 use std::time::Instant;
@@ -66,6 +69,8 @@ struct BackupDaemon<'n, 'a> {
     sockets: TakeoverSockets,
     /// What the primary says of itself.
     says: Option<Said>,
+    /// It has said that its server listens at every service, or the replica's does.
+    has_served: bool,
     /// Why the edge does not grant what this member asks for, which it asks again.
     refused: Option<String>,
     /// Whether its server's ports are free here.
@@ -74,7 +79,10 @@ struct BackupDaemon<'n, 'a> {
     place: PacketCpu,
     ended: bool,
     watches_replica: bool,
+    /// How the replica had ended before this daemon ended it.
+    own_end: Option<Ending>,
     restorer: SocketRestorer,
+    barred: Barred,
     alone: Option<(Alone, Option<Listener>)>,
 }
 
@@ -153,11 +161,14 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
         malformed: 0,
         sockets: TakeoverSockets::open(node)?,
         says: None,
+        has_served: false,
         refused: None,
         ports: Services::open(Instant::now())?,
         repetition: Repetition::new(Instant::now()),
         place: PacketCpu::new(node.config.group.share_cpu),
         ended: false,
+        own_end: None,
+        barred: Barred::default(),
         restorer: SocketRestorer::default(),
         alone: None,
         node,
@@ -190,7 +201,8 @@ impl BackupDaemon<'_, '_> {
             heed("poll", self.node.poll.remove(&server.pidfd()));
         }
         let (alone, listener) = self.alone.unwrap_or_else(|| (Alone::of_takeover(), None));
-        let survivor = Survivor { server, gate: self.gate, conns: self.conns, listener, alone };
+        let (gate, conns, barred) = (self.gate, self.conns, self.barred);
+        let survivor = Survivor { server, gate, conns, listener, alone, barred };
         Ok(Ended::Survives(Box::new(survivor)))
     }
 }

@@ -27,7 +27,7 @@ use crate::status::Takeover;
 use anyhow::{Context, Result};
 use disk::Disk;
 use holdfast_cluster::Nanos;
-use holdfast_linux::bpf::{Edge, EdgeConfig, MemberPort};
+use holdfast_linux::bpf::{Edge, EdgeConfig, MemberPort, has_pins};
 use holdfast_linux::changes::Changes;
 use holdfast_linux::process;
 use holdfast_member::edge::{EdgeHost, EdgeMachine, Setup};
@@ -121,6 +121,22 @@ impl<'a> EdgeDaemon<'a> {
             period: Nanos(config.heartbeat().as_nanos() as u64),
         };
         let machine = EdgeMachine::new(&setup, file.state().clone(), Nanos(0))?;
+        // Pins of an earlier life are its data path, which goes on.
+        let is_fresh = !has_pins(&config.pin_dir(Role::Edge));
+        let daemon = Self::begin(config, listener, file, machine);
+        if daemon.is_err() && is_fresh {
+            heed("removing what was made", Edge::undo(&edge_config(config)));
+        }
+        daemon
+    }
+
+    fn begin(
+        config: &'a Config,
+        listener: Listener,
+        file: StateFile,
+        machine: EdgeMachine,
+    ) -> Result<Self> {
+        let key = config.key()?;
         let mut bpf = Edge::attach(&edge_config(config))?;
         let started = Instant::now();
         let disk = Disk::start(file, config.group.realtime.then_some(PRIORITY), started)?;
@@ -182,6 +198,7 @@ impl<'a> EdgeDaemon<'a> {
             let ready: Vec<u64> = self.wire.poll.wait(deadline)?.iter().map(|r| r.token).collect();
             let now = Instant::now();
             self.wire.links.turned();
+            self.wire.events.turn(now);
             // Members first: one of them may be waiting to take over.
             for &token in ready.iter().filter(|&&token| token >= MEMBERS) {
                 self.hear((token - MEMBERS) as usize, now);

@@ -22,7 +22,8 @@ const BLOCK_BYTES: u64 = 4096;
 #[derive(Debug)]
 pub struct StateFile {
     file: File,
-    _lock: File,
+    /// Held for as long as this lives.
+    lock: File,
     path: PathBuf,
     blocks: StateBlocks,
 }
@@ -50,8 +51,7 @@ impl StateFile {
         let failed = |error| StateFileError::Io { path: path.to_owned(), error };
         let folder = path.parent().unwrap_or(Path::new("/"));
         std::fs::create_dir_all(folder).map_err(failed)?;
-        let lock = lock::exclusive(&path.with_extension("lock")).map_err(failed)?;
-        let lock = lock.ok_or_else(|| StateFileError::InUse { path: path.to_owned() })?;
+        let lock = take_lock(path)?;
         let file = if path.try_exists().map_err(failed)? {
             OpenOptions::new().read(true).write(true).open(path)
         } else {
@@ -60,7 +60,7 @@ impl StateFile {
         let file = file.map_err(failed)?;
         let damaged = || StateFileError::Damaged { path: path.to_owned() };
         let blocks = read(&file).ok_or_else(damaged)?;
-        Ok(Self { file, _lock: lock, path: path.to_owned(), blocks })
+        Ok(Self { file, lock, path: path.to_owned(), blocks })
     }
 
     /// What is on disk.
@@ -72,9 +72,14 @@ impl StateFile {
     /// Writes a state and waits until the disk has it.
     ///
     /// # Errors
-    /// [`StateFileError::Io`]; the state before still counts, once anything has
-    /// been written after it.
+    /// [`StateFileError::Io`], or [`StateFileError::InUse`] if somebody has removed the
+    /// lock and another process has it now; the state before still counts, once
+    /// anything has been written after it.
     pub fn keep(&mut self, state: EdgeState) -> Result<(), StateFileError> {
+        if !lock::is_at(&self.lock, &lock_path(&self.path)) {
+            self.lock = take_lock(&self.path)?;
+            tracing::warn!("the lock of {} had been removed: it is made anew", self.path.display());
+        }
         let write = self.blocks.next(state);
         if !lock::is_at(&self.file, &self.path) {
             return self.start_anew(write);
@@ -95,6 +100,16 @@ impl StateFile {
         self.blocks.handle_written(write);
         Ok(())
     }
+}
+
+fn lock_path(path: &Path) -> PathBuf {
+    path.with_extension("lock")
+}
+
+fn take_lock(path: &Path) -> Result<File, StateFileError> {
+    let failed = |error| StateFileError::Io { path: path.to_owned(), error };
+    let lock = lock::exclusive(&lock_path(path)).map_err(failed)?;
+    lock.ok_or_else(|| StateFileError::InUse { path: path.to_owned() })
 }
 
 /// All blocks appear together or not at all, and say the same. The file itself is
@@ -179,10 +194,27 @@ mod tests {
         let path = path("unsynced");
         let mut file = StateFile::open(&path).unwrap();
         remove(&path);
-        file.path = PathBuf::from("/dev/null");
-        file.file = OpenOptions::new().write(true).open(&file.path).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        file.file = OpenOptions::new().write(true).open(&path).unwrap();
         assert!(matches!(file.keep(state(1, "a")), Err(StateFileError::Io { .. })));
         assert_eq!(file.state().epoch, 0);
+        remove(&path);
+    }
+
+    #[test]
+    fn a_lock_that_was_removed_is_made_anew_unless_another_has_it() {
+        let path = path("relocked");
+        let mut file = StateFile::open(&path).unwrap();
+        std::fs::remove_file(lock_path(&path)).unwrap();
+        file.keep(state(1, "a")).unwrap();
+        assert!(matches!(StateFile::open(&path), Err(StateFileError::InUse { .. })));
+        std::fs::remove_file(lock_path(&path)).unwrap();
+        let other = StateFile::open(&path).unwrap();
+        assert!(matches!(file.keep(state(2, "a")), Err(StateFileError::InUse { .. })));
+        drop(other);
+        file.keep(state(2, "a")).unwrap();
+        drop(file);
+        remove(&path);
     }
 
     fn block(file: &StateFile, block: usize) -> StateBlock {

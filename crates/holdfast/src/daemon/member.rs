@@ -33,7 +33,7 @@ use holdfast_wire::message::Message;
 use holdfast_wire::packet::mapped;
 use holdfast_wire::shm::option;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -45,9 +45,7 @@ const SIGNS: u64 = 8;
 /// First token of the role's own descriptors.
 pub const ROLE: u64 = 16;
 
-/// The remedy while a member that was lost cannot come back.
-pub const RESTART_BOTH: &str = "restart both members at a quiet moment to be protected again \
-    (this ends its connections, and its memory is lost)";
+pub use crate::status::RESTART_BOTH;
 
 /// Loading programs and starting a server take no longer on the slowest machine.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -198,6 +196,12 @@ impl<'a> MemberContext<'a> {
         };
         let now = Instant::now();
         let signals = Signals::block()?;
+        let admin = AdminSocket::bind(&admin_socket(&config.group.run_dir, &me.name))?;
+        let signs = SignSocket::open(&me.interface)
+            .with_context(|| format!("a packet socket on {}", me.interface))?;
+        let changes = Changes::open().context("a netlink socket")?;
+        // The heartbeats would only warn of an address that cannot be used at all.
+        may_listen(config, me)?;
         let index = config.members.iter().position(|m| m.name == me.name).unwrap_or(0);
         let pulse = Pulse::of_member(config, key.pulse_key(), index, now);
         let node = Self {
@@ -207,14 +211,13 @@ impl<'a> MemberContext<'a> {
             key,
             poll: Poll::new()?,
             signals,
-            admin: AdminSocket::bind(&admin_socket(&config.group.run_dir, &me.name))?,
+            admin,
             edge: EdgeLink::new(config.edge.listen, identity, EDGE, now),
             status: Status::new(&config.group.name, &me.name),
             events: Events::default(),
             member: heard_of(config, me),
             pulse,
-            signs: SignSocket::open(&me.interface)
-                .with_context(|| format!("a packet socket on {}", me.interface))?,
+            signs,
             signs_by_tap: false,
             own: Said::default(),
             edge_says: None,
@@ -225,7 +228,7 @@ impl<'a> MemberContext<'a> {
             mend_at: now,
             torn: None,
             way_lost: None,
-            changes: Changes::open().context("a netlink socket")?,
+            changes,
             server: None,
             loose: false,
             tokens: Tokens::default(),
@@ -329,6 +332,7 @@ impl<'a> MemberContext<'a> {
             tokens.0 |= 1 << ready.token.min(63);
         }
         self.tokens = tokens;
+        self.events.turn(Instant::now());
         self.feel_pulses();
         if tokens.has(SIGNS)
             && let Some(sign) = self.signs.newest().filter(|_| !self.signs_by_tap)
@@ -382,6 +386,8 @@ impl<'a> MemberContext<'a> {
     }
 
     fn serve_admin(&mut self) {
+        // Silence is noticed by nobody else between two reports.
+        self.show();
         let (status, events) = (self.answer(), &self.events);
         let mended = self.admin.serve(|request| match request {
             Request::Status => {
@@ -492,6 +498,16 @@ impl<'a> MemberContext<'a> {
         (self.server, self.loose) = (Some(server.pid()), false);
         Ok(())
     }
+}
+
+/// Whether the other member could come to this one, which becomes the primary sooner or
+/// later. A server that speaks alone is watched without that, too.
+fn may_listen(config: &Config, me: &Member) -> anyhow::Result<()> {
+    if leavings::survivor(&config.group.run_dir, &me.name).is_some() {
+        return Ok(());
+    }
+    let tried = TcpListener::bind(me.address).map(drop);
+    tried.with_context(|| format!("cannot listen at {}, the address of `{}`", me.address, me.name))
 }
 
 /// What a member knows before it has heard anybody.

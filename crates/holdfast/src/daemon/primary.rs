@@ -7,6 +7,7 @@ mod joiner;
 mod shown;
 mod unread;
 
+use super::backup::Barred;
 use super::drive::{Role, drive};
 use super::heed;
 use super::member::{MemberContext, ROLE};
@@ -69,6 +70,8 @@ struct PrimaryDaemon<'n, 'a> {
     says: Option<Said>,
     repetition: Repetition,
     services: Services,
+    /// The server has listened at every service.
+    has_served: bool,
     watching_write: bool,
     /// Server and gate are not watched for what they say.
     apart: bool,
@@ -76,6 +79,8 @@ struct PrimaryDaemon<'n, 'a> {
     place: ServerCpu,
     /// Once the server speaks alone, or another member.
     alone: Option<Alone>,
+    /// After a takeover: listeners whose port somebody else holds.
+    barred: Barred,
 }
 
 /// Waits for the backup, then serves until server, backup or daemon end.
@@ -130,6 +135,8 @@ pub struct Survivor {
     /// Since its nudges: to be answered at.
     pub listener: Option<Listener>,
     pub alone: Alone,
+    /// Listeners whose port somebody else holds.
+    pub barred: Barred,
 }
 
 /// Serves alone until somebody joins, and then as a primary like any other.
@@ -137,7 +144,7 @@ pub struct Survivor {
 /// # Errors
 /// When the event loop fails, or nobody could be heard.
 pub fn run_alone(node: &mut MemberContext<'_>, survivor: Survivor) -> anyhow::Result<End> {
-    let Survivor { server, gate, conns, listener, alone } = survivor;
+    let Survivor { server, gate, conns, listener, alone, barred } = survivor;
     let mut listener = match listener {
         Some(listener) => listener,
         None => Listener::bind(node.me.address, node.pair_identity())?,
@@ -148,7 +155,7 @@ pub fn run_alone(node: &mut MemberContext<'_>, survivor: Survivor) -> anyhow::Re
     let mut this = PrimaryDaemon::new(node, listener, gate, server, None)?;
     this.node.poll.add(&this.server.pidfd(), PIDFD, Interest::Read)?;
     this.watch()?;
-    this.alone = Some(alone);
+    (this.alone, this.barred) = (Some(alone), barred);
     let limits = PrimaryLimits::DEFAULT;
     let mut machine = PrimaryMachine::alone(linger_max, limits, conns, &mut this);
     drive(&mut this, |stop, this| machine.turn(stop, this))
@@ -180,11 +187,13 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             says: None,
             repetition: Repetition::new(now),
             services: Services::open(now).context("a netlink socket")?,
+            has_served: false,
             watching_write: false,
             apart: false,
             ended: false,
             place: ServerCpu::new(node.config.group.share_cpu, now),
             alone: None,
+            barred: Barred::default(),
             node,
         })
     }

@@ -29,6 +29,10 @@ const PIDFD: u64 = ROLE + 1;
 const ANSWER_EVERY: Duration = Duration::from_millis(20);
 const COUNT_EVERY: Duration = Duration::from_secs(2);
 
+/// What helps a survivor whose server does not listen.
+const LISTENS_NOT: &str = "stop who listens there (`ss -ltnp` names it): the server then listens again by itself, \
+    within seconds; else restart both members when the open connections, which are served, are over";
+
 /// What the daemon does beside a server that speaks alone.
 pub struct Alone {
     diag: Option<DiagSocket>,
@@ -106,9 +110,7 @@ impl Alone {
             Some(reason) => {
                 let served = self.served.get_or_insert_with(|| node.own().clone());
                 let reason = format!("{reason}; {}", served.reason);
-                let remedy = "stop who listens there (`ss -ltnp` names it); open connections are \
-                              served: restart both members when they are over";
-                node.set_state(status::Role::Primary, State::Waiting, &reason, remedy);
+                node.set_state(status::Role::Primary, State::Waiting, &reason, LISTENS_NOT);
             }
             None => {
                 if let Some(Said { role, state, reason, remedy }) = self.served.take() {

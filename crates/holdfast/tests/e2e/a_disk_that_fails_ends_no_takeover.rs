@@ -27,7 +27,7 @@ int fdatasync(int fd) {
 "#;
 
 /// How long the disk fails after the primary's server is dead.
-const FAILS_MS: u64 = 700;
+const FAILS_MS: u64 = 1500;
 
 #[test]
 fn the_backup_waits_for_the_disk() {
@@ -66,8 +66,14 @@ fn the_backup_waits_for_the_disk() {
         (100_000, Action::Kill(server)),
         (100_000 + FAILS_MS * 1000, write("works")),
     ];
-    let load = world::counting(2500, 300, Some(fault));
-    world::finish(world::start(&testbed, &load), &group);
+    let load = world::counting(3300, 300, Some(fault));
+    let run = world::start(&testbed, &load);
+    world::wait_until("the edge to name its disk", || {
+        let status = group.status(Role::Edge).unwrap_or_default();
+        let says = |name: &str, part: &str| status[name].as_str().unwrap_or("").contains(part);
+        status["state"] == "waiting" && says("reason", "edge.state") && says("remedy", "the disk")
+    });
+    world::finish(run, &group);
     let status = group.status(Role::Backup).expect("the survivor answers");
     assert_eq!(status["role"], "primary", "{status}");
     let fence_us = status["last_takeover"]["phases_us"]["fence"].as_u64().unwrap_or(0);

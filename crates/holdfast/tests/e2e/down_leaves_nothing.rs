@@ -9,7 +9,7 @@ use holdfast_lab::testbed::spread::{SpreadGroup, SpreadOptions};
 use holdfast_lab::testbed::strings::{Edge, Strings};
 use holdfast_lab::testbed::{Host, Plan, Role, Testbed};
 use serde_json::Value;
-use std::process::Output;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 /// Every host that has a daemon.
@@ -34,10 +34,21 @@ fn after_an_orderly_end() {
 
 #[test]
 fn after_kill_9() {
-    all_is_as_before(|group, _| {
+    all_is_as_before(|group, testbed| {
         for role in HOSTS {
             group.stop_daemon(role, Signal::KILL).expect("a daemon");
         }
+        // A mount namespace of its own does not see the pins, and says so.
+        let edge = testbed.host(Role::Edge);
+        let mut capture = Command::new("ip");
+        capture.args(["netns", "exec", edge.namespace()]).arg(world::binary()).arg("capture");
+        capture.arg("--config").arg(edge.outside().join("holdfast.toml"));
+        capture.args(["--role", "edge", "-o", "/dev/null", "--seconds", "1"]);
+        let refused = capture.output().expect("ip runs");
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(4), "{said}");
+        assert!(said.contains("`ip netns exec` has given"), "{said}");
+        assert!(said.contains("nsenter -t PID -m -n"), "{said}");
     });
 }
 

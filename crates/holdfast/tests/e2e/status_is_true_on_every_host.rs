@@ -254,9 +254,15 @@ fn a_port_that_a_stranger_holds_on_the_backups_host_is_named() {
         let served = "another process than the protected server listens at";
         let survivors = [Role::Edge, Role::Backup];
         expect(group, &survivors.map(|role| (role, "waiting", served)));
+        assert!(remedy(group, Role::Backup).contains("listens again by itself"));
+        drop(stranger.stdin.take());
         stranger.wait().expect("its end");
-        let gone = "the server does not listen at";
-        expect(group, &survivors.map(|role| (role, "waiting", gone)));
+        let alone = "took over from a: the primary's server died";
+        expect(group, &survivors.map(|role| (role, "unprotected", alone)));
+        let mut ask = testbed.host(Role::Client).command("redis-cli");
+        ask.args(["-h", addresses::SERVICE_V4, "ping"]);
+        let answer = ask.output().expect("redis-cli starts").stdout;
+        assert_eq!(String::from_utf8_lossy(&answer), "PONG\n");
     });
 }
 
@@ -293,7 +299,7 @@ fn listen(testbed: &Testbed, role: Role, address: &str) -> Child {
 }
 
 /// A redis-server with other words, on both hosts.
-fn launch_redis<'t>(testbed: &'t Testbed, change: impl Fn(&mut Recipe)) -> Group<'t> {
+pub fn launch_redis<'t>(testbed: &'t Testbed, change: impl Fn(&mut Recipe)) -> Group<'t> {
     world::binary();
     let [mut recipe, _] = [Role::Primary, Role::Backup]
         .map(|role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a directory"));

@@ -35,12 +35,24 @@ fn what_was_removed_comes_back() {
             let shown = String::from_utf8_lossy(&shown.expect("tc runs").stdout).into_owned();
             assert!(shown.contains("direct-action"), "{shown}");
         }
+        // Another program in the place of the edge's, under a name that might be its own.
+        let edge = testbed.host(Role::Edge);
+        let pin = edge.inside().join("run/bpf-edge/edge/edge_client");
+        let mut tc = edge.command("tc");
+        tc.args(["filter", "replace", "dev", "ep", "ingress", "protocol", "all", "prio", "102"]);
+        tc.args(["handle", "1", "bpf", "da", "pinned"]).arg(pin);
+        assert!(tc.status().expect("tc runs").success());
+        world::wait_until("its return", || mended(group, Role::Edge) == 4);
+        let events = group.verb(Role::Edge, &["events"]).expect("it runs").stdout;
+        let events = String::from_utf8_lossy(&events);
+        let told = "edge_member at ep (ingress) had been replaced by another program";
+        assert!(events.contains(told), "{events}");
         let primary = testbed.host(Role::Primary);
         for (count, address) in [(3, "10.9.0.100/32"), (4, "fd09::100/128")] {
             primary.ip(&format!("address del {address} dev p0\n")).expect("ip runs");
             world::wait_until("its return", || mended(group, Role::Primary) == count);
         }
-        for (role, count) in [(Role::Primary, 5), (Role::Backup, 2), (Role::Edge, 4)] {
+        for (role, count) in [(Role::Primary, 5), (Role::Backup, 2), (Role::Edge, 5)] {
             let folder = testbed.host(role).outside().join("run");
             for entry in std::fs::read_dir(&folder).expect("a folder").flatten() {
                 // All but the mounts of the pins.

@@ -8,7 +8,7 @@ use super::flows::{FLOW_CLOSED, Fate, Silence, look_at};
 use super::layout::{
     EDGE_COUNTERS, FLOW_LEARNT, MEMBERS_MAX, NO_MEMBER, RawFence, RawFlow, RawKey, RawMember,
 };
-use super::loader::{Counters, Detached, Object};
+use super::loader::{Counters, Detached, Object, remove_pin_dir, remove_qdiscs};
 use super::net;
 use super::pins::Pin;
 use super::recover::Copies;
@@ -329,6 +329,23 @@ impl Edge {
     pub fn detach(self) -> Result<(), BpfError> {
         let interfaces: Vec<&str> = self.interfaces.iter().map(String::as_str).collect();
         Self::detach_stale(&interfaces, &self.pin_dir).map(drop)
+    }
+
+    /// Removes what a start that failed has made: programs that the pins below
+    /// `config.pin_dir` are those of, the pins and their file system. What an earlier
+    /// life has left elsewhere, and still works, stays.
+    ///
+    /// # Errors
+    /// [`BpfError`] if something cannot be removed.
+    pub fn undo(config: &EdgeConfig) -> Result<(), BpfError> {
+        let ports = config.members.iter().map(|it| ("edge_member", it.interface.as_str()));
+        let clients = config.client_interfaces.iter().map(|it| ("edge_client", it.as_str()));
+        for (program, interface) in ports.chain(clients) {
+            OBJECT.detach_pinned(program, interface, Ingress, &config.pin_dir)?;
+        }
+        OBJECT.unpin(&config.pin_dir)?;
+        let _empty = remove_qdiscs(&config.pin_dir);
+        remove_pin_dir(&config.pin_dir).map(drop)
     }
 
     /// Removes what an earlier process left; nothing to remove is no error.

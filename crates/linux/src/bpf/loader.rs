@@ -112,27 +112,47 @@ impl Object {
         interface: &str,
         direction: TcAttachType,
     ) -> Result<Option<Detached>, BpfError> {
-        let Some(program) = self.filter(interface, direction)? else { return Ok(None) };
+        let Some(filter) = self.filter(interface, direction)? else { return Ok(None) };
         let (priority, failed) = (self.priority, |error: io::Error| BpfError::Filters {
             interface: interface.into(),
             source: error,
         });
         let link = SchedClassifierLink::attached(interface, direction, priority, HANDLE, None);
         link.map_err(failed)?.detach().map_err(|error| failed(io::Error::other(error)))?;
-        Ok(Some(Detached::new(program, interface, direction)))
+        Ok(Some(Detached::new(filter.name, interface, direction)))
     }
 
-    /// The name of this object's program at an interface, if both are there.
-    fn filter(&self, interface: &str, direction: TcAttachType) -> Result<Option<String>, BpfError> {
+    /// Removes this object's filter if its program is the pinned one.
+    pub(crate) fn detach_pinned(
+        &self,
+        program: &str,
+        interface: &str,
+        direction: TcAttachType,
+        pin_dir: &Path,
+    ) -> Result<(), BpfError> {
+        let pinned = SchedClassifier::from_pin(self.directory(pin_dir).join(program));
+        let Ok(own) = pinned.and_then(|it| it.info()) else { return Ok(()) };
+        match self.filter(interface, direction)? {
+            Some(it) if it.program == Some(own.id()) => self.detach(interface, direction).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// The filter of this object at an interface, if both are there.
+    fn filter(
+        &self,
+        interface: &str,
+        direction: TcAttachType,
+    ) -> Result<Option<qdisc::Filter>, BpfError> {
         let Ok(index) = net::ifindex(interface) else { return Ok(None) };
         let filters = qdisc::filters(index, direction)
             .map_err(|source| BpfError::Filters { interface: interface.into(), source })?;
         let own = |f: &qdisc::Filter| f.priority == self.priority && f.name.starts_with(self.name);
-        Ok(filters.into_iter().find(own).map(|filter| filter.name))
+        Ok(filters.into_iter().find(own))
     }
 
     /// Attaches pinned programs again whose filters somebody has removed, alone or
-    /// with their interface. Returns those that were missing.
+    /// with their interface, or given to another program. Returns what they had been.
     pub(crate) fn mend(
         &self,
         pin_dir: &Path,
@@ -140,7 +160,13 @@ impl Object {
     ) -> Result<Vec<Detached>, BpfError> {
         let mut missing = Vec::new();
         for &(program, interface, direction) in places {
-            if self.filter(interface, direction)?.is_some() {
+            let found = self.filter(interface, direction)?;
+            let pinned = SchedClassifier::from_pin(self.directory(pin_dir).join(program));
+            let own = pinned.as_ref().ok().and_then(|it| it.info().ok()).map(|info| info.id());
+            // Without its pin nobody can say, nor put anything better there.
+            let is_other = |(it, own): (u32, u32)| it != own;
+            let stays = |it: &qdisc::Filter| !it.program.zip(own).is_some_and(is_other);
+            if found.as_ref().is_some_and(stays) {
                 continue;
             }
             net::ifindex(interface)?;
@@ -150,10 +176,12 @@ impl Object {
                 interface: interface.into(),
                 source: Box::new(source),
             };
-            SchedClassifier::from_pin(self.directory(pin_dir).join(program))
-                .and_then(|mut found| attach_one(&mut found, interface, direction, self.priority))
+            pinned
+                .and_then(|mut own| attach_one(&mut own, interface, direction, self.priority))
                 .map_err(failed)?;
-            missing.push(Detached::new(program.to_owned(), interface, direction));
+            let replaced = found.is_some();
+            let one = Detached::new(program.to_owned(), interface, direction);
+            missing.push(Detached { replaced, ..one });
         }
         Ok(missing)
     }
@@ -165,12 +193,20 @@ pub struct Detached {
     pub program: String,
     pub interface: String,
     pub direction: &'static str,
+    /// Another program had taken its place.
+    pub replaced: bool,
 }
 
 impl Detached {
     fn new(program: String, interface: &str, direction: TcAttachType) -> Self {
         let way = if matches!(direction, TcAttachType::Egress) { "egress" } else { "ingress" };
-        Self { program, interface: interface.to_owned(), direction: way }
+        Self { program, interface: interface.to_owned(), direction: way, replaced: false }
+    }
+
+    /// What others had done to it, in words.
+    #[must_use]
+    pub fn fate(&self) -> &'static str {
+        if self.replaced { "had been replaced by another program" } else { "had been removed" }
     }
 }
 
@@ -186,6 +222,12 @@ impl fmt::Display for Detached {
 pub fn remove_qdiscs(pin_dir: &Path) -> Vec<String> {
     let name = |index| crate::link::name_of(index).unwrap_or_else(|| format!("interface {index}"));
     qdisc::remove_made(pin_dir).into_iter().map(name).collect()
+}
+
+/// Whether a BPF file system stands at `pin_dir`: pins of an earlier life may be there.
+#[must_use]
+pub fn has_pins(pin_dir: &Path) -> bool {
+    file_system(pin_dir).is_ok_and(|kind| kind == libc::BPF_FS_MAGIC)
 }
 
 /// Removes the BPF file system that was mounted at `pin_dir` for the pins, and the

@@ -46,7 +46,7 @@ pub use layout::{
     REGULATE_FLOWS_DEFAULT, SERVICES_MAX, SPREAD_FLOWS_DEFAULT, SPREAD_HOSTS_MAX,
     SPREAD_SERVICES_MAX, STRINGS_MAX, SYN_ACK_BYTES_MAX, TRANSIT_FLOWS_DEFAULT, TRANSIT_SLOTS,
 };
-pub use loader::{Detached, remove_pin_dir, remove_qdiscs};
+pub use loader::{Detached, has_pins, remove_pin_dir, remove_qdiscs};
 pub use pins::Shape;
 pub use recover::{Copied, Copies, CopyPolicy, DRAINS_MAX};
 pub use redirect::{Flows, Host, HostState, Redirect, RedirectConfig, ServiceKey, Way};

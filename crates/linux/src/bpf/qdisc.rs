@@ -19,6 +19,7 @@ const RTM_GETTFILTER: u16 = 46;
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
 const TCA_BPF_NAME: u16 = 7;
+const TCA_BPF_ID: u16 = 11;
 /// `TC_H_CLSACT` and the handle that the kernel gives such a qdisc.
 const PARENT: u32 = 0xffff_fff1;
 const HANDLE: u32 = 0xffff_0000;
@@ -36,6 +37,8 @@ pub(super) struct Filter {
     pub priority: u16,
     /// Of an eBPF program, as it was given; else empty.
     pub name: String,
+    /// The program's number in the kernel, if it is known.
+    pub program: Option<u32>,
 }
 
 /// Makes the qdisc where there is none, and remembers it in `pin_dir`.
@@ -126,15 +129,18 @@ fn parse(body: &[u8]) -> Option<Filter> {
     let info: [u8; 4] = body.get(16..MESSAGE)?.try_into().ok()?;
     let priority = (u32::from_ne_bytes(info) >> 16) as u16;
     let attributes = body.get(MESSAGE..)?;
-    let mut filter = Filter { priority, name: String::new() };
+    let mut filter = Filter { priority, ..Filter::default() };
     let is_bpf = netlink::attributes(attributes)
         .any(|(kind, value)| kind == TCA_KIND && value == b"bpf\0".as_slice());
     let options = netlink::attributes(attributes).find(|(kind, _)| *kind == TCA_OPTIONS);
-    let named = options
-        .and_then(|(_, value)| netlink::attributes(value).find(|(kind, _)| *kind == TCA_BPF_NAME));
-    if let Some((_, name)) = named.filter(|_| is_bpf) {
-        let name = CStr::from_bytes_until_nul(name).map_or(name, CStr::to_bytes);
-        filter.name = String::from_utf8_lossy(name).into_owned();
+    let options = options.filter(|_| is_bpf).map_or(&[][..], |(_, value)| value);
+    for (kind, value) in netlink::attributes(options) {
+        if kind == TCA_BPF_NAME {
+            let name = CStr::from_bytes_until_nul(value).map_or(value, CStr::to_bytes);
+            filter.name = String::from_utf8_lossy(name).into_owned();
+        } else if kind == TCA_BPF_ID {
+            filter.program = value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
+        }
     }
     Some(filter)
 }
@@ -147,12 +153,15 @@ mod tests {
     fn a_filter_of_the_kernels_list_is_read_and_nonsense_is_not() {
         let mut options = Vec::new();
         netlink::attribute(&mut options, TCA_BPF_NAME, b"gate_egress\0");
+        netlink::attribute(&mut options, TCA_BPF_ID, &77u32.to_ne_bytes());
         let mut body = message(7, 1, PARENT_EGRESS);
         body[16..20].copy_from_slice(&(100u32 << 16 | 3).to_ne_bytes());
         netlink::attribute(&mut body, TCA_KIND, b"bpf\0");
         netlink::attribute(&mut body, TCA_OPTIONS, &options);
-        assert_eq!(parse(&body), Some(Filter { priority: 100, name: "gate_egress".into() }));
-        assert_eq!(parse(&body[..20]), Some(Filter { priority: 100, name: String::new() }));
+        let bare = Filter { priority: 100, ..Filter::default() };
+        let whole = Filter { name: "gate_egress".into(), program: Some(77), ..bare.clone() };
+        assert_eq!(parse(&body), Some(whole));
+        assert_eq!(parse(&body[..20]), Some(bare));
         for len in 0..20 {
             assert_eq!(parse(&body[..len]), None);
         }

@@ -2,9 +2,9 @@
 //! it, as a copy's own memory must have it.
 
 use crate::shm::SharedMemory;
+use holdfast_wire::shm::Listener;
 use holdfast_wire::shm::{CONNS_MAX, ConnEntry, conn_state};
 use holdfast_wire::snapshot::{Books, Connection, Listening};
-use holdfast_wire::shm::Listener;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// What stands there of a server that stands still, whose log begins at `log_from`.

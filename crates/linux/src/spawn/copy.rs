@@ -44,7 +44,7 @@ impl Server {
         let pidfd = process::pidfd_open(restored.pid()).doing("opening the copy")?;
         let process = Process::Copy(restored);
         let started = Instant::now();
-        Ok(Self { memory, process, pidfd, ended_well: None, control, wake, started })
+        Ok(Self { memory, process, pidfd, ending: None, control, wake, started })
     }
 }
 

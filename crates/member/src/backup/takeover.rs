@@ -20,7 +20,7 @@ use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
 pub enum Cause {
     /// The primary's daemon saw its server die.
     ServerDied,
-    /// The channel was closed: the primary's daemon died.
+    /// The channel was lost: the primary's daemon died, or its host reset it.
     ChannelLost,
     /// Three heartbeats are missing.
     Silent,
@@ -35,7 +35,7 @@ impl Cause {
     pub fn text(self) -> &'static str {
         match self {
             Self::ServerDied => "the primary's server died",
-            Self::ChannelLost => "the primary's daemon died",
+            Self::ChannelLost => "the channel to the primary was lost",
             Self::Silent => "the primary is silent",
             Self::Unheard => "the edge does not hear the primary",
             Self::Alone => "the primary does not hear this member",

@@ -9,8 +9,8 @@ use crate::packet::{Packet, Truth};
 use crate::pipe::{Input, Kind};
 use crate::plan::{Manners, Mutation, Step, When};
 use holdfast_member::backup::{BackupHost, Replica, Report};
-use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_member::primary::Held;
+use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_wire::gate::Adopted;
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
@@ -60,7 +60,7 @@ impl AtHost<'_> {
 
 impl AtHost<'_> {
     /// What a joiner's server has had no room for, or did not live for.
-    fn feed_copy(&mut self) {
+    fn feed_kept(&mut self) {
         let Some(mut copy) = self.d.copy.take() else { return };
         let server = self.server_mut().filter(|_| copy.runs);
         if !server.is_some_and(|server| copy.feed(server)) {
@@ -94,7 +94,7 @@ impl BackupHost for AtHost<'_> {
         let Some(tap) = &mut self.host_mut().tap else { return false };
         let count = tap.len().min(most);
         let packets: Vec<Packet> = tap.drain(..count).collect();
-        self.feed_copy();
+        self.feed_kept();
         for packet in &packets {
             self.world.check.copy_taken(packet);
             packet.with_view(|view| each(self, view));
@@ -197,6 +197,10 @@ impl BackupHost for AtHost<'_> {
         Ok(())
     }
 
+    fn feed_copy(&mut self) {
+        self.feed_kept();
+    }
+
     fn make_copy(&mut self) -> Result<(), String> {
         if self.world.rng.below(1000) < self.world.plan.joins.unmade_permille {
             return Err("the copy cannot be made".to_owned());
@@ -290,7 +294,8 @@ impl BackupHost for AtHost<'_> {
             return;
         }
         // Its client had not taken all that it was sent before the join, or is gone.
-        if why == Why::OutputNotRetained && self.world.check.may_be_lost(conn, &self.world.clients) {
+        if why == Why::OutputNotRetained && self.world.check.may_be_lost(conn, &self.world.clients)
+        {
             return;
         }
         let what = format!("a connection was lost: {conn:?}, accept {accept:?}: {why:?}");

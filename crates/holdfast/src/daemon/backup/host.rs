@@ -1,6 +1,6 @@
 //! What the backup's machine asks of this host.
 
-use super::{BackupDaemon, PIDFD, TAP, segment, sockets};
+use super::{BackupDaemon, Barred, PIDFD, TAP, segment, sockets};
 use crate::channel::Listener;
 use crate::daemon::edge_link::LinkEvent;
 use crate::daemon::heed;
@@ -11,7 +11,7 @@ use crate::daemon::survivor::Alone;
 use crate::poll::Interest;
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::shm::SharedMemory;
-use holdfast_linux::{listener, process, way};
+use holdfast_linux::{process, way};
 use holdfast_member::backup::{BackupHost, Replica, Report};
 use holdfast_member::host::{ConnState, Hosted, MemberHost, News};
 use holdfast_member::primary::Held;
@@ -22,7 +22,6 @@ use holdfast_wire::message::{ConnId, ConnKey, Message};
 use holdfast_wire::packet::{TcpPacket, TcpSegment, complete_checksum, mapped};
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
-use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -88,6 +87,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
 
     fn kill_server(&mut self) {
         let Some(replica) = &mut self.replica else { return };
+        self.own_end = self.own_end.or_else(|| replica.ending());
         if !replica.kill() {
             self.node.note_lingering(replica.pid());
         }
@@ -121,6 +121,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
         });
         if let Some(replica) = &mut self.replica {
             Alone::let_loose(self.node, replica);
+            self.barred.revive(self.node, replica, Instant::now());
         }
         alone.turn(self.node, listener.as_mut());
         self.alone = Some((alone, listener));
@@ -233,6 +234,7 @@ impl BackupHost for BackupDaemon<'_, '_> {
         let early = std::mem::take(&mut self.early);
         let mut take = |message: Message<'_>| {
             self.says = Said::of(&message).or(self.says.take());
+            self.has_served |= self.says.as_ref().is_some_and(Said::is_fine);
             each(self, &message);
         };
         for bytes in early {
@@ -291,17 +293,8 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn revive_listeners(&mut self) {
-        let (services, server) = (&self.node.config.group.services, &self.node.config.server);
-        let Some(replica) = &self.replica else { return };
-        for l in replica.memory.listeners() {
-            let address = &l.addr[..(l.addr_len as usize).min(l.addr.len())];
-            let revived = sockets::may_listen(address, services, server.user.is_none())
-                .and_then(|()| replica.take_fd(l.fd))
-                .and_then(|fd| listener::revive(fd.as_fd(), address, l.backlog));
-            if let Err(error) = revived {
-                let what = format!("descriptor {}: {error}", l.fd);
-                self.node.events.add("listener lost", what);
-            }
+        if let Some(replica) = &self.replica {
+            self.barred = Barred::revive_all(self.node, replica, Instant::now());
         }
     }
 

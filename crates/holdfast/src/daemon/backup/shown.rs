@@ -14,10 +14,6 @@ use std::time::{Instant, SystemTime};
 /// The cause of a planned switchover, whatever told of it.
 const STOPPED: &str = "the primary was stopped";
 
-fn why(cause: Cause, stopped: bool) -> &'static str {
-    if stopped { STOPPED } else { cause.text() }
-}
-
 fn state(fault: Fault) -> State {
     match fault {
         Fault::Diverged => State::Diverged,
@@ -45,12 +41,13 @@ impl BackupDaemon<'_, '_> {
         match *news {
             News::Promotes { cause, stopped } => {
                 self.refused = None;
-                self.node.events.add("promote", why(cause, stopped));
+                let why = self.why(cause, stopped);
+                self.node.events.add("promote", why);
             }
             News::TakesOver { cause } => self.tell_takeover(cause),
             News::Waits { reason } => self.refused = Some(reason.to_owned()),
             News::TookOver { cause, stopped, phases } => {
-                self.tell_taken_over(why(cause, stopped), phases);
+                self.tell_taken_over(self.why(cause, stopped), phases);
             }
             News::GaveUp { fault, .. }
                 if fault == Fault::Ended
@@ -59,6 +56,9 @@ impl BackupDaemon<'_, '_> {
                 self.node.other_says = None;
                 let (reason, remedy) = (advice::IN_BACKGROUND, advice::FOREGROUND);
                 self.node.set_state(Role::Backup, State::Ended, reason, remedy);
+            }
+            News::GaveUp { fault: Fault::Ended, reason } if self.own_end.is_some() => {
+                self.tell_replicas_end(reason);
             }
             News::GaveUp { fault, reason } => {
                 let (node, state) = (&mut *self.node, state(fault));
@@ -96,10 +96,36 @@ impl BackupDaemon<'_, '_> {
         }
     }
 
+    /// The replica has ended by itself.
+    fn tell_replicas_end(&mut self, reason: &str) {
+        self.node.other_says = None;
+        let (reason, remedy) = match self.own_end {
+            how if !self.has_served => {
+                let log = self.node.config.server.log.as_deref();
+                (advice::ended_at_start(how, log), advice::AFTER_BAD_START.to_owned())
+            }
+            how => {
+                let how = how.map_or_else(String::new, |how| format!(", {how}"));
+                (format!("{reason}{how}"), advice::after_giving_up(State::Ended, reason))
+            }
+        };
+        self.node.set_state(Role::Backup, State::Ended, &reason, &remedy);
+    }
+
+    /// The cause of a takeover, in words.
+    fn why(&self, cause: Cause, stopped: bool) -> &'static str {
+        match cause {
+            _ if stopped => STOPPED,
+            Cause::ServerDied if !self.has_served => advice::ENDED_AT_START,
+            _ => cause.text(),
+        }
+    }
+
     /// Until it is over, a takeover protects nobody, and without the edge it cannot
     /// come about.
     fn tell_takeover(&mut self, cause: Cause) {
-        let wants = format!("wants to take over: {}", cause.text());
+        let why = self.why(cause, false);
+        let wants = format!("wants to take over: {why}");
         let (reason, remedy) = if !self.node.edge.is_open() {
             let remedy =
                 "start the edge's daemon, or look at the way to it: nobody else may decide";
@@ -108,7 +134,7 @@ impl BackupDaemon<'_, '_> {
             let reason = format!("{wants}; the edge does not let it yet: {refused}");
             (reason, "look at the edge's status; this member asks again and again")
         } else {
-            (format!("takes over: {}", cause.text()), "")
+            (format!("takes over: {why}"), "")
         };
         self.node.set_state(Role::Backup, State::Waiting, &reason, remedy);
     }
@@ -137,6 +163,7 @@ impl BackupDaemon<'_, '_> {
     /// What this member is by itself, told to the primary too.
     fn judge(&mut self, promoting: Option<Cause>, joins: Option<u8>) {
         self.node.other_says.clone_from(&self.says);
+        self.has_served |= self.ports.is_listening();
         if let Some(cause) = promoting {
             self.tell_takeover(cause);
         } else if let Some(percent) = joins {

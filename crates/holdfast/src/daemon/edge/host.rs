@@ -39,7 +39,7 @@ impl EdgeDaemon<'_> {
         }
         let Mended { missing, moved, failed } = self.wire.bpf.mend(&edge_config(self.config));
         for one in &missing {
-            self.wire.events.add("mended", format!("tc filter {one} had been removed"));
+            self.wire.events.add("mended", format!("tc filter {one} {}", one.fate()));
         }
         if moved || !missing.is_empty() {
             self.machine.update_taps(&mut self.wire);

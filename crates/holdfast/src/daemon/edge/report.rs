@@ -148,6 +148,20 @@ impl EdgeDaemon<'_> {
         Some(says(State::Unprotected, &format!("nobody could take over: {failure}"), remedy))
     }
 
+    /// While a takeover waits for the disk, what else is missing helps nobody.
+    fn unless_disk(&self, said: Said) -> Said {
+        match self.disk_trouble() {
+            None => said,
+            Some(disk) => {
+                // The member that asks may have been told.
+                let is_said = self.wire.disk.failure().is_some_and(|why| said.reason.contains(why));
+                let more = if is_said { String::new() } else { format!("; {}", disk.reason) };
+                let reason = format!("{}{more}", said.reason);
+                Said { reason, remedy: disk.remedy, ..said }
+            }
+        }
+    }
+
     /// Why a member does not get what the edge sends.
     fn way_trouble(&self, index: usize, now: Instant) -> Option<Said> {
         let member = self.config.members.get(index)?;
@@ -229,24 +243,11 @@ impl EdgeDaemon<'_> {
         let is_open = self.wire.bpf.current().is_ok_and(|(_, current)| current.is_some());
         let Some(current) = on_disk.current.as_deref().filter(|_| is_open) else {
             let first = on_disk.current.as_deref().unwrap_or(&self.config.edge.first);
-            return self.closed(first);
+            return self.unless_disk(self.closed(first));
         };
         let is_here = self.machine.index(current).is_some_and(|i| self.machine.is_here(i));
         if !is_here || !self.machine.membership().answers(current) {
-            let reason = format!("`{current}` is current, and its daemon does not answer");
-            if let Some(distrust) = self.distrust(Instant::now()) {
-                let reason = format!("{reason}; {}", distrust.reason);
-                return says(State::Waiting, &reason, &distrust.remedy);
-            }
-            if self.is_starting() {
-                let reason = format!(
-                    "`{current}` is current, and has not come back to the edge yet, which has just started"
-                );
-                return says(State::Waiting, &reason, COMES_BACK);
-            }
-            let remedy = "look at its host: a server that spoke alone may still serve; if no backup \
-                          takes over, start both members again";
-            return says(State::Waiting, &reason, remedy);
+            return self.unless_disk(self.away(current));
         }
         let Some(theirs) = self.says(current) else {
             let reason = format!("`{current}` has not said yet what it does");
@@ -257,7 +258,7 @@ impl EdgeDaemon<'_> {
         match theirs.state {
             State::Protected => {}
             // A takeover is under way.
-            State::Ended if backup.state == State::Waiting => return backup,
+            State::Ended if backup.state == State::Waiting => return self.unless_disk(backup),
             // It may be known here why its backup does not come.
             State::Waiting if !own.is_fine() => {
                 let reason = format!("{}; `{current}`: {}", own.reason, theirs.reason);
@@ -283,6 +284,24 @@ impl EdgeDaemon<'_> {
         } else {
             backup
         }
+    }
+
+    /// The current member cannot be asked.
+    fn away(&self, current: &str) -> Said {
+        let reason = format!("`{current}` is current, and its daemon does not answer");
+        if let Some(distrust) = self.distrust(Instant::now()) {
+            let reason = format!("{reason}; {}", distrust.reason);
+            return says(State::Waiting, &reason, &distrust.remedy);
+        }
+        if self.is_starting() {
+            let reason = format!(
+                "`{current}` is current, and has not come back to the edge yet, which has just started"
+            );
+            return says(State::Waiting, &reason, COMES_BACK);
+        }
+        let remedy = "look at its host: a server that spoke alone may still serve; if no backup \
+                      takes over, start both members again";
+        says(State::Waiting, &reason, remedy)
     }
 
     fn is_starting(&self) -> bool {

@@ -69,7 +69,7 @@ impl MemberContext<'_> {
             Ok(missing) => {
                 self.torn = None;
                 for one in missing {
-                    self.events.add("mended", format!("tc filter {one} had been removed"));
+                    self.events.add("mended", format!("tc filter {one} {}", one.fate()));
                 }
             }
             Err(error) => self.torn = Some(format!("a program is gone: {error}")),

@@ -11,8 +11,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Time that an edge's daemon which is started again at once needs to be back.
 const EDGE_PATIENCE: Duration = Duration::from_millis(250);
-/// Time after which a member that hears nobody says so.
-const NOBODY_PATIENCE: Nanos = Nanos::from_ms(500);
 
 impl MemberContext<'_> {
     /// Says what this member is by itself, to the edge too.
@@ -162,7 +160,7 @@ impl MemberContext<'_> {
     fn lacks(&self) -> Option<Said> {
         let (role, other) = (self.own.role, self.other.name.as_str());
         let says = |state, reason: &str, remedy: &str| Some(Said::new(role, state, reason, remedy));
-        if self.member.watch.silence_of_all(Nanos(self.nanos())) > NOBODY_PATIENCE {
+        if self.member.watch.hears_nobody(Nanos(self.nanos())) {
             let reason = format!("neither the edge nor {other} is heard: the service waits");
             return says(State::Waiting, &reason, "look at this host's links");
         }

@@ -281,6 +281,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         let Some(mut alone) = self.alone.take() else { return };
         if let Some(server) = Rc::get_mut(&mut self.server) {
             Alone::let_loose(self.node, server);
+            self.barred.revive(self.node, server, Instant::now());
         }
         alone.turn(self.node, None);
         self.alone = Some(alone);

@@ -106,7 +106,15 @@ impl PrimaryDaemon<'_, '_> {
             let remedy = advice::FOREGROUND;
             return self.node.set_ended(role, &reason, remedy);
         }
-        self.node.set_ended(role, &format!("{}{then}", advice::ENDED), remedy);
+        let how = self.with_server(Server::ending).flatten();
+        if !self.has_served {
+            // Whatever the replica made of it: it did the same.
+            let log = self.node.config.server.log.as_deref();
+            let reason = advice::ended_at_start(how, log);
+            return self.node.set_ended(role, &reason, advice::AFTER_BAD_START);
+        }
+        let how = how.map_or_else(String::new, |how| format!(", {how}"));
+        self.node.set_ended(role, &format!("{}{how}{then}", advice::ENDED), remedy);
     }
 
     /// The server speaks alone; whoever is started can join.
@@ -118,14 +126,15 @@ impl PrimaryDaemon<'_, '_> {
 
     /// What this member is by itself.
     fn judge(&mut self, is_attached: bool) {
-        if !self.node.is_whole(Role::Primary, Own::Gate) {
-            return;
-        }
         let (services, pid) = (&self.node.config.group.services, self.server.pid());
         let missing = match is_attached {
             false => Some("the server has not started yet"),
             true => self.services.missing(services, pid, Instant::now()),
         };
+        self.has_served |= missing.is_none();
+        if !self.node.is_whole(Role::Primary, Own::Gate) {
+            return;
+        }
         match missing {
             None => self.node.judge_pair(),
             Some(reason) => {

@@ -1,0 +1,187 @@
+//! Who holds the ports that a daemon of this host, and its server, are to listen at. It is
+//! only looked up, never tried: a group that runs is not touched.
+
+use super::Finding;
+use crate::config::{Config, Member, Role};
+use crate::leavings;
+use holdfast_linux::listeners::{ListenerSocket, Listening};
+use holdfast_linux::process;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// What a port is needed for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// Without it the daemon does not start.
+    Channel,
+    /// Heartbeats; without it those of the channel remain.
+    Datagrams,
+    /// Clients come here, now or after a takeover.
+    Service,
+}
+
+/// All listeners of this host, and which processes are the role's own.
+struct Ports {
+    tcp: Vec<Listening>,
+    udp: Vec<Listening>,
+    own: Vec<u32>,
+}
+
+/// The ports of a pair's edge or member.
+pub(super) fn of_pair(config: &Config, role: Role) -> Vec<Finding> {
+    let member = match role {
+        Role::Edge => None,
+        Role::Member(index) => config.members.get(index),
+    };
+    let name = member.map_or("edge", |member| member.name.as_str());
+    let socket = config.admin_socket(role);
+    let ports = match Ports::look(&config.group.run_dir, name, &socket) {
+        Ok(ports) => ports,
+        Err(error) => {
+            let found = format!("the kernel does not tell who listens: {error}");
+            return vec![Finding::warn("ports", found, "use a kernel with CONFIG_INET_DIAG")];
+        }
+    };
+    needs(config, member).into_iter().map(|(key, at, need)| ports.judge(key, at, need)).collect()
+}
+
+/// The ports that a spread group's edge listens at.
+pub(super) fn of_spread_edge(run_dir: &Path, socket: &Path, listen: SocketAddr) -> Finding {
+    match Ports::look(run_dir, "edge", socket) {
+        Ok(ports) => ports.judge("edge.listen", listen, Need::Channel),
+        Err(error) => {
+            let found = format!("the kernel does not tell who listens: {error}");
+            Finding::warn("ports", found, "use a kernel with CONFIG_INET_DIAG")
+        }
+    }
+}
+
+fn needs(config: &Config, member: Option<&Member>) -> Vec<(&'static str, SocketAddr, Need)> {
+    let (key, at) = member.map_or(("edge.listen", config.edge.listen), |m| ("address", m.address));
+    let mut all = vec![(key, at, Need::Channel), (key, at, Need::Datagrams)];
+    if member.is_some() {
+        let services = config.group.services.iter();
+        all.extend(services.map(|service| ("services", *service, Need::Service)));
+    }
+    all
+}
+
+impl Ports {
+    fn look(run_dir: &Path, name: &str, socket: &Path) -> io::Result<Self> {
+        let mut kernel = ListenerSocket::open()?;
+        let (tcp, udp) = (kernel.listening()?, kernel.bound_udp()?);
+        let mut own = leavings::servers(run_dir, name);
+        if let Ok(daemon) = UnixStream::connect(socket)
+            && let Ok(pid) = process::peer(daemon.as_fd())
+        {
+            own.extend(process::family(pid));
+        }
+        Ok(Self { tcp, udp, own })
+    }
+
+    fn judge(&self, key: &str, at: SocketAddr, need: Need) -> Finding {
+        let (all, kind) = match need {
+            Need::Datagrams => (&self.udp, "UDP"),
+            Need::Channel | Need::Service => (&self.tcp, "TCP"),
+        };
+        let shown = format!("{key} = {at} ({kind})");
+        let mut own = false;
+        for it in all.iter().filter(|it| it.port == at.port()) {
+            let holder = process::holder_of_socket(it.inode);
+            if holder.is_some_and(|pid| self.own.contains(&pid)) {
+                own |= it.serves(at.ip(), at.port());
+            } else if it.serves(at.ip(), at.port()) {
+                return taken(&shown, it, holder, need);
+            } else if need == Need::Service {
+                return beside(&shown, it, holder);
+            }
+        }
+        Finding::ok("port", format!("{shown}: {}", if own { "this daemon's own" } else { "free" }))
+    }
+}
+
+fn taken(shown: &str, it: &Listening, holder: Option<u32>, need: Need) -> Finding {
+    let who = who(it, holder);
+    let stop = stop(holder);
+    let found = format!("{shown} is taken: {who}");
+    match need {
+        Need::Channel => Finding::fail(
+            "port",
+            found,
+            format!("{stop}, or choose another port in the file of every host"),
+        ),
+        Need::Service => Finding::fail("port", found, stop),
+        Need::Datagrams => Finding::warn(
+            "port",
+            format!("{found}; heartbeats by datagrams are not heard"),
+            format!("{stop}, or choose another port in the file of every host"),
+        ),
+    }
+}
+
+/// At another address of the same port: in the way of a server that listens everywhere.
+fn beside(shown: &str, it: &Listening, holder: Option<u32>) -> Finding {
+    let who = who(it, holder);
+    let found = format!("{shown}: {who}: a server that listens at all addresses could not");
+    Finding::warn("port", found, stop(holder))
+}
+
+fn who(it: &Listening, holder: Option<u32>) -> String {
+    let place = SocketAddr::new(it.address, it.port);
+    match holder {
+        Some(pid) => {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            format!("process {pid} ({}) is at {place}", name.trim_end())
+        }
+        None => format!("a process that cannot be seen from here is at {place}"),
+    }
+}
+
+fn stop(holder: Option<u32>) -> String {
+    let what = holder.map_or("it".to_owned(), |pid| format!("process {pid}"));
+    format!("stop {what}, perhaps a service of the distribution (`systemctl disable --now NAME`)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::Verdict;
+    use std::net::{TcpListener, UdpSocket};
+
+    fn ports(own: Vec<u32>) -> Ports {
+        let mut kernel = ListenerSocket::open().expect("a socket");
+        let (tcp, udp) = (kernel.listening().expect("TCP"), kernel.bound_udp().expect("UDP"));
+        Ports { tcp, udp, own }
+    }
+
+    #[test]
+    fn who_holds_a_port_is_named_unless_it_is_the_daemon_itself() {
+        let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = tcp.local_addr().expect("an address");
+        let udp = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let heard_at = udp.local_addr().expect("an address");
+        let me = std::process::id();
+        let stranger = ports(Vec::new());
+        for (need, verdict) in [(Need::Channel, Verdict::Fail), (Need::Service, Verdict::Fail)] {
+            let found = stranger.judge("address", at, need);
+            assert_eq!(found.verdict, verdict, "{found:?}");
+            assert!(found.found.contains(&format!("process {me} (")), "{found:?}");
+            assert!(found.remedy.contains(&format!("stop process {me}")), "{found:?}");
+        }
+        let deaf = stranger.judge("address", heard_at, Need::Datagrams);
+        assert_eq!(deaf.verdict, Verdict::Warn, "{deaf:?}");
+        let own = ports(vec![me]).judge("address", at, Need::Channel);
+        assert_eq!(own.verdict, Verdict::Ok, "{own:?}");
+        assert!(own.found.contains("own"), "{own:?}");
+        let elsewhere = SocketAddr::new("127.0.0.2".parse().expect("an address"), at.port());
+        let beside = stranger.judge("services", elsewhere, Need::Service);
+        assert_eq!(beside.verdict, Verdict::Warn, "{beside:?}");
+        assert_eq!(stranger.judge("address", elsewhere, Need::Channel).verdict, Verdict::Ok);
+        drop(tcp);
+        let free = ports(Vec::new()).judge("address", at, Need::Channel);
+        assert_eq!(free.verdict, Verdict::Ok, "{free:?}");
+    }
+}

@@ -1,0 +1,85 @@
+//! The replica's listeners in a takeover: made to listen, and once more when whoever held
+//! the port of one has gone.
+
+use super::sockets;
+use crate::daemon::member::MemberContext;
+use holdfast_linux::spawn::Server;
+use holdfast_linux::{listener, unread};
+use holdfast_wire::shm::Listener;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// How often a listener whose port somebody holds is tried again.
+const AGAIN_EVERY: Duration = Duration::from_secs(1);
+
+/// Listeners whose port is somebody else's.
+#[derive(Default)]
+pub struct Barred {
+    /// Each with the cookie of its socket: the server may have given its number to
+    /// another one since.
+    listeners: Vec<(Listener, u64)>,
+    again_at: Option<Instant>,
+}
+
+impl Barred {
+    /// Has all listen that the replica's table lists; what cannot is an event.
+    pub fn revive_all(node: &mut MemberContext<'_>, replica: &Server, now: Instant) -> Self {
+        let mut barred = Self { listeners: Vec::new(), again_at: Some(now + AGAIN_EVERY) };
+        for l in replica.memory.listeners() {
+            let found = socket_of(node, replica, &l);
+            let revived = match &found {
+                Ok((fd, _)) => revive(fd, &l),
+                Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            };
+            let Err(error) = revived else { continue };
+            if let Ok((_, cookie)) = found
+                && error.kind() == ErrorKind::AddrInUse
+            {
+                barred.listeners.push((l, cookie));
+            }
+            node.events.add("listener lost", format!("descriptor {}: {error}", l.fd));
+        }
+        barred
+    }
+
+    /// Tries those again that were somebody else's, of the server that speaks.
+    pub fn revive(&mut self, node: &mut MemberContext<'_>, server: &Server, now: Instant) {
+        if self.listeners.is_empty() || self.again_at.is_some_and(|at| now < at) {
+            return;
+        }
+        self.again_at = Some(now + AGAIN_EVERY);
+        for (l, cookie) in std::mem::take(&mut self.listeners) {
+            let same = socket_of(node, server, &l).ok().filter(|(_, found)| *found == cookie);
+            // The server has closed it: it wants no clients there.
+            let Some((fd, _)) = same else { continue };
+            match revive(&fd, &l) {
+                Ok(()) => {
+                    let what = format!("descriptor {}: whoever held its port has gone", l.fd);
+                    node.events.add("listens again", what);
+                }
+                Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                    self.listeners.push((l, cookie));
+                }
+                Err(error) => tracing::debug!("descriptor {}: {error}", l.fd),
+            }
+        }
+    }
+}
+
+/// A listener's socket in the server, and its cookie.
+fn socket_of(node: &MemberContext<'_>, server: &Server, l: &Listener) -> io::Result<(OwnedFd, u64)> {
+    let as_root = node.config.server.user.is_none();
+    sockets::may_listen(address(l), &node.config.group.services, as_root)?;
+    let fd = server.take_fd(l.fd)?;
+    let cookie = unread::cookie(fd.as_fd())?;
+    Ok((fd, cookie))
+}
+
+fn revive(fd: &OwnedFd, l: &Listener) -> io::Result<()> {
+    listener::revive(fd.as_fd(), address(l), l.backlog)
+}
+
+fn address(l: &Listener) -> &[u8] {
+    &l.addr[..(l.addr_len as usize).min(l.addr.len())]
+}

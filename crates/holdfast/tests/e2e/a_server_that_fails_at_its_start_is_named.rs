@@ -1,0 +1,39 @@
+//! A server that ends before it has served anybody is no primary that died: every host
+//! says how it ended and where its log is, and who waits for protection is told at once.
+
+use crate::status_is_true_on_every_host::{HOSTS, expect_with_code, launch_redis, remedy};
+use crate::world;
+use holdfast_lab::testbed::{Plan, Role, Testbed};
+use std::time::{Duration, Instant};
+
+/// Far longer than an answer that comes at once may take on a busy machine.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
+#[test]
+fn by_a_setting_that_it_does_not_know() {
+    let _limit = world::limit(Duration::from_secs(60));
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let group = launch_redis(&testbed, |recipe| {
+        recipe.command.extend(["--no-such-setting", "yes"].map(str::to_owned));
+    });
+    let why = "the server ended at its start, with exit status 1; its log is";
+    expect_with_code(&testbed, &group, &HOSTS.map(|role| (role, "ended", why)), 1);
+    for role in HOSTS {
+        assert!(remedy(&group, role).contains("what the server's log says"), "{role:?}");
+    }
+    let [primary, backup] = [Role::Primary, Role::Backup].map(|role| {
+        let events = group.verb(role, &["events"]).expect("a verb").stdout;
+        String::from_utf8_lossy(&events).into_owned()
+    });
+    assert!(primary.contains(why), "{primary}");
+    // By itself, if its replica has come so far, or of the primary's.
+    assert!(backup.contains("server ended at its start"), "{backup}");
+    assert!(!backup.contains("server died"), "{backup}");
+
+    let asked = Instant::now();
+    for role in HOSTS {
+        let waited = group.verb(role, &["status", "--wait", "protected"]).expect("a verb");
+        assert_eq!(waited.status.code(), Some(1), "{role:?}");
+    }
+    assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
+}

@@ -1,0 +1,106 @@
+//! Ports that a stranger holds are named by `check`, which leaves a running group alone;
+//! a daemon that cannot start says the real reason first, with its exit code, and leaves
+//! nothing behind.
+
+use crate::status_is_true_on_every_host::{HOSTS, patient};
+use crate::world;
+use holdfast_lab::testbed::ours::Group;
+use holdfast_lab::testbed::server::Program;
+use holdfast_lab::testbed::{Plan, Role, Testbed, addresses};
+use serde_json::Value;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+/// What `check` says of ports: verdicts with their lines.
+fn ports(group: &Group<'_>, role: Role) -> Vec<(String, String)> {
+    let checked = group.verb(role, &["check", "--json"]).expect("a verb").stdout;
+    let report: Value = serde_json::from_slice(&checked).expect("JSON");
+    let findings = report["findings"].as_array().expect("findings").iter();
+    let word = |it: &Value, name: &str| it[name].as_str().unwrap_or_default().to_owned();
+    let of_ports = findings.filter(|it| it["name"] == "port");
+    of_ports.map(|it| (word(it, "verdict"), word(it, "found"))).collect()
+}
+
+/// Listens by TCP and UDP until it is ended.
+fn stranger(testbed: &Testbed, role: Role, address: &str, port: u16) -> Child {
+    let script = format!(
+        "import socket, sys\na = ('{address}', {port})\ns = socket.create_server(a)\n\
+         u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nu.bind(a)\n\
+         print('ready', flush=True)\nsys.stdin.read()"
+    );
+    let mut python = testbed.host(role).command("python3");
+    python.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = python.spawn().expect("python3 starts");
+    let mut line = String::new();
+    let out = child.stdout.take().expect("a pipe");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).expect("a line");
+    child
+}
+
+/// Starts a daemon that ends at once.
+fn run(testbed: &Testbed, role: Role, words: &[&str]) -> Output {
+    let mut timeout = testbed.host(role).command("timeout");
+    timeout.arg("15").arg(world::binary()).arg("run").args(words);
+    timeout.stdin(Stdio::null()).output().expect("it runs")
+}
+
+fn shown(testbed: &Testbed, words: &[&str]) -> String {
+    let mut command: Command = testbed.host(Role::Edge).command(words[0]);
+    let done = command.args(&words[1..]).output().expect("it runs");
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
+#[test]
+fn a_start_that_cannot_be_is_explained() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_server(Program::Redis, 0, &Plan::default(), &patient(), |testbed, group| {
+        for role in HOSTS {
+            let found = ports(group, role);
+            assert!(!found.is_empty(), "{role:?}");
+            assert!(found.iter().all(|(verdict, _)| verdict == "ok"), "{role:?}: {found:?}");
+        }
+        group.ensure_protected().expect("a look harms nobody");
+
+        // The backup's service port, and its own.
+        let file = group.config().display().to_string();
+        let stopped = group.verb(Role::Backup, &["down", "--stop"]).expect("a verb");
+        assert!(stopped.status.success(), "{stopped:?}");
+        let mut at_service = stranger(testbed, Role::Backup, "0.0.0.0", 6379);
+        let mut at_address = stranger(testbed, Role::Backup, addresses::BACKUP, 7701);
+        let found = ports(group, Role::Backup);
+        let taken = |part: &str| {
+            let is = |(verdict, line): &&(String, String)| verdict == "fail" && line.contains(part);
+            found.iter().find(is).unwrap_or_else(|| panic!("{part} in {found:?}"))
+        };
+        assert!(taken("services = 10.9.0.100:6379").1.contains("(python3)"), "{found:?}");
+        assert!(taken("address = 10.9.0.3:7701").1.contains("(python3)"), "{found:?}");
+        let refused = run(testbed, Role::Backup, &["--config", &file, "--role", "b"]);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(said.contains("cannot listen at 10.9.0.3:7701"), "{said}");
+        assert!(!said.contains("no heartbeats"), "{said}");
+        // Their input ends with the wait.
+        at_service.wait().and_then(|_| at_address.wait()).expect("their ends");
+
+        leaves_no_mount(testbed, group, &file);
+    });
+}
+
+/// An edge whose file names an interface that is not there.
+fn leaves_no_mount(testbed: &Testbed, group: &Group<'_>, file: &str) {
+    let stopped = group.verb(Role::Edge, &["down", "--stop"]).expect("a verb");
+    assert!(stopped.status.success(), "{stopped:?}");
+    let edge = testbed.host(Role::Edge);
+    let right = std::fs::read_to_string(edge.outside().join("holdfast.toml")).expect("a file");
+    let wrong = right.replace("clients = [\"ec\"]", "clients = [\"nothere\"]");
+    assert_ne!(wrong, right);
+    std::fs::write(edge.outside().join("wrong.toml"), wrong).expect("a file");
+    let wrong = file.replace("holdfast.toml", "wrong.toml");
+    let refused = run(testbed, Role::Edge, &["--config", &wrong, "--role", "edge"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("nothere"), "{said}");
+    assert!(!shown(testbed, &["cat", "/proc/mounts"]).contains("bpf-edge"), "{said}");
+    let filters = shown(testbed, &["tc", "filter", "show", "dev", "ep", "ingress"]);
+    assert!(filters.is_empty(), "{filters}");
+}
