@@ -14,7 +14,10 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Between two looks at threads that are to stand still.
+const LOOK_EVERY: Duration = Duration::from_micros(20);
 
 impl Server {
     /// What an image of the server leaves out, since its copy gets its own.
@@ -115,7 +118,9 @@ impl StandStill<'_> {
 impl Quiescence for StandStill<'_> {
     fn ask(&mut self, deadline: Instant) {
         while !self.is_quiet() && Instant::now() < deadline {
-            std::thread::yield_now();
+            // A daemon with real-time priority yields to nobody, and may be on the very
+            // processor that the server is kept on.
+            std::thread::sleep(LOOK_EVERY);
         }
     }
 

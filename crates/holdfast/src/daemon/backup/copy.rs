@@ -74,9 +74,11 @@ impl BackupDaemon<'_, '_> {
         let image = self.incoming.as_mut().map(|incoming| std::mem::take(&mut incoming.image));
         let image = image.context("there is no image")?;
         let node = &mut *self.node;
+        // Its files are read, too, and compared.
+        let free = process::memory_available().context("the host's free memory")?;
         let loading = Loading {
             key: node.key.hash_key(),
-            limits: Limits { memory_bytes: image.len() as u64, ..Limits::default() },
+            limits: Limits { memory_bytes: free, ..Limits::default() },
             dies_with_parent: true,
         };
         let settings = node.settings(mode::REPLAY)?;

@@ -68,7 +68,11 @@ impl Barred {
 }
 
 /// A listener's socket in the server, and its cookie.
-fn socket_of(node: &MemberContext<'_>, server: &Server, l: &Listener) -> io::Result<(OwnedFd, u64)> {
+fn socket_of(
+    node: &MemberContext<'_>,
+    server: &Server,
+    l: &Listener,
+) -> io::Result<(OwnedFd, u64)> {
     let as_root = node.config.server.user.is_none();
     sockets::may_listen(address(l), &node.config.group.services, as_root)?;
     let fd = server.take_fd(l.fd)?;

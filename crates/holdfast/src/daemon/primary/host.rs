@@ -20,6 +20,7 @@ use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
 use std::ops::Deref;
 use std::rc::Rc;
+use std::time::Instant;
 
 /// A part of the log, in the memory that the server shares.
 pub struct LogBytes {

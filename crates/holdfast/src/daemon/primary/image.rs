@@ -11,11 +11,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// How long a server may stand still for its image; its clients wait.
-const FREEZE_MAX: Duration = Duration::from_millis(200);
+const FREEZE_MAX: Duration = Duration::from_millis(100);
 /// Rounds in which what has changed is copied while it runs, and how few pages end them.
 const ROUNDS_MAX: usize = 6;
 const FEW_PAGES: u64 = 256;
-/// Of the memory that is free, the part that an image may take, with its copy.
+/// Of the memory that is free, the part that an image may take: it is held twice for a
+/// moment.
 const FREE_PART: u64 = 3;
 
 /// An image on its way.
