@@ -68,7 +68,7 @@ impl JoinPlan {
 /// Of a good share of the runs, what was dead is started again, now and then, and breaks
 /// anew; by how much longer clients have to go on for that.
 pub(super) fn draw_joins(rng: &mut Rng, faults: &mut Vec<(When, Fault)>) -> Ns {
-    if !rng.one_in(3) {
+    if rng.one_in(2) {
         return 0;
     }
     let rounds = rng.range(1, 4);
