@@ -199,6 +199,7 @@ impl PrimaryHost for AtHost<'_> {
             self.world.send(pipe, 1, message);
         }
         if matches!(message, Message::Closing { .. }) {
+            self.world.check.closes(1 - self.d.at);
             self.world.crosses(When::Join(Step::Closes));
         }
     }

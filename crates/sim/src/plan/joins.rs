@@ -80,6 +80,11 @@ pub(super) fn draw_joins(rng: &mut Rng, faults: &mut Vec<(When, Fault)>) -> Ns {
             };
             faults.push((when, draw_fault(rng)));
         }
+        if round == 0 && rng.one_in(2) {
+            let how = rng.pick(&[How::Daemon, How::Host]);
+            let when = if faults.is_empty() { When::At(150 * MS) } else { When::After(300 * MS) };
+            faults.push((when, Fault::Dies { speaks: false, how }));
+        }
         let after = rng.spread(MS, 300 * MS);
         let when = if faults.is_empty() { When::At(200 * MS) } else { When::After(after) };
         let first = rng.below(2) as usize;
