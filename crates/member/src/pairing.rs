@@ -288,7 +288,11 @@ mod tests {
                 assert_eq!(host.member.epoch, 0);
                 host.next = Some((true, vec![greets(0)]));
                 let again = pairing.turn(false, &mut host);
-                assert_eq!(again == Turn::End(End::Met { runs: false }), side == Side::Primary, "{again:?}");
+                assert_eq!(
+                    again == Turn::End(End::Met { runs: false }),
+                    side == Side::Primary,
+                    "{again:?}"
+                );
                 host.now = nanos(COMPARE_EVERY);
                 host.next = Some((true, vec![greets(0)]));
                 assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met { runs: false }));

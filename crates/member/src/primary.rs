@@ -11,15 +11,14 @@ pub use join::{Book, Image};
 
 use crate::host::{Member, MemberHost, Turn, tell_vanished};
 use crate::nanos;
+use crate::pairing::PairingHost;
 use crate::timing::primary::{
     ATTACH_MAX, CLOSING_EVERY, OWED_BYTES, OWED_WAIT, PROGRESS_EVERY, PROGRESS_PER_CONN,
     REPORT_EVERY, STRAY_EVERY, TICK,
 };
 use apart::Stage;
-use crate::pairing::PairingHost;
 use doubt::{Doubt, SILENT};
 use half_open::HalfOpen;
-use join::{Closing, Joiner};
 use holdfast_cluster::Nanos;
 use holdfast_replica::Broken;
 use holdfast_replica::limits::PrimaryLimits;
@@ -27,6 +26,7 @@ use holdfast_replica::primary::{Counters, Peeked, Primary, PrimaryOutput, Wanted
 use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, ConnProgress, ConnRecord, Message};
 use holdfast_wire::seq::SeqNo;
+use join::{Closing, Joiner};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Deref;
 

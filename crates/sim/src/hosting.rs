@@ -182,7 +182,10 @@ impl MemberHost for AtHost<'_> {
             fin_truth: Truth::default(),
             is_dsack: false,
         };
-        if self.host().gate.as_ref().is_some_and(|gate| gate.solo) && self.d.member.speaks && self.is(Mutation::AcksKept) {
+        if self.host().gate.as_ref().is_some_and(|gate| gate.solo)
+            && self.d.member.speaks
+            && self.is(Mutation::AcksKept)
+        {
             return;
         }
         self.d.owed.retain(|(key, ack)| *key != packet.key || ack.after(packet.ack));

@@ -1,13 +1,13 @@
 //! What the simulator sees of its cluster from outside, for the judges: every now and
 //! then whether what is said is true, and at the end what was not given back.
 
-use crate::{Ns, Reached};
 use crate::check::{LOOK_EVERY, Said, Truth};
 use crate::gate::Gate;
 use crate::member::Phase;
 use crate::plan::{Fault, Mutation};
 use crate::server::{Mode, Server};
 use crate::world::{EDGE, Event, NAMES, World};
+use crate::{Ns, Reached};
 use std::collections::VecDeque;
 
 /// Messages that may be under way at any time: heartbeats, reports and probes, both

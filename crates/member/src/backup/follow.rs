@@ -71,7 +71,9 @@ impl BackupMachine {
 
     /// Returns true when the channel is lost.
     fn take_messages(&mut self, now: Nanos, host: &mut impl BackupHost) -> bool {
-        let Self { log, effects, armed, heard_at, stopped, refused, promoting, said, joins, .. } = self;
+        let Self {
+            log, effects, armed, heard_at, stopped, refused, promoting, said, joins, ..
+        } = self;
         host.recv(&mut |host, message| {
             *heard_at = now;
             if let Message::Beat { number, echo, .. } = *message {

@@ -103,7 +103,11 @@ impl BackupMachine {
     }
 
     /// What the primary has said to a joiner.
-    fn take_said(&mut self, joining: &mut Joining, host: &mut impl BackupHost) -> Result<(), String> {
+    fn take_said(
+        &mut self,
+        joining: &mut Joining,
+        host: &mut impl BackupHost,
+    ) -> Result<(), String> {
         for said in std::mem::take(&mut self.said) {
             match said {
                 Said::Join { log_from, image_bytes } if joining.image_bytes.is_none() => {
@@ -175,9 +179,7 @@ impl BackupMachine {
     /// The replica is not behind, and nothing waits for what the tap lacks.
     fn has_caught_up(&self, joining: &Joining, now: Nanos, host: &impl BackupHost) -> bool {
         let (_, executed) = host.progress();
-        executed >= joining.behind_until
-            && !self.log.lags(now)
-            && self.log.unresolved().0 == 0
+        executed >= joining.behind_until && !self.log.lags(now) && self.log.unresolved().0 == 0
     }
 
     /// Whether everything from before output waits has been executed, and everything that
@@ -198,7 +200,6 @@ impl BackupMachine {
         self.joins = None;
         // A silence that is over meant nothing.
         (self.armed, self.peer_gone) = (Some(now), false);
-        host.member().watch.renew(now);
         host.send(&Message::Joined);
         host.flush();
         say_in_step(true, host);

@@ -306,7 +306,8 @@ impl PrimaryMachine {
             slot.is_some_and(|slot| end.after(slot.snd_una))
         };
         join.unacked.retain(|conn, end| waits(*conn, *end));
-        let known = join.unacked.keys().filter_map(|id| Some((*id, self.tables.conns.get(id)?.key)));
+        let known =
+            join.unacked.keys().filter_map(|id| Some((*id, self.tables.conns.get(id)?.key)));
         let (ids, keys): (Vec<ConnId>, Vec<ConnKey>) = known.unzip();
         // The gate sees what the kernel sends; of a server that says nothing more only its
         // kernel knows.

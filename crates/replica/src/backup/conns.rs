@@ -180,7 +180,9 @@ impl Backup {
             tsval: record.tsval.map(|tsval| (tsval, now)),
         };
         // Of a tuple's lives the newest is the last.
-        if let Some(older) = self.by_key.insert(record.key, id).and_then(|id| self.conns.get_mut(&id)) {
+        if let Some(older) =
+            self.by_key.insert(record.key, id).and_then(|id| self.conns.get_mut(&id))
+        {
             older.replaced = true;
         }
         self.conns.insert(id, conn);

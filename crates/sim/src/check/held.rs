@@ -98,7 +98,8 @@ impl Held {
         arrived.ranges.insert(0, adopted.in_bytes + u64::from(adopted.eof));
         self.accepts.extend(adopted.accept.map(|accept| (accept, life)));
         let early = self.early.take().unwrap_or_default();
-        let (own, others): (Vec<Packet>, _) = early.into_iter().partition(|packet| packet.key == record.key);
+        let (own, others): (Vec<Packet>, _) =
+            early.into_iter().partition(|packet| packet.key == record.key);
         own.iter().for_each(|packet| self.copy_taken(packet));
         self.early = Some(others);
     }

@@ -9,8 +9,8 @@ use crate::packet::{Packet, Truth};
 use crate::pipe::{Input, Kind};
 use crate::plan::{Manners, Mutation, Step, When};
 use holdfast_member::backup::{BackupHost, Replica, Report};
-use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_member::primary::Held;
+use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_wire::gate::Adopted;
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
@@ -290,7 +290,8 @@ impl BackupHost for AtHost<'_> {
             return;
         }
         // Its client had not taken all that it was sent before the join, or is gone.
-        if why == Why::OutputNotRetained && self.world.check.may_be_lost(conn, &self.world.clients) {
+        if why == Why::OutputNotRetained && self.world.check.may_be_lost(conn, &self.world.clients)
+        {
             return;
         }
         let what = format!("a connection was lost: {conn:?}, accept {accept:?}: {why:?}");

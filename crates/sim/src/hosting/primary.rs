@@ -3,9 +3,9 @@
 use super::AtHost;
 use crate::check::Said;
 use crate::gate::{Gate, Held as HeldPacket};
+use crate::image::Image as Bytes;
 use crate::kernel::{Socket, cookie};
 use crate::packet::Packet;
-use crate::image::Image as Bytes;
 use crate::pipe::Input;
 use crate::plan::{Mutation, Step, When};
 use crate::server::{Mode, Server};

@@ -53,8 +53,7 @@ pub struct JoinPlan {
 }
 
 impl JoinPlan {
-    pub const SMOOTH: Self =
-        Self { image_bytes: 100_000, untaken_permille: 0, unmade_permille: 0 };
+    pub const SMOOTH: Self = Self { image_bytes: 100_000, untaken_permille: 0, unmade_permille: 0 };
 
     pub(super) fn draw(rng: &mut Rng) -> Self {
         Self {

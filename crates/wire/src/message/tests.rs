@@ -37,10 +37,7 @@ fn a_world_without_bounds_is_malformed() {
     assert!(Message::decode(&encoded(vec![part(&long[1..])])).is_ok());
     assert_eq!(Message::decode(&encoded(vec![part(&long)])), Err(BadMessage));
     assert!(Message::decode(&encoded(vec![part("x"); WORLD_PARTS_MAX])).is_ok());
-    assert_eq!(
-        Message::decode(&encoded(vec![part("x"); WORLD_PARTS_MAX + 1])),
-        Err(BadMessage)
-    );
+    assert_eq!(Message::decode(&encoded(vec![part("x"); WORLD_PARTS_MAX + 1])), Err(BadMessage));
 }
 
 #[test]
@@ -60,8 +57,7 @@ fn what_a_daemon_says_is_bounded() {
     let text = "x".repeat(SAID_BYTES_MAX + 1);
     let encoded = |reason| {
         let mut out = Vec::new();
-        Message::Says { role: "backup", state: "diverged", reason, remedy: "" }
-            .encode(&mut out);
+        Message::Says { role: "backup", state: "diverged", reason, remedy: "" }.encode(&mut out);
         out
     };
     assert!(Message::decode(&encoded(&text[1..])).is_ok());
