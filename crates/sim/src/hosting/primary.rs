@@ -286,7 +286,8 @@ impl PrimaryHost for AtHost<'_> {
 
     fn end_log(&mut self) {
         if let Some(server) = self.server_mut() {
-            server.mode = Mode::Live;
+            // Whatever its shim could not go on with: it need not any more.
+            (server.mode, server.hung) = (Mode::Live, false);
         }
         self.world.wake_server(self.d.at);
     }
