@@ -142,6 +142,11 @@ impl Checkers {
         self.held.adopted(adopted);
     }
 
+    /// It is told where it has everything.
+    pub fn closes(&mut self, member: usize) {
+        self.alive.closes(member);
+    }
+
     /// It does not join.
     pub fn leaves(&mut self, member: usize) {
         self.alive.leaves(member);

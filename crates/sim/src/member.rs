@@ -356,7 +356,9 @@ impl World {
             format!("{}: backup in epoch {}, seeks the primary", NAMES[member], d.member.epoch)
         });
         self.hosts[member].tap_drop = Some(false);
-        // It may be a primary's host of old.
+        // It may be a primary's host of old: what its kernel still has would speak again after
+        // a takeover, and be in its connections' way.
+        self.hosts[member].sockets.clear();
         self.hosts[member].gate = None;
         self.hosts[member].tap = Some(VecDeque::new());
         self.daemon_turn(d, Phase::Pairing(Pairing::new(Side::Backup)))
@@ -399,9 +401,6 @@ impl World {
         self.check.joins(d.at);
         (d.lost, d.takes_over, d.settles, d.copy) = (false, false, false, None);
         self.hosts[d.at].server = None;
-        // What its kernel still has of an earlier life would speak again after a takeover,
-        // and be in its connections' way.
-        self.hosts[d.at].sockets.clear();
         d.refused_full = 0;
         let limits = self.plan.limits.backup;
         let machine = BackupMachine::joining(KEY, limits, &mut AtHost { world: self, d });

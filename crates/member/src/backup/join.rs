@@ -201,7 +201,6 @@ impl BackupMachine {
         self.joins = None;
         // A silence that is over meant nothing.
         (self.armed, self.peer_gone) = (Some(now), false);
-        host.member().watch.renew(now);
         host.send(&Message::Joined);
         host.flush();
         say_in_step(true, host);

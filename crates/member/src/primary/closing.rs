@@ -28,6 +28,10 @@ impl PrimaryMachine {
             if over && self.is_over(id, replaced, now, host) {
                 self.let_refuse(id, host);
                 self.let_go(id, now, host);
+            } else if over {
+                // Where the server speaks alone no record says that it ends: it is looked at
+                // again as soon as one of which one does.
+                self.tables.ending.insert(id);
             }
         }
         let late = |at: Nanos| now.since(at) > nanos(LINGER);

@@ -13,6 +13,8 @@ enum State {
     Older,
     /// It joins, and is not in step.
     Joins,
+    /// As that, and is being told where it has everything.
+    Closes,
     Complete,
 }
 
@@ -46,11 +48,18 @@ impl Alive {
     pub fn leaves(&mut self, member: usize) {
         if self.is_joining(member) {
             self.members[member] = State::Older;
+            self.note();
         }
     }
 
     pub fn is_joining(&self, member: usize) -> bool {
-        self.members[member] == State::Joins
+        matches!(self.members[member], State::Joins | State::Closes)
+    }
+
+    pub fn closes(&mut self, member: usize) {
+        if self.is_joining(member) {
+            self.members[member] = State::Closes;
+        }
     }
 
     pub fn state_lost(&mut self, member: usize) {
@@ -65,7 +74,8 @@ impl Alive {
         self.epoch = self.epoch.max(epoch);
         let [own, others] = [self.members[member], self.members[1 - member]];
         let is_stale = is_new && own == State::Older && others == State::Complete;
-        if epoch > 1 && self.begun {
+        // Who speaks anew in the same epoch has lost nobody.
+        if is_new && epoch > 1 && self.begun {
             if !self.is_joining(1 - member) {
                 self.members[1 - member] = State::Older;
             }
@@ -81,7 +91,8 @@ impl Alive {
 
     fn note(&mut self) {
         // What is lost does not come back with a server that starts anew.
-        self.gone |= !self.members.contains(&State::Complete);
+        let goes_on = [State::Complete, State::Closes];
+        self.gone |= !self.members.iter().any(|state| goes_on.contains(state));
     }
 
     /// Has anybody served yet?

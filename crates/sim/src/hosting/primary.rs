@@ -199,6 +199,7 @@ impl PrimaryHost for AtHost<'_> {
             self.world.send(pipe, 1, message);
         }
         if matches!(message, Message::Closing { .. }) {
+            self.world.check.closes(1 - self.d.at);
             self.world.crosses(When::Join(Step::Closes));
         }
     }
@@ -291,7 +292,8 @@ impl PrimaryHost for AtHost<'_> {
 
     fn end_log(&mut self) {
         if let Some(server) = self.server_mut() {
-            server.mode = Mode::Live;
+            // Whatever its shim could not go on with: it need not any more.
+            (server.mode, server.hung) = (Mode::Live, false);
         }
         self.world.wake_server(self.d.at);
     }

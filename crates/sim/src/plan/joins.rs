@@ -67,7 +67,7 @@ impl JoinPlan {
 /// Of a good share of the runs, what was dead is started again, now and then, and breaks
 /// anew; by how much longer clients have to go on for that.
 pub(super) fn draw_joins(rng: &mut Rng, faults: &mut Vec<(When, Fault)>) -> Ns {
-    if !rng.one_in(3) {
+    if rng.one_in(2) {
         return 0;
     }
     let rounds = rng.range(1, 4);
@@ -78,6 +78,11 @@ pub(super) fn draw_joins(rng: &mut Rng, faults: &mut Vec<(When, Fault)>) -> Ns {
                 _ => When::Join(rng.pick(&Step::ALL)),
             };
             faults.push((when, draw_fault(rng)));
+        }
+        if round == 0 && rng.one_in(2) {
+            let how = rng.pick(&[How::Daemon, How::Host]);
+            let when = if faults.is_empty() { When::At(150 * MS) } else { When::After(300 * MS) };
+            faults.push((when, Fault::Dies { speaks: false, how }));
         }
         let after = rng.spread(MS, 300 * MS);
         let when = if faults.is_empty() { When::At(200 * MS) } else { When::After(after) };
