@@ -206,7 +206,8 @@ impl DiagSocket {
         Ok(count)
     }
 
-    /// The connections that [`Self::count_own`] counts.
+    /// The connections that [`Self::count_own`] counts, and those that nobody has accepted
+    /// yet, or that the kernel alone still closes.
     ///
     /// # Errors
     /// [`DiagError::Ask`].
@@ -217,7 +218,7 @@ impl DiagSocket {
     ) -> Result<Vec<ConnKey>, DiagError> {
         let mut keys = Vec::new();
         for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
-            let ids = self.list(family, !(LISTENING | PASSING), addresses, ports, is_held)?;
+            let ids = self.list(family, !(LISTENING | PASSING), addresses, ports, |_| true)?;
             keys.extend(ids.iter().filter_map(|id| key_of(family, id)));
         }
         Ok(keys)

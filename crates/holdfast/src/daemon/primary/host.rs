@@ -20,7 +20,10 @@ use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
 use std::ops::Deref;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Longer than the gate's program runs for a packet.
+const GATE_RUNS: Duration = Duration::from_micros(200);
 
 /// A part of the log, in the memory that the server shares.
 pub struct LogBytes {
@@ -110,15 +113,24 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     type Bytes = LogBytes;
 
     fn held(&mut self) -> Vec<Held> {
-        let Self { gate, held, .. } = self;
-        let mut fresh = Vec::new();
+        let Self { gate, held, alone, raw, .. } = self;
+        let (mut fresh, mut late) = (Vec::new(), Vec::new());
         gate.drain_events(|event| {
-            if !event.passed {
-                held.insert(event.conn, event.packet.to_vec());
+            match (event.passed, &alone) {
+                (true, _) => {}
+                (false, None) => drop(held.insert(event.conn, event.packet.to_vec())),
+                // It was held back just before the gate opened.
+                (false, Some(_)) => {
+                    late.push(event.conn);
+                    heed("a packet to a client", raw.send(event.packet));
+                }
             }
             let (conn, socket, record) = (event.conn, event.socket, event.record);
             fresh.push(Held { conn, socket, record });
         });
+        for conn in late {
+            gate.open(conn);
+        }
         fresh
     }
 
@@ -209,7 +221,8 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         self.gate.set_solo(true).map_err(|error| error.to_string())?;
         self.place.release(&self.server);
         self.server.memory.go_solo();
-        for packet in std::mem::take(&mut self.held).into_values() {
+        for (conn, packet) in std::mem::take(&mut self.held) {
+            self.gate.open(conn);
             heed("a packet to a client", self.raw.send(&packet));
         }
         self.alone = Some(Alone::new());
@@ -350,6 +363,8 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     fn clamp(&mut self) {
         self.alone = None;
         heed("the gate", self.gate.set_solo(false));
+        // A packet that met the open gate is out by then: what it acknowledged is told.
+        std::thread::sleep(GATE_RUNS);
     }
 
     fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<u32>> {
