@@ -60,6 +60,9 @@ pub enum Request {
     },
     /// Undo `Fence`.
     Unfence,
+    /// The primary's backup is to take over, planned, and the primary to be its backup
+    /// (a protected primary only).
+    Switchover,
     /// What the edge serves: one object of the schema [`EDGE_SCHEMA`].
     Show,
     /// Where a packet would go.

@@ -61,6 +61,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Events(args) => watch::events(&args),
         Verb::Check(args) => run_check(&args),
         Verb::Down(args) => down::run(&args),
+        Verb::Switchover(args) => watch::switchover(&args),
         Verb::Capture(args) => capture::run(&args),
         Verb::Key(KeyVerb::Gen) => say(&GroupKey::generate()?.to_text()),
         Verb::Config(verb) => run_config(verb),

@@ -18,6 +18,9 @@ pub const SCHEMA: &str = "holdfast.status/1";
 pub const RESTART_BOTH: &str = "restart both members at a quiet moment to be protected again \
     (this ends its connections, and its memory is lost)";
 
+/// What is said of a member that will join by itself.
+pub const REJOINS: &str = "it joins again by itself";
+
 /// One daemon's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
@@ -174,7 +177,9 @@ impl Status {
     #[must_use]
     pub fn is_lost_for_good(&self) -> bool {
         match self.state {
-            State::Diverged | State::Hung | State::Fenced | State::Ended => true,
+            State::Diverged | State::Hung | State::Fenced | State::Ended => {
+                !self.remedy.contains(REJOINS)
+            }
             // What helps tells a survivor from who has only lost sight of a peer. A member
             // that waits may be one of two that are just being restarted.
             State::Unprotected => self.remedy.contains(RESTART_BOTH),

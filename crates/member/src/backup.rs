@@ -9,7 +9,7 @@ pub use takeover::{Cause, Phases, probe_segment};
 
 use crate::host::{End, Fault, Member, MemberHost, News, Turn, stand_alone};
 use crate::nanos;
-use crate::timing::backup::START_PATIENCE;
+use crate::timing::backup::{PROVEN_AFTER, REJOIN_PAUSE, REJOIN_PAUSE_MAX, START_PATIENCE};
 use crate::timing::takeover::IDLE_LOOK;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Ground;
@@ -226,8 +226,10 @@ enum Stage {
     Survivor {
         nudges_until: Option<Nanos>,
     },
-    /// It will not be promoted.
-    GaveUp,
+    /// It will not be promoted; when it may join again, if it may.
+    GaveUp {
+        again_at: Option<Nanos>,
+    },
 }
 
 /// See the module.
@@ -320,15 +322,15 @@ impl BackupMachine {
 
     /// A turn; `stop`: the operator ends this member.
     pub fn turn(&mut self, stop: bool, host: &mut impl BackupHost) -> Turn {
-        let stage = std::mem::replace(&mut self.stage, Stage::GaveUp);
+        let stage = std::mem::replace(&mut self.stage, Stage::GaveUp { again_at: None });
         let (stage, turn) = match stage {
             Stage::Joining(joining) => self.join(joining, stop, host),
             Stage::Following => self.follow(stop, host),
             Stage::TakingOver(takeover) => self.turn_takeover(takeover, stop, host),
             Stage::Survivor { nudges_until } => survive(nudges_until, stop, host),
-            Stage::GaveUp => {
+            Stage::GaveUp { again_at } => {
                 host.turn_edge(&mut |_| {});
-                (Stage::GaveUp, rest(stop, host))
+                (Stage::GaveUp { again_at }, rest(again_at, stop, host))
             }
         };
         self.stage = stage;
@@ -393,11 +395,14 @@ impl BackupMachine {
         if cause == Some(Cause::ChannelLost) && self.armed.is_none() {
             host.kill_server();
             host.close_tap();
-            return (Stage::GaveUp, Turn::End(End::Again));
+            return (Stage::GaveUp { again_at: None }, Turn::End(End::Again));
         }
         if let Some(newer) = host.member().replaced_by() {
             let reason = format!("{} went on alone in epoch {}", newer.current, newer.epoch);
             return self.give_up(Fault::Fenced, &reason, false, host);
+        }
+        if host.now().since(self.begun) > nanos(PROVEN_AFTER) {
+            host.member().given_up = 0;
         }
         match cause.or_else(|| self.told_by_edge(host)) {
             Some(cause) => self.take_over(cause, host),
@@ -448,7 +453,11 @@ impl BackupMachine {
         host.kill_server();
         host.close_tap();
         host.show(News::GaveUp { fault, reason });
-        (Stage::GaveUp, rest(stop, host))
+        let again_at = again_at(host);
+        if again_at.is_none() {
+            host.show(News::GaveUpForGood);
+        }
+        (Stage::GaveUp { again_at }, rest(again_at, stop, host))
     }
 }
 
@@ -460,15 +469,31 @@ fn survive(nudges_until: Option<Nanos>, stop: bool, host: &mut impl BackupHost) 
     let (nudges_until, turn) = nudges(nudges_until, host);
     let turn = match nudges_until {
         None if host.member().speaks => Turn::End(End::Survives),
+        // Another member speaks.
+        None if host.member().standing.is_behind_another() => Turn::End(End::Again),
         _ => turn,
     };
     (Stage::Survivor { nudges_until }, turn)
 }
 
-fn rest(stop: bool, host: &impl BackupHost) -> Turn {
-    match stop {
-        true => Turn::End(End::Stopped),
-        false => Turn::after(IDLE_LOOK, host.now()),
+/// When a backup that gives up may join again: later each time, and not for ever.
+fn again_at(host: &mut impl BackupHost) -> Option<Nanos> {
+    let now = host.now();
+    let Member { given_up, rejoin_max, .. } = host.member();
+    let pause = nanos(REJOIN_PAUSE).0 << (*given_up).min(16);
+    *given_up = given_up.saturating_add(1);
+    let may = *given_up <= *rejoin_max;
+    may.then(|| now.plus(Nanos(pause.min(nanos(REJOIN_PAUSE_MAX).0))))
+}
+
+/// A backup that gave up joins again once the other member speaks alone.
+fn rest(again_at: Option<Nanos>, stop: bool, host: &mut impl BackupHost) -> Turn {
+    let now = host.now();
+    let alone = host.member().replaced_by().is_some();
+    match again_at {
+        _ if stop => Turn::End(End::Stopped),
+        Some(at) if alone && now >= at => Turn::End(End::Again),
+        _ => Turn::after(IDLE_LOOK, now),
     }
 }
 

@@ -23,6 +23,12 @@ pub struct Member {
     pub standing: Standing,
     /// Whether the other member lives.
     pub watch: Watch,
+    /// The operator wants its backup to be the primary.
+    pub hands_over: bool,
+    /// How often it has given up as a backup since it last followed for a while, and how
+    /// often it may.
+    pub given_up: u32,
+    pub rejoin_max: u32,
 }
 
 impl Member {
@@ -34,6 +40,9 @@ impl Member {
             speaks: false,
             standing: Standing::new(group, me, other),
             watch: Watch::new(now, period),
+            hands_over: false,
+            given_up: 0,
+            rejoin_max: u32::MAX,
         }
     }
 
@@ -127,6 +136,8 @@ pub enum News<'a> {
     Waits { reason: &'a str },
     /// It has.
     TookOver { cause: Cause, stopped: bool, phases: &'a Phases },
+    /// It has given up too often: it will not join again by itself.
+    GaveUpForGood,
     /// It does not any more.
     GaveUp { fault: Fault, reason: &'a str },
 }

@@ -216,6 +216,8 @@ pub struct PrimaryMachine {
     tables: Tables,
     half_open: HalfOpen,
     doubt: Option<Doubt>,
+    /// It hands over, and is the other one's backup then.
+    returns: bool,
     limits: PrimaryLimits,
     /// See [`Report::joins`].
     joins: Option<u8>,
@@ -328,6 +330,7 @@ impl PrimaryMachine {
             // Half of what may linger, and so a quarter of the gate's slots at most.
             half_open: HalfOpen::new(linger_max / 2, now),
             doubt: None,
+            returns: false,
             limits,
             joins: None,
             closing: None,
@@ -360,7 +363,8 @@ impl PrimaryMachine {
             return self.bar_backup(epoch, host);
         }
         self.tell_vanished(host);
-        if stop {
+        self.returns = std::mem::take(&mut host.member().hands_over);
+        if stop || self.returns {
             return self.hand_over(host);
         }
         if let Some(newer) = host.member().replaced_by() {

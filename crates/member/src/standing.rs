@@ -140,6 +140,12 @@ impl Standing {
         self.heard.as_ref().filter(|heard| heard.epoch > ours && heard.current != self.me)
     }
 
+    /// Another member is current, as the edge has said last.
+    #[must_use]
+    pub fn is_behind_another(&self) -> bool {
+        self.heard.as_ref().is_some_and(|heard| heard.current == self.other)
+    }
+
     /// Whether the edge hears the other member, as far as it has said.
     #[must_use]
     pub fn other_reached(&self) -> bool {

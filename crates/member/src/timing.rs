@@ -78,6 +78,9 @@ pub mod primary {
     /// Pause after an attempt to join that failed, doubled with each, and the longest.
     pub const REJOIN_PAUSE: Duration = Duration::from_secs(1);
     pub const REJOIN_PAUSE_MAX: Duration = Duration::from_secs(60);
+    /// How long a member that was replaced still answers who replaced it, until it begins
+    /// again as its backup.
+    pub const REPLACED_REST: Duration = Duration::from_secs(1);
     /// How long a joiner may say nothing: one that builds a server of an image does not.
     pub const JOINER_SILENT: Duration = Duration::from_secs(10);
     /// How long a joiner waits for clients to acknowledge what they were sent before it.
@@ -107,6 +110,12 @@ pub mod backup {
     pub const HELD_AFTER: Duration = Duration::from_millis(1);
     /// Time between two looks at a replica that is waited for.
     pub const LOOK_AFTER: Duration = Duration::from_micros(200);
+    /// Pause of a backup that has given up, until it joins again: doubled with each time,
+    /// and the longest.
+    pub const REJOIN_PAUSE: Duration = Duration::from_secs(2);
+    pub const REJOIN_PAUSE_MAX: Duration = Duration::from_secs(120);
+    /// How long a backup must have followed until what went before is forgotten.
+    pub const PROVEN_AFTER: Duration = Duration::from_secs(60);
     /// How long a joiner may lack what it needs to be in step, while output already waits:
     /// bytes of a connection that the server does not accept cannot be fetched.
     pub const CLOSING_MAX: Duration = Duration::from_secs(10);

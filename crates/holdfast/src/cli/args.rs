@@ -80,6 +80,12 @@ pub enum Verb {
     /// The exit code is 0 if nothing is left, 1 if a daemon runs or something could
     /// not be removed.
     Down(DownArgs),
+    /// Make the backup the primary, and the primary its backup: planned, no client loses a
+    /// byte.
+    ///
+    /// For maintenance or an upgrade of the primary's host, to be asked there. It waits
+    /// until the group is protected again, the other way round.
+    Switchover(SwitchoverArgs),
     /// Write packets that the programs changed, moved or dropped, with the reason.
     ///
     /// A pcapng file with a comment per packet, for Wireshark or tshark:
@@ -125,6 +131,22 @@ pub struct GroupArgs {
     /// `edge` or a member's name; without it, the role whose address this host has.
     #[arg(long, value_name = "ROLE")]
     pub role: Option<String>,
+}
+
+/// Arguments of `switchover`.
+#[derive(Args, Debug)]
+pub struct SwitchoverArgs {
+    #[command(flatten)]
+    pub group: GroupArgs,
+    /// Who is to be the primary: the backup, which is the only other member.
+    #[arg(long, value_name = "NAME")]
+    pub to: Option<String>,
+    /// One JSON object: `from`, `to`, `protected_after_ms`.
+    #[arg(long)]
+    pub json: bool,
+    /// Seconds until it is given up to wait; the switchover goes on.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub timeout: u64,
 }
 
 /// Arguments of `status`.

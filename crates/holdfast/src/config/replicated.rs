@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 pub const SERVICES_MAX: usize = 16;
 /// Bounds of `connections_max`: half of them may be in use by the server.
 pub const CONNECTIONS_MAX: RangeInclusive<u64> = 16..=2 * holdfast_wire::shm::CONNS_MAX as u64;
+/// Bounds of `rejoin_max`.
+pub const REJOIN_MAX: RangeInclusive<u64> = 0..=1_000_000;
 /// Bounds of `flows_max`.
 pub const FLOWS_MAX: RangeInclusive<u64> = 8..=1 << 20;
 /// Bounds of `ring_bytes`, which is a power of two.
@@ -54,6 +56,8 @@ pub struct Group {
     /// Connections that are protected at once, those included that ended less than
     /// a minute ago, unless these are half of all. What comes beyond is not answered.
     pub connections_max: u32,
+    /// How often in a row a backup that has given up (diverged, hung) joins again by itself.
+    pub rejoin_max: u32,
     /// Whether the daemons ask for real-time scheduling and locked memory.
     pub realtime: bool,
     /// Whether the primary's daemon shares one processor with its server's main

@@ -1,7 +1,7 @@
 //! What a person can do about a replica that will not be promoted. The words
 //! come from the shim and from the machines; here they meet their remedy.
 
-use super::member::RESTART_BOTH;
+use super::member::REJOINS;
 use crate::status::State;
 use holdfast_linux::process::Ending;
 use std::path::Path;
@@ -66,7 +66,7 @@ pub fn after_giving_up(state: State, reason: &str) -> String {
         return "look at the server's log on both members; then start the group again".to_owned();
     }
     let known = REMEDIES.iter().find(|(part, _)| reason.contains(part));
-    known.map_or_else(|| RESTART_BOTH.to_owned(), |(_, help)| format!("{help}; {RESTART_BOTH}"))
+    known.map_or_else(|| REJOINS.to_owned(), |(_, help)| format!("{help}; {REJOINS}"))
 }
 
 #[cfg(test)]
@@ -79,7 +79,7 @@ mod tests {
         assert!(after_giving_up(State::Diverged, lock).starts_with("threads of the server race"));
         let call = "the primary did NewFd open_device on descriptor 3";
         assert!(after_giving_up(State::Diverged, call).contains("holdfast support"));
-        assert_eq!(after_giving_up(State::Fenced, "told so"), RESTART_BOTH);
+        assert_eq!(after_giving_up(State::Fenced, "told so"), REJOINS);
         assert!(after_giving_up(State::Ended, lock).contains("the server's log"));
     }
 

@@ -408,6 +408,7 @@ impl<'a> EdgeDaemon<'a> {
         match request {
             Request::Status => serde_json::to_value(self.status()).unwrap_or_default(),
             Request::Events { since } => self.wire.events.answer(since),
+            Request::Switchover => refusal("only a primary hands over; ask on the primary's host"),
             Request::Show => self.show(),
             Request::Trace(question) => self.trace(&question),
             Request::Drain { .. } => {

@@ -45,7 +45,7 @@ const SIGNS: u64 = 8;
 /// First token of the role's own descriptors.
 pub const ROLE: u64 = 16;
 
-pub use crate::status::RESTART_BOTH;
+pub use crate::status::{REJOINS, RESTART_BOTH};
 
 /// Loading programs and starting a server take no longer on the slowest machine.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -317,7 +317,7 @@ impl<'a> MemberContext<'a> {
     /// Says so: this member is silent from now on.
     pub fn set_replaced(&mut self, newer: &Heard) {
         let reason = format!("{} is current in epoch {}", newer.current, newer.epoch);
-        self.set_state(Role::None, State::Fenced, &reason, RESTART_BOTH);
+        self.set_state(Role::None, State::Fenced, &reason, REJOINS);
         (self.status.connections, self.other_says) = (0, None);
     }
 
@@ -389,7 +389,19 @@ impl<'a> MemberContext<'a> {
         // Silence is noticed by nobody else between two reports.
         self.show();
         let (status, events) = (self.answer(), &self.events);
+        let hands_over = &mut self.member.hands_over;
         let mended = self.admin.serve(|request| match request {
+            Request::Switchover
+                if status.role == Role::Primary && status.state == State::Protected =>
+            {
+                *hands_over = true;
+                serde_json::json!({ "from": status.member })
+            }
+            Request::Switchover => refusal(&format!(
+                "this member is {} and {}: only a protected primary hands over\n  remedy: ask on \
+                 the primary's host, when `holdfast status` says protected",
+                status.role, status.state
+            )),
             Request::Status => {
                 serde_json::to_value(&status).unwrap_or_else(|e| refusal(&e.to_string()))
             }
@@ -516,6 +528,7 @@ fn heard_of(config: &Config, me: &Member) -> MemberState {
     let other = &config.other(me).name;
     let mut state = MemberState::new(&config.group.name, &me.name, other, period, Nanos(0));
     state.standing.tell_file(world::of_file(config));
+    state.rejoin_max = config.group.rejoin_max;
     state
 }
 

@@ -142,6 +142,7 @@ impl<'a> TransitDaemon<'a> {
         match request {
             Request::Status => serde_json::to_value(self.status()).unwrap_or_default(),
             Request::Events { since } => self.wire.events.answer(*since),
+            Request::Switchover => refusal("only a primary hands over; ask on the primary's host"),
             Request::Show => self.show(),
             Request::Fence { .. } => self.by_hand(true),
             Request::Unfence => self.by_hand(false),

@@ -55,15 +55,12 @@ fn a_run_dir_of_an_older_release_is_no_obstacle() {
 fn a_replaced_member_may_start_again_and_again() {
     let _limit = world::limit(Duration::from_secs(90));
     world::with_server(Program::Redis, 0, &Plan::default(), &options(), |testbed, group| {
-        let load = world::start(testbed, &world::counting(6000, 0, None));
+        let load = world::start(testbed, &world::counting(12_000, 0, None));
         std::thread::sleep(Duration::from_millis(200));
         group.stop_daemon(Role::Primary, Signal::KILL).expect("a daemon");
         for _ in 0..STARTS {
             group.start_daemon(Role::Primary).expect("it starts");
-            world::wait_until("the member to be told", || {
-                let status = group.status(Role::Primary).unwrap_or_default();
-                status["reason"].as_str().is_some_and(|reason| reason.contains("runs alone"))
-            });
+            group.wait_protected().expect("it joins");
             group.stop_daemon(Role::Primary, Signal::KILL).expect("a daemon");
         }
         world::finish(load, group);

@@ -33,13 +33,14 @@ fn beside_a_lone_survivor() {
     });
     // Redis only notes the name, as it writes no such file.
     recipe.command.extend(["--appendfilename", "large"].map(str::to_owned));
+    recipe.command.extend(world::UNCOPIED.map(str::to_owned));
     let options = GroupOptions { heartbeat_ms: Some(200), ..GroupOptions::default() };
     let mut group = Group::start(&testbed, &recipe, &options).expect("the group protects");
     group.stop_daemon(Role::Primary, Signal::TERM).expect("a daemon");
     group.start_daemon(Role::Primary).expect("a daemon");
     world::wait_until("the member to be told", || {
         let status = group.status(Role::Primary).unwrap_or_default();
-        status["reason"].as_str().is_some_and(|reason| reason.contains("runs alone"))
+        status["reason"].as_str().is_some_and(|reason| reason.contains("join"))
     });
     let socket = testbed.host(Role::Primary).outside().join("run/a.sock");
     // What this test itself waits for a processor is not the daemon's.

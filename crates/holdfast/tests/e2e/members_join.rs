@@ -3,6 +3,7 @@
 
 use crate::client::{Redis, on_client, service};
 use crate::world;
+use holdfast_lab::load::{LoadGroup, Workload};
 use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
 use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::{Plan, Role, Testbed};
@@ -10,6 +11,8 @@ use std::time::Duration;
 
 /// Long enough that a busy machine makes no takeovers of its own.
 const HEARTBEAT_MS: u64 = 300;
+/// Bytes of what HTTP servers serve.
+const DOCUMENTS: u64 = 1 << 20;
 /// A request waits no longer than this.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Each member joins, and is the primary of the other one, more than once.
@@ -34,6 +37,13 @@ fn other(role: Role) -> Role {
     if role == Role::Primary { Role::Backup } else { Role::Primary }
 }
 
+/// The group protects again; else what the daemons said.
+fn heals(group: &mut Group<'_>, why: &str) {
+    if let Err(error) = group.wait_protected() {
+        panic!("{why}: {error:#}\n{}", group.log_tails());
+    }
+}
+
 /// Daemon and server of a member die.
 fn kill(group: &mut Group<'_>, role: Role) {
     let server = group.server_pid(role).expect("a server");
@@ -52,10 +62,7 @@ fn a_backup_that_died_joins_again_and_takes_over() {
         kill(group, backup);
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "served alone");
         group.start_daemon(backup).expect("a daemon");
-        group
-            .wait_protected()
-            .map_err(|e| format!("{e:#}\n{}", group.log_tails()))
-            .expect("it joins");
+        heals(group, "it joins");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":2");
         kill(group, primary);
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":3", "a connection from before the join");
@@ -75,11 +82,92 @@ fn a_chain_of_failovers_keeps_every_connection() {
             let is = old.ask(&[b"INCR", b"kept"]);
             assert_eq!(is, format!(":{failover}"), "failover {failover}: the first connection");
             group.start_daemon(primary).expect("a daemon");
-            group
-                .wait_protected()
-                .map_err(|e| format!("{e:#}\n{}", group.log_tails()))
-                .expect("it joins");
+            heals(group, "it joins");
         }
         world::finish(load, group);
     });
+}
+
+#[test]
+fn a_member_whose_server_died_is_the_backup_of_the_other_one_by_itself() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_server(Program::Redis, 0, &Plan::default(), &options(), |testbed, group| {
+        let mut old = connect(testbed);
+        let load = world::start(testbed, &world::counting(6000, 0, None));
+        for takeover in 1..=2 {
+            let primary = group.primary().expect("a primary");
+            group.signal_server(primary, Signal::KILL).expect("a server");
+            assert_eq!(old.ask(&[b"INCR", b"kept"]), format!(":{takeover}"));
+            assert_eq!(group.primary(), Some(other(primary)));
+            heals(group, "nobody does anything");
+        }
+        world::finish(load, group);
+    });
+}
+
+#[test]
+fn a_switchover_swaps_the_members_and_loses_nothing() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_server(Program::Redis, 0, &Plan::default(), &options(), |testbed, group| {
+        let mut old = connect(testbed);
+        let load = world::start(testbed, &world::counting(5000, 0, None));
+        for switchover in 1..=2 {
+            let primary = group.primary().expect("a primary");
+            let swapped = group.verb(primary, &["switchover", "--json"]).expect("the verb runs");
+            let said = String::from_utf8_lossy(&swapped.stdout).into_owned();
+            let error = String::from_utf8_lossy(&swapped.stderr).into_owned();
+            assert!(swapped.status.success(), "{said}{error}\n{}", group.log_tails());
+            assert!(said.contains("protected_after_ms"), "{said}");
+            assert_eq!(group.primary(), Some(other(primary)));
+            assert_eq!(old.ask(&[b"INCR", b"kept"]), format!(":{switchover}"));
+        }
+        let backup = other(group.primary().expect("a primary"));
+        let refused = group.verb(backup, &["switchover"]).expect("the verb runs");
+        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(error.contains("only a protected primary hands over"), "{error}");
+        world::finish(load, group);
+    });
+}
+
+/// Each is joined twice, and takes over twice, under one load.
+fn is_joined(program: Program, workload: Workload, connections: usize) {
+    let _limit = world::limit(Duration::from_secs(90));
+    world::with_server(program, DOCUMENTS, &Plan::default(), &options(), |testbed, group| {
+        let mut load = world::counting(9000, 0, None);
+        load.groups = vec![LoadGroup::usual(workload, connections, program.port())];
+        let load = world::start(testbed, &load);
+        std::thread::sleep(Duration::from_millis(300));
+        for _ in 0..2 {
+            let primary = group.primary().expect("a primary");
+            kill(group, primary);
+            group.start_daemon(primary).expect("a daemon");
+            heals(group, "it joins");
+        }
+        world::finish(load, group);
+    });
+}
+
+#[test]
+fn memcached_with_four_workers_is_joined() {
+    is_joined(Program::Memcached4, Workload::MemcachedShared, 8);
+}
+
+#[test]
+fn mosquitto_is_joined() {
+    is_joined(Program::Mosquitto, Workload::Mqtt, 2);
+}
+
+#[test]
+fn nginx_is_joined() {
+    is_joined(Program::Nginx, Workload::HttpKeepalive, 3);
+}
+
+#[test]
+fn lighttpd_is_joined() {
+    is_joined(Program::Lighttpd, Workload::HttpKeepalive, 3);
+}
+
+#[test]
+fn python_with_a_thread_for_each_connection_is_joined() {
+    is_joined(Program::Python, Workload::HttpKeepalive, 3);
 }

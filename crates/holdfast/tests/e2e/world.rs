@@ -157,6 +157,23 @@ pub fn with_server<T>(
     work(&testbed, &mut group)
 }
 
+/// Redis holds a file then that it writes, and cannot be copied: nobody joins it.
+pub const UNCOPIED: [&str; 2] = ["--appendonly", "yes"];
+
+/// As [`with_server`], of a redis that nobody can join.
+pub fn with_uncopied_redis<T>(
+    options: &GroupOptions,
+    work: impl FnOnce(&Testbed, &mut Group<'_>) -> T,
+) -> T {
+    binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let recipe = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a folder");
+    let [mut recipe, _] = [Role::Primary, Role::Backup].map(recipe);
+    recipe.command.extend(UNCOPIED.map(str::to_owned));
+    let mut group = Group::start(&testbed, &recipe, options).expect("the group protects");
+    work(&testbed, &mut group)
+}
+
 /// Loads so far.
 static LOADS: AtomicU32 = AtomicU32::new(0);
 

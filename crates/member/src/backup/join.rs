@@ -216,7 +216,7 @@ impl BackupMachine {
         host.kill_server();
         host.close_tap();
         host.show(News::JoinFailed { reason });
-        (Stage::GaveUp, Turn::End(end))
+        (Stage::GaveUp { again_at: None }, Turn::End(end))
     }
 }
 

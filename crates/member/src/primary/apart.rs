@@ -8,7 +8,7 @@ use crate::nanos;
 use crate::request::EpochRequest;
 use crate::standing::Heard;
 use crate::timing::primary::{
-    ASK_EVERY, CONFIRM_LOOK, CONFIRM_MAX, GRANT_LOOK, GRANT_MAX, IDLE_LOOK,
+    ASK_EVERY, CONFIRM_LOOK, CONFIRM_MAX, GRANT_LOOK, GRANT_MAX, IDLE_LOOK, REPLACED_REST,
 };
 use holdfast_cluster::Nanos;
 use holdfast_wire::message::Message;
@@ -29,6 +29,12 @@ pub(super) enum Stage {
     /// The server has ended, and why the backup is gone, if it is.
     ServerEnded {
         gone: Option<String>,
+        /// Since when another member speaks.
+        replaced: Option<Nanos>,
+    },
+    /// Another member speaks, since when, and whose backup this one may be.
+    Replaced {
+        since: Nanos,
     },
     /// The edge is asked to bar the backup, because of a reason.
     Asking {
@@ -55,7 +61,10 @@ impl PrimaryMachine {
                 self.answer_backup(host);
                 self.yield_to_backup(since, stop, host)
             }
-            Stage::ServerEnded { gone } => self.wait_for_backup(gone, stop, host),
+            Stage::ServerEnded { gone, replaced } => {
+                self.wait_for_backup((gone, replaced), stop, host)
+            }
+            Stage::Replaced { since } => rest_replaced(since, stop, host),
             Stage::Asking { request, reason } => self.ask(request, reason, stop, host),
             Stage::Alone(alone) => self.turn_alone(alone, stop, host),
             Stage::Joining(join) => self.turn_join(join, stop, host),
@@ -106,6 +115,10 @@ impl PrimaryMachine {
         let end = match newer {
             Some(newer) => {
                 host.show(News::HandedOver { newer: &newer, took });
+                if self.returns && !stop {
+                    host.drop_peer();
+                    return rest_replaced(host.now(), false, host);
+                }
                 End::Stopped
             }
             None => End::Silent,
@@ -120,13 +133,13 @@ impl PrimaryMachine {
         // One that only says so must not go on beside its replica.
         host.strike_server();
         host.stop_watching();
-        self.wait_for_backup(None, false, host)
+        self.wait_for_backup((None, None), false, host)
     }
 
     /// The server has ended: who goes on?
     fn wait_for_backup(
         &mut self,
-        gone: Option<String>,
+        (gone, replaced): (Option<String>, Option<Nanos>),
         stop: bool,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
@@ -140,7 +153,12 @@ impl PrimaryMachine {
         let newer = host.member().replaced_by();
         host.show(News::ServerEnded { gone: gone.as_deref(), newer: newer.as_ref() });
         host.stand_by();
-        (Stage::ServerEnded { gone }, Turn::after(GRANT_LOOK, host.now()))
+        let now = host.now();
+        let replaced = newer.map(|_| replaced.unwrap_or(now));
+        if replaced.is_some_and(|since| now.since(since) > nanos(REPLACED_REST)) {
+            return (Stage::Idle, Turn::End(End::Again));
+        }
+        (Stage::ServerEnded { gone, replaced }, Turn::after(GRANT_LOOK, now))
     }
 
     /// Everything that was logged goes out, and then that nothing more comes.
@@ -174,7 +192,7 @@ impl PrimaryMachine {
         self.log.handle_backup_lost();
         host.drop_peer();
         host.stop_watching();
-        (Stage::Idle, Turn::after(IDLE_LOOK, host.now()))
+        rest_replaced(host.now(), false, host)
     }
 
     /// The backup is lost, or cannot follow any more. The edge decides whether this
@@ -252,4 +270,22 @@ impl PrimaryMachine {
     fn idle(&mut self, stop: bool, host: &mut impl PrimaryHost) -> (Stage, Turn) {
         (Stage::Idle, turn_found(stop, host))
     }
+}
+
+/// Another member speaks: after a rest this one begins again, and joins it.
+pub(super) fn rest_replaced(
+    since: Nanos,
+    stop: bool,
+    host: &mut impl PrimaryHost,
+) -> (Stage, Turn) {
+    host.turn_edge(&mut |_| {});
+    host.has_server_ended();
+    host.stand_by();
+    let now = host.now();
+    let turn = match now.since(since) > nanos(REPLACED_REST) {
+        _ if stop => Turn::End(End::Stopped),
+        true => Turn::End(End::Again),
+        false => Turn::after(GRANT_LOOK, now),
+    };
+    (Stage::Replaced { since }, turn)
 }

@@ -3,7 +3,7 @@
 //! for the joiner until it has caught up. Then output waits for confirmation, and the
 //! joiner says that it is in step, in this order: who could take over has everything.
 
-use super::apart::Stage;
+use super::apart::{Stage, rest_replaced};
 use super::{Conn, Held, LOST, PrimaryHost, PrimaryMachine};
 use crate::host::{ConnState, End, News, Turn, speak_alone};
 use crate::nanos;
@@ -154,7 +154,12 @@ impl PrimaryMachine {
         if !host.member().speaks {
             host.drop_peer();
             host.stop_watching();
-            return Some((Stage::Idle, Turn::after(IDLE_LOOK, host.now())));
+            let replaced = host.member().standing.is_behind_another();
+            let since = host.now();
+            return Some(match replaced {
+                true => rest_replaced(since, false, host),
+                false => (Stage::Idle, Turn::after(IDLE_LOOK, since)),
+            });
         }
         for id in self.take_held(host) {
             // Held back just before the gate began to let everything pass.

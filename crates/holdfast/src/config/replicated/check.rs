@@ -9,7 +9,7 @@ use super::super::error::Findings;
 use super::super::explain::suggestion;
 use super::super::kind::Kind;
 use super::super::recover::{Policy, RawRecover, Recover, Start, check_recover};
-use super::{CONNECTIONS_MAX, FLOWS_MAX, RING_BYTES, SERVICES_MAX};
+use super::{CONNECTIONS_MAX, FLOWS_MAX, REJOIN_MAX, RING_BYTES, SERVICES_MAX};
 use super::{Edge, Group, Mac, Member, Replicated, Server};
 use holdfast_linux::bpf::EDGE_FLOWS_DEFAULT;
 use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 const CONNECTIONS_MAX_DEFAULT: u64 = 32_768;
+const REJOIN_MAX_DEFAULT: u64 = 16;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,6 +42,7 @@ struct RawGroup {
     run_dir: Option<PathBuf>,
     heartbeat_ms: Option<Spanned<u64>>,
     connections_max: Option<Spanned<u64>>,
+    rejoin_max: Option<Spanned<u64>>,
     realtime: Option<bool>,
     share_cpu: Option<bool>,
 }
@@ -137,6 +139,8 @@ fn check_group(
         CONNECTIONS_MAX,
         "connections",
     );
+    let rejoin_max =
+        number(findings, "rejoin_max", raw.rejoin_max, REJOIN_MAX_DEFAULT, REJOIN_MAX, "times");
     let name = raw.name.into_inner();
     Group {
         key_file: check_key_file(findings, raw.key_file, folder),
@@ -144,6 +148,7 @@ fn check_group(
         run_dir: run_dir(raw.run_dir, folder, &name),
         heartbeat_ms,
         connections_max: connections_max as u32,
+        rejoin_max: rejoin_max as u32,
         realtime: raw.realtime.unwrap_or(true),
         share_cpu: raw.share_cpu.unwrap_or(true),
         name,

@@ -3,6 +3,7 @@
 use super::{BackupDaemon, sockets};
 use crate::daemon::advice;
 use crate::daemon::member::{RESTART_BOTH, count};
+use crate::daemon::said::Said;
 use crate::leavings::Own;
 use crate::status::{Lag, Phases, Role, State, Takeover, rfc3339};
 use holdfast_linux::spawn::Server;
@@ -65,6 +66,12 @@ impl BackupDaemon<'_, '_> {
                 node.other_says = None;
                 let remedy = advice::after_giving_up(state, reason);
                 node.set_state(Role::Backup, state, reason, &remedy);
+            }
+            News::GaveUpForGood => {
+                let Said { role, state, reason, .. } = self.node.own().clone();
+                let times = self.node.member.rejoin_max;
+                let reason = format!("{reason} (given up more than {times} times in a row)");
+                self.node.set_state(role, state, &reason, RESTART_BOTH);
             }
             News::Replaced { newer } => self.node.set_replaced(newer),
             News::EndedAlone => {
@@ -157,7 +164,8 @@ impl BackupDaemon<'_, '_> {
             n => format!("; {n} connections are lost, which `holdfast events` names"),
         };
         let reason = format!("took over from {}: {why}; there is no backup{lost}", node.other.name);
-        node.set_state(Role::Primary, State::Unprotected, &reason, RESTART_BOTH);
+        let remedy = format!("start {}'s daemon, if it does not run: it joins", node.other.name);
+        node.set_state(Role::Primary, State::Unprotected, &reason, &remedy);
     }
 
     /// What this member is by itself, told to the primary too.

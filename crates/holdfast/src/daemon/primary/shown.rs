@@ -2,7 +2,7 @@
 
 use super::PrimaryDaemon;
 use crate::daemon::advice;
-use crate::daemon::member::{RESTART_BOTH, count};
+use crate::daemon::member::{REJOINS, count};
 use crate::daemon::pairing::{no_rejoin, turn_away};
 use crate::daemon::survivor::Alone;
 use crate::leavings::Own;
@@ -34,12 +34,12 @@ impl PrimaryDaemon<'_, '_> {
         let events = &mut self.node.events;
         match *news {
             News::HandsOver => {
-                let what = format!("to {}, for this member is stopped", self.node.other.name);
+                let what = format!("to {}, as the operator wishes", self.node.other.name);
                 events.add("handing over", what);
             }
             News::Stopped => {
-                let reason = "this member is stopped; the backup takes over";
-                let remedy = "start this member again";
+                let reason = "this member hands over; the backup takes over";
+                let remedy = "a member that was stopped joins when it is started again";
                 self.node.set_state(Role::Primary, State::Ended, reason, remedy);
             }
             News::HandedOver { newer, took } => {
@@ -80,6 +80,7 @@ impl PrimaryDaemon<'_, '_> {
             | News::TakesOver { .. }
             | News::Waits { .. }
             | News::TookOver { .. }
+            | News::GaveUpForGood
             | News::GaveUp { .. } => {}
         }
     }
@@ -89,7 +90,7 @@ impl PrimaryDaemon<'_, '_> {
         let (role, then, remedy) = match (gone, newer) {
             (Some(gone), _) => (Role::Primary, format!(", and {gone}"), advice::AFTER_END),
             (None, Some(Heard { epoch, current })) => {
-                (Role::None, format!("; {current} is current in epoch {epoch}"), RESTART_BOTH)
+                (Role::None, format!("; {current} is current in epoch {epoch}"), REJOINS)
             }
             (None, None) => {
                 let remedy = "wait for the backup; it needs the edge's daemon to take over";
