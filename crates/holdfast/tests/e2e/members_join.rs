@@ -3,7 +3,7 @@
 
 use crate::client::{Redis, on_client, service};
 use crate::world;
-use holdfast_lab::load::{LoadGroup, Workload};
+use holdfast_lab::load::{Group as LoadGroup, Workload};
 use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
 use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::{Plan, Role, Testbed};
