@@ -134,7 +134,10 @@ fn is_joined(program: Program, workload: Workload, connections: usize) {
     let _limit = world::limit(Duration::from_secs(90));
     world::with_server(program, DOCUMENTS, &Plan::default(), &options(), |testbed, group| {
         let mut load = world::counting(9000, 0, None);
-        load.groups = vec![LoadGroup::usual(workload, connections, program.port())];
+        let mut clients = LoadGroup::usual(workload, connections, program.port());
+        // Servers bound the requests of one connection.
+        clients.interval_us = 500;
+        load.groups = vec![clients];
         let load = world::start(testbed, &load);
         std::thread::sleep(Duration::from_millis(300));
         for _ in 0..2 {
