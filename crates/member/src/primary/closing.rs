@@ -46,19 +46,22 @@ impl PrimaryMachine {
 
     /// Whether the kernel has been done with a connection long enough for the
     /// client's last packets to have come round through the backup. Nobody waits for
-    /// an ACK of a life that the tuple has `replaced`.
+    /// an ACK of a life that the tuple has `replaced`, nor for one that no backup allows
+    /// any more.
     fn is_over(&mut self, id: ConnId, replaced: bool, now: Nanos, host: &impl PrimaryHost) -> bool {
         let Some(conn) = self.tables.conns.get_mut(&id) else { return false };
         let since = *conn.over.get_or_insert(now);
-        let paid = replaced || host.slot(id).is_none_or(|slot| slot.owed_ack().is_none());
+        let waits = !replaced && self.log.follows(id);
+        let paid = !waits || host.slot(id).is_none_or(|slot| slot.owed_ack().is_none());
         paid && now.since(since) >= nanos(CLOSING_EVERY)
     }
 
-    /// The tuple of a connection that the server has ended has another life: what the
-    /// kernel says of it, and what it sends, is of that one.
+    /// The tuple of a connection that the server has ended, or that nobody follows, has
+    /// another life: what the kernel says of it, and what it sends, is of that one. So it
+    /// is where the gate has no slot for that life.
     fn is_replaced(&self, id: ConnId, key: &ConnKey, host: &impl PrimaryHost) -> bool {
         let ended = self.tables.conns.get(&id).is_some_and(|conn| conn.ending);
-        ended && host.conn_of(key).is_some_and(|newest| newest != id)
+        (ended || !self.log.follows(id)) && host.conn_of(key) != Some(id)
     }
 
     /// A kernel forgets a handshake that was not answered for long, while the client,

@@ -324,3 +324,33 @@ fn a_handshake_that_was_held_back_just_before_goes_on() {
     bed.turn();
     assert_eq!(bed.book.take(), ["open 6"]);
 }
+
+/// No record says any more that the server has ended the earlier ones.
+#[test]
+fn a_tuple_of_many_lives_holds_no_slots_of_a_server_that_speaks_alone() {
+    let mut bed = Bed::alone();
+    for id in 6..20 {
+        bed.book.slots.insert(ConnId(id), slot(5));
+        bed.book.held.push(Held { conn: ConnId(id), socket: id, record: record(5) });
+        // What an earlier backup has allowed is owed by nobody.
+        bed.slot(ConnId(id - 1)).stable = SeqNo(9000);
+        bed.slot(ConnId(id - 1)).rcv_nxt = SeqNo(9000);
+        bed.turn();
+    }
+    bed.pass(5_000);
+    assert_eq!(bed.machine.tables.conns.keys().collect::<Vec<_>>(), [&ConnId(19)]);
+    bed.pass(60_100);
+    let freed = bed.book.take().iter().filter(|line| line.starts_with("free ")).count();
+    assert_eq!(freed, 14);
+}
+
+/// What its kernel has said of it has gone out as it was.
+#[test]
+fn nobody_pays_what_is_owed_of_a_connection_that_is_over_while_the_server_speaks_alone() {
+    let mut bed = Bed::alone();
+    bed.slot(ConnId(5)).stable = SeqNo(1100);
+    bed.slot(ConnId(5)).rcv_nxt = SeqNo(1100);
+    bed.book.state = ConnState::Over;
+    bed.pass(5_000);
+    assert!(bed.machine.tables.conns.is_empty());
+}
