@@ -236,7 +236,8 @@ impl PrimaryMachine {
         (self.closing, self.joins, self.doubt) = (None, None, None);
         host.show(News::Alone { reason });
         let now = host.now();
-        (Stage::Alone(Box::new(Alone::new(now))), Turn::after(IDLE_LOOK, now))
+        let alone = Alone::after(self.tried.take(), now);
+        (Stage::Alone(Box::new(alone)), Turn::after(IDLE_LOOK, now))
     }
 
     /// The ACKs that the gate has held back: the kernel thinks that they are out, and a

@@ -3,7 +3,7 @@
 use super::{Conn, PrimaryHost, PrimaryMachine};
 use crate::host::ConnState;
 use crate::nanos;
-use crate::timing::primary::{CLOSING_EVERY, LINGER, STRAY_EVERY};
+use crate::timing::primary::{CLOSING_EVERY, LINGER, SCARCE_EVERY, STRAY_EVERY};
 use holdfast_cluster::Nanos;
 use holdfast_wire::message::{ConnId, ConnKey};
 
@@ -13,9 +13,10 @@ impl PrimaryMachine {
     pub(super) fn reap(&mut self, now: Nanos, host: &mut impl PrimaryHost) {
         let conns = &self.tables.conns;
         let mut ids: Vec<ConnId> = self.tables.ending.iter().copied().collect();
-        if now >= self.stray_at {
-            self.stray_at = now.plus(nanos(STRAY_EVERY));
-            let old = |conn: &Conn| now.since(conn.opened) > nanos(STRAY_EVERY);
+        let every = nanos(if self.is_short_of_slots() { SCARCE_EVERY } else { STRAY_EVERY });
+        if now.since(self.strays_looked) >= every {
+            self.strays_looked = now;
+            let old = |conn: &Conn| now.since(conn.opened) > every;
             let stray = |conn: &Conn| !conn.ending && old(conn);
             ids.extend(conns.iter().filter(|(_, conn)| stray(conn)).map(|(id, _)| *id));
         }
@@ -42,6 +43,12 @@ impl PrimaryMachine {
                 host.free(id);
             }
         }
+    }
+
+    /// Who comes while no slot is free is turned away, or, where the server speaks alone, known
+    /// to nobody, so that no member can join. No record says then who has ended.
+    fn is_short_of_slots(&self) -> bool {
+        self.tables.conns.len() + self.linger.len() > self.linger_max + self.linger_max / 2
     }
 
     /// Whether the kernel has been done with a connection long enough for the
