@@ -9,8 +9,8 @@ use crate::host::{ConnState, End, News, Turn, speak_alone};
 use crate::nanos;
 use crate::pairing::{Pairing, Side};
 use crate::timing::primary::{
-    ALONE_LOOK, CLIENTS_MAX, CLOSING_EVERY, IDLE_LOOK, IN_STEP_LASTS, JOINER_SILENT,
-    REJOIN_PAUSE, REJOIN_PAUSE_MAX, TICK,
+    ALONE_LOOK, CLIENTS_MAX, CLOSING_EVERY, IDLE_LOOK, IN_STEP_LASTS, JOINER_SILENT, REJOIN_PAUSE,
+    REJOIN_PAUSE_MAX, TICK,
 };
 use holdfast_cluster::Nanos;
 use holdfast_replica::limits::PrimaryLimits;

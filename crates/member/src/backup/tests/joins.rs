@@ -91,8 +91,7 @@ impl Bed {
         let record = record();
         let (in_bytes, out_bytes, acked_bytes, eof, closed) = (0, 0, 0, false, false);
         let conn = Some((ConnId(5), record));
-        let adopted =
-            Adopted { conn, accept, in_bytes, out_bytes, acked_bytes, eof, closed };
+        let adopted = Adopted { conn, accept, in_bytes, out_bytes, acked_bytes, eof, closed };
         bed.book.peer.extend([
             Message::Join { log_from: 7, image_bytes: 3 },
             Message::Adopt { conns: vec![adopted] },
