@@ -14,7 +14,7 @@ use crate::nanos;
 use crate::pairing::PairingHost;
 use crate::timing::primary::{
     ATTACH_MAX, CLOSING_EVERY, OWED_BYTES, OWED_WAIT, PROGRESS_EVERY, PROGRESS_PER_CONN,
-    REPORT_EVERY, STRAY_EVERY, TICK,
+    REPORT_EVERY, TICK,
 };
 use apart::Stage;
 use doubt::{Doubt, SILENT};
@@ -26,7 +26,7 @@ use holdfast_replica::primary::{Counters, Peeked, Primary, PrimaryOutput, Wanted
 use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, ConnProgress, ConnRecord, Message};
 use holdfast_wire::seq::SeqNo;
-use join::{Closing, Joiner};
+use join::{Closing, Joiner, Tried};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Deref;
 
@@ -198,6 +198,8 @@ struct Tables {
     owed: BTreeMap<ConnId, Nanos>,
     ending: BTreeSet<ConnId>,
     broken: Option<String>,
+    /// The backup said that it cannot follow.
+    gave_up: bool,
     /// What a joiner has said.
     joiner: Joiner,
     /// Output waits for confirmation: always, but while somebody joins.
@@ -222,6 +224,7 @@ pub struct PrimaryMachine {
     /// See [`Report::joins`].
     joins: Option<u8>,
     closing: Option<Closing>,
+    tried: Option<Tried>,
     /// Connections that are over, whose slots wait for late packets.
     linger: VecDeque<(Nanos, ConnId)>,
     linger_max: usize,
@@ -231,7 +234,7 @@ pub struct PrimaryMachine {
     unattached: Option<Nanos>,
     progress_at: Nanos,
     closing_at: Nanos,
-    stray_at: Nanos,
+    strays_looked: Nanos,
     report_at: Nanos,
 }
 
@@ -308,7 +311,7 @@ impl<H: PrimaryHost> PrimaryOutput for Acting<'_, H> {
 
 impl PrimaryMachine {
     /// The server has just been started, and the backup follows. At most `linger_max`
-    /// connections that are over keep their slots.
+    /// connections that are over keep their slots: half of these.
     pub fn new(linger_max: usize, host: &mut impl PrimaryHost) -> Self {
         Self::with_limits(linger_max, PrimaryLimits::DEFAULT, host)
     }
@@ -334,6 +337,7 @@ impl PrimaryMachine {
             limits,
             joins: None,
             closing: None,
+            tried: None,
             linger: VecDeque::new(),
             linger_max,
             log_at: 0,
@@ -341,7 +345,7 @@ impl PrimaryMachine {
             unattached: Some(now),
             progress_at: now,
             closing_at: now,
-            stray_at: now.plus(nanos(STRAY_EVERY)),
+            strays_looked: now,
             report_at: now,
         }
     }
@@ -473,6 +477,7 @@ impl PrimaryMachine {
             if let Message::GaveUp { state, reason } = message {
                 let gave_up = || format!("the backup gave up: {state}: {reason}");
                 tables.broken.get_or_insert_with(gave_up);
+                tables.gave_up = true;
             }
             let mut acting = Acting { host, tables, outbox: Some(&mut outbox) };
             log.handle_message(now, message, &mut acting);

@@ -50,6 +50,8 @@ pub mod primary {
     pub const LINGER: Duration = Duration::from_secs(60);
     /// Time between two looks after connections that nobody has accepted.
     pub const STRAY_EVERY: Duration = Duration::from_secs(2);
+    /// The same while a quarter of the gate's slots, or less, is free.
+    pub const SCARCE_EVERY: Duration = Duration::from_millis(200);
     /// How long an owed ACK waits for a reply to carry it, unless it covers more than
     /// [`OWED_BYTES`] (RFC 5681 §4.2).
     pub const OWED_WAIT: Duration = Duration::from_millis(5);
@@ -81,6 +83,9 @@ pub mod primary {
     /// How long a member that was replaced still answers who replaced it, until it begins
     /// again as its backup.
     pub const REPLACED_REST: Duration = Duration::from_secs(1);
+    /// How long a backup that has joined is in step until the attempts before it count no
+    /// more: a replica that always differs after seconds costs its server a freeze each time.
+    pub const IN_STEP_LASTS: Duration = Duration::from_secs(60);
     /// How long a joiner may say nothing: one that builds a server of an image does not.
     pub const JOINER_SILENT: Duration = Duration::from_secs(10);
     /// How long a joiner waits for clients to acknowledge what they were sent before it.
@@ -116,9 +121,14 @@ pub mod backup {
     pub const REJOIN_PAUSE_MAX: Duration = Duration::from_secs(120);
     /// How long a backup must have followed until what went before is forgotten.
     pub const PROVEN_AFTER: Duration = Duration::from_secs(60);
-    /// How long a joiner may lack what it needs to be in step, while output already waits:
-    /// bytes of a connection that the server does not accept cannot be fetched.
+    /// How long a joiner may lack what it needs to be in step, while output already waits.
     pub const CLOSING_MAX: Duration = Duration::from_secs(10);
+    /// How long of that it waits for what came of clients' streams before its tap. What it
+    /// lacks then costs a connection, if a takeover comes before it is read.
+    pub const STREAMS_MAX: Duration = Duration::from_secs(5);
+    /// How long for that of a connection which the server has not accepted: nobody can be
+    /// asked for it.
+    pub const UNACCEPTED_MAX: Duration = Duration::from_secs(1);
     /// Time from its first beat within which a primary that was busy with its start
     /// answers the edge.
     pub const START_PATIENCE: Duration = Duration::from_millis(100);

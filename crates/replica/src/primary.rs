@@ -346,6 +346,13 @@ impl Primary {
         self.conns.get(&id).is_some_and(|conn| conn.accept.is_none())
     }
 
+    /// Whether the backup is told of it: of no connection while there is none, nor of one
+    /// that was accepted and whose tuple has had another life since.
+    #[must_use]
+    pub fn follows(&self, id: ConnId) -> bool {
+        !self.frozen && self.conns.contains_key(&id)
+    }
+
     /// Frames that were sent and that the backup has not confirmed; at most
     /// [`FRAMES_UNCONFIRMED_MAX`] while the server lives.
     #[must_use]

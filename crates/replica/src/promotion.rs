@@ -97,6 +97,8 @@ pub(crate) struct Planned {
     pub(crate) in_bytes: u64,
     pub(crate) closed: bool,
     pub(crate) snd_una: u64,
+    /// The client will not send again what lies before this offset.
+    pub(crate) told: u64,
     pub(crate) tsval: Option<(u32, Nanos)>,
     pub(crate) tap: Tap,
 }

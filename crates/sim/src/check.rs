@@ -147,6 +147,11 @@ impl Checkers {
         self.alive.closes(member);
     }
 
+    /// How many connections it lacks something of that nobody could be asked for.
+    pub fn left_out(&self) -> usize {
+        self.held.left_out().len()
+    }
+
     /// It does not join.
     pub fn leaves(&mut self, member: usize) {
         self.alive.leaves(member);
@@ -155,8 +160,17 @@ impl Checkers {
     /// It is a backup of the other member, whose server this is.
     pub fn in_step(&mut self, at: Ns, member: usize, epoch: u64, server: u32) {
         self.held.pair_begins(1 - member, epoch, server);
+        for key in self.held.left_out() {
+            self.not_kept(key);
+        }
         self.alive.backup_begins(member);
         self.causes.joined(at);
+    }
+
+    /// Where output begins to wait for a joiner, a client that nobody has accepted was told
+    /// that so much of its stream had come.
+    pub fn told(&mut self, key: ConnKey, irs: SeqNo, until: u64) {
+        self.held.told_before(key, irs, until);
     }
 
     /// A client had not taken what it was sent before a join when that ended.

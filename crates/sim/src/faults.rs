@@ -96,6 +96,7 @@ impl World {
             Fault::CutEdge { member, ways, .. } => self.each_way(EDGE, member, ways, Self::cut),
             Fault::TapLoss { .. } => self.links.copies_lost = true,
             Fault::SlowPair { .. } => self.links.pair_slow = true,
+            Fault::AcceptsNobody { .. } => self.accepts_nobody = true,
             Fault::EdgeDaemon { .. } => self.edge_daemon_dies(),
             Fault::ShimBreaks { member } => self.shim_breaks(member),
             Fault::SetsClock { member, by } => self.hosts[member].clock.step(by),
@@ -123,6 +124,10 @@ impl World {
             Fault::CutEdge { member, ways, .. } => self.each_way(EDGE, member, ways, Self::mend),
             Fault::TapLoss { .. } => self.links.copies_lost = false,
             Fault::SlowPair { .. } => self.links.pair_slow = false,
+            Fault::AcceptsNobody { .. } => {
+                self.accepts_nobody = false;
+                (0..2).for_each(|member| self.wake_server(member));
+            }
             Fault::EdgeDaemon { .. } | Fault::EdgeHost { .. } => {
                 self.hosts[EDGE].alive = true;
                 if self.edge.daemon.is_none() {

@@ -473,7 +473,8 @@ impl World {
     }
 
     fn server_chooses(&mut self, member: usize) -> bool {
-        if let Some(key) = self.hosts[member].backlog.pop_front() {
+        let accepts = !self.accepts_nobody;
+        if let Some(key) = self.hosts[member].backlog.pop_front_if(|_| accepts) {
             self.server_accepts(member, key);
             return true;
         }

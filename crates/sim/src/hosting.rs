@@ -234,6 +234,7 @@ impl AtHost<'_> {
         let server = self.world.hosts[1 - at].server.as_ref().map_or(0, |server| server.number);
         self.world.reached.joins += 1;
         self.world.check.in_step(self.world.now, at, epoch, server);
+        self.world.reached.left_out += self.world.check.left_out() as u64;
         self.world.crosses(When::Join(Step::InStep));
     }
 

@@ -83,6 +83,8 @@ pub struct Reached {
     /// Images that were taken, and members that have joined.
     pub images: u64,
     pub joins: u64,
+    /// Connections that joiners were in step without.
+    pub left_out: u64,
 }
 
 impl std::ops::AddAssign for Reached {
@@ -103,6 +105,7 @@ impl std::ops::AddAssign for Reached {
         self.shut_out += other.shut_out;
         self.images += other.images;
         self.joins += other.joins;
+        self.left_out += other.left_out;
     }
 }
 

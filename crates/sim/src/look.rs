@@ -38,6 +38,7 @@ impl World {
             Fault::SlowBackup { .. }
             | Fault::Starts { .. }
             | Fault::TapLoss { .. }
+            | Fault::AcceptsNobody { .. }
             | Fault::EdgeDaemon { .. }
             | Fault::SetsClock { .. }
             | Fault::ClosedByHand { .. } => [false; 2],

@@ -254,6 +254,10 @@ pub enum Fault {
     EdgeHost {
         lasts: Ns,
     },
+    /// Servers accept nobody; who comes waits in the kernel.
+    AcceptsNobody {
+        lasts: Ns,
+    },
     /// The shim of a server that records says that it cannot go on.
     ShimBreaks {
         member: usize,
@@ -542,6 +546,7 @@ impl Fault {
             | Self::CutPair { lasts, .. }
             | Self::CutEdge { lasts, .. }
             | Self::TapLoss { lasts }
+            | Self::AcceptsNobody { lasts }
             | Self::SlowPair { lasts }
             | Self::EdgeDaemon { lasts }
             | Self::EdgeHost { lasts }

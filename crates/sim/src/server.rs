@@ -213,8 +213,10 @@ impl Server {
     }
 
     /// A replica is promoted (the shim's `continue_from_log`): its host's clocks show this.
+    /// What it has kept is the kernel's by now.
     pub fn goes_live(&mut self, own: Option<Clocks>) {
         self.mode = Mode::Live;
+        self.conns.retain(|_, conn| conn.open);
         if let (Some(last), Some(own)) = (self.last_clocks, own) {
             self.added = [0, 1].map(|clock| added(last[clock], own[clock], clock == 1));
         }

@@ -120,6 +120,8 @@ pub struct World {
     pub hosts: [Host; 3],
     pub edge: Edge,
     pub links: Links,
+    /// No server takes anybody from its backlog.
+    pub accepts_nobody: bool,
     pub pulses: Pulses,
     pub pipes: Vec<Pipe>,
     /// Every client packet, so that a machine can ask for its raw bytes.
@@ -165,6 +167,7 @@ impl World {
             hosts: plan.clocks.map(Host::new),
             edge: Edge::new(plan.limits.edge_flows, plan.mutation),
             links: Links::default(),
+            accepts_nobody: false,
             pulses: Pulses::default(),
             pipes: Vec::new(),
             packets: Vec::new(),

@@ -35,6 +35,17 @@ fn everything_is_given_back_though_nothing_breaks() {
     }
 }
 
+/// Nobody tells it that a tuple's earlier lives have ended, and it may go on for weeks.
+#[test]
+fn a_server_that_speaks_alone_gives_everything_back() {
+    for seed in 0..40 {
+        let faults = vec![(When::At(150 * MS), Fault::HostDies { member: 1 })];
+        let mut plan = Plan { rest: LONG, faults, ..Plan::draw(seed) };
+        plan.clients.iter_mut().for_each(|client| client.reuse_port = true);
+        run(plan);
+    }
+}
+
 #[test]
 fn what_is_shown_is_true() {
     for seed in 0..200 {

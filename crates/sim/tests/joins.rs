@@ -160,6 +160,51 @@ fn windows_may_be_closed_while_somebody_joins() {
     }
 }
 
+/// Nobody can be asked for what clients have sent on connections that the server accepts
+/// only later: the joiner is in step without, and a takeover costs just those.
+#[test]
+fn connections_that_nobody_accepts_hold_up_no_join() {
+    let mut lost = 0;
+    for seed in 0..3 * SEEDS {
+        for takes_over in [false, true] {
+            let mut plan = calm(seed);
+            plan.load_until = 6000 * MS;
+            // That its connection is over a client is told once.
+            plan.path.loss_permille = 0;
+            plan.faults = vec![(When::At(300 * MS), Fault::AcceptsNobody { lasts: 4000 * MS })];
+            let dies = Fault::KillDaemon { member: 1, again: Some(100 * MS) };
+            plan.faults.push((When::After(10 * MS), dies));
+            if takes_over {
+                let dies = Fault::Dies { speaks: true, how: How::Host };
+                plan.faults.push((When::Join(Step::Joined), dies));
+            }
+            let outcome = run(&plan);
+            let seen = (outcome.reached.joins, outcome.takeovers, outcome.service_ended);
+            assert_eq!(seen, (1, u64::from(takes_over), false), "{plan}");
+            lost += outcome.reached.left_out;
+        }
+    }
+    assert!(lost > SEEDS, "{lost} connections: too little is exercised");
+}
+
+/// Each join costs the server a freeze: pairs that are lost soon are made ever more seldom,
+/// the fifth of these only 15 s after the first.
+#[test]
+fn who_is_lost_soon_after_it_has_joined_is_waited_for_longer_each_time() {
+    for seed in 0..SEEDS {
+        let mut plan = calm(seed);
+        plan.load_until = 9000 * MS;
+        plan.faults = comes_back();
+        for _ in 0..4 {
+            let dies = Fault::Dies { speaks: false, how: How::Daemon };
+            plan.faults.push((When::Join(Step::Joined), dies));
+            plan.faults.push((When::After(10 * MS), Fault::Starts { member: 1 }));
+        }
+        let outcome = run(&plan);
+        assert!((3..=4).contains(&outcome.reached.images), "{:?}\n{plan}", outcome.reached);
+    }
+}
+
 /// Images that cannot be taken, and copies that cannot be made, are tried again.
 #[test]
 fn failed_attempts_are_made_again() {

@@ -5,7 +5,7 @@
 use super::{BackupHost, BackupMachine, Cause, Replica, Stage, say_in_step};
 use crate::host::{End, Fault, Member, News, Turn};
 use crate::nanos;
-use crate::timing::backup::{CLOSING_MAX, LOOK_AFTER};
+use crate::timing::backup::{CLOSING_MAX, LOOK_AFTER, STREAMS_MAX, UNACCEPTED_MAX};
 use holdfast_cluster::Nanos;
 use holdfast_replica::backup::Backup;
 use holdfast_replica::limits::Limits;
@@ -184,10 +184,19 @@ impl BackupMachine {
     }
 
     /// Whether everything from before output waits has been executed, and everything that
-    /// clients were told is held.
-    fn has_closed(&self, joining: &mut Joining, host: &mut impl BackupHost) -> bool {
+    /// clients were told is held, or was waited for long enough: a connection that nobody
+    /// accepts is no reason to protect none.
+    fn has_closed(&mut self, joining: &mut Joining, host: &mut impl BackupHost) -> bool {
         let Some(closing) = &mut joining.closing else { return false };
-        closing.streams.retain(|id, until| !self.log.holds(*id, *until));
+        let (log, waited) = (&mut self.log, host.now().since(closing.since));
+        closing.streams.retain(|id, until| {
+            let most = if log.can_ask(*id) { STREAMS_MAX } else { UNACCEPTED_MAX };
+            let (holds, is_late) = (log.holds(*id, *until), waited > nanos(most));
+            if is_late && !holds {
+                log.leave_out(*id, *until);
+            }
+            !holds && !is_late
+        });
         if self.log.resolved() < closing.number || !closing.streams.is_empty() {
             return false;
         }

@@ -254,7 +254,10 @@ impl PrimaryMachine {
         (self.closing, self.joins, self.doubt) = (None, None, None);
         host.show(News::Alone { reason });
         let now = host.now();
-        (Stage::Alone(Box::new(Alone::new(now))), Turn::after(IDLE_LOOK, now))
+        // One that was only lost may come back at once.
+        let gave_up = std::mem::take(&mut self.tables.gave_up);
+        let alone = Alone::after(self.tried.take().filter(|_| gave_up), now);
+        (Stage::Alone(Box::new(alone)), Turn::after(IDLE_LOOK, now))
     }
 
     /// The ACKs that the gate has held back: the kernel thinks that they are out, and a

@@ -3,7 +3,7 @@
 use super::{Conn, PrimaryHost, PrimaryMachine};
 use crate::host::ConnState;
 use crate::nanos;
-use crate::timing::primary::{CLOSING_EVERY, LINGER, STRAY_EVERY};
+use crate::timing::primary::{CLOSING_EVERY, LINGER, SCARCE_EVERY, STRAY_EVERY};
 use holdfast_cluster::Nanos;
 use holdfast_wire::message::{ConnId, ConnKey};
 
@@ -13,9 +13,10 @@ impl PrimaryMachine {
     pub(super) fn reap(&mut self, now: Nanos, host: &mut impl PrimaryHost) {
         let conns = &self.tables.conns;
         let mut ids: Vec<ConnId> = self.tables.ending.iter().copied().collect();
-        if now >= self.stray_at {
-            self.stray_at = now.plus(nanos(STRAY_EVERY));
-            let old = |conn: &Conn| now.since(conn.opened) > nanos(STRAY_EVERY);
+        let every = nanos(if self.is_short_of_slots() { SCARCE_EVERY } else { STRAY_EVERY });
+        if now.since(self.strays_looked) >= every {
+            self.strays_looked = now;
+            let old = |conn: &Conn| now.since(conn.opened) > every;
             let stray = |conn: &Conn| !conn.ending && old(conn);
             ids.extend(conns.iter().filter(|(_, conn)| stray(conn)).map(|(id, _)| *id));
         }
@@ -44,21 +45,30 @@ impl PrimaryMachine {
         }
     }
 
+    /// Who comes while no slot is free is turned away, or, where the server speaks alone, known
+    /// to nobody, so that no member can join. No record says then who has ended.
+    fn is_short_of_slots(&self) -> bool {
+        self.tables.conns.len() + self.linger.len() > self.linger_max + self.linger_max / 2
+    }
+
     /// Whether the kernel has been done with a connection long enough for the
     /// client's last packets to have come round through the backup. Nobody waits for
-    /// an ACK of a life that the tuple has `replaced`.
+    /// an ACK of a life that the tuple has `replaced`, nor for one that no backup allows
+    /// any more.
     fn is_over(&mut self, id: ConnId, replaced: bool, now: Nanos, host: &impl PrimaryHost) -> bool {
         let Some(conn) = self.tables.conns.get_mut(&id) else { return false };
         let since = *conn.over.get_or_insert(now);
-        let paid = replaced || host.slot(id).is_none_or(|slot| slot.owed_ack().is_none());
+        let waits = !replaced && self.log.follows(id);
+        let paid = !waits || host.slot(id).is_none_or(|slot| slot.owed_ack().is_none());
         paid && now.since(since) >= nanos(CLOSING_EVERY)
     }
 
-    /// The tuple of a connection that the server has ended has another life: what the
-    /// kernel says of it, and what it sends, is of that one.
+    /// The tuple of a connection that the server has ended, or that nobody follows, has
+    /// another life: what the kernel says of it, and what it sends, is of that one. So it
+    /// is where the gate has no slot for that life.
     fn is_replaced(&self, id: ConnId, key: &ConnKey, host: &impl PrimaryHost) -> bool {
         let ended = self.tables.conns.get(&id).is_some_and(|conn| conn.ending);
-        ended && host.conn_of(key).is_some_and(|newest| newest != id)
+        (ended || !self.log.follows(id)) && host.conn_of(key) != Some(id)
     }
 
     /// A kernel forgets a handshake that was not answered for long, while the client,

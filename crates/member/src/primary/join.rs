@@ -9,7 +9,7 @@ use crate::host::{ConnState, End, News, Turn, speak_alone};
 use crate::nanos;
 use crate::pairing::{Pairing, Side};
 use crate::timing::primary::{
-    ALONE_LOOK, CLIENTS_MAX, CLOSING_EVERY, IDLE_LOOK, JOINER_SILENT, REJOIN_PAUSE,
+    ALONE_LOOK, CLIENTS_MAX, CLOSING_EVERY, IDLE_LOOK, IN_STEP_LASTS, JOINER_SILENT, REJOIN_PAUSE,
     REJOIN_PAUSE_MAX, TICK,
 };
 use holdfast_cluster::Nanos;
@@ -65,6 +65,16 @@ impl Alone {
         Self { door: Pairing::new(Side::Alone), failed: 0, again_at: now }
     }
 
+    /// As [`new`](Self::new), after a backup that is lost, and that had joined if it was
+    /// `tried`: then nothing has come of it, unless it has lasted.
+    pub(super) fn after(tried: Option<Tried>, now: Nanos) -> Self {
+        let lasted = |since: Nanos| now.since(since) >= nanos(IN_STEP_LASTS);
+        match tried.filter(|tried| !tried.in_step.is_some_and(lasted)) {
+            Some(Tried { failed, .. }) => Self { failed, ..Self::new(now) }.fail(now),
+            None => Self::new(now),
+        }
+    }
+
     /// An attempt has failed: when the next one may be.
     fn fail(mut self, now: Nanos) -> Self {
         let pause = nanos(REJOIN_PAUSE).0 << self.failed.min(16);
@@ -73,6 +83,15 @@ impl Alone {
         self.door = Pairing::new(Side::Alone);
         self
     }
+}
+
+/// The join that the backup has come by, until that is lost.
+#[derive(Debug)]
+pub(super) struct Tried {
+    /// Attempts that had failed before it.
+    failed: u32,
+    /// Since when the backup is in step, once it is.
+    in_step: Option<Nanos>,
 }
 
 /// Somebody joins.
@@ -202,6 +221,7 @@ impl PrimaryMachine {
         self.log = Primary::adopt(image.log_from, self.limits, *self.log.counters(), taken);
         (self.log_at, self.tables.is_committing) = (image.log_from, false);
         (self.tables.broken, self.tables.joiner) = (None, Joiner::default());
+        self.tables.gave_up = false;
         // No record will say of them that their FINs may leave.
         self.act(host, |_, out| ended.iter().for_each(|id| out.allow_fin(*id)));
         for conn in self.tables.conns.values_mut() {
@@ -356,6 +376,7 @@ impl PrimaryMachine {
         let until = host.tail();
         host.member().watch.renew(now);
         self.closing = Some(Closing { until: Some(until), begun: join.begun });
+        self.tried = Some(Tried { failed: join.alone.failed, in_step: None });
         self.joins = Some(100);
         self.serve(false, host)
     }
@@ -371,8 +392,12 @@ impl PrimaryMachine {
             host.send(&Message::Closing { number });
         }
         if joined && closing.until.is_none() {
-            let took = host.now().since(closing.begun);
+            let now = host.now();
+            let took = now.since(closing.begun);
             (self.closing, self.joins) = (None, None);
+            if let Some(tried) = &mut self.tried {
+                tried.in_step = Some(now);
+            }
             host.show(News::Joined { took });
         }
     }

@@ -85,7 +85,7 @@ impl PrimaryHost for Book {
         std::mem::take(&mut self.held)
     }
     fn conn_of(&self, key: &ConnKey) -> Option<ConnId> {
-        self.slots.iter().find(|(_, slot)| slot.key == *key).map(|(id, _)| *id)
+        self.slots.iter().rfind(|(_, slot)| slot.key == *key).map(|(id, _)| *id)
     }
     fn slot(&self, conn: ConnId) -> Option<SlotView> {
         self.slots.get(&conn).copied()

@@ -21,6 +21,9 @@ pub(super) struct Conn {
     /// Stream offset of the oldest byte the client had not acknowledged, as the
     /// primary's kernel said (decision 9); `None` before it said anything.
     pub(super) snd_una: Option<u64>,
+    /// Stream offset up to which the client was told that its bytes have come, before this
+    /// member joined: it will not send them again.
+    told: u64,
     /// Last TSval known to have been sent, and when that was learnt.
     tsval: Option<(u32, Nanos)>,
 }
@@ -122,6 +125,7 @@ impl Backup {
             accept: None,
             replaced: false,
             snd_una: None,
+            told: 0,
             tsval: record.tsval.map(|tsval| (tsval, now)),
         };
         if let Some(syn) = self.early.take_syn(&record.key, record.irs) {
@@ -177,6 +181,7 @@ impl Backup {
             accept,
             replaced: false,
             snd_una: Some(acked_bytes),
+            told: 0,
             tsval: record.tsval.map(|tsval| (tsval, now)),
         };
         // Of a tuple's lives the newest is the last.
@@ -207,6 +212,21 @@ impl Backup {
     #[must_use]
     pub fn holds(&self, id: ConnId, until: u64) -> bool {
         self.conns.get(&id).is_none_or(|conn| conn.replaced || conn.tap.holds(until))
+    }
+
+    /// Whether the primary can be asked for what the tap lacks of a stream: where its server
+    /// has a descriptor to look through (decision 4).
+    #[must_use]
+    pub fn can_ask(&self, id: ConnId) -> bool {
+        self.conns.get(&id).is_some_and(|conn| conn.accept.is_some())
+    }
+
+    /// A stream is not waited for any more, though its client was told that it has come up to
+    /// an offset: a takeover ends the connection, unless it is held by then.
+    pub fn leave_out(&mut self, id: ConnId, told: u64) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.told = conn.told.max(told);
+        }
     }
 
     /// Takes records for which there is room by now.
@@ -304,6 +324,7 @@ impl Backup {
             in_bytes: accepted.in_bytes,
             closed: accepted.closed,
             snd_una: conn.snd_una.unwrap_or(0),
+            told: conn.told,
             tsval: conn.tsval,
             tap: conn.tap,
         }

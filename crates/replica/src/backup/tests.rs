@@ -1,4 +1,5 @@
 mod contradicted;
+mod joins;
 mod limited;
 mod unread;
 

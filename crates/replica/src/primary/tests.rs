@@ -1,3 +1,5 @@
+mod adopt;
+
 use super::*;
 use crate::CONNS_MAX;
 use holdfast_wire::log::{AcceptInfo, HEADER_LEN, Header, Op, TAPPED, record_len};

@@ -17,6 +17,8 @@ pub enum Why {
     NotInManifest,
     /// The replica no longer has output that the client lacks.
     OutputNotRetained,
+    /// Input that the client will not send again never came here.
+    InputNotHeld,
     /// It may hold more than the replica wrote, and nothing proves it: the client
     /// lies, or its stream cannot go on as it was.
     NeverWritten,
@@ -180,6 +182,9 @@ impl Conn {
         let fin_acked = sent.acked > replica.out_bytes;
         if !replica.open && fin_acked && self.planned.tap.fin_held() {
             return Some(Why::Finished);
+        }
+        if !self.planned.tap.holds(self.planned.told) {
+            return Some(Why::InputNotHeld);
         }
         (sent.acked.min(replica.out_bytes) < replica.keep_from).then_some(Why::OutputNotRetained)
     }

@@ -48,6 +48,7 @@ fn planned(accept: Option<u32>) -> Planned {
         in_bytes: 0,
         closed: false,
         snd_una: 0,
+        told: 0,
         tsval: Some((100, Nanos(0))),
         tap: Tap::new(&record(), Limits::default()),
     }
@@ -286,6 +287,20 @@ fn the_end_of_a_connection_continues_where_it_was() {
         verdict(ended(), Some(bounds(101, 50)), Some(101), closed),
         Note::Discard(Some(1), Why::Finished)
     );
+}
+
+/// The client has it acknowledged, and will not send it again.
+#[test]
+fn input_that_was_told_and_never_came_ends_its_connection_alone() {
+    for accept in [None, Some(1)] {
+        let told = |told| {
+            let mut planned = Planned { told, ..planned(accept) };
+            planned.tap.accept(Nanos(0), &segment(0, 0, b"abc"));
+            verdict(planned, Some(bounds(0, 0)), Some(0), replica())
+        };
+        assert!(matches!(told(3), Note::Restore { .. }), "it has come since");
+        assert_eq!(told(4), Note::Discard(accept, Why::InputNotHeld));
+    }
 }
 
 #[test]

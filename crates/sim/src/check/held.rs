@@ -58,6 +58,9 @@ pub struct Held {
     /// First numbers of servers whose end was acknowledged.
     has_all: BTreeSet<(ConnKey, u32)>,
     records: u64,
+    /// Streams of which clients were told before a join that so much had come, though nobody
+    /// had accepted them: nobody could be asked for what came before the joiner's tap.
+    told_before: BTreeMap<(ConnKey, u32), u64>,
     /// Somebody joins: copies of connections of which it has not heard yet.
     early: Option<Vec<Packet>>,
 }
@@ -65,6 +68,19 @@ pub struct Held {
 impl Held {
     pub fn pair_begins(&mut self, member: usize, epoch: u64, server: u32) {
         (self.pair, self.early) = (Some((member, epoch, server)), None);
+        let streams = &self.streams;
+        self.told_before.retain(|life, until| {
+            !streams.get(life).is_some_and(|arrived| arrived.ranges.covers_up_to(*until))
+        });
+    }
+
+    pub fn told_before(&mut self, key: ConnKey, irs: SeqNo, until: u64) {
+        self.told_before.insert((key, irs.0), until);
+    }
+
+    /// Those that the joiner lacked when it was in step.
+    pub fn left_out(&self) -> Vec<ConnKey> {
+        self.told_before.keys().map(|(key, _)| *key).collect()
     }
 
     pub fn replica_begins(&mut self) {
@@ -198,7 +214,8 @@ impl Held {
         let ended = self.ends.contains(&(p.key, p.ack.0));
         let over = ended && self.has_all.contains(&(p.key, *iss));
         let acked = acked.saturating_sub(u64::from(over));
-        (!arrived.ranges.covers_up_to(acked))
+        let told = self.told_before.get(&(p.key, *irs)).is_some_and(|told| *told >= acked);
+        (!told && !arrived.ranges.covers_up_to(acked))
             .then(|| format!("{acked} bytes are acknowledged, the backup lacks some"))
     }
 

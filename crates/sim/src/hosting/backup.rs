@@ -293,9 +293,10 @@ impl BackupHost for AtHost<'_> {
         if why == Why::NeverWritten && lies {
             return;
         }
-        // Its client had not taken all that it was sent before the join, or is gone.
-        if why == Why::OutputNotRetained && self.world.check.may_be_lost(conn, &self.world.clients)
-        {
+        // Its client had not taken all that it was sent before the join, or nobody had
+        // accepted what it had sent, or it is gone.
+        let joined = matches!(why, Why::OutputNotRetained | Why::InputNotHeld);
+        if joined && self.world.check.may_be_lost(conn, &self.world.clients) {
             return;
         }
         let what = format!("a connection was lost: {conn:?}, accept {accept:?}: {why:?}");

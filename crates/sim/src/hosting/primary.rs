@@ -303,6 +303,10 @@ impl PrimaryHost for AtHost<'_> {
             (server.commits, server.stable) = (true, pos);
         }
         let host = &self.world.hosts[self.d.at];
+        let unaccepted = |socket: &&Socket| socket.established && socket.accept.is_none();
+        for socket in host.sockets.values().filter(unaccepted) {
+            self.world.check.told(socket.key, socket.irs, socket.received());
+        }
         for (key, out_bytes) in std::mem::take(&mut self.d.unacked) {
             if host.sockets.get(&key).is_some_and(|socket| socket.snd_una < out_bytes) {
                 self.world.check.not_kept(key);

@@ -1,8 +1,8 @@
 //! A member that joins a server that runs.
 
 use super::*;
-use crate::timing::backup::CLOSING_MAX;
-use holdfast_wire::message::ConnProgress;
+use crate::timing::backup::{CLOSING_MAX, STREAMS_MAX, UNACCEPTED_MAX};
+use holdfast_wire::message::{Adopted, ConnProgress};
 
 impl Bed {
     fn joins() -> Self {
@@ -84,33 +84,56 @@ fn a_joiner_is_in_step_only_when_the_frames_have_come() {
     assert!(bed.book.has("send Joined"), "{:?}", bed.book.lines);
 }
 
-/// Clients were told that their bytes have come, and will not send them again.
-#[test]
-fn a_joiner_is_in_step_only_when_it_holds_what_was_acknowledged() {
-    for lacks in [false, true] {
-        let mut bed = Bed::joins();
-        bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE]);
-        bed.book.peer.push(Message::Conn { conn: ConnId(5), record: record() });
-        bed.turn();
+impl Bed {
+    /// The primary's kernel has `bytes` of a connection that came before the tap.
+    fn closing_with(bytes: u64, accept: Option<u32>) -> Self {
+        let mut bed = Self::joins();
         let record = record();
+        let (in_bytes, out_bytes, acked_bytes, eof, closed) = (0, 0, 0, false, false);
+        let conn = Some((ConnId(5), record));
+        let adopted = Adopted { conn, accept, in_bytes, out_bytes, acked_bytes, eof, closed };
+        bed.book.peer.extend([
+            Message::Join { log_from: 7, image_bytes: 3 },
+            Message::Adopt { conns: vec![adopted] },
+            IMAGE,
+        ]);
+        bed.turn();
         let progress = ConnProgress {
             conn: ConnId(5),
             snd_una: record.iss.plus(1),
             snd_nxt: record.iss.plus(1),
             right_edge: record.irs.plus(60_000),
             tsval: 0,
-            rcv_nxt: record.irs.plus(if lacks { 11 } else { 1 }),
+            rcv_nxt: record.irs.plus(1 + bytes),
         };
         bed.book.peer.push(Message::Progress { conns: vec![progress] });
         bed.book.peer.push(Message::Closing { number: 0 });
         bed.pass(3);
-        assert_eq!(bed.book.has("send Joined"), !lacks, "{:?}", bed.book.lines);
-        if lacks {
-            let copy = TcpPacket { payload: b"0123456789", ..segment(0, b"raw") };
-            bed.book.tap = vec![copy];
-            bed.turn();
-            assert!(bed.book.has("send Joined"), "{:?}", bed.book.lines);
-        }
+        bed
+    }
+}
+
+/// Clients were told that their bytes have come, and will not send them again.
+#[test]
+fn a_joiner_is_in_step_only_when_it_holds_what_was_acknowledged() {
+    assert!(Bed::closing_with(0, None).book.has("send Joined"));
+    let mut bed = Bed::closing_with(10, None);
+    assert!(!bed.book.has("send Joined"), "{:?}", bed.book.lines);
+    bed.book.tap = vec![TcpPacket { payload: b"0123456789", ..segment(0, b"raw") }];
+    bed.turn();
+    assert!(bed.book.has("send Joined"), "{:?}", bed.book.lines);
+}
+
+/// Its client's fault, or the server's, costs the others nothing.
+#[test]
+fn who_is_not_accepted_does_not_keep_a_joiner_from_being_in_step() {
+    for (accept, wait) in [(None, UNACCEPTED_MAX), (Some(1), STREAMS_MAX)] {
+        let mut bed = Bed::closing_with(10, accept);
+        bed.pass(wait.as_millis() as u64 - 3);
+        assert!(!bed.book.has("send Joined"), "{:?}", bed.book.lines);
+        bed.pass(2);
+        assert!(bed.book.has("send Joined"), "{:?}", bed.book.lines);
+        assert!(wait < CLOSING_MAX);
     }
 }
 

@@ -53,6 +53,19 @@ fn the_oldest_unanswered_handshakes_make_room() {
     }
 }
 
+/// No record tells of ends while the server speaks alone, and slots are few.
+#[test]
+fn ends_are_looked_for_more_often_where_slots_are_few() {
+    for (many, looks_soon) in [(149, false), (151, true)] {
+        let mut bed = Bed::new();
+        (1..=many).for_each(|id| bed.hold(id));
+        bed.turn();
+        bed.book.state = ConnState::Over;
+        bed.pass(500);
+        assert_eq!(bed.machine.tables.conns.is_empty(), looks_soon, "{many} of 200");
+    }
+}
+
 /// Its client may know of a connection, and would wait for an answer for as long as the
 /// slot does.
 #[test]

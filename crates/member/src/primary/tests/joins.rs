@@ -1,7 +1,7 @@
 //! A server that speaks alone, and who joins it.
 
 use super::*;
-use crate::timing::primary::{CLIENTS_MAX, JOINER_SILENT, REJOIN_PAUSE};
+use crate::timing::primary::{CLIENTS_MAX, IN_STEP_LASTS, JOINER_SILENT, REJOIN_PAUSE};
 
 /// As the host has one: three pieces of it.
 const IMAGE: Image = Image { log_from: 0, bytes: 3 * IMAGE_BYTES as u64 };
@@ -42,6 +42,40 @@ impl Bed {
         assert!(bed.book.has("send Closing"), "{:?}", bed.book.lines);
         bed.book.take();
         bed
+    }
+
+    /// Who has just come is in step for so long, and lost, and the edge lets the server
+    /// speak alone.
+    fn joins_for(&mut self, in_step_ms: u64) {
+        self.book.peer.push(Message::CaughtUp);
+        self.pass(3);
+        self.book.peer.push(Message::Joined);
+        self.pass(in_step_ms);
+        assert!(self.book.has("shows Joined"), "{:?}", self.book.lines);
+        self.book.peer.push(Message::GaveUp { state: "diverged", reason: "it differs" });
+        self.turn();
+        let epoch = self.book.member.epoch + 1;
+        self.book.edge.push(Message::Granted { epoch });
+        self.turn();
+        self.book.books = vec![book(5, 0)];
+        assert!(self.book.has("shows Alone"), "{:?}", self.book.lines);
+        self.book.take();
+    }
+
+    /// Whether who knocks is let in after so long, and not before.
+    fn may_join_after(&mut self, pause_ms: u64) -> bool {
+        if pause_ms > 0 {
+            self.pass(pause_ms - 1);
+            self.book.knocks = true;
+            self.turn();
+            assert_eq!(self.book.take(), ["turn away"]);
+            self.pass(1);
+        }
+        self.book.knocks = true;
+        self.turn();
+        let joins = self.book.has("shows Joins");
+        self.book.take();
+        joins
     }
 
     /// Nothing has come of it, and the next one may only come after `pause_ms`.
@@ -216,10 +250,26 @@ fn once_output_waits_only_the_edge_takes_that_back() {
     bed.turn();
     assert!(bed.book.has("alone"));
     bed.book.take();
-    // And then another one may come.
+    // And then another one may come, as after any attempt that has failed.
+    assert!(bed.may_join_after(REJOIN_PAUSE.as_millis() as u64));
+}
+
+/// Each attempt costs the server a freeze, and one that fails late no less than others.
+#[test]
+fn a_backup_that_is_lost_soon_after_it_has_joined_is_a_failed_attempt() {
+    let pause = REJOIN_PAUSE.as_millis() as u64;
+    let lasts = IN_STEP_LASTS.as_millis() as u64;
+    let mut bed = Bed::alone();
     bed.book.knocks = true;
-    bed.pass(2);
-    assert!(bed.book.has("shows Joins"), "{:?}", bed.book.lines);
+    bed.turn();
+    let rounds = [(9, pause), (lasts - 1000, 2 * pause), (9, 4 * pause), (lasts + 9, 0)];
+    for (in_step, expected) in rounds {
+        bed.joins_for(in_step);
+        assert!(bed.may_join_after(expected), "{in_step} ms, {expected} ms");
+    }
+    // What was before is forgotten.
+    bed.joins_for(9);
+    assert!(bed.may_join_after(pause));
 }
 
 /// What the edge granted because of an earlier backup says nothing of this one.
@@ -323,4 +373,34 @@ fn a_handshake_that_was_held_back_just_before_goes_on() {
     bed.slot(ConnId(7)).held_synack = false;
     bed.turn();
     assert_eq!(bed.book.take(), ["open 6"]);
+}
+
+/// No record says any more that the server has ended the earlier ones.
+#[test]
+fn a_tuple_of_many_lives_holds_no_slots_of_a_server_that_speaks_alone() {
+    let mut bed = Bed::alone();
+    for id in 6..20 {
+        bed.book.slots.insert(ConnId(id), slot(5));
+        bed.book.held.push(Held { conn: ConnId(id), socket: id, record: record(5) });
+        // What an earlier backup has allowed is owed by nobody.
+        bed.slot(ConnId(id - 1)).stable = SeqNo(9000);
+        bed.slot(ConnId(id - 1)).rcv_nxt = SeqNo(9000);
+        bed.turn();
+    }
+    bed.pass(5_000);
+    assert_eq!(bed.machine.tables.conns.keys().collect::<Vec<_>>(), [&ConnId(19)]);
+    bed.pass(60_100);
+    let freed = bed.book.take().iter().filter(|line| line.starts_with("free ")).count();
+    assert_eq!(freed, 14);
+}
+
+/// What its kernel has said of it has gone out as it was.
+#[test]
+fn nobody_pays_what_is_owed_of_a_connection_that_is_over_while_the_server_speaks_alone() {
+    let mut bed = Bed::alone();
+    bed.slot(ConnId(5)).stable = SeqNo(1100);
+    bed.slot(ConnId(5)).rcv_nxt = SeqNo(1100);
+    bed.book.state = ConnState::Over;
+    bed.pass(5_000);
+    assert!(bed.machine.tables.conns.is_empty());
 }

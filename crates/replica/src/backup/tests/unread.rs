@@ -5,7 +5,7 @@ use holdfast_wire::message::UNREAD_BYTES_MAX;
 
 impl Case {
     /// The primary's kernel has this much of the client's stream.
-    fn primary_has(&mut self, now: Nanos, offset: u64) {
+    pub(super) fn primary_has(&mut self, now: Nanos, offset: u64) {
         let iss = conn_record().iss;
         let progress = ConnProgress {
             conn: ID,

@@ -1,0 +1,184 @@
+//! A server that runs already, and its connections.
+
+use super::*;
+use holdfast_wire::message::Adopted;
+
+/// As accept number 1, of which the server had read `in_bytes`.
+fn adopted(in_bytes: u64) -> Adopted {
+    Adopted {
+        conn: Some((ID, conn_record())),
+        accept: Some(1),
+        in_bytes,
+        out_bytes: 0,
+        acked_bytes: 0,
+        eof: false,
+        closed: false,
+    }
+}
+
+impl Case {
+    fn joins() -> Self {
+        Self::joins_within(Limits::default())
+    }
+
+    fn joins_within(limits: Limits) -> Self {
+        Self { backup: Backup::joining(KEY, limits), notes: Notes::default(), frames: 0 }
+    }
+
+    fn adopt(&mut self, adopted: &Adopted) {
+        self.backup.adopt(Nanos(0), adopted, &mut self.notes);
+    }
+}
+
+#[test]
+fn a_stream_goes_on_behind_what_the_server_had_read() {
+    for (eof, told) in [(false, 5), (true, 6)] {
+        let mut case = Case::joins();
+        case.adopt(&Adopted { eof, ..adopted(5) });
+        case.flush();
+        assert_eq!(case.take(), [held(told)], "the primary hears how far it is held");
+    }
+    let mut case = Case::joins();
+    case.adopt(&adopted(5));
+    case.flush();
+    case.take();
+    case.tap(3, b"loworld");
+    case.frame(&read(0, b"world"));
+    case.flush();
+    assert_eq!(case.take(), [replayed(b"world"), Effect::FrameOk(1), held(10)]);
+}
+
+/// Its tap runs before it hears of anybody.
+#[test]
+fn what_came_before_its_adoption_counts() {
+    let mut case = Case::joins();
+    case.backup.handle_segment(Nanos(0), &syn(), &mut case.notes);
+    case.tap(0, b"hello");
+    case.adopt(&Adopted { accept: None, ..adopted(0) });
+    case.flush();
+    assert_eq!(case.take(), [held(5)]);
+}
+
+#[test]
+fn who_follows_takes_up_nobody() {
+    let mut case = Case { backup: Backup::new(KEY), ..Case::joins() };
+    case.adopt(&adopted(0));
+    assert_eq!((case.backup.connections(), case.backup.counters().messages_late), (0, 1));
+    let mut case = Case::joins();
+    case.backup.joined();
+    case.adopt(&adopted(0));
+    assert_eq!((case.backup.connections(), case.backup.counters().messages_late), (0, 1));
+}
+
+#[test]
+fn what_a_primary_says_twice_or_beyond_the_limits_breaks_the_pair() {
+    let other = |accept| Adopted { conn: None, accept: Some(accept), ..adopted(0) };
+    let limits = Limits { conns_max: 1, accepts_max: 2, ..Limits::DEFAULT };
+    let mut second = adopted(0);
+    second.accept = None;
+    second.conn = Some((ConnId(9), conn_record()));
+    let same = Adopted { accept: None, ..adopted(0) };
+    for (adopted_then, why) in [
+        (vec![other(1)], Broken::AcceptTwice { accept: 1 }),
+        (vec![same], Broken::AdoptedTwice { conn: ID }),
+        (vec![second], Broken::AdoptedFull { max: 1 }),
+        (vec![other(2), other(3)], Broken::AcceptsFull { max: 2 }),
+    ] {
+        let mut case = Case::joins_within(limits);
+        case.adopt(&adopted(0));
+        adopted_then.iter().for_each(|adopted| case.adopt(adopted));
+        assert_eq!(case.take(), [Effect::Broken(why)]);
+    }
+}
+
+/// Bytes that came before its tap.
+#[test]
+fn a_stream_is_behind_until_all_is_held_that_the_primary_has() {
+    let mut case = Case::joins();
+    case.adopt(&adopted(2));
+    assert!(case.backup.behind().is_empty() && case.backup.can_ask(ID));
+    case.primary_has(Nanos(0), 5);
+    assert_eq!(case.backup.behind(), BTreeMap::from([(ID, 5)]));
+    assert!(!case.backup.holds(ID, 5) && case.backup.holds(ID, 2));
+    case.tap(2, b"llo");
+    assert!(case.backup.behind().is_empty() && case.backup.holds(ID, 5));
+    // Who is over, or whose tuple is another one's, is waited for by nobody.
+    assert!(case.backup.holds(ConnId(77), 5) && !case.backup.can_ask(ConnId(77)));
+    case.primary_has(Nanos(0), 9);
+    let newer = ConnRecord { irs: SeqNo(70_000), ..conn_record() };
+    case.message(&Message::Conn { conn: ConnId(8), record: newer });
+    assert!(case.backup.behind().is_empty() && case.backup.holds(ID, 9));
+}
+
+#[test]
+fn nobody_can_be_asked_for_bytes_of_a_connection_that_is_not_accepted() {
+    let mut case = Case::joins();
+    case.adopt(&Adopted { accept: None, ..adopted(0) });
+    case.primary_has(Nanos(0), 5);
+    assert!(!case.backup.can_ask(ID));
+    case.frame(&accept(1, ID.0));
+    assert!(case.backup.can_ask(ID));
+}
+
+/// It was given up while it was waited for; a takeover ends it, unless it has come since.
+#[test]
+fn a_stream_that_was_left_out_is_lost_unless_it_comes() {
+    for comes in [false, true] {
+        let mut case = Case::joins();
+        case.adopt(&Adopted { accept: None, ..adopted(0) });
+        case.primary_has(Nanos(0), 5);
+        case.backup.leave_out(ID, 5);
+        case.backup.joined();
+        if comes {
+            case.tap(0, b"hello");
+        }
+        case.backup.handle_peer_lost(Nanos(0), &mut case.notes);
+        case.backup.begin_promotion(Nanos(0), &mut case.notes);
+        let mut promotion = case.backup.plan(Nanos(0)).expect("the log has ended");
+        let mut verdicts = Verdicts::default();
+        promotion.probes(Nanos(0));
+        promotion.handle_manifest(Nanos(0), &[], &mut verdicts);
+        promotion.handle_timeout(Nanos::from_ms(100), &mut verdicts);
+        let expected = if comes { (1, vec![]) } else { (0, vec![Why::InputNotHeld]) };
+        assert_eq!((verdicts.restored, verdicts.discarded), expected);
+    }
+}
+
+#[derive(Default)]
+struct Verdicts {
+    restored: usize,
+    discarded: Vec<Why>,
+}
+
+impl PromotionOutput for Verdicts {
+    fn restore(&mut self, _: &Restore<'_>) {
+        self.restored += 1;
+    }
+    fn discard(&mut self, _: ConnId, _: Option<u32>, why: Why, tell: Option<Probe>) {
+        assert!(tell.is_some(), "its client waits");
+        self.discarded.push(why);
+    }
+    fn reset(&mut self, _: ConnId, _: u32) {}
+    fn diverged(&mut self, reason: &Diverged) {
+        panic!("{reason}");
+    }
+}
+
+/// Nobody waits for it before, and what has waited for its replica was not late.
+#[test]
+fn its_replica_sets_the_pace_only_when_it_has_joined() {
+    let mut case = Case::joins();
+    case.backup.handle_executed(Nanos(0), 500, 0);
+    let late = Nanos(2 * LAG_MAX.0);
+    assert!(case.backup.lags(late) && !case.backup.is_behind(late));
+    case.frame(&record(Op::Result, 0, 0, 1, 0, b""));
+    case.backup.flush(late, &mut case.notes);
+    assert!(case.take().contains(&Effect::FrameOk(1)));
+    case.backup.replica_begins();
+    assert!(!case.backup.lags(late));
+    case.backup.handle_executed(late, 500, 0);
+    let later = Nanos(2 * late.0);
+    assert!(case.backup.lags(later) && !case.backup.is_behind(later));
+    case.backup.joined();
+    assert!(case.backup.is_behind(later));
+}
