@@ -80,6 +80,13 @@ fn a_backup_that_missed_something_never_speaks() {
             says(group, Role::Primary, "reason").contains("could not join")
         });
         assert_eq!(says(group, Role::Primary, "state"), "unprotected");
+        assert!(says(group, Role::Primary, "reason").contains("appendonly"), "the file is named");
+        // A daemon with little left to do does little.
+        let daemon = group.daemon_pid(Role::Primary).expect("the primary's daemon");
+        let before_ms = world::cpu_ms(daemon);
+        std::thread::sleep(Duration::from_secs(2));
+        let spent_ms = world::cpu_ms(daemon) - before_ms;
+        assert!(spent_ms < 300, "{spent_ms} ms of 2 s");
         let primary = group.daemon_pid(Role::Primary).expect("a primary");
         world::signal(primary, "KILL");
         world::wait_until("the edge to say so", || {

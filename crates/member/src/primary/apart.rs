@@ -154,7 +154,9 @@ impl PrimaryMachine {
         host.show(News::ServerEnded { gone: gone.as_deref(), newer: newer.as_ref() });
         host.stand_by();
         let now = host.now();
-        let replaced = newer.map(|_| replaced.unwrap_or(now));
+        // A backup that gave up speaks for nobody, whatever the edge has granted it.
+        let speaks = newer.filter(|_| gone.is_none());
+        let replaced = speaks.map(|_| replaced.unwrap_or(now));
         if replaced.is_some_and(|since| now.since(since) > nanos(REPLACED_REST)) {
             return (Stage::Idle, Turn::End(End::Again));
         }
