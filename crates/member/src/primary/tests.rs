@@ -3,6 +3,7 @@ use crate::bench::{Bench, EPOCH, key, name, on_bench, record};
 use crate::host::{ConnState, End, News};
 use holdfast_replica::CONNS_MAX;
 use holdfast_wire::log::{AcceptInfo, HEADER_LEN, Header, Op, record_len};
+use holdfast_wire::message::Adopted;
 use holdfast_wire::packet::TcpSegment;
 use zerocopy::IntoBytes;
 
@@ -33,6 +34,10 @@ struct Book {
     strangers: usize,
     unacked: u32,
     is_log_full: bool,
+    /// The longest piece that it gives of its image.
+    piece: usize,
+    /// What a joiner was told of connections.
+    adopted: Vec<Adopted>,
 }
 
 /// Of an image, as the host gives it.
@@ -164,6 +169,9 @@ impl PrimaryHost for Book {
         self.is_lost
     }
     fn send(&mut self, message: &Message<'_>) {
+        if let Message::Adopt { conns } = message {
+            self.adopted.clone_from(conns);
+        }
         match message {
             Message::Beat { .. } => {}
             Message::Progress { conns } => {
@@ -199,7 +207,7 @@ impl PrimaryHost for Book {
         std::mem::take(&mut self.books)
     }
     fn image(&mut self, _: u64, most: usize) -> Vec<u8> {
-        vec![7; most.min(IMAGE_BYTES)]
+        vec![7; most.min(self.piece)]
     }
     fn drop_image(&mut self) {
         self.note("drop image");
@@ -253,6 +261,8 @@ impl Bed {
             strangers: 0,
             unacked: 0,
             is_log_full: false,
+            piece: IMAGE_BYTES,
+            adopted: Vec::new(),
         };
         let machine = PrimaryMachine::new(100, &mut book);
         Self { machine, book }

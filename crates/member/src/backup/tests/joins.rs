@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::timing::backup::{CLOSING_MAX, STREAMS_MAX, UNACCEPTED_MAX};
+use holdfast_wire::log::TAPPED;
 use holdfast_wire::message::{Adopted, ConnProgress};
 
 impl Bed {
@@ -36,6 +37,13 @@ impl Bed {
         assert_eq!(lines[lines.len() - 5..], end);
         assert!(!lines.contains(&in_step(true)), "{lines:?}");
     }
+}
+
+/// A connection of which the server has read nothing.
+fn adopted(accept: Option<u32>) -> Adopted {
+    let (in_bytes, out_bytes, acked_bytes, eof, closed) = (0, 0, 0, false, false);
+    let conn = Some((ConnId(5), record()));
+    Adopted { conn, accept, in_bytes, out_bytes, acked_bytes, eof, closed }
 }
 
 const IMAGE: Message<'static> = Message::Image { bytes: &[1, 2, 3] };
@@ -89,12 +97,9 @@ impl Bed {
     fn closing_with(bytes: u64, accept: Option<u32>) -> Self {
         let mut bed = Self::joins();
         let record = record();
-        let (in_bytes, out_bytes, acked_bytes, eof, closed) = (0, 0, 0, false, false);
-        let conn = Some((ConnId(5), record));
-        let adopted = Adopted { conn, accept, in_bytes, out_bytes, acked_bytes, eof, closed };
         bed.book.peer.extend([
             Message::Join { log_from: 7, image_bytes: 3 },
-            Message::Adopt { conns: vec![adopted] },
+            Message::Adopt { conns: vec![adopted(accept)] },
             IMAGE,
         ]);
         bed.turn();
@@ -210,4 +215,40 @@ fn a_joiner_never_takes_over() {
     bed.pass(2000);
     assert!(!bed.book.lines.iter().any(|line| line.starts_with("promotes")));
     assert!(!bed.book.has(&in_step(true)));
+}
+
+/// Who stood still for the image was silent for that long.
+#[test]
+fn a_silence_before_it_has_joined_means_nothing_to_a_joiner() {
+    let mut bed = Bed::caught_up();
+    bed.book.beats = None;
+    bed.pass(500);
+    assert!(bed.machine.peer_gone && bed.book.take().is_empty());
+    bed.book.beats = Some(100);
+    bed.book.peer.push(Message::Closing { number: 0 });
+    bed.turn();
+    assert!(bed.book.has("send Joined"), "{:?}", bed.book.lines);
+    assert!(!bed.machine.peer_gone);
+}
+
+/// Output would wait for what it still asks for.
+#[test]
+fn a_joiner_that_lacks_bytes_of_a_read_has_not_caught_up() {
+    for lacks in [false, true] {
+        let mut bed = Bed::joins();
+        let read = Header {
+            payload_len: u32::from(lacks),
+            op: Op::Read as u8,
+            flags: TAPPED,
+            conn: 1,
+            ret: i64::from(lacks),
+            ..Header::default()
+        };
+        bed.book.peer.push(Message::Join { log_from: 7, image_bytes: 3 });
+        bed.book.peer.push(Message::Adopt { conns: vec![adopted(Some(1))] });
+        bed.book.peer.push(Message::Frame { number: 1, records: read.as_bytes().to_vec().leak() });
+        bed.book.peer.push(IMAGE);
+        bed.pass(3);
+        assert_eq!(bed.book.has("send CaughtUp"), !lacks, "{:?}", bed.book.lines);
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::timing::primary::{CLIENTS_MAX, IN_STEP_LASTS, JOINER_SILENT, REJOIN_PAUSE};
+use holdfast_wire::message::IMAGE_BYTES_MAX;
 
 /// As the host has one: three pieces of it.
 const IMAGE: Image = Image { log_from: 0, bytes: 3 * IMAGE_BYTES as u64 };
@@ -12,6 +13,7 @@ impl Bed {
         let mut bed = Self::new();
         let conn = bed.connect(5);
         bed.slot(conn).snd_una = SeqNo(101);
+        bed.pass(5);
         bed.book.peer.push(Message::GaveUp { state: "ended", reason: "it was stopped" });
         bed.turn();
         bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
@@ -403,4 +405,52 @@ fn nobody_pays_what_is_owed_of_a_connection_that_is_over_while_the_server_speaks
     bed.book.state = ConnState::Over;
     bed.pass(5_000);
     assert!(bed.machine.tables.conns.is_empty());
+}
+
+/// Its clock may be weeks old, and of who is not in the gate's tables only the server knows.
+#[test]
+fn a_joiner_hears_of_each_connection_as_it_is_by_then() {
+    let mut book = Bed::new().book;
+    (book.image, book.knocks) = (Some(IMAGE), true);
+    let acked = SeqNo(101 + 30 + 1);
+    let now = SlotView { held_synack: false, snd_una: acked, tsval: 77, ..slot(5) };
+    book.slots.insert(ConnId(5), now);
+    let closed = join::Book { closed: true, ..super::joins::book(9, 0) };
+    book.books = vec![super::joins::book(5, 30), super::joins::book(8, 0), closed];
+    let mut began = held(5);
+    began.record.tsval = Some(1);
+    let machine = PrimaryMachine::alone(100, PrimaryLimits::DEFAULT, [began], &mut book);
+    let mut bed = Bed { machine, book };
+    bed.turn();
+    let seen: Vec<_> =
+        bed.book.adopted.iter().map(|it| (it.accept, it.conn, it.acked_bytes)).collect();
+    let record = ConnRecord { tsval: Some(77), ..record(5) };
+    // Its client has the server's FIN, too.
+    assert_eq!(seen, [(Some(5), Some((ConnId(5), record)), 31), (Some(8), None, 0)]);
+}
+
+#[test]
+fn a_joiner_is_told_where_streams_are_though_an_earlier_backup_was() {
+    let mut bed = Bed::joining();
+    bed.pass(5);
+    assert!(bed.book.has("progress 5 edge 61000"), "{:?}", bed.book.lines);
+}
+
+/// Behind it wait heartbeats and log.
+#[test]
+fn no_more_of_an_image_is_under_way_than_a_few_pieces() {
+    let mut bed = Bed::alone();
+    let piece = IMAGE_BYTES_MAX as u64;
+    bed.book.image = Some(Image { log_from: 0, bytes: 10 * piece });
+    (bed.book.piece, bed.book.knocks) = (usize::MAX, true);
+    let pieces = |bed: &mut Bed| {
+        bed.turn();
+        bed.book.take().iter().filter(|line| *line == "send Image").count()
+    };
+    assert_eq!((pieces(&mut bed), pieces(&mut bed)), (4, 0));
+    bed.book.peer.push(Message::ImageOk { bytes: piece });
+    assert_eq!((pieces(&mut bed), pieces(&mut bed)), (1, 0));
+    // What was never sent has not come.
+    bed.book.peer.push(Message::ImageOk { bytes: u64::MAX });
+    assert_eq!(pieces(&mut bed), 4);
 }
