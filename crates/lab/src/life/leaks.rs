@@ -45,6 +45,9 @@ const FLOWS_MARGIN: u64 = 64;
 /// By then the edge has forgotten every connection that is over.
 const FLOWS_LIMIT: Duration = Duration::from_secs(8);
 
+/// Slots of the primary's gate and of its books, of connections that are just ending.
+const SLOTS_MARGIN: u64 = 64;
+
 /// An edge whose host was started again learns connections from their last packets;
 /// which of them are over it finds out by asking, this long after.
 const LEARNT_LASTS: Duration = Duration::from_secs(75);
@@ -87,6 +90,9 @@ impl Leaks {
         if !down.contains(&Role::Edge) {
             grown.extend(self.flows_left(group, living));
         }
+        if let Truth::Pair { current } = truth {
+            grown.extend(slots_left(group, current, living));
+        }
         grown
     }
 
@@ -113,6 +119,22 @@ impl Leaks {
                 }
                 _ => std::thread::sleep(Duration::from_millis(100)),
             }
+        }
+    }
+}
+
+/// Connections that a primary protects although they are over. In a member that runs alone
+/// they are the kernel's, which keeps those that it has closed for a minute.
+fn slots_left(group: &Group<'_>, primary: Role, living: u64) -> Option<String> {
+    let start = Instant::now();
+    loop {
+        let status = group.status(primary).unwrap_or_default();
+        match status["connections"].as_u64() {
+            Some(count) if count <= living + SLOTS_MARGIN => return None,
+            count if start.elapsed() > FLOWS_LIMIT => {
+                return Some(format!("the primary keeps {count:?} slots of {living} connections"));
+            }
+            _ => std::thread::sleep(Duration::from_millis(100)),
         }
     }
 }
