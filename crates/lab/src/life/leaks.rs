@@ -52,6 +52,15 @@ const SLOTS_MARGIN: u64 = 64;
 /// which of them are over it finds out by asking, this long after.
 const LEARNT_LASTS: Duration = Duration::from_secs(75);
 
+/// What is meant to be there.
+#[derive(Clone, Copy, Debug)]
+pub struct Living {
+    /// Connections, with those whose clients have vanished.
+    pub living: u64,
+    /// Handshakes that nobody ends, which have slots and no flows.
+    pub half_open: u64,
+}
+
 /// The first counts of each kind.
 #[derive(Default)]
 pub struct Leaks {
@@ -61,15 +70,14 @@ pub struct Leaks {
 }
 
 impl Leaks {
-    /// Counts again, and says what has grown. `living` are the connections that
-    /// are meant to be there; `down` are daemons that do not run.
+    /// Counts again, and says what has grown. `down` are daemons that do not run.
     pub fn grown(
         &mut self,
         testbed: &Testbed,
         group: &Group<'_>,
         truth: Truth,
         down: &[Role],
-        living: u64,
+        Living { living, half_open }: Living,
     ) -> Vec<String> {
         let mut grown = Vec::new();
         for role in [Role::Edge, Role::Primary, Role::Backup] {
@@ -91,7 +99,7 @@ impl Leaks {
             grown.extend(self.flows_left(group, living));
         }
         if let Truth::Pair { current } = truth {
-            grown.extend(slots_left(group, current, living));
+            grown.extend(slots_left(group, current, living + half_open));
         }
         grown
     }

@@ -52,6 +52,10 @@ const REST_MAX: Duration = Duration::from_secs(120);
 /// (tcp_orphan_retries), and the edge has asked about it.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(300);
 
+/// Until the server's kernel has forgotten a handshake to which nobody has answered
+/// (tcp_synack_retries), and the edge has asked about it.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(80);
+
 /// The edge's port of each member.
 const PORTS: [(Role, &str); 2] =
     [(Role::Primary, interface::EDGE_PRIMARY), (Role::Backup, interface::EDGE_BACKUP)];
@@ -78,6 +82,8 @@ pub struct Life<'a> {
     loads: u64,
     /// Connections whose clients have vanished, and when.
     vanished: Vec<(Instant, u64)>,
+    /// Handshakes to which nobody answers, and when they came.
+    half_open: Vec<(Instant, u64)>,
     leaks: Leaks,
     takeovers: u64,
     repairs: u64,
@@ -132,6 +138,7 @@ impl<'a> Life<'a> {
             elders_count: 0,
             loads: 0,
             vanished: Vec::new(),
+            half_open: Vec::new(),
             leaks: Leaks::default(),
             takeovers: 0,
             repairs: 0,
@@ -243,12 +250,9 @@ impl<'a> Life<'a> {
         self.look_after_elders(deed, report)?;
         if served {
             self.vanished.push((Instant::now(), hostile.left_behind()));
+            self.half_open.push((Instant::now(), hostile.half_open()));
         }
-        self.vanished.retain(|(at, _)| at.elapsed() < GIVEN_UP_AFTER);
-        let dying: u64 = self.vanished.iter().map(|(_, count)| count).sum();
-        let living = self.elders_count + dying;
-        let grown = self.leaks.grown(self.testbed, &self.group, self.truth, &down, living);
-        report.violations.extend(grown);
+        report.violations.extend(self.leaks(&down));
         Ok(())
     }
 
@@ -455,6 +459,16 @@ impl<'a> Life<'a> {
         }
         self.group.start_daemon(Role::Edge)?;
         self.start_members()
+    }
+
+    /// What the group holds on to beyond what lives, or may still be dying.
+    fn leaks(&mut self, down: &[Role]) -> Vec<String> {
+        self.vanished.retain(|(at, _)| at.elapsed() < GIVEN_UP_AFTER);
+        self.half_open.retain(|(at, _)| at.elapsed() < FORGOTTEN_AFTER);
+        let sum = |all: &[(Instant, u64)]| all.iter().map(|(_, count)| count).sum::<u64>();
+        let living = self.elders_count + sum(&self.vanished);
+        let count = leaks::Living { living, half_open: sum(&self.half_open) };
+        self.leaks.grown(self.testbed, &self.group, self.truth, down, count)
     }
 
     /// Daemons that do not run.
