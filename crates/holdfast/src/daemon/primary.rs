@@ -68,6 +68,9 @@ struct PrimaryDaemon<'n, 'a> {
     service_keys: Vec<ConnKey>,
     /// What the backup says of itself.
     says: Option<Said>,
+    /// Somebody joins, and what was last known of how many hundredths of the server are
+    /// there; until it says that it could take over.
+    joins: Option<u8>,
     repetition: Repetition,
     services: Services,
     /// The server has listened at every service.
@@ -185,6 +188,7 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             held: BTreeMap::new(),
             service_keys: service_keys(&node.services()),
             says: None,
+            joins: None,
             repetition: Repetition::new(now),
             services: Services::open(now).context("a netlink socket")?,
             has_served: false,

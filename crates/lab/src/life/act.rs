@@ -10,8 +10,9 @@ use holdfast_chance::Rng;
 pub enum Truth {
     /// Both members stand, this one speaks.
     Pair { current: Role },
-    /// This member serves without a backup.
-    Solo { survivor: Role },
+    /// This member serves without a backup, and the other one's daemon does not run. It
+    /// is joined when that one is started, but if its own daemon found it at its start.
+    Solo { survivor: Role, joinable: bool },
     /// Nobody serves; this member did last.
     Dead { last: Role },
 }
@@ -25,21 +26,24 @@ pub enum Deed {
     Busy,
     /// Others take memory, and the edge's disk is full.
     Full,
-    /// kill -9 of the current member's server.
+    /// kill -9 of the current member's server; the member joins by itself.
     KillServer,
     /// kill -9 of the current member's daemon, and with it of its server.
     KillDaemon,
-    /// SIGTERM of the current member's daemon: a planned switchover.
+    /// SIGTERM of the current member's daemon: it hands over, and ends.
+    StopPrimary,
+    /// `holdfast switchover`: the members swap.
     Switchover,
-    /// The current member's link to everybody is cut, and comes back.
+    /// The current member's link to everybody is cut, and comes back; the member joins
+    /// by itself.
     Cut,
-    /// kill -9 of the replica.
+    /// kill -9 of the replica; the member joins again by itself.
     KillReplica,
     /// kill -9 of the backup's daemon.
     KillBackup,
     /// SIGTERM of the backup's daemon.
     StopBackup,
-    /// The backup's link is cut, and comes back.
+    /// The backup's link is cut, and comes back; it joins again by itself.
     CutBackup,
     /// kill -9 of the edge's daemon, which is started again.
     KillEdge,
@@ -57,14 +61,38 @@ pub enum Deed {
     Scarce(Role),
     /// SIGHUP to a daemon.
     Hup(Role),
-    /// The member that was lost is started again; nobody may join yet.
+    /// The member that was lost is started again, and joins.
+    Join,
+    /// The same, and something breaks in the middle of it.
+    BreakJoin(Break),
+    /// The same, and the server that is being joined dies, perhaps a moment after it has
+    /// a backup again; then both members are stopped and started.
+    DieJoined,
+    /// kill -9 of the daemon of a server that speaks alone, which lives on and is found
+    /// by the daemon that is started again: nobody can join it.
+    Orphan,
+    /// The member that was lost is started again, beside a server that nobody can join.
     StartStale,
-    /// The documented repair: both members stop, both start.
+    /// The documented repair of a server that cannot be joined: both members stop, both
+    /// start.
     Repair,
     /// `holdfast down` everywhere, then a new start.
     DownAndUp,
     /// kill -9 of the last server.
     KillLast,
+}
+
+/// What breaks while a member joins. Wherever the join is by then, it comes about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Break {
+    /// kill -9 of the joiner's daemon, which is started again.
+    Joiner,
+    /// kill -9 of the server that was made of the image.
+    Copy,
+    /// The joiner's link is cut, and comes back.
+    Link,
+    /// kill -9 of the edge's daemon, which is started again.
+    Edge,
 }
 
 /// The member that is not this one.
@@ -78,6 +106,7 @@ impl Truth {
     pub fn draw(self, rng: &mut Rng, clocks: bool) -> Deed {
         const HOSTS: [Role; 3] = [Role::Edge, Role::Primary, Role::Backup];
         let host = rng.pick(&HOSTS);
+        let broken = rng.pick(&[Break::Joiner, Break::Copy, Break::Link, Break::Edge]);
         let clock = if clocks { 3 } else { 0 };
         let pair = [
             (4, Deed::Quiet),
@@ -85,12 +114,13 @@ impl Truth {
             (1, Deed::Full),
             (5, Deed::KillServer),
             (4, Deed::KillDaemon),
+            (3, Deed::StopPrimary),
             (4, Deed::Switchover),
             (3, Deed::Cut),
-            (2, Deed::KillReplica),
+            (1, Deed::KillReplica),
             (2, Deed::KillBackup),
             (1, Deed::StopBackup),
-            (2, Deed::CutBackup),
+            (1, Deed::CutBackup),
             (3, Deed::KillEdge),
             (1, Deed::StopEdge),
             (1, Deed::RebootEdge),
@@ -104,17 +134,29 @@ impl Truth {
             (2, Deed::Quiet),
             (1, Deed::Busy),
             (2, Deed::KillEdge),
-            (2, Deed::StartStale),
             (1, Deed::Hup(host)),
-            (9, Deed::Repair),
-            (2, Deed::DownAndUp),
+            (14, Deed::Join),
+            (6, Deed::BreakJoin(broken)),
+            (1, Deed::DieJoined),
+            (1, Deed::Orphan),
+            (1, Deed::Repair),
+            (1, Deed::DownAndUp),
             (1, Deed::KillLast),
             (clock, Deed::Clock),
+        ];
+        let orphaned = [
+            (2, Deed::Quiet),
+            (1, Deed::KillEdge),
+            (2, Deed::StartStale),
+            (1, Deed::Hup(host)),
+            (5, Deed::Repair),
+            (1, Deed::DownAndUp),
         ];
         let dead = [(3, Deed::Repair), (1, Deed::DownAndUp)];
         match self {
             Truth::Pair { .. } => weighted(rng, &pair),
-            Truth::Solo { .. } => weighted(rng, &solo),
+            Truth::Solo { joinable: true, .. } => weighted(rng, &solo),
+            Truth::Solo { .. } => weighted(rng, &orphaned),
             Truth::Dead { .. } => weighted(rng, &dead),
         }
     }
@@ -122,19 +164,26 @@ impl Truth {
     /// Where a deed leads.
     pub fn after(self, deed: Deed) -> Truth {
         match (deed, self) {
-            (
-                Deed::KillServer | Deed::KillDaemon | Deed::Switchover | Deed::Cut,
-                Truth::Pair { current },
-            ) => Truth::Solo { survivor: other(current) },
-            (
-                Deed::KillReplica | Deed::KillBackup | Deed::StopBackup | Deed::CutBackup,
-                Truth::Pair { current },
-            ) => Truth::Solo { survivor: current },
-            (Deed::KillLast, Truth::Solo { survivor }) => Truth::Dead { last: survivor },
+            (Deed::KillServer | Deed::Switchover | Deed::Cut, Truth::Pair { current }) => {
+                Truth::Pair { current: other(current) }
+            }
+            (Deed::KillDaemon | Deed::StopPrimary, Truth::Pair { current }) => {
+                Truth::Solo { survivor: other(current), joinable: true }
+            }
+            (Deed::KillBackup | Deed::StopBackup, Truth::Pair { current }) => {
+                Truth::Solo { survivor: current, joinable: true }
+            }
+            (Deed::Join | Deed::BreakJoin(_), Truth::Solo { survivor, .. }) => {
+                Truth::Pair { current: survivor }
+            }
+            (Deed::Orphan, Truth::Solo { survivor, .. }) => {
+                Truth::Solo { survivor, joinable: false }
+            }
+            (Deed::KillLast, Truth::Solo { survivor, .. }) => Truth::Dead { last: survivor },
             // Whoever was current last starts the next epoch.
             (
-                Deed::Repair | Deed::DownAndUp,
-                Truth::Solo { survivor: last } | Truth::Dead { last },
+                Deed::Repair | Deed::DownAndUp | Deed::DieJoined,
+                Truth::Solo { survivor: last, .. } | Truth::Dead { last },
             ) => Truth::Pair { current: last },
             _ => self,
         }
@@ -144,7 +193,7 @@ impl Truth {
     pub fn speaker(self) -> Option<Role> {
         match self {
             Truth::Pair { current } => Some(current),
-            Truth::Solo { survivor } => Some(survivor),
+            Truth::Solo { survivor, .. } => Some(survivor),
             Truth::Dead { .. } => None,
         }
     }
@@ -153,7 +202,21 @@ impl Truth {
 impl Deed {
     /// Whether the clients' connections end with it, as documented.
     pub fn ends_connections(self) -> bool {
-        matches!(self, Deed::Repair | Deed::DownAndUp | Deed::KillLast)
+        matches!(self, Deed::Repair | Deed::DownAndUp | Deed::KillLast | Deed::DieJoined)
+    }
+
+    /// Whether the pair stands all the while, and every host says so.
+    pub fn keeps_protection(self) -> bool {
+        matches!(
+            self,
+            Deed::Quiet
+                | Deed::Busy
+                | Deed::Full
+                | Deed::Pause(_)
+                | Deed::Scarce(_)
+                | Deed::Hup(_)
+                | Deed::Clock
+        )
     }
 
     /// Whether clients come and go as if nothing were done.
@@ -163,7 +226,24 @@ impl Deed {
 
     /// Whether a member must have taken over.
     pub fn is_takeover(self) -> bool {
-        matches!(self, Deed::KillServer | Deed::KillDaemon | Deed::Switchover | Deed::Cut)
+        self.is_takeover_that_heals() || matches!(self, Deed::KillDaemon | Deed::StopPrimary)
+    }
+
+    fn is_takeover_that_heals(self) -> bool {
+        matches!(self, Deed::KillServer | Deed::Switchover | Deed::Cut)
+    }
+
+    /// Whether the group is without a backup for a while, and then has one again without
+    /// the loss of a connection.
+    pub fn heals(self) -> bool {
+        self.is_takeover_that_heals()
+            || self.gives_up()
+            || matches!(self, Deed::Join | Deed::BreakJoin(_))
+    }
+
+    /// Whether the backup gives up, and joins again later than it did before.
+    pub fn gives_up(self) -> bool {
+        matches!(self, Deed::KillReplica | Deed::CutBackup)
     }
 }
 
@@ -187,7 +267,7 @@ mod tests {
     fn every_life_goes_on_and_sees_every_deed() {
         let mut rng = Rng::of_state(1);
         let mut truth = Truth::Pair { current: Role::Primary };
-        let mut takeovers = 0;
+        let (mut takeovers, mut heals) = (0, 0);
         for _ in 0..10_000 {
             let deed = truth.draw(&mut rng, true);
             if deed.is_takeover() {
@@ -196,7 +276,22 @@ mod tests {
                 assert_ne!(truth.after(deed).speaker(), before, "{deed:?}");
             }
             truth = truth.after(deed);
+            if deed.heals() {
+                heals += 1;
+                assert!(matches!(truth, Truth::Pair { .. }), "{deed:?}");
+                assert!(!deed.ends_connections(), "{deed:?}");
+            }
         }
-        assert!(takeovers > 1_000);
+        assert!(takeovers > 1_000 && heals > 1_000, "{takeovers} {heals}");
+    }
+
+    #[test]
+    fn what_is_drawn_does_not_depend_on_who_is_current() {
+        let draw = |truth: Truth| {
+            let mut rng = Rng::of_state(7);
+            (0..100).map(|_| truth.draw(&mut rng, false)).collect::<Vec<_>>()
+        };
+        let pair = |current| Truth::Pair { current };
+        assert_eq!(draw(pair(Role::Primary)), draw(pair(Role::Backup)));
     }
 }

@@ -101,6 +101,14 @@ impl Hostile {
         if program == Program::Redis { drawn } else { Self::Nobody }
     }
 
+    /// Handshakes that it leaves to the server's kernel to forget.
+    pub fn half_open(self) -> u64 {
+        match self {
+            Self::Flood(count) => count.into(),
+            _ => 0,
+        }
+    }
+
     /// Connections that it leaves behind without a word.
     pub fn left_behind(self) -> u64 {
         match self {

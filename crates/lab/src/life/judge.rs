@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 /// time then.
 const TRUTH_LIMIT: Duration = Duration::from_secs(6);
 
+/// A heal takes no longer, beyond what a backup that gave up rests: the look at what is
+/// missing, the image, clients that acknowledge late, and attempts that failed.
+const HEAL_LIMIT: Duration = Duration::from_secs(40);
+
 /// How often it is asked meanwhile.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
@@ -19,15 +23,112 @@ const SERVING: [&str; 2] = ["protected", "unprotected"];
 /// Asks until every host tells the truth. Returns how long that took, ms, and what
 /// is still untrue at the limit.
 pub fn wait_for_truth(group: &Group<'_>, truth: Truth, down: &[Role]) -> (u64, Vec<String>) {
+    wait_until(TRUTH_LIMIT, || lies(group, truth, down))
+}
+
+/// Asks until nothing is untrue, or the limit is over.
+fn wait_until(limit: Duration, lies: impl Fn() -> Vec<String>) -> (u64, Vec<String>) {
     let start = Instant::now();
     loop {
-        let lies = lies(group, truth, down);
+        let lies = lies();
         let elapsed = start.elapsed();
-        if lies.is_empty() || elapsed > TRUTH_LIMIT {
+        if lies.is_empty() || elapsed > limit {
             return (elapsed.as_millis() as u64, lies);
         }
         std::thread::sleep(ASK_EVERY);
     }
+}
+
+/// A heal that is expected.
+#[derive(Clone, Debug)]
+pub struct Heal {
+    /// Who speaks all the while.
+    pub current: Role,
+    /// When that member was joined last, by its events; see [`last_joined`].
+    pub before: Option<String>,
+    /// How long the other one may rest before it joins.
+    pub rest: Duration,
+}
+
+/// When a member was joined last, as its daemon tells it.
+pub fn last_joined(group: &Group<'_>, member: Role) -> Option<String> {
+    let events = group.events(member);
+    events.into_iter().rev().find(|(_, what)| what == "joined").map(|(at, _)| at)
+}
+
+/// Asks until the group has healed, and holds every word that is said meanwhile against
+/// what may be said in a heal. Returns how long it took, ms, and what was untrue.
+pub fn wait_for_heal(group: &Group<'_>, heal: &Heal) -> (u64, Vec<String>) {
+    let start = Instant::now();
+    let elapsed_ms = || start.elapsed().as_millis() as u64;
+    let current = heal.current;
+    let (_, lies) = wait_until(TRUTH_LIMIT, || lies_of_heal(group, current));
+    if !lies.is_empty() {
+        return (elapsed_ms(), lies);
+    }
+    let pair = Truth::Pair { current };
+    loop {
+        let lies = lies_of_heal(group, current);
+        if !lies.is_empty() {
+            return (elapsed_ms(), lies);
+        }
+        // What stood before the loss was noticed is no heal.
+        let missing = match last_joined(group, current) {
+            joined if joined == heal.before => vec!["nobody has joined".to_owned()],
+            _ => self::lies(group, pair, &[]),
+        };
+        if missing.is_empty() || start.elapsed() > HEAL_LIMIT + heal.rest {
+            return (elapsed_ms(), missing);
+        }
+        std::thread::sleep(ASK_EVERY);
+    }
+}
+
+fn lies_of_heal(group: &Group<'_>, current: Role) -> Vec<String> {
+    let wrong = |role: Role| {
+        let name = role.name();
+        let Ok(status) = group.status(role) else {
+            return Some(format!("the {name} does not answer"));
+        };
+        let wrong = judge_healing(role, &status, current)?;
+        Some(format!("while the group heals the {name} {}, and {wrong}", said(&status)))
+    };
+    [Role::Edge, Role::Primary, Role::Backup].into_iter().filter_map(wrong).collect()
+}
+
+/// What a host may not say while the other member joins `current`, if it says so.
+fn judge_healing(role: Role, status: &Value, current: Role) -> Option<String> {
+    let says = |field: &str| status[field].as_str().unwrap_or_default();
+    let (part, state, reason) = (says("role"), says("state"), says("reason"));
+    let serves = SERVING.contains(&state);
+    let joins = share_joined(reason);
+    let wrong = match role {
+        _ if state != "protected" && reason.is_empty() => "gives no reason",
+        _ if joins.is_some_and(|percent| percent > 100) => "tells more than the whole",
+        Role::Edge if !serves => "the service runs",
+        Role::Edge => return None,
+        member if member == current => match joins {
+            _ if part != "primary" || !serves => "it serves",
+            Some(_) if state != "unprotected" => "nobody could take over yet",
+            _ => return None,
+        },
+        _ if part == "primary" && serves => "does not serve",
+        _ if part != "backup" && serves => "is nobody's backup",
+        _ if joins.is_some() && state != "waiting" => "could not take over yet",
+        _ => return None,
+    };
+    Some(wrong.to_owned())
+}
+
+/// The hundredths of a server that have gone over, of a reason that tells them.
+fn share_joined(reason: &str) -> Option<u64> {
+    let (before, _) = reason.split_once(" % of the server is ")?;
+    before.rsplit(' ').next()?.parse().ok()
+}
+
+fn said(status: &Value) -> String {
+    let says = |field: &str| status[field].as_str().unwrap_or_default().to_owned();
+    format!("says `{}, {}: {}`", says("role"), says("state"), says("reason"))
 }
 
 /// Everything that is not as it must be; `down` are daemons that do not run.
@@ -48,14 +149,7 @@ pub fn lies(group: &Group<'_>, truth: Truth, down: &[Role]) -> Vec<String> {
         };
         let wrong = judge(role, &status, truth);
         if let Some(wrong) = wrong {
-            let says = |field: &str| status[field].as_str().unwrap_or_default().to_owned();
-            lies.push(format!(
-                "the {} says `{}, {}: {}`, and {wrong}",
-                role.name(),
-                says("role"),
-                says("state"),
-                says("reason")
-            ));
+            lies.push(format!("the {} {}, and {wrong}", role.name(), said(&status)));
         }
         if role == Role::Edge || truth.speaker() == Some(role) {
             epochs.push(status["epoch"].as_u64());
@@ -79,7 +173,7 @@ fn judge(role: Role, status: &Value, truth: Truth) -> Option<String> {
         (Truth::Pair { current }, member) if member == current => ("primary", Some("protected")),
         (Truth::Pair { .. }, _) => ("backup", Some("protected")),
         (Truth::Solo { .. }, Role::Edge) => ("edge", Some("unprotected")),
-        (Truth::Solo { survivor }, member) if member == survivor => {
+        (Truth::Solo { survivor, .. }, member) if member == survivor => {
             ("primary", Some("unprotected"))
         }
         (Truth::Solo { .. } | Truth::Dead { .. }, _) => ("", None),
@@ -111,7 +205,7 @@ mod tests {
     #[test]
     fn lies_are_seen() {
         let pair = Truth::Pair { current: Role::Primary };
-        let solo = Truth::Solo { survivor: Role::Backup };
+        let solo = Truth::Solo { survivor: Role::Backup, joinable: true };
         let dead = Truth::Dead { last: Role::Backup };
         let says = |role, state, reason| json!({"role": role, "state": state, "reason": reason});
         let protected = |role| says(role, "protected", "");
@@ -124,5 +218,27 @@ mod tests {
         assert!(judge(Role::Primary, &says("none", "fenced", ""), solo).is_some());
         assert!(judge(Role::Edge, &says("edge", "unprotected", "x"), dead).is_some());
         assert_eq!(judge(Role::Edge, &says("edge", "waiting", "x"), dead), None);
+    }
+
+    #[test]
+    fn a_heal_is_told_as_it_goes() {
+        let says = |role, state, reason| json!({"role": role, "state": state, "reason": reason});
+        let judge = |role, status: Value| judge_healing(role, &status, Role::Backup);
+        let whole = "b joins: 100 % of the server is there";
+        let part = "joins b: 7 % of the server is here";
+        assert_eq!(judge(Role::Backup, says("primary", "unprotected", whole)), None);
+        assert_eq!(judge(Role::Backup, says("primary", "protected", "")), None);
+        assert_eq!(judge(Role::Primary, says("backup", "waiting", part)), None);
+        assert_eq!(judge(Role::Primary, says("none", "fenced", "b is current")), None);
+        assert_eq!(judge(Role::Primary, says("backup", "protected", "")), None);
+        assert_eq!(judge(Role::Edge, says("edge", "unprotected", "x")), None);
+        assert!(judge(Role::Backup, says("primary", "protected", whole)).is_some());
+        assert!(judge(Role::Backup, says("primary", "waiting", "x")).is_some());
+        assert!(judge(Role::Primary, says("backup", "protected", part)).is_some());
+        assert!(judge(Role::Primary, says("primary", "unprotected", "x")).is_some());
+        assert!(judge(Role::Primary, says("backup", "waiting", "")).is_some());
+        assert!(judge(Role::Edge, says("edge", "waiting", "x")).is_some());
+        let beyond = "b joins: 101 % of the server is there";
+        assert!(judge(Role::Backup, says("primary", "unprotected", beyond)).is_some());
     }
 }

@@ -45,9 +45,21 @@ const FLOWS_MARGIN: u64 = 64;
 /// By then the edge has forgotten every connection that is over.
 const FLOWS_LIMIT: Duration = Duration::from_secs(8);
 
+/// Slots of the primary's gate and of its books, of connections that are just ending.
+const SLOTS_MARGIN: u64 = 64;
+
 /// An edge whose host was started again learns connections from their last packets;
 /// which of them are over it finds out by asking, this long after.
 const LEARNT_LASTS: Duration = Duration::from_secs(75);
+
+/// What is meant to be there.
+#[derive(Clone, Copy, Debug)]
+pub struct Living {
+    /// Connections, with those whose clients have vanished.
+    pub living: u64,
+    /// Handshakes that nobody ends, which have slots and no flows.
+    pub half_open: u64,
+}
 
 /// The first counts of each kind.
 #[derive(Default)]
@@ -58,15 +70,14 @@ pub struct Leaks {
 }
 
 impl Leaks {
-    /// Counts again, and says what has grown. `living` are the connections that
-    /// are meant to be there; `down` are daemons that do not run.
+    /// Counts again, and says what has grown. `down` are daemons that do not run.
     pub fn grown(
         &mut self,
         testbed: &Testbed,
         group: &Group<'_>,
         truth: Truth,
         down: &[Role],
-        living: u64,
+        Living { living, half_open }: Living,
     ) -> Vec<String> {
         let mut grown = Vec::new();
         for role in [Role::Edge, Role::Primary, Role::Backup] {
@@ -86,6 +97,9 @@ impl Leaks {
         }
         if !down.contains(&Role::Edge) {
             grown.extend(self.flows_left(group, living));
+        }
+        if let Truth::Pair { current } = truth {
+            grown.extend(slots_left(group, current, living + half_open));
         }
         grown
     }
@@ -113,6 +127,22 @@ impl Leaks {
                 }
                 _ => std::thread::sleep(Duration::from_millis(100)),
             }
+        }
+    }
+}
+
+/// Connections that a primary protects although they are over. In a member that runs alone
+/// they are the kernel's, which keeps those that it has closed for a minute.
+fn slots_left(group: &Group<'_>, primary: Role, living: u64) -> Option<String> {
+    let start = Instant::now();
+    loop {
+        let status = group.status(primary).unwrap_or_default();
+        match status["connections"].as_u64() {
+            Some(count) if count <= living + SLOTS_MARGIN => return None,
+            count if start.elapsed() > FLOWS_LIMIT => {
+                return Some(format!("the primary keeps {count:?} slots of {living} connections"));
+            }
+            _ => std::thread::sleep(Duration::from_millis(100)),
         }
     }
 }

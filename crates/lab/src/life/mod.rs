@@ -1,6 +1,6 @@
 //! `holdfast-lab life`: the life of a group, years in hours. One seed draws real
-//! loads, hostile clients, faults, pressure on the machine, the documented repairs
-//! and restarts of every daemon, in every order; after each step the lab compares
+//! loads, hostile clients, faults, pressure on the machine, joins that heal the group,
+//! repairs and restarts of every daemon, in every order; after each step the lab compares
 //! what it knows with what the clients got, with what `status` says on every host,
 //! and with what the daemons still hold.
 //!
@@ -12,11 +12,13 @@ mod hostile;
 mod judge;
 mod leaks;
 mod pressure;
+mod protection;
 mod step;
 
 use crate::testbed::server::Program;
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum as _};
+use protection::Protection;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,6 +48,9 @@ pub struct LifeArgs {
     #[arg(long, default_value_t = STEPS_PER_LIFE)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub steps_per_life: u64,
+    /// How long a group that is protected is left alone after each step, s.
+    #[arg(long, default_value_t = 0)]
+    pub rest_s: u64,
     /// Determines every step of every life.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -76,6 +81,9 @@ impl LifeArgs {
         }
         if self.jump_clock {
             words += " --jump-clock";
+        }
+        if self.rest_s > 0 {
+            words += &format!(" --rest-s {}", self.rest_s);
         }
         if self.steps_per_life != STEPS_PER_LIFE {
             words += &format!(" --steps-per-life {}", self.steps_per_life);
@@ -110,6 +118,12 @@ struct LifeReport {
     steps: usize,
     takeovers: u64,
     repairs: u64,
+    /// Members that joined, and how long the group was without a backup for that, ms.
+    joins: usize,
+    heal_ms_median: u64,
+    heal_ms_max: u64,
+    /// The share of the time in which the group was protected.
+    protected_percent: f64,
     connections: u64,
     violations: usize,
     /// Steps that were violated, in full.
@@ -154,36 +168,54 @@ pub fn run(args: &LifeArgs) -> Result<ExitCode> {
         steps: 0,
         takeovers: 0,
         repairs: 0,
+        joins: 0,
+        heal_ms_median: 0,
+        heal_ms_max: 0,
+        protected_percent: 0.0,
         connections: 0,
         violations: 0,
         failed: Vec::new(),
         minutes: 0.0,
     };
+    let mut protection = Protection::default();
     while !until.is_over(report.steps) {
         let seed = args.seed.wrapping_add(report.lives);
         report.lives += 1;
-        live(args, seed, until, &mut report)?;
+        protection.add(&live(args, seed, until, &mut report)?);
     }
+    (report.joins, report.heal_ms_median, report.heal_ms_max) = protection.heals();
+    report.protected_percent = protection.percent();
     report.minutes = started.elapsed().as_secs_f64() / 60.0;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
-        println!(
-            "life: {} steps of {} groups, {} takeovers, {} repairs, {} connections, {} violations, {:.1} minutes",
-            report.steps,
-            report.lives,
-            report.takeovers,
-            report.repairs,
-            report.connections,
-            report.violations,
-            report.minutes
-        );
+        report.print();
     }
     Ok(if report.violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+impl LifeReport {
+    /// Two lines for people.
+    fn print(&self) {
+        println!(
+            "life: {} steps of {} groups, {} takeovers, {} repairs, {} connections, {} violations, {:.1} minutes",
+            self.steps,
+            self.lives,
+            self.takeovers,
+            self.repairs,
+            self.connections,
+            self.violations,
+            self.minutes
+        );
+        println!(
+            "protected {:.1} % of the time; {} joins, each after {} ms (median), {} at most",
+            self.protected_percent, self.joins, self.heal_ms_median, self.heal_ms_max
+        );
+    }
+}
+
 /// One group, from its first start to its last step or its first violation.
-fn live(args: &LifeArgs, seed: u64, until: Until, report: &mut LifeReport) -> Result<()> {
+fn live(args: &LifeArgs, seed: u64, until: Until, report: &mut LifeReport) -> Result<Protection> {
     let testbed = Life::testbed()?;
     let mut life = Life::begin(&testbed, args, seed)?;
     for number in 1..=args.steps_per_life {
@@ -204,7 +236,7 @@ fn live(args: &LifeArgs, seed: u64, until: Until, report: &mut LifeReport) -> Re
     }
     report.takeovers += life.takeovers();
     report.repairs += life.repairs();
-    Ok(())
+    Ok(life.end())
 }
 
 /// One line a step: what was done, and what came of it.
@@ -240,7 +272,7 @@ mod tests {
     #[test]
     fn a_replay_says_all_that_was_asked_for() {
         assert_eq!(parse("").unwrap().replayed(), "");
-        let all = " --server nginx --heartbeat-ms 10 --jump-clock --steps-per-life 500";
+        let all = " --server nginx --heartbeat-ms 10 --jump-clock --rest-s 5 --steps-per-life 500";
         assert_eq!(parse(all).unwrap().replayed(), all);
     }
 

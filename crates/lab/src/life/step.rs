@@ -1,10 +1,11 @@
 //! One step of a life: loads begin, something happens, and everything is checked.
 
-use super::act::{Deed, Truth, other};
+use super::act::{Break, Deed, Truth, other};
 use super::hostile::{self, Hostile};
-use super::judge;
+use super::judge::{self, Heal};
 use super::leaks::{self, Leaks};
 use super::pressure::{self, FullDisk, Jump, Scarce};
+use super::protection::Protection;
 use super::{LifeArgs, StepReport};
 use crate::load::{Group as LoadGroup, Report, Run, Spec, Workload};
 use crate::testbed::ours::{Group, GroupOptions};
@@ -40,9 +41,20 @@ const JUMP_MAX_S: u64 = 3_600;
 /// How long a daemon stays away before it is started again, ms.
 const AWAY_MS: (u64, u64) = (0, 800);
 
+/// When something breaks after a joiner was started, ms: a join takes about a second.
+const JOINING_MS: (u64, u64) = (0, 1_500);
+
+/// What a backup that gave up rests before it joins again: twice as long each time.
+const REST: Duration = Duration::from_secs(2);
+const REST_MAX: Duration = Duration::from_secs(120);
+
 /// Until the server's kernel has given up asking a client that has vanished
 /// (tcp_orphan_retries), and the edge has asked about it.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(300);
+
+/// Until the server's kernel has forgotten a handshake to which nobody has answered
+/// (tcp_synack_retries), and the edge has asked about it.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(80);
 
 /// The edge's port of each member.
 const PORTS: [(Role, &str); 2] =
@@ -57,13 +69,21 @@ pub struct Life<'a> {
     seed: u64,
     options: String,
     jump_clock: bool,
+    rest: Duration,
     truth: Truth,
-    /// Connections that stay until a repair ends them.
+    /// When the member that speaks had been joined last, before the present deed.
+    joined: Option<String>,
+    /// How often each member's daemon was made to give up.
+    gave_up: [u32; 2],
+    protection: Protection,
+    /// Connections that stay, over takeovers and joins, until a repair ends them.
     elders: Option<Run>,
     elders_count: u64,
     loads: u64,
     /// Connections whose clients have vanished, and when.
     vanished: Vec<(Instant, u64)>,
+    /// Handshakes to which nobody answers, and when they came.
+    half_open: Vec<(Instant, u64)>,
     leaks: Leaks,
     takeovers: u64,
     repairs: u64,
@@ -109,11 +129,16 @@ impl<'a> Life<'a> {
             seed,
             options: args.replayed(),
             jump_clock: args.jump_clock,
+            rest: Duration::from_secs(args.rest_s),
             truth: Truth::Pair { current: Role::Primary },
+            joined: None,
+            gave_up: [0; 2],
+            protection: Protection::begin(Instant::now()),
             elders: None,
             elders_count: 0,
             loads: 0,
             vanished: Vec::new(),
+            half_open: Vec::new(),
             leaks: Leaks::default(),
             takeovers: 0,
             repairs: 0,
@@ -130,6 +155,12 @@ impl<'a> Life<'a> {
     /// Repairs so far.
     pub fn repairs(&self) -> u64 {
         self.repairs
+    }
+
+    /// What there was of protection, when all is over.
+    pub fn end(mut self) -> Protection {
+        self.protection.end(Instant::now());
+        self.protection
     }
 
     /// Keeps the daemons' logs where they were asked for.
@@ -187,13 +218,20 @@ impl<'a> Life<'a> {
         let began = Instant::now();
         let busy = (deed == Deed::Busy).then(pressure::busy).transpose()?;
         let full = (deed == Deed::Full).then(|| FullDisk::fill(self.testbed)).transpose()?;
+        if !deed.keeps_protection() {
+            self.protection.lost(began);
+        }
         self.perform(deed)?;
-        self.truth = self.truth.after(deed);
-        self.takeovers += u64::from(deed.is_takeover());
+        self.know_what_came_of(deed)?;
         let down = self.down();
-        let (_, lies) = judge::wait_for_truth(&self.group, self.truth, &down);
+        report.violations.extend(self.wait_for_truth(deed, &down));
         report.truth_ms = began.elapsed().as_millis() as u64;
-        report.violations.extend(lies);
+        if matches!(self.truth, Truth::Pair { .. }) && report.violations.is_empty() {
+            self.protection.regained(Instant::now());
+            if deed.heals() {
+                self.protection.healed(report.truth_ms);
+            }
+        }
         if deed.is_takeover() {
             report.violations.extend(judge::takeover_is_told(&self.group, self.truth));
         }
@@ -205,30 +243,62 @@ impl<'a> Life<'a> {
             report.violations.extend(attack.finish(self.testbed, deed.disturbs_nobody()));
         }
         // What was true at the deed must be true when all is over.
+        if matches!(self.truth, Truth::Pair { .. }) && report.violations.is_empty() {
+            std::thread::sleep(self.rest);
+        }
         report.violations.extend(judge::wait_for_truth(&self.group, self.truth, &down).1);
         self.look_after_elders(deed, report)?;
         if served {
             self.vanished.push((Instant::now(), hostile.left_behind()));
+            self.half_open.push((Instant::now(), hostile.half_open()));
         }
-        self.vanished.retain(|(at, _)| at.elapsed() < GIVEN_UP_AFTER);
-        let dying: u64 = self.vanished.iter().map(|(_, count)| count).sum();
-        let living = self.elders_count + dying;
-        let grown = self.leaks.grown(self.testbed, &self.group, self.truth, &down, living);
-        report.violations.extend(grown);
+        report.violations.extend(self.leaks(&down));
         Ok(())
+    }
+
+    fn know_what_came_of(&mut self, deed: Deed) -> Result<()> {
+        self.truth = self.truth.after(deed);
+        self.takeovers += u64::from(deed.is_takeover());
+        if deed == Deed::DieJoined {
+            // Whether there was a backup in time, only the edge knows.
+            self.truth = Truth::Pair { current: self.group.current()? };
+        }
+        Ok(())
+    }
+
+    /// What is untrue when every host had time to tell what came of it.
+    fn wait_for_truth(&mut self, deed: Deed, down: &[Role]) -> Vec<String> {
+        let Truth::Pair { current } = self.truth else {
+            return judge::wait_for_truth(&self.group, self.truth, down).1;
+        };
+        if !deed.heals() {
+            return judge::wait_for_truth(&self.group, self.truth, down).1;
+        }
+        let mut rest = Duration::ZERO;
+        if deed.gives_up() {
+            let times = &mut self.gave_up[usize::from(current == Role::Primary)];
+            rest = (REST * (1 << (*times).min(6))).min(REST_MAX);
+            *times += 1;
+        }
+        let heal = Heal { current, before: self.joined.take(), rest };
+        judge::wait_for_heal(&self.group, &heal).1
     }
 
     fn perform(&mut self, deed: Deed) -> Result<()> {
         let (current, backup) = match self.truth {
             Truth::Pair { current } => (current, other(current)),
-            Truth::Solo { survivor: last } | Truth::Dead { last } => (last, other(last)),
+            Truth::Solo { survivor: last, .. } | Truth::Dead { last } => (last, other(last)),
         };
+        // Who speaks when the deed is done is joined after it.
+        self.joined =
+            judge::last_joined(&self.group, if deed.is_takeover() { backup } else { current });
         match deed {
             Deed::Quiet | Deed::Busy | Deed::Full => std::thread::sleep(self.some_ms(DEED_MS)),
             Deed::KillServer | Deed::KillLast => self.group.signal_server(current, Signal::KILL)?,
             Deed::KillReplica => self.group.signal_server(backup, Signal::KILL)?,
             Deed::KillDaemon => self.group.stop_daemon(current, Signal::KILL)?,
-            Deed::Switchover => self.group.stop_daemon(current, Signal::TERM)?,
+            Deed::StopPrimary => self.group.stop_daemon(current, Signal::TERM)?,
+            Deed::Switchover => self.switch_over(current)?,
             Deed::KillBackup => self.group.stop_daemon(backup, Signal::KILL)?,
             Deed::StopBackup => self.group.stop_daemon(backup, Signal::TERM)?,
             Deed::Cut => self.cut(&[current], CUT_MS)?,
@@ -251,19 +321,78 @@ impl<'a> Life<'a> {
                 self.group.signal_daemon(role, Signal::HUP)?;
             }
             Deed::Hup(_) => {}
+            Deed::Join
+            | Deed::BreakJoin(_)
+            | Deed::DieJoined
+            | Deed::Orphan
+            | Deed::StartStale
+            | Deed::Repair
+            | Deed::DownAndUp => self.mend(deed, current, backup)?,
+        }
+        Ok(())
+    }
+
+    /// What is done beside `alone`, which serves or has served without `lost`.
+    fn mend(&mut self, deed: Deed, alone: Role, lost: Role) -> Result<()> {
+        match deed {
+            Deed::Join => self.start_member(lost),
+            Deed::BreakJoin(broken) => self.break_join(broken, alone, lost),
+            Deed::DieJoined => {
+                self.start_member(lost)?;
+                std::thread::sleep(self.some_ms(JOINING_MS));
+                self.group.signal_server(alone, Signal::KILL)?;
+                std::thread::sleep(self.some_ms(DEED_MS));
+                self.stop_members()?;
+                self.start_members()
+            }
+            Deed::Orphan => {
+                self.group.stop_daemon(alone, Signal::KILL)?;
+                self.start_member(alone)
+            }
             Deed::StartStale => {
-                if self.group.has_daemon(backup) {
-                    self.group.stop_daemon(backup, Signal::KILL)?;
+                if self.group.has_daemon(lost) {
+                    self.group.stop_daemon(lost, Signal::KILL)?;
                 }
-                self.group.start_daemon(backup)?;
+                self.start_member(lost)
             }
             Deed::Repair => {
                 self.stop_members()?;
-                self.start_members()?;
+                self.start_members()
             }
-            Deed::DownAndUp => self.down_and_up()?,
+            _ => self.down_and_up(),
         }
+    }
+
+    fn break_join(&mut self, broken: Break, alone: Role, joiner: Role) -> Result<()> {
+        self.start_member(joiner)?;
+        std::thread::sleep(self.some_ms(JOINING_MS));
+        // A join that came about before is over; one that comes about now is not.
+        match broken {
+            Break::Edge => return self.restart_edge(Signal::KILL, false),
+            _ => self.joined = judge::last_joined(&self.group, alone),
+        }
+        match broken {
+            Break::Joiner => {
+                self.group.stop_daemon(joiner, Signal::KILL)?;
+                self.start_member(joiner)
+            }
+            Break::Copy => self.group.signal_server(joiner, Signal::KILL),
+            _ => self.cut(&[joiner], CUT_MS),
+        }
+    }
+
+    fn switch_over(&self, from: Role) -> Result<()> {
+        let done = self.group.verb(from, &["switchover", "--json"])?;
+        let [said, error] = [&done.stdout, &done.stderr].map(|it| String::from_utf8_lossy(it));
+        let is_done = done.status.success() && said.contains("protected_after_ms");
+        ensure!(is_done, "holdfast switchover on the {}: {said}{error}", from.name());
         Ok(())
+    }
+
+    /// A daemon begins to count anew how often it has given up.
+    fn start_member(&mut self, role: Role) -> Result<()> {
+        self.gave_up[usize::from(role == Role::Backup)] = 0;
+        self.group.start_daemon(role)
     }
 
     /// Cuts members off at the edge's ports, for a while.
@@ -314,7 +443,7 @@ impl<'a> Life<'a> {
         if self.rng.one_in(2) {
             order.reverse();
         }
-        order.into_iter().try_for_each(|role| self.group.start_daemon(role))?;
+        order.into_iter().try_for_each(|role| self.start_member(role))?;
         self.group.wait_protected().context(self.group.log_tails())
     }
 
@@ -330,6 +459,16 @@ impl<'a> Life<'a> {
         }
         self.group.start_daemon(Role::Edge)?;
         self.start_members()
+    }
+
+    /// What the group holds on to beyond what lives, or may still be dying.
+    fn leaks(&mut self, down: &[Role]) -> Vec<String> {
+        self.vanished.retain(|(at, _)| at.elapsed() < GIVEN_UP_AFTER);
+        self.half_open.retain(|(at, _)| at.elapsed() < FORGOTTEN_AFTER);
+        let sum = |all: &[(Instant, u64)]| all.iter().map(|(_, count)| count).sum::<u64>();
+        let living = self.elders_count + sum(&self.vanished);
+        let count = leaks::Living { living, half_open: sum(&self.half_open) };
+        self.leaks.grown(self.testbed, &self.group, self.truth, down, count)
     }
 
     /// Daemons that do not run.

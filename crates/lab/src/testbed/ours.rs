@@ -23,8 +23,9 @@ const END_LIMIT: Duration = Duration::from_secs(15);
 /// Time after which a daemon has not answered, s.
 const ANSWER_LIMIT_S: &str = "5";
 
-/// Time within which a verb that does something has done it, s.
-const VERB_LIMIT_S: &str = "20";
+/// Time within which a verb that does something has done it, s: a switchover waits for
+/// what clients have not acknowledged before the members are a pair again.
+const VERB_LIMIT_S: &str = "60";
 
 /// How often `nsenter` is told to go on: it may stop a moment after its child has
 /// gone on.

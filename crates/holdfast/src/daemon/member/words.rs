@@ -93,6 +93,11 @@ impl MemberContext<'_> {
 
     /// Brings the status up to what is known; a change is an event.
     pub(super) fn show(&mut self) {
+        if self.member.watch.hears_nobody(Nanos(self.nanos())) {
+            // What it said before the silence may not be true after it: another member may
+            // be current by then.
+            self.edge_says = None;
+        }
         let shown = self.together();
         let word = shown.to_string();
         let Said { role, state, reason, remedy } = shown;

@@ -4,6 +4,7 @@ use super::PrimaryDaemon;
 use crate::daemon::advice;
 use crate::daemon::member::{REJOINS, count};
 use crate::daemon::pairing::{no_rejoin, turn_away};
+use crate::daemon::said::Said;
 use crate::daemon::survivor::Alone;
 use crate::leavings::Own;
 use crate::status::{Lag, Role, State};
@@ -31,6 +32,9 @@ impl PrimaryDaemon<'_, '_> {
 
     pub(super) fn tell(&mut self, news: &News<'_>) {
         self.node.status.epoch = self.node.member.epoch;
+        if !matches!(news, News::Joined { .. }) {
+            self.joins = None;
+        }
         let events = &mut self.node.events;
         match *news {
             News::HandsOver => {
@@ -64,6 +68,7 @@ impl PrimaryDaemon<'_, '_> {
             News::Joins { image_bytes } => {
                 let what = format!("{}: an image of {image_bytes} bytes", self.node.other.name);
                 events.add("joins", what);
+                self.joins = Some(0);
             }
             News::JoinFailed { reason } => {
                 events.add("join failed", format!("{}: {reason}", self.node.other.name));
@@ -157,7 +162,12 @@ impl PrimaryDaemon<'_, '_> {
 
     pub(super) fn tell_status(&mut self, report: &Report<'_>) {
         self.node.other_says.clone_from(&self.says);
-        if let Some(percent) = report.joins {
+        self.joins = match (report.joins, self.joins) {
+            (None, Some(_)) if self.says.as_ref().is_some_and(Said::is_fine) => None,
+            (now, before) => now.or(before),
+        };
+        // Its own word would be `waiting`, which the service is not.
+        if let Some(percent) = self.joins {
             let reason =
                 format!("{} joins: {percent} % of the server is there", self.node.other.name);
             self.node.set_state(Role::Primary, State::Unprotected, &reason, "wait");
