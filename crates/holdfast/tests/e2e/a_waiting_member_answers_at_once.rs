@@ -33,7 +33,6 @@ fn beside_a_lone_survivor() {
     });
     // Redis only notes the name, as it writes no such file.
     recipe.command.extend(["--appendfilename", "large"].map(str::to_owned));
-    recipe.command.extend(world::UNCOPIED.map(str::to_owned));
     let options = GroupOptions { heartbeat_ms: Some(200), ..GroupOptions::default() };
     let mut group = Group::start(&testbed, &recipe, &options).expect("the group protects");
     group.stop_daemon(Role::Primary, Signal::TERM).expect("a daemon");

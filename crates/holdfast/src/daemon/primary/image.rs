@@ -11,6 +11,7 @@ use holdfast_wire::snapshot::{Books, Description, FileKind, Limits, OpenFile};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -86,11 +87,12 @@ fn written_now(pid: u32) -> io::Result<BTreeSet<PathBuf>> {
         let Some(number) = number.filter(|number| !STANDARD.contains(number)) else { continue };
         // One that has just been closed is none.
         let Ok(path) = fs::read_link(entry.path()) else { continue };
-        let is_file = || fs::metadata(entry.path()).is_ok_and(|found| found.is_file());
+        // One without a name goes over with the image.
+        let is_named = |found: &fs::Metadata| found.is_file() && found.nlink() > 0;
+        let is_file = || fs::metadata(entry.path()).is_ok_and(|found| is_named(&found));
         let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"));
-        let names_file = path.is_absolute() && !path.starts_with("/memfd:");
         let flags = info.ok().and_then(|info| flags(&info));
-        if names_file && is_file() && flags.is_some_and(|flags| is_state(&path, flags)) {
+        if path.is_absolute() && is_file() && flags.is_some_and(|flags| is_state(&path, flags)) {
             files.insert(path);
         }
     }
