@@ -60,7 +60,11 @@ impl MemberContext<'_> {
         let (interface, pins) = (&self.me.interface, self.pin_dir());
         let mended = match own {
             Own::Gate => Gate::mend(interface, &pins),
-            Own::TapDrop => TapDrop::mend(interface, &pins),
+            // Its gate is open, and is to know every connection after a takeover.
+            Own::TapDrop => TapDrop::mend(interface, &pins).and_then(|mut mended| {
+                mended.extend(Gate::mend(interface, &pins)?);
+                Ok(mended)
+            }),
         };
         if own == Own::Gate && self.mend_addresses() {
             return;
@@ -100,6 +104,10 @@ impl MemberContext<'_> {
             return;
         }
         let was_torn = self.torn.take().is_some();
+        // Without it nobody can join: it knows the connections.
+        for one in Gate::mend(&self.me.interface, &self.pin_dir()).into_iter().flatten() {
+            self.events.add("mended", one.to_string());
+        }
         if self.mend_addresses() && !was_torn {
             self.events.add("torn", self.torn.clone().unwrap_or_default());
         }
