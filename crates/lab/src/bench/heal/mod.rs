@@ -13,7 +13,7 @@ use crate::testbed::Role;
 use crate::testbed::ours::Group;
 use crate::testbed::server::Program;
 use anyhow::{Context as _, Result};
-use holdfast_report::Stalls;
+use holdfast_report::{Stalls, Summary};
 use serde::Serialize;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -120,6 +120,13 @@ fn gaps_ns(report: &Report) -> Vec<u64> {
     busy.map(|it| it.stall_ns).collect()
 }
 
+/// From a moment of this machine's until the longest gap of all began, ms; below 0 if
+/// it was before.
+fn longest_after_ms(report: &Report, since_ns: u64) -> f64 {
+    let longest = report.connections.iter().max_by_key(|it| it.stall_ns);
+    longest.map_or(0.0, |it| (it.stall_start_ns as f64 - since_ns as f64) / 1e6)
+}
+
 /// The longest gaps of clients, over all runs.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Gaps {
@@ -152,6 +159,17 @@ impl Gaps {
             println!("  {what:>11} ms: p50 {p50:.2} ({min:.2} to {max:.2}), p99 {p99:.2}");
         }
     }
+}
+
+/// When the longest gap of each run began, and how late the load itself woke up.
+fn print_longest(runs: impl Iterator<Item = (f64, f64)>, since: &str) {
+    let (after, pauses): (Vec<f64>, Vec<f64>) = runs.unzip();
+    let Summary { median, min, max } = Summary::of(&after);
+    let pause = Summary::of(&pauses).max;
+    println!(
+        "  the longest began {median:.0} ms ({min:.0} to {max:.0}) after the {since}; \
+         the load's own pauses up to {pause:.2} ms"
+    );
 }
 
 /// A number beside what is asked of it.

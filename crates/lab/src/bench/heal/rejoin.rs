@@ -4,8 +4,8 @@
 use super::chain::{self, ChainReport};
 use super::fill::fill;
 use super::{
-    AFTER, BEFORE, Clients, Fate, Gaps, Verdict, gaps_ns, kill, mistake, other, quiet_seed,
-    start_again, uses_ipv6,
+    AFTER, BEFORE, Clients, Fate, Gaps, Verdict, gaps_ns, kill, longest_after_ms, mistake, other,
+    print_longest, quiet_seed, start_again, uses_ipv6,
 };
 use crate::bench::service::{Service, Variant, with_service};
 use crate::load::Run;
@@ -107,9 +107,16 @@ pub struct Join {
     image_bytes: Option<u64>,
     /// Joins that were begun.
     attempts: usize,
+    /// From the start of its daemon until the longest gap of all began, ms; below 0 if
+    /// it was before.
+    longest_after_ms: f64,
+    /// The load's own longest delay in waking up, ms.
+    own_pause_ms: f64,
     fate: Fate,
     /// The clients' first mistake.
     mistake: Option<String>,
+    /// Over its clients.
+    gaps: Gaps,
     /// Of each client, with the join and without, ns.
     #[serde(skip)]
     gaps_ns: Vec<(u64, u64)>,
@@ -205,7 +212,7 @@ fn join(service: &mut Service<'_>, args: &RejoinArgs, case: Case, seed: u64) -> 
     let report = run.finish().with_context(|| group.log_tails())?;
     ensure!(report.ready_ns < started_ns, "the load did not work yet when the daemon started");
     let images = group.details(other(victim), "joins");
-    let gaps_ns = gaps_ns(&report).into_iter().zip(gaps_ns(&quiet)).collect();
+    let gaps_ns: Vec<_> = gaps_ns(&report).into_iter().zip(gaps_ns(&quiet)).collect();
     Ok(Join {
         seed,
         victim: victim.name(),
@@ -213,8 +220,11 @@ fn join(service: &mut Service<'_>, args: &RejoinArgs, case: Case, seed: u64) -> 
         protected_ms: took.as_secs_f64() * 1e3,
         image_bytes: images.last().and_then(|detail| image_bytes(detail)),
         attempts: images.len(),
+        longest_after_ms: longest_after_ms(&report, started_ns),
+        own_pause_ms: report.own_pause_ns as f64 / 1e6,
         fate: Fate::of(&report),
         mistake: mistake(&report).or_else(|| mistake(&quiet)),
+        gaps: Gaps::of(&gaps_ns),
         gaps_ns,
     })
 }
@@ -254,7 +264,7 @@ impl RejoinReport {
 
     /// Some lines for people.
     pub fn print(&self) {
-        for it in &self.cases {
+        for it in self.cases.iter().filter(|_| self.options.runs > 0) {
             let (joined, runs) = (it.joins.len(), self.options.runs);
             let Fate { connections, lost, wrong } = it.fate;
             println!(
@@ -268,6 +278,10 @@ impl RejoinReport {
                 "protected"
             );
             it.gaps.print();
+            print_longest(
+                it.joins.iter().map(|it| (it.longest_after_ms, it.own_pause_ms)),
+                "start",
+            );
             it.verdicts.iter().for_each(Verdict::print);
             it.failures.iter().for_each(|failure| println!("{failure}"));
         }
@@ -314,8 +328,11 @@ mod tests {
             protected_ms,
             image_bytes: Some(7),
             attempts: 1,
+            longest_after_ms: 5.0,
+            own_pause_ms: 0.1,
             fate: Fate { connections: 2, ..Fate::default() },
             mistake: None,
+            gaps: Gaps::of(&gaps_ns),
             gaps_ns,
         }
     }

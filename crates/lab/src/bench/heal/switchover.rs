@@ -3,7 +3,8 @@
 
 use super::fill::fill;
 use super::{
-    AFTER, BEFORE, Clients, Fate, Gaps, Verdict, gaps_ns, mistake, other, quiet_seed, uses_ipv6,
+    AFTER, BEFORE, Clients, Fate, Gaps, Verdict, gaps_ns, longest_after_ms, mistake, other,
+    print_longest, quiet_seed, uses_ipv6,
 };
 use crate::bench::service::{Service, Variant, with_service};
 use crate::load::Run;
@@ -57,9 +58,13 @@ pub struct Swap {
     protected_ms: f64,
     /// From the command until the longest gap of all began, ms; below 0 if it was before.
     longest_after_ms: f64,
+    /// The load's own longest delay in waking up, ms.
+    own_pause_ms: f64,
     fate: Fate,
     /// The clients' first mistake.
     mistake: Option<String>,
+    /// Over its clients.
+    gaps: Gaps,
     /// Of each client, with the switchover and without, ns.
     #[serde(skip)]
     gaps_ns: Vec<(u64, u64)>,
@@ -126,16 +131,17 @@ fn swap(service: &mut Service<'_>, args: &SwitchoverArgs, seed: u64) -> Result<S
     std::thread::sleep(AFTER.max((WINDOW + AFTER).saturating_sub(begun.elapsed())));
     let report = run.finish().with_context(|| group.log_tails())?;
     ensure!(report.ready_ns < begun_ns, "the load did not work yet when the members were swapped");
-    let longest = report.connections.iter().max_by_key(|it| it.stall_ns);
-    let longest_ns = longest.map_or(begun_ns, |it| it.stall_start_ns);
+    let gaps_ns: Vec<_> = gaps_ns(&report).into_iter().zip(gaps_ns(&quiet)).collect();
     Ok(Swap {
         seed,
         ipv6,
         protected_ms,
-        longest_after_ms: (longest_ns as f64 - begun_ns as f64) / 1e6,
+        longest_after_ms: longest_after_ms(&report, begun_ns),
+        own_pause_ms: report.own_pause_ns as f64 / 1e6,
         fate: Fate::of(&report),
         mistake: mistake(&report).or_else(|| mistake(&quiet)),
-        gaps_ns: gaps_ns(&report).into_iter().zip(gaps_ns(&quiet)).collect(),
+        gaps: Gaps::of(&gaps_ns),
+        gaps_ns,
     })
 }
 
@@ -189,6 +195,10 @@ impl SwitchoverReport {
         let Stalls { min, p50, p99, max } = self.protected_ms;
         println!("  {:>11} ms: p50 {p50:.0} ({min:.0} to {max:.0}), p99 {p99:.0}", "protected");
         self.gaps.print();
+        print_longest(
+            self.swaps.iter().map(|it| (it.longest_after_ms, it.own_pause_ms)),
+            "command",
+        );
         self.verdicts.iter().for_each(Verdict::print);
         self.failures.iter().for_each(|failure| println!("{failure}"));
     }
@@ -206,8 +216,10 @@ mod tests {
             ipv6: false,
             protected_ms: 900.0,
             longest_after_ms: 5.0,
+            own_pause_ms: 0.1,
             fate: Fate { connections: 2, lost, wrong: 0 },
             mistake: None,
+            gaps: Gaps::of(&gaps_ns),
             gaps_ns,
         }
     }
