@@ -42,5 +42,7 @@ bench: build
 	$(LAB) bench latency --json
 	$(LAB) bench concurrency --json
 	$(LAB) bench promotion --json
+	$(LAB) bench rejoin --seed $(SEED) --json
+	$(LAB) bench switchover --seed $(SEED) --json
 	$(LAB) bench simulate --json
 	$(LAB) bench codec --json

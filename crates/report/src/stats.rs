@@ -68,6 +68,8 @@ impl Interval {
 /// Quantiles of stalls, ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Stalls {
+    /// The smallest.
+    pub min: f64,
     /// Half are below.
     pub p50: f64,
     /// 99 % are below; with fewer than 100 values this is the largest.
@@ -82,6 +84,7 @@ impl Stalls {
         let ms: Vec<f64> = values.iter().map(|ns| *ns as f64 / 1e6).collect();
         let sorted = sorted(&ms);
         Self {
+            min: sorted.first().copied().unwrap_or(0.0),
             p50: quantile(&sorted, 0.5),
             p99: quantile(&sorted, 0.99),
             max: sorted.last().copied().unwrap_or(0.0),
@@ -116,6 +119,7 @@ mod tests {
         // The tables of order statistics say: the 4th and the 12th of 15.
         assert_eq!((interval.low, interval.median, interval.high), (4.0, 8.0, 12.0));
         let stalls = Stalls::of_ns(&(1..=200).map(|ms| ms * 1_000_000).collect::<Vec<_>>());
-        assert_eq!((stalls.p50, stalls.p99, stalls.max), (100.0, 198.0, 200.0));
+        assert_eq!((stalls.min, stalls.p50), (1.0, 100.0));
+        assert_eq!((stalls.p99, stalls.max), (198.0, 200.0));
     }
 }

@@ -1,5 +1,6 @@
 //! The benches: each alternates between `clean` and `ours` on the same
-//! topology in the same run and prints medians with their extremes.
+//! topology in the same run, or between a deed and none, and prints medians with
+//! their extremes.
 
 mod built;
 mod check;
@@ -8,6 +9,7 @@ mod concurrency;
 mod emulator;
 mod false_alarms;
 pub(crate) mod faults;
+mod heal;
 mod latency;
 mod ns3;
 mod promotion;
@@ -32,6 +34,11 @@ pub enum BenchCommand {
     Takeover(takeover::TakeoverArgs),
     /// A takeover with many connections: how long, and how much memory?
     Promotion(promotion::PromotionArgs),
+    /// A member dies and is started again: how soon are both protected, and what do
+    /// clients notice?
+    Rejoin(heal::rejoin::RejoinArgs),
+    /// The members are swapped under load: how long do clients wait?
+    Switchover(heal::switchover::SwitchoverArgs),
     /// How often a healthy primary is replaced, idle and busy, and how fast a dead one.
     FalseAlarms(false_alarms::FalseAlarmArgs),
     /// Bytes and requests per second, protected and clean.
@@ -72,6 +79,16 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
         BenchCommand::Promotion(args) => {
             let report = promotion::run(&args)?;
             show(args.json, &report, promotion::PromotionReport::print)?;
+            Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        BenchCommand::Rejoin(args) => {
+            let report = heal::rejoin::run(&args)?;
+            show(args.json, &report, heal::rejoin::RejoinReport::print)?;
+            Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        BenchCommand::Switchover(args) => {
+            let report = heal::switchover::run(&args)?;
+            show(args.json, &report, heal::switchover::SwitchoverReport::print)?;
             Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         BenchCommand::FalseAlarms(args) => {

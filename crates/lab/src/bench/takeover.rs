@@ -513,7 +513,7 @@ impl TakeoverReport {
             self.hangs,
             self.fenced_packets
         );
-        let Stalls { p50, p99, max } = self.stall_ms;
+        let Stalls { p50, p99, max, .. } = self.stall_ms;
         println!(
             "stall ms: p50 {p50:.2}, p99 {p99:.2}, max {max:.2}; later gaps up to {:.2}",
             self.later_gap_ms

@@ -153,6 +153,18 @@ impl<'a> Group<'a> {
         self.wait_ended(role, END_LIMIT)
     }
 
+    /// kill -9 of a member's daemon and of its server.
+    ///
+    /// # Errors
+    /// When they do not run, or the daemon does not end in time.
+    pub fn kill_member(&mut self, role: Role) -> Result<()> {
+        let server = self.server_pid(role)?;
+        self.stop_daemon(role, Signal::KILL)?;
+        // One that is not alone has died with its daemon.
+        let _ = send(server, Signal::KILL);
+        Ok(())
+    }
+
     /// Sends a signal to a daemon.
     ///
     /// # Errors
@@ -326,14 +338,24 @@ impl<'a> Group<'a> {
     /// calendar, and what.
     #[must_use]
     pub fn events(&self, role: Role) -> Vec<(String, String)> {
+        let word = |event: &Value, name| event[name].as_str().unwrap_or_default().to_owned();
+        self.all_events(role).iter().map(|event| (word(event, "at"), word(event, "what"))).collect()
+    }
+
+    /// What the events of one kind say on a host, oldest first.
+    #[must_use]
+    pub fn details(&self, role: Role, what: &str) -> Vec<String> {
+        let events = self.all_events(role).into_iter().filter(|event| event["what"] == what);
+        events.filter_map(|event| event["detail"].as_str().map(str::to_owned)).collect()
+    }
+
+    fn all_events(&self, role: Role) -> Vec<Value> {
         let asked = self.cli(role, &["events"]).and_then(|mut command| {
             Ok(command.arg("--json").stdin(Stdio::null()).stderr(Stdio::null()).output()?)
         });
         let text = asked.map(|done| done.stdout).unwrap_or_default();
         let lines = text.split(|byte| *byte == b'\n');
-        let events = lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
-        let word = |event: &Value, name| event[name].as_str().unwrap_or_default().to_owned();
-        events.map(|event| (word(&event, "at"), word(&event, "what"))).collect()
+        lines.filter_map(|line| serde_json::from_slice(line).ok()).collect()
     }
 
     /// The member for whom the edge's fence is open, whatever it says itself.

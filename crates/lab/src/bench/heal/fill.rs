@@ -1,0 +1,99 @@
+//! Something to copy: values in a redis-server.
+
+use crate::testbed::server::Program;
+use crate::testbed::{Role, Testbed, addresses};
+use anyhow::{Context as _, Result, ensure};
+use holdfast_linux::netns;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+/// Bytes of a value; the server adds about a tenth.
+const VALUE_BYTES: u64 = 1_000;
+
+/// Values that are made by one request: a server that computes for long delays others.
+const VALUES_AT_ONCE: u64 = 20_000;
+
+/// A request takes no longer than this.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Values `from` to `to`, each with a key of its own. A server and its replica
+/// compute the same.
+const SCRIPT: &str = "for i = tonumber(ARGV[1]), tonumber(ARGV[2]) do \
+     redis.call('SET', 'fill:' .. i, string.rep(string.char(97 + i % 26), tonumber(ARGV[3]))) \
+     end return 'done'";
+
+/// Fills the service's redis with so many bytes of values, from the client's host.
+///
+/// # Errors
+/// When the server refuses, or does not answer.
+pub fn fill(testbed: &Testbed, megabytes: u64) -> Result<()> {
+    let namespace = Path::new("/run/netns").join(testbed.host(Role::Client).namespace());
+    let address: IpAddr = addresses::SERVICE_V4.parse().context("an address")?;
+    let at = SocketAddr::new(address, Program::Redis.port());
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            netns::enter(&namespace)?;
+            say(at, megabytes)
+        });
+        client.join().expect("a client that only talks never panics")
+    })
+}
+
+fn say(at: SocketAddr, megabytes: u64) -> Result<()> {
+    let stream = TcpStream::connect_timeout(&at, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut answers = BufReader::new(stream);
+    for (from, to) in parts(megabytes) {
+        answers.get_mut().write_all(&request(from, to))?;
+        let mut line = String::new();
+        answers.read_line(&mut line)?;
+        ensure!(line == "$4\r\n", "the server does not fill: {}", line.trim());
+        line.clear();
+        answers.read_line(&mut line)?;
+    }
+    Ok(())
+}
+
+/// First and last value of each request.
+fn parts(megabytes: u64) -> impl Iterator<Item = (u64, u64)> {
+    let values = megabytes * 1_000_000 / VALUE_BYTES;
+    (0..values)
+        .step_by(VALUES_AT_ONCE as usize)
+        .map(move |from| (from, (from + VALUES_AT_ONCE).min(values) - 1))
+}
+
+fn request(from: u64, to: u64) -> Vec<u8> {
+    let [from, to, bytes] = [from, to, VALUE_BYTES].map(|number| number.to_string());
+    let words = ["EVAL", SCRIPT, "0", &from, &to, &bytes];
+    let mut out = format!("*{}\r\n", words.len());
+    for word in words {
+        out.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    }
+    out.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_is_made_once() {
+        let mut next = 0;
+        for (from, to) in parts(45) {
+            assert_eq!(from, next);
+            assert!(to >= from && to - from < VALUES_AT_ONCE);
+            next = to + 1;
+        }
+        assert_eq!(next, 45_000);
+        assert_eq!(parts(0).count(), 0);
+    }
+
+    #[test]
+    fn a_request_is_one_that_redis_reads() {
+        let text = String::from_utf8(request(3, 17)).unwrap();
+        assert!(text.starts_with("*6\r\n$4\r\nEVAL\r\n"), "{text}");
+        assert!(text.ends_with("$1\r\n0\r\n$1\r\n3\r\n$2\r\n17\r\n$4\r\n1000\r\n"), "{text}");
+    }
+}

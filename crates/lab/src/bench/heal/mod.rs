@@ -1,0 +1,235 @@
+//! What clients notice while a group heals (`rejoin`) or swaps its members
+//! (`switchover`): the longest time without a reply of each, beside the same load,
+//! for as long, in which nothing happens.
+
+pub(crate) mod chain;
+mod fill;
+pub(crate) mod rejoin;
+pub(crate) mod switchover;
+
+use super::service::address;
+use crate::load::{ConnectionReport, Group as LoadGroup, Report, Spec, Workload};
+use crate::testbed::Role;
+use crate::testbed::ours::Group;
+use crate::testbed::server::Program;
+use anyhow::{Context as _, Result};
+use holdfast_report::{Stalls, Summary};
+use serde::Serialize;
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// The load works for this long before anything happens.
+const BEFORE: Duration = Duration::from_secs(1);
+
+/// It goes on for this long when all is over.
+const AFTER: Duration = Duration::from_millis(500);
+
+/// A member that has not joined by then will not; many times what is asked for.
+const HEAL_LIMIT: Duration = Duration::from_secs(60);
+
+/// How often the members are asked whether they protect. Each question starts three
+/// programs beside the clients whose gaps are measured.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Seeds 1 and 2 use IPv4, 3 and 4 IPv6, and so on.
+fn uses_ipv6(seed: u64) -> bool {
+    seed.wrapping_sub(1) / 2 % 2 == 1
+}
+
+/// Who asks a redis-server.
+struct Clients {
+    /// Those that count, each at its pace.
+    busy: usize,
+    /// Time between two of their requests, µs.
+    interval_us: u64,
+    /// Those that say nothing.
+    idle: usize,
+    ipv6: bool,
+}
+
+impl Clients {
+    /// `duration_ms` and `seed`: see [`Spec`].
+    fn spec(&self, duration_ms: u64, seed: u64) -> Result<Spec> {
+        let port = Program::Redis.port();
+        let count = LoadGroup::usual(Workload::Incr, self.busy, port);
+        let mut groups = vec![LoadGroup { interval_us: self.interval_us, ..count }];
+        if self.idle > 0 {
+            groups.push(LoadGroup::usual(Workload::Idle, self.idle, port));
+        }
+        Ok(Spec {
+            address: address(self.ipv6)?,
+            groups,
+            duration_ms,
+            congestion: None,
+            fault: None,
+            seed,
+            points: Vec::new(),
+        })
+    }
+}
+
+/// The seed names the keys: of two loads at one server, each counts from 1.
+fn quiet_seed(seed: u64) -> u64 {
+    !seed
+}
+
+/// What became of the connections of a load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Fate {
+    /// All of them.
+    pub connections: u64,
+    /// Those that were reset, ended, or waited in vain.
+    pub lost: u64,
+    /// Replies with a wrong byte, and shared counters that do not add up.
+    pub wrong: u64,
+}
+
+impl Fate {
+    fn of(report: &Report) -> Self {
+        let broken = |it: &&ConnectionReport| !it.survived() || it.connects != 1;
+        Self {
+            connections: report.connections.len() as u64,
+            lost: report.connections.iter().filter(broken).count() as u64,
+            wrong: report.total(|it| it.byte_errors) + u64::from(report.shared_error.is_some()),
+        }
+    }
+
+    fn of_all<'a>(fates: impl Iterator<Item = &'a Self>) -> Self {
+        fates.fold(Self::default(), |sum, it| Self {
+            connections: sum.connections + it.connections,
+            lost: sum.lost + it.lost,
+            wrong: sum.wrong + it.wrong,
+        })
+    }
+
+    /// Whether every connection has lived, and heard what is right.
+    fn is_good(self) -> bool {
+        self.lost == 0 && self.wrong == 0
+    }
+}
+
+/// The first mistake of a load, in words.
+fn mistake(report: &Report) -> Option<String> {
+    let of_one = report.connections.iter().find_map(|it| it.error.clone());
+    of_one.or_else(|| report.shared_error.clone())
+}
+
+/// The longest gap of each client that asks, ns, in the order of the clients.
+fn gaps_ns(report: &Report) -> Vec<u64> {
+    let busy = report.connections.iter().filter(|it| it.workload != Workload::Idle);
+    busy.map(|it| it.stall_ns).collect()
+}
+
+/// From a moment of this machine's until the longest gap of all began, ms; below 0 if
+/// it was before.
+fn longest_after_ms(report: &Report, since_ns: u64) -> f64 {
+    let longest = report.connections.iter().max_by_key(|it| it.stall_ns);
+    longest.map_or(0.0, |it| (it.stall_start_ns as f64 - since_ns as f64) / 1e6)
+}
+
+/// The longest gaps of clients, over all runs.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Gaps {
+    /// With what the bench is about.
+    pub with_ms: Stalls,
+    /// In the same load without it.
+    pub without_ms: Stalls,
+    /// Each client's gap above its own in the load without.
+    pub added_ms: Stalls,
+}
+
+impl Gaps {
+    /// Of pairs of gaps of the same client, with and without, ns.
+    fn of(pairs: &[(u64, u64)]) -> Self {
+        let of = |pick: fn(&(u64, u64)) -> u64| {
+            Stalls::of_ns(&pairs.iter().map(pick).collect::<Vec<_>>())
+        };
+        Self {
+            with_ms: of(|it| it.0),
+            without_ms: of(|it| it.1),
+            added_ms: of(|it| it.0.saturating_sub(it.1)),
+        }
+    }
+
+    fn print(&self) {
+        for (what, gap) in
+            [("longest gap", self.with_ms), ("without", self.without_ms), ("added", self.added_ms)]
+        {
+            let Stalls { min, p50, p99, max } = gap;
+            println!("  {what:>11} ms: p50 {p50:.2} ({min:.2} to {max:.2}), p99 {p99:.2}");
+        }
+    }
+}
+
+/// When the longest gap of each run began, and how late the load itself woke up.
+fn print_longest(runs: impl Iterator<Item = (f64, f64)>, since: &str) {
+    let (after, pauses): (Vec<f64>, Vec<f64>) = runs.unzip();
+    let Summary { median, min, max } = Summary::of(&after);
+    let pause = Summary::of(&pauses).max;
+    println!(
+        "  the longest began {median:.0} ms ({min:.0} to {max:.0}) after the {since}; \
+         the load's own pauses up to {pause:.2} ms"
+    );
+}
+
+/// A number beside what is asked of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    what: String,
+    measured: f64,
+    /// The most that is allowed.
+    asked: f64,
+    unit: &'static str,
+    /// Whether it is kept.
+    pub kept: bool,
+}
+
+impl Verdict {
+    fn at_most(what: String, measured: f64, asked: f64, unit: &'static str) -> Self {
+        Self { what, measured, asked, unit, kept: measured <= asked }
+    }
+
+    fn print(&self) {
+        let Self { what, measured, asked, unit, kept } = self;
+        let kept = if *kept { "kept" } else { "MISSED" };
+        println!("{kept:>6}: {what}: {measured:.1} {unit}, {asked:.0} asked");
+    }
+}
+
+/// The member that is not this one.
+fn other(member: Role) -> Role {
+    if member == Role::Primary { Role::Backup } else { Role::Primary }
+}
+
+/// Daemon and server of a member die, and the other one serves alone.
+fn kill(group: &mut Group<'_>, victim: Role) -> Result<()> {
+    group.kill_member(victim)?;
+    let survivor = other(victim);
+    let alone = |status: Value| status["role"] == "primary" && status["state"] == "unprotected";
+    let serves = || group.status(survivor).is_ok_and(alone).then_some(());
+    wait_until("the other member serves alone", serves).with_context(|| group.log_tails())
+}
+
+/// Starts a member's daemon; how long until both say that they are protected.
+fn start_again(group: &mut Group<'_>, member: Role) -> Result<Duration> {
+    let begun = Instant::now();
+    group.start_daemon(member)?;
+    let is_protected = |role| group.status(role).is_ok_and(|it| it["state"] == "protected");
+    // The joiner last: it cannot be before the other one has let it in.
+    let both = || (is_protected(member) && is_protected(other(member))).then_some(());
+    wait_until("both members are protected again", both).with_context(|| group.log_tails())?;
+    Ok(begun.elapsed())
+}
+
+fn wait_until(what: &str, ready: impl Fn() -> Option<()>) -> Result<()> {
+    crate::command::wait_for(what, HEAL_LIMIT, || {
+        let is_so = ready();
+        if is_so.is_none() {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        is_so
+    })
+}
+
+#[cfg(test)]
+mod tests;
