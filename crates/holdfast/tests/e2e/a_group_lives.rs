@@ -1,4 +1,4 @@
-//! The life of a group: loads, faults, repairs, restarts and hostile clients, drawn
+//! The life of a group: loads, faults, joins, repairs, restarts and hostile clients, drawn
 //! from a seed. After each step every client that should live has lived, byte for
 //! byte, every host's `status` is true, and nothing has grown. A violation prints
 //! the line that replays it. A minute of it here; two hours where everything is tried.
@@ -20,4 +20,27 @@ fn a_group_lives() {
     let complaints = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{said}{complaints}");
     assert!(said.contains(" 0 violations"), "{said}");
+}
+
+/// How long a group is left alone after each step, s: machines break more seldom.
+const REST_S: u64 = 90;
+
+/// An hour of faults, each followed by a rest: a group that heals is protected nearly
+/// always. Only where everything is tried.
+#[test]
+fn a_group_that_heals_is_protected_nearly_always() {
+    if !world::is_full() {
+        return;
+    }
+    let _limit = world::limit(Duration::from_secs(90 * 60));
+    let done = Command::new(world::lab())
+        .args(["life", "--json", "--minutes", "60", "--rest-s", &REST_S.to_string()])
+        .args(["--seed", &world::first_seed().to_string()])
+        .output()
+        .expect("the laboratory starts");
+    let complaints = String::from_utf8_lossy(&done.stderr);
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("a report");
+    assert!(done.status.success(), "{report}{complaints}");
+    let share = report["protected_percent"].as_f64().expect("a share");
+    assert!(share >= 95.0, "protected {share} % of the time: {report}");
 }
