@@ -286,6 +286,30 @@ pub fn set_realtime(priority: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// Does `work` without the calling thread's real-time priority: long work would keep
+/// everybody else from the processor, the server beside it first.
+pub fn at_leisure<T>(work: impl FnOnce() -> T) -> T {
+    let mut before = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel writes `before`; 0 is the calling thread.
+    let policy = unsafe {
+        libc::sched_getparam(0, &raw mut before);
+        libc::sched_getscheduler(0)
+    };
+    let set = |policy: c_int, priority: c_int| {
+        let parameters = libc::sched_param { sched_priority: priority };
+        // SAFETY: the kernel only reads `parameters`.
+        unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
+    };
+    if before.sched_priority > 0 {
+        set(libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, 0);
+    }
+    let done = work();
+    if before.sched_priority > 0 {
+        set(policy, before.sched_priority);
+    }
+    done
+}
+
 /// Keeps the memory that the process touches in RAM, the memory it will map later
 /// too: no page that was written out delays a heartbeat or a takeover.
 ///

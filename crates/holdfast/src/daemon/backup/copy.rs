@@ -83,7 +83,8 @@ impl BackupDaemon<'_, '_> {
         };
         let settings = node.settings(mode::REPLAY)?;
         let log = node.config.server.log.clone();
-        let copy = Server::copy(&image[..], &Copying { loading, settings, log })?;
+        let copying = Copying { loading, settings, log };
+        let copy = process::at_leisure(|| Server::copy(&image[..], &copying))?;
         node.note_server(&copy)?;
         node.poll.add(&copy.wake(), WAKE, Interest::Rung)?;
         node.poll.add(&copy.pidfd(), PIDFD, Interest::Read)?;

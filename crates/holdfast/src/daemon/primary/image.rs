@@ -43,18 +43,24 @@ pub fn take(server: &Server, key: HashKey) -> Result<Outgoing, String> {
     let free = process::memory_available().map_err(|error| error.to_string())?;
     let limits = Limits { memory_bytes: free / FREE_PART, ..Limits::default() };
     let options = Options { key, limits, freeze_max: FREEZE_MAX, external };
-    let mut preparation = Preparation::begin(server.pid(), &options).map_err(said)?;
-    for _ in 0..ROUNDS_MAX {
-        if preparation.round().map_err(said)?.is_none_or(|pages| pages < FEW_PAGES) {
-            break;
+    let begin = || Preparation::begin(server.pid(), &options);
+    let mut preparation = process::at_leisure(begin).map_err(said)?;
+    // All but the freeze is done at leisure: meanwhile the server serves.
+    process::at_leisure(|| {
+        for _ in 0..ROUNDS_MAX {
+            if preparation.round().map_err(said)?.is_none_or(|pages| pages < FEW_PAGES) {
+                break;
+            }
         }
-    }
+        Ok::<(), String>(())
+    })?;
     let snapshot = preparation.freeze(&mut server.stand_still()).map_err(said)?;
     let begun = || {
         refuse_written(&written(snapshot.description()))?;
         let books = snapshot.description().books.clone();
         let books = books.ok_or("the server's memory says nothing of its connections")?;
-        let bytes = snapshot.write(Vec::new(), &options).map_err(said)?;
+        let write = || snapshot.write(Vec::new(), &options);
+        let bytes = process::at_leisure(write).map_err(said)?;
         Ok(Outgoing { bytes, books })
     };
     // Nobody follows the log.
