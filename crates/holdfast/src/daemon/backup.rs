@@ -210,10 +210,8 @@ impl BackupDaemon<'_, '_> {
 impl<'a> Role<'a> for BackupDaemon<'_, 'a> {
     fn handle_ready(&mut self) {
         self.is_peer_ready = self.node.tokens.has(PEER);
-        if self.node.tokens.has(WAKE) {
-            if let Some(replica) = &self.replica {
-                replica.memory.header().daemon_waiting.0.store(1, Release);
-            }
+        if let Some(replica) = self.replica.as_ref().filter(|_| self.node.tokens.has(WAKE)) {
+            replica.memory.header().daemon_waiting.0.store(1, Release);
         }
     }
 }
