@@ -254,6 +254,9 @@ impl World {
             Turn::Busy => self.sleep(d, self.now),
             Turn::Until(at) => self.sleep(d, self.hosts[d.at].clock.when(at.0)),
             Turn::End(End::Again) => {
+                // With its role goes what that had held.
+                d.held.clear();
+                d.owed.clear();
                 self.check.says(d.at, Said::Waits);
                 let phase = Phase::asks(d.at, self.time_at(d.at));
                 (d.lost, d.copy) = (false, None);

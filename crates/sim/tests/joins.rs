@@ -187,24 +187,6 @@ fn connections_that_nobody_accepts_hold_up_no_join() {
     assert!(lost > SEEDS, "{lost} connections: too little is exercised");
 }
 
-/// Each join costs the server a freeze: pairs that are lost soon are made ever more seldom,
-/// the fifth of these only 15 s after the first.
-#[test]
-fn who_is_lost_soon_after_it_has_joined_is_waited_for_longer_each_time() {
-    for seed in 0..SEEDS {
-        let mut plan = calm(seed);
-        plan.load_until = 9000 * MS;
-        plan.faults = comes_back();
-        for _ in 0..4 {
-            let dies = Fault::Dies { speaks: false, how: How::Daemon };
-            plan.faults.push((When::Join(Step::Joined), dies));
-            plan.faults.push((When::After(10 * MS), Fault::Starts { member: 1 }));
-        }
-        let outcome = run(&plan);
-        assert!((3..=4).contains(&outcome.reached.images), "{:?}\n{plan}", outcome.reached);
-    }
-}
-
 /// Images that cannot be taken, and copies that cannot be made, are tried again.
 #[test]
 fn failed_attempts_are_made_again() {

@@ -60,11 +60,7 @@ impl MemberContext<'_> {
         let (interface, pins) = (&self.me.interface, self.pin_dir());
         let mended = match own {
             Own::Gate => Gate::mend(interface, &pins),
-            // Its gate is open, and is to know every connection after a takeover.
-            Own::TapDrop => TapDrop::mend(interface, &pins).and_then(|mut mended| {
-                mended.extend(Gate::mend(interface, &pins)?);
-                Ok(mended)
-            }),
+            Own::TapDrop => TapDrop::mend(interface, &pins),
         };
         if own == Own::Gate && self.mend_addresses() {
             return;
