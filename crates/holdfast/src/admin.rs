@@ -86,6 +86,9 @@ pub struct TraceRequest {
     pub payload_bytes: u16,
 }
 
+/// The refusal of a switchover where no member is asked.
+pub const NO_PRIMARY: &str = "only a primary hands over; ask on the primary's host";
+
 /// An answer that says why there is none.
 #[must_use]
 pub fn refusal(reason: &str) -> Value {

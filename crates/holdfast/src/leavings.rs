@@ -87,10 +87,10 @@ pub fn remove_earlier_life(config: &Config, me: &Member, own: Own) -> Result<Vec
     // First, so that their clients hear of it, if the edge lets this member speak.
     let mut removed: Vec<Removed> = sockets(config).into_iter().collect();
     removed.extend(addresses(&me.interface, &config.service_ips())?);
+    // A backup has a gate too, which takes the place of an earlier one.
     if own == Own::Gate {
         removed.extend(filters(TapDrop::detach_stale(&me.interface, &pins)?));
-    } // A backup's own gate takes the place of an earlier one.
-
+    }
     removed.extend(old_layout(run_dir, &me.name)?);
     Ok(removed)
 }

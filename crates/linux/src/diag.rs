@@ -123,10 +123,7 @@ impl DiagSocket {
     /// [`DiagError::Ask`].
     pub fn backlog(&mut self, key: &ConnKey) -> Result<Option<u32>, DiagError> {
         let mut backlog = None;
-        let found = |_: usize, body: &[u8]| {
-            let bytes = body.get(WAITING..).and_then(|rest| rest.first_chunk());
-            backlog = bytes.map(|bytes| u32::from_ne_bytes(*bytes));
-        };
+        let found = |_: usize, body: &[u8]| backlog = waiting(body);
         self.ask(SOCK_DIAG_BY_FAMILY, std::slice::from_ref(key), found).map_err(DiagError::Ask)?;
         Ok(backlog)
     }
@@ -140,9 +137,8 @@ impl DiagSocket {
         let mut unacked = vec![0; keys.len()];
         for (keys, unacked) in keys.chunks(BATCH).zip(unacked.chunks_mut(BATCH)) {
             let found = |at: usize, body: &[u8]| {
-                let bytes = body.get(WAITING..).and_then(|rest| rest.first_chunk());
-                if let Some((unacked, bytes)) = unacked.get_mut(at).zip(bytes) {
-                    *unacked = u32::from_ne_bytes(*bytes);
+                if let Some((unacked, bytes)) = unacked.get_mut(at).zip(waiting(body)) {
+                    *unacked = bytes;
                 }
             };
             self.ask(SOCK_DIAG_BY_FAMILY, keys, found).map_err(DiagError::Ask)?;
@@ -337,6 +333,11 @@ impl DiagSocket {
         }
         Ok(())
     }
+}
+
+/// [`WAITING`] of a `struct inet_diag_msg`.
+fn waiting(body: &[u8]) -> Option<u32> {
+    Some(u32::from_ne_bytes(*body.get(WAITING..)?.first_chunk()?))
 }
 
 /// `struct inet_diag_req_v2` for states by their bits, with this identity.

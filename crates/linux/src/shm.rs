@@ -211,17 +211,19 @@ impl SharedMemory {
         let h = self.header();
         h.head.0.store(position, Release);
         h.stable.0.store(position, Release);
-        h.stable_futex.0.fetch_add(1, SeqCst);
-        if h.shim_waiting.0.load(SeqCst) != 0 {
-            futex_wake(&h.stable_futex.0);
-        }
+        self.tell_shim();
     }
 
     /// Primary, while a backup joins: it holds everything up to `position`, whose space is
     /// free. Nobody has waited for it.
     pub fn free_to(&self, position: u64) {
+        self.header().head.0.store(position, Release);
+        self.tell_shim();
+    }
+
+    /// A shim that waits for confirmation, or for room, looks again.
+    fn tell_shim(&self) {
         let h = self.header();
-        h.head.0.store(position, Release);
         h.stable_futex.0.fetch_add(1, SeqCst);
         if h.shim_waiting.0.load(SeqCst) != 0 {
             futex_wake(&h.stable_futex.0);

@@ -42,6 +42,9 @@ pub struct Options {
     pub limits: Limits,
     /// How long the server may stand still before the attempt is given up.
     pub freeze_max: Duration,
+    /// Whoever restores it has the files that the server writes, as they are now. Otherwise
+    /// a server that has one open is refused.
+    pub shares_files: bool,
     pub external: External,
 }
 

@@ -124,6 +124,20 @@ fn what_was_closed_in_the_middle_of_a_look_is_no_reason() {
 }
 
 #[test]
+fn a_file_that_it_writes_is_refused_where_whoever_restores_it_has_another() {
+    let (here, mut elsewhere) = (options(), options());
+    elsewhere.shares_files = false;
+    let server = start("writes").unwrap();
+    let found = reasons("writes", Preparation::begin(server.pid(), &elsewhere).err());
+    assert!(found.iter().any(|reason| reason.contains(": /tmp/hfwrites; ")), "{found:?}");
+    assert!(Preparation::begin(server.pid(), &here).is_ok());
+    drop(server);
+    std::fs::remove_file("/tmp/hfwrites").unwrap();
+    // The output of this one is a file, too.
+    assert!(Preparation::begin(start("nothing").unwrap().pid(), &elsewhere).is_ok());
+}
+
+#[test]
 fn more_memory_than_the_limit_is_refused_before_any_of_it_is_copied() {
     let server = start("nothing").unwrap();
     let mut options = options();

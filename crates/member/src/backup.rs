@@ -10,6 +10,7 @@ pub use takeover::{Cause, Phases, probe_segment};
 use crate::host::{End, Fault, Member, MemberHost, News, Turn, stand_alone};
 use crate::nanos;
 use crate::timing::backup::{PROVEN_AFTER, REJOIN_PAUSE, REJOIN_PAUSE_MAX, START_PATIENCE};
+use crate::timing::doubled;
 use crate::timing::takeover::IDLE_LOOK;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Ground;
@@ -480,10 +481,10 @@ fn survive(nudges_until: Option<Nanos>, stop: bool, host: &mut impl BackupHost) 
 fn again_at(host: &mut impl BackupHost) -> Option<Nanos> {
     let now = host.now();
     let Member { given_up, rejoin_max, .. } = host.member();
-    let pause = nanos(REJOIN_PAUSE).0 << (*given_up).min(16);
+    let pause = doubled(REJOIN_PAUSE, *given_up, REJOIN_PAUSE_MAX);
     *given_up = given_up.saturating_add(1);
     let may = *given_up <= *rejoin_max;
-    may.then(|| now.plus(Nanos(pause.min(nanos(REJOIN_PAUSE_MAX).0))))
+    may.then(|| now.plus(nanos(pause)))
 }
 
 /// A backup that gave up joins again once the other member speaks alone.

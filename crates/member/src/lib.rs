@@ -22,3 +22,8 @@ use std::time::Duration;
 pub(crate) const fn nanos(duration: Duration) -> Nanos {
     Nanos(duration.as_nanos() as u64)
 }
+
+/// Hundredths of an image that are there, while it is not over.
+fn percent(done: u64, all: u64) -> u8 {
+    (100 * done).checked_div(all).unwrap_or(0).min(99) as u8
+}

@@ -7,6 +7,11 @@ use std::time::Duration;
 /// missing are less than the 75 ms that a cut link may cost.
 pub const HEARTBEAT_MS_DEFAULT: u64 = 18;
 
+/// A pause that doubles with each attempt that has failed before.
+pub(crate) fn doubled(first: Duration, failed: u32, most: Duration) -> Duration {
+    first.saturating_mul(1 << failed.min(16)).min(most)
+}
+
 /// Every member.
 pub mod member {
     use super::Duration;

@@ -24,7 +24,7 @@ use crate::status::{self, State};
 use anyhow::Context as _;
 use copy::Incoming;
 use holdfast_linux::address::AddressSocket;
-use holdfast_linux::bpf::{Gate, GateConfig, TapDrop};
+use holdfast_linux::bpf::{Gate, TapDrop};
 use holdfast_linux::link::Link;
 use holdfast_linux::neighbour::Announcer;
 use holdfast_linux::process::Ending;
@@ -130,13 +130,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
     node.excuse_start();
     let drop = TapDrop::attach(&node.me.interface, &node.services(), &node.pin_dir())?;
     node.clear_earlier_life(Own::TapDrop)?;
-    let gate = Gate::attach(&GateConfig {
-        interface: node.me.interface.clone(),
-        services: node.services(),
-        slots: node.config.group.connections_max,
-        pin_dir: node.pin_dir(),
-        solo: true,
-    })?;
+    let gate = node.attach_gate(true)?;
     let tap = TapSocket::open(&node.me.interface, &node.tap_services(), BUFFER_DEFAULT_BYTES)?;
     let mut link = EdgeLink::new(node.other.address, node.pair_identity(), PEER, Instant::now());
     let Some((runs, early)) = reach_primary(node, &mut link)? else {
@@ -186,11 +180,17 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
 /// The server that executes the primary's log from its start.
 fn start_replica(node: &mut MemberContext<'_>) -> anyhow::Result<Server> {
     let replica = node.start_server(mode::REPLAY)?;
+    watch(node, &replica)?;
+    Ok(replica)
+}
+
+/// What the replica says, and its end, wakes the loop.
+fn watch(node: &MemberContext<'_>, replica: &Server) -> anyhow::Result<()> {
     node.poll.add(&replica.wake(), WAKE, Interest::Rung)?;
     node.poll.add(&replica.pidfd(), PIDFD, Interest::Read)?;
     // The shim signals only when it parks or diverges; that must wake us.
     replica.memory.header().daemon_waiting.0.store(1, Release);
-    Ok(replica)
+    Ok(())
 }
 
 impl BackupDaemon<'_, '_> {

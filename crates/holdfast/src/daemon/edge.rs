@@ -18,7 +18,7 @@ use super::heed;
 use super::pulse::Pulse;
 use super::recover::Recoverer;
 use super::said::Repetition;
-use crate::admin::{AdminSocket, Events, Request, refusal};
+use crate::admin::{AdminSocket, Events, NO_PRIMARY, Request, refusal};
 use crate::channel::{Channel, ChannelError, Identity, Kind, Listener};
 use crate::config::{Config, Role};
 use crate::daemon::clock::Clock;
@@ -408,7 +408,7 @@ impl<'a> EdgeDaemon<'a> {
         match request {
             Request::Status => serde_json::to_value(self.status()).unwrap_or_default(),
             Request::Events { since } => self.wire.events.answer(since),
-            Request::Switchover => refusal("only a primary hands over; ask on the primary's host"),
+            Request::Switchover => refusal(NO_PRIMARY),
             Request::Show => self.show(),
             Request::Trace(question) => self.trace(&question),
             Request::Drain { .. } => {

@@ -21,7 +21,7 @@ use crate::leavings::Own;
 use crate::poll::Interest;
 use crate::status::{self, State};
 use anyhow::Context as _;
-use holdfast_linux::bpf::{Gate, GateConfig, TapDrop};
+use holdfast_linux::bpf::{Gate, TapDrop};
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::raw::RawSender;
 use holdfast_linux::spawn::Server;
@@ -103,13 +103,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
         "start the other member's daemon",
     );
     node.excuse_start();
-    let gate = Gate::attach(&GateConfig {
-        interface: node.me.interface.clone(),
-        services: node.services(),
-        slots: node.config.group.connections_max,
-        solo: false,
-        pin_dir: node.pin_dir(),
-    })?;
+    let gate = node.attach_gate(false)?;
     node.clear_earlier_life(Own::Gate)?;
     // Programs first, they take a while: the backup counts heartbeats from now on.
     let Some(peer) = wait_for_backup(node, &mut listener, PEER)? else { return Ok(End::Stopped) };

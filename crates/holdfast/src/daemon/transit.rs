@@ -12,7 +12,7 @@ mod wire;
 
 use super::clock::Clock;
 use super::trace;
-use crate::admin::{AdminSocket, Events, Request, TraceRequest, refusal};
+use crate::admin::{AdminSocket, Events, NO_PRIMARY, Request, TraceRequest, refusal};
 use crate::config::admin_socket;
 use crate::config::transit::{Return, Side, TransitConfig};
 use crate::poll::{Interest, Poll, Signals};
@@ -142,7 +142,7 @@ impl<'a> TransitDaemon<'a> {
         match request {
             Request::Status => serde_json::to_value(self.status()).unwrap_or_default(),
             Request::Events { since } => self.wire.events.answer(*since),
-            Request::Switchover => refusal("only a primary hands over; ask on the primary's host"),
+            Request::Switchover => refusal(NO_PRIMARY),
             Request::Show => self.show(),
             Request::Fence { .. } => self.by_hand(true),
             Request::Unfence => self.by_hand(false),

@@ -33,10 +33,6 @@ fn connect(testbed: &Testbed) -> Redis {
     })
 }
 
-fn other(role: Role) -> Role {
-    if role == Role::Primary { Role::Backup } else { Role::Primary }
-}
-
 /// The group protects again; else what the daemons said.
 fn heals(group: &mut Group<'_>, why: &str) {
     if let Err(error) = group.wait_protected() {
@@ -58,7 +54,7 @@ fn a_backup_that_died_joins_again_and_takes_over() {
     world::with_server(Program::Redis, 0, &Plan::default(), &options(), |testbed, group| {
         let mut old = connect(testbed);
         let primary = group.primary().expect("a primary");
-        let backup = other(primary);
+        let backup = primary.other();
         kill(group, backup);
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "served alone");
         group.start_daemon(backup).expect("a daemon");
@@ -98,7 +94,7 @@ fn a_member_whose_server_died_is_the_backup_of_the_other_one_by_itself() {
             let primary = group.primary().expect("a primary");
             group.signal_server(primary, Signal::KILL).expect("a server");
             assert_eq!(old.ask(&[b"INCR", b"kept"]), format!(":{takeover}"));
-            assert_eq!(group.primary(), Some(other(primary)));
+            assert_eq!(group.primary(), Some(primary.other()));
             heals(group, "nobody does anything");
         }
         world::finish(load, group);
@@ -118,10 +114,10 @@ fn a_switchover_swaps_the_members_and_loses_nothing() {
             let error = String::from_utf8_lossy(&swapped.stderr).into_owned();
             assert!(swapped.status.success(), "{said}{error}\n{}", group.log_tails());
             assert!(said.contains("protected_after_ms"), "{said}");
-            assert_eq!(group.primary(), Some(other(primary)));
+            assert_eq!(group.primary(), Some(primary.other()));
             assert_eq!(old.ask(&[b"INCR", b"kept"]), format!(":{switchover}"));
         }
-        let backup = other(group.primary().expect("a primary"));
+        let backup = group.primary().expect("a primary").other();
         let refused = group.verb(backup, &["switchover"]).expect("the verb runs");
         let error = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(error.contains("only a protected primary hands over"), "{error}");

@@ -95,11 +95,6 @@ pub enum Break {
     Edge,
 }
 
-/// The member that is not this one.
-pub fn other(member: Role) -> Role {
-    if member == Role::Primary { Role::Backup } else { Role::Primary }
-}
-
 impl Truth {
     /// A deed that is possible now; rarer ones have smaller weights. Clocks jump only
     /// where they may.
@@ -165,10 +160,10 @@ impl Truth {
     pub fn after(self, deed: Deed) -> Truth {
         match (deed, self) {
             (Deed::KillServer | Deed::Switchover | Deed::Cut, Truth::Pair { current }) => {
-                Truth::Pair { current: other(current) }
+                Truth::Pair { current: current.other() }
             }
             (Deed::KillDaemon | Deed::StopPrimary, Truth::Pair { current }) => {
-                Truth::Solo { survivor: other(current), joinable: true }
+                Truth::Solo { survivor: current.other(), joinable: true }
             }
             (Deed::KillBackup | Deed::StopBackup, Truth::Pair { current }) => {
                 Truth::Solo { survivor: current, joinable: true }

@@ -1,6 +1,6 @@
 //! Whether `status` tells the truth, on every host.
 
-use super::act::{Truth, other};
+use super::act::Truth;
 use crate::testbed::Role;
 use crate::testbed::ours::Group;
 use serde_json::Value;
@@ -194,7 +194,7 @@ pub fn takeover_is_told(group: &Group<'_>, truth: Truth) -> Option<String> {
     let survivor = truth.speaker()?;
     let status = group.status(survivor).ok()?;
     let cause = status["last_takeover"]["cause"].as_str().unwrap_or_default();
-    let lost = other(survivor).name();
+    let lost = survivor.other().name();
     cause.is_empty().then(|| format!("the survivor of {lost} does not tell of its takeover"))
 }
 

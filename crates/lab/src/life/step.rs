@@ -1,6 +1,6 @@
 //! One step of a life: loads begin, something happens, and everything is checked.
 
-use super::act::{Break, Deed, Truth, other};
+use super::act::{Break, Deed, Truth};
 use super::hostile::{self, Hostile};
 use super::judge::{self, Heal};
 use super::leaks::{self, Leaks};
@@ -286,8 +286,8 @@ impl<'a> Life<'a> {
 
     fn perform(&mut self, deed: Deed) -> Result<()> {
         let (current, backup) = match self.truth {
-            Truth::Pair { current } => (current, other(current)),
-            Truth::Solo { survivor: last, .. } | Truth::Dead { last } => (last, other(last)),
+            Truth::Pair { current } => (current, current.other()),
+            Truth::Solo { survivor: last, .. } | Truth::Dead { last } => (last, last.other()),
         };
         // Who speaks when the deed is done is joined after it.
         self.joined =

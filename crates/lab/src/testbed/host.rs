@@ -38,6 +38,12 @@ impl Role {
             Role::Backup => "backup",
         }
     }
+
+    /// The member that is not this one.
+    #[must_use]
+    pub fn other(self) -> Role {
+        if self == Role::Primary { Role::Backup } else { Role::Primary }
+    }
 }
 
 /// What a host's own disk holds, bytes: a test can fill it.

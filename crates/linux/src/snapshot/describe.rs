@@ -5,6 +5,7 @@ pub(super) mod areas;
 pub(super) mod descriptors;
 pub(super) mod process;
 pub(super) mod sockets;
+mod written;
 
 /// Reasons that anybody would read.
 const REASONS_MAX: usize = 64;

@@ -189,8 +189,9 @@ impl<'a> Preparation<'a> {
         let mut found = self.areas.look(patience, &mut refusals)?;
         let open = books.iter().flat_map(|it| it.open()).map(|(number, _)| number).collect();
         let (pid, user) = (self.pid, status.file_user()?);
-        let (external, mounts) = (&self.options.external, &self.areas.mounts);
-        let look = Look { pid, external, mounts, user, patience };
+        let Options { external, shares_files, .. } = self.options;
+        let (mounts, shares_files) = (&self.areas.mounts, *shares_files);
+        let look = Look { pid, external, mounts, user, shares_files, patience };
         let opened = Reader::new(look, open, &mut refusals)?.read(&mut found)?;
         refusals.add_if(insides.iter().any(|i| i.alarm_is_set), "it has set an alarm");
         refuse(refusals)?;
@@ -247,8 +248,9 @@ fn look(
     let (mut refusals, patience) = (Refusals::default(), Patience::of(LOOK_MAX));
     let mut found = areas.look(patience, &mut refusals)?;
     let open: BTreeSet<u32> = options.external.connections.iter().copied().collect();
-    let (external, mounts, user) = (&options.external, &areas.mounts, status.file_user()?);
-    let look = Look { pid, external, mounts, user, patience };
+    let (external, shares_files) = (&options.external, options.shares_files);
+    let (mounts, user) = (&areas.mounts, status.file_user()?);
+    let look = Look { pid, external, mounts, user, shares_files, patience };
     let opened = Reader::new(look, open, &mut refusals)?.read(&mut found)?;
     let whole: u64 = found.whole.values().flatten().map(|(start, end)| end - start).sum();
     let contents = found.object_bytes.saturating_add(opened.unlinked_bytes).saturating_add(whole);

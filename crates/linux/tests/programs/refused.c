@@ -195,6 +195,7 @@ static int has(const char *what) {
     if (IS("groups")) return grouped();
     if (IS("alone")) return alone();
     if (IS("churn")) return churns();
+    if (IS("writes")) return open("/tmp/hfwrites", O_WRONLY | O_CREAT, 0600) >= 0;
     return IS("nothing") || IS("stopped");
 }
 

@@ -24,7 +24,8 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 
 pub fn options() -> Options {
     let (limits, freeze_max) = (Limits::default(), Duration::from_secs(5));
-    Options { key: KEY, limits, freeze_max, external: External::default() }
+    let external = External::default();
+    Options { key: KEY, limits, freeze_max, shares_files: true, external }
 }
 
 /// A program that runs until this is dropped.

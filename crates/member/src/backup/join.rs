@@ -4,7 +4,7 @@
 
 use super::{BackupHost, BackupMachine, Cause, Replica, Stage, say_in_step};
 use crate::host::{End, Fault, Member, News, Turn};
-use crate::nanos;
+use crate::{nanos, percent};
 use crate::timing::backup::{CLOSING_MAX, LOOK_AFTER, STREAMS_MAX, UNACCEPTED_MAX};
 use holdfast_cluster::Nanos;
 use holdfast_replica::backup::Backup;
@@ -231,7 +231,6 @@ impl BackupMachine {
 
 impl Joining {
     fn percent(&self) -> Option<u8> {
-        let all = self.image_bytes.unwrap_or(0);
-        Some((100 * self.arrived).checked_div(all).unwrap_or(0).min(99) as u8)
+        Some(percent(self.arrived, self.image_bytes.unwrap_or(0)))
     }
 }

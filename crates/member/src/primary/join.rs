@@ -6,12 +6,13 @@
 use super::apart::{Stage, rest_replaced};
 use super::{Conn, Held, LOST, PrimaryHost, PrimaryMachine};
 use crate::host::{ConnState, End, News, Turn, speak_alone};
-use crate::nanos;
 use crate::pairing::{Pairing, Side};
+use crate::timing::doubled;
 use crate::timing::primary::{
     ALONE_LOOK, CLIENTS_MAX, CLOSING_EVERY, IDLE_LOOK, IN_STEP_LASTS, JOINER_SILENT, REJOIN_PAUSE,
     REJOIN_PAUSE_MAX, TICK,
 };
+use crate::{nanos, percent};
 use holdfast_cluster::Nanos;
 use holdfast_replica::limits::PrimaryLimits;
 use holdfast_replica::primary::{Primary, PrimaryOutput, Taken};
@@ -77,9 +78,9 @@ impl Alone {
 
     /// An attempt has failed: when the next one may be.
     fn fail(mut self, now: Nanos) -> Self {
-        let pause = nanos(REJOIN_PAUSE).0 << self.failed.min(16);
+        let pause = doubled(REJOIN_PAUSE, self.failed, REJOIN_PAUSE_MAX);
         self.failed += 1;
-        self.again_at = now.plus(Nanos(pause.min(nanos(REJOIN_PAUSE_MAX).0)));
+        self.again_at = now.plus(nanos(pause));
         self.door = Pairing::new(Side::Alone);
         self
     }
@@ -483,10 +484,6 @@ fn unacked(adopted: &[Adopted]) -> BTreeMap<ConnId, SeqNo> {
     let open = adopted.iter().filter(|it| it.acked_bytes < it.out_bytes);
     let end = |it: &Adopted| it.conn.map(|(id, record)| (id, record.iss.plus(1 + it.out_bytes)));
     open.filter_map(end).collect()
-}
-
-fn percent(done: u64, all: u64) -> u8 {
-    (100 * done).checked_div(all).unwrap_or(100).min(99) as u8
 }
 
 impl Conn {

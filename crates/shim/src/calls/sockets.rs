@@ -132,16 +132,14 @@ fn accept_record(call: &quiet::Call, fd: i32, flags: i32, peer: &mut Peer) -> Op
         r = -(libc::EMFILE as isize);
     }
     let conn = number.unwrap_or(NO_CONN);
-    if r >= 0 {
-        accepted(r as i32, conn);
-    }
+    let socket = if r >= 0 { accepted(r as i32, conn) } else { 0 };
     if log::is_on() {
-        log_accept(&held, fd, conn, peer, r);
+        log_accept(&held, fd, (conn, socket), peer, r);
     }
     Some(r)
 }
 
-fn log_accept(held: &log::Held, fd: i32, conn: u32, peer: &Peer, r: isize) {
+fn log_accept(held: &log::Held, fd: i32, (conn, socket): (u32, u64), peer: &Peer, r: isize) {
     let mut info = AcceptInfo { addr_len: peer.len, ..AcceptInfo::default() };
     info.addr.copy_from_slice(&peer.addr[..32]);
     if r >= 0 {
@@ -153,7 +151,7 @@ fn log_accept(held: &log::Held, fd: i32, conn: u32, peer: &Peer, r: isize) {
         // SAFETY: memory of ours, of the sizes that are said.
         unsafe { syscall!(SYS_getsockname, r, local.as_mut_ptr(), &raw mut local_len) };
         (info.local, info.local_port) = binds::endpoint(&local);
-        info.conn_id = cookie(r);
+        info.conn_id = socket;
     }
     let entry = Entry { op: Op::Accept, flags: 0, fd, conn, ret: r as i64, hash: 0 };
     let payload = [(info.as_bytes().as_ptr(), size_of::<AcceptInfo>())];
@@ -169,14 +167,18 @@ fn cookie(fd: isize) -> u64 {
     cookie
 }
 
-fn accepted(fd: i32, conn: u32) {
+/// Enters it into the books. Returns its socket's [`cookie`], if it is protected.
+fn accepted(fd: i32, conn: u32) -> u64 {
     fds::opened(fd, if conn == NO_CONN { Kind::Outside } else { Kind::Conn });
-    if conn != NO_CONN {
-        if let Some(f) = fds::get(fd) {
-            f.conn.store(conn, Relaxed);
-        }
-        conns::open(conn, fd, cookie(fd as isize));
+    if conn == NO_CONN {
+        return 0;
     }
+    if let Some(f) = fds::get(fd) {
+        f.conn.store(conn, Relaxed);
+    }
+    let socket = cookie(fd as isize);
+    conns::open(conn, fd, socket);
+    socket
 }
 
 fn accept_replay(fd: i32, flags: i32, peer: &mut Peer) -> Option<isize> {

@@ -42,7 +42,7 @@ pub fn try_image_of(server: &Server, quiet: &mut dyn Quiescence) -> Result<Image
 
 pub fn options(external: External) -> Options {
     let freeze_max = Duration::from_millis(900);
-    Options { key: KEY, limits: Limits::default(), freeze_max, external }
+    Options { key: KEY, limits: Limits::default(), freeze_max, shares_files: true, external }
 }
 
 /// A server made of it, which follows the log.

@@ -1,8 +1,7 @@
 //! A joiner's replica: the image while it arrives, the server that it makes, and the log
 //! that comes before that one can take it.
 
-use super::{BackupDaemon, PIDFD, WAKE};
-use crate::poll::Interest;
+use super::{BackupDaemon, watch};
 use anyhow::Context as _;
 use holdfast_linux::process;
 use holdfast_linux::snapshot::restore::Loading;
@@ -86,9 +85,7 @@ impl BackupDaemon<'_, '_> {
         let copying = Copying { loading, settings, log };
         let copy = process::at_leisure(|| Server::copy(&image[..], &copying))?;
         node.note_server(&copy)?;
-        node.poll.add(&copy.wake(), WAKE, Interest::Rung)?;
-        node.poll.add(&copy.pidfd(), PIDFD, Interest::Read)?;
-        copy.memory.header().daemon_waiting.0.store(1, Release);
+        watch(node, &copy)?;
         self.watches_replica = true;
         self.replica = Some(copy);
         let acked = self.incoming.as_mut().map(|kept| std::mem::take(&mut kept.acked));

@@ -77,10 +77,7 @@ impl BackupDaemon<'_, '_> {
             News::EndedAlone => {
                 self.node.set_ended(Role::Primary, advice::ENDED, advice::AFTER_END);
             }
-            News::Joins { image_bytes } => {
-                let what = format!("{}: an image of {image_bytes} bytes", self.node.other.name);
-                self.node.events.add("joins", what);
-            }
+            News::Joins { image_bytes } => self.node.note_joins(image_bytes),
             News::JoinFailed { reason } => {
                 self.node.other_says = None;
                 self.node.events.add("join failed", reason);
@@ -88,10 +85,7 @@ impl BackupDaemon<'_, '_> {
                 let remedy = "it tries again; look at the reason if that does not help";
                 self.node.set_state(Role::Backup, State::Waiting, &reason, remedy);
             }
-            News::Joined { took } => {
-                let what = format!("{} after {} ms", self.node.other.name, took.0 / 1_000_000);
-                self.node.events.add("joined", what);
-            }
+            News::Joined { took } => self.node.note_joined(took),
             // A primary's.
             News::HandsOver
             | News::Stopped
@@ -164,8 +158,7 @@ impl BackupDaemon<'_, '_> {
             n => format!("; {n} connections are lost, which `holdfast events` names"),
         };
         let reason = format!("took over from {}: {why}; there is no backup{lost}", node.other.name);
-        let remedy = format!("start {}'s daemon, if it does not run: it joins", node.other.name);
-        node.set_state(Role::Primary, State::Unprotected, &reason, &remedy);
+        node.set_alone(&reason);
     }
 
     /// What this member is by itself, told to the primary too.

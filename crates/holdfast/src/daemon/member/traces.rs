@@ -6,7 +6,7 @@ use crate::check;
 use crate::leavings::{self, Own, Removed};
 use crate::status::{Role, State};
 use holdfast_linux::address::AddressSocket;
-use holdfast_linux::bpf::{Gate, TapDrop};
+use holdfast_linux::bpf::{Gate, GateConfig, TapDrop};
 use holdfast_linux::link::Link;
 use holdfast_linux::neighbour::Announcer;
 use holdfast_member::host::End;
@@ -18,6 +18,21 @@ use std::time::{Duration, Instant};
 const MEND_EVERY: Duration = Duration::from_millis(500);
 
 impl MemberContext<'_> {
+    /// Attaches this member's gate; `solo`: it passes everything until it is told to
+    /// hold back.
+    ///
+    /// # Errors
+    /// When the interface is gone, or the kernel refuses.
+    pub fn attach_gate(&self, solo: bool) -> anyhow::Result<Gate> {
+        Ok(Gate::attach(&GateConfig {
+            interface: self.me.interface.clone(),
+            services: self.services(),
+            slots: self.config.group.connections_max,
+            pin_dir: self.pin_dir(),
+            solo,
+        })?)
+    }
+
     /// Removes what an earlier life of this member left that its new role has no
     /// use for: a gate of a former primary would hold back every answer.
     ///

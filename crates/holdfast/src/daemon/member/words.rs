@@ -29,6 +29,24 @@ impl MemberContext<'_> {
         self.set_state(self.status.role, State::Protected, "", "");
     }
 
+    /// This member's server speaks alone: whoever is started can join.
+    pub fn set_alone(&mut self, reason: &str) {
+        let remedy = format!("start {}'s daemon, if it does not run: it joins", self.other.name);
+        self.set_state(Role::Primary, State::Unprotected, reason, &remedy);
+    }
+
+    /// A join begins, with an image of so many bytes.
+    pub fn note_joins(&mut self, image_bytes: u64) {
+        let what = format!("{}: an image of {image_bytes} bytes", self.other.name);
+        self.events.add("joins", what);
+    }
+
+    /// The joiner is a backup in step.
+    pub fn note_joined(&mut self, took: Nanos) {
+        let what = format!("{} after {} ms", self.other.name, took.0 / 1_000_000);
+        self.events.add("joined", what);
+    }
+
     /// The server has ended by itself; one that another member has replaced was
     /// ended by this daemon, which stays fenced.
     pub fn set_ended(&mut self, role: Role, reason: &str, remedy: &str) {

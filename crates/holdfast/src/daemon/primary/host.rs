@@ -113,24 +113,15 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     type Bytes = LogBytes;
 
     fn held(&mut self) -> Vec<Held> {
-        let Self { gate, held, alone, raw, .. } = self;
-        let (mut fresh, mut late) = (Vec::new(), Vec::new());
+        let Self { gate, held, .. } = self;
+        let mut fresh = Vec::new();
         gate.drain_events(|event| {
-            match (event.passed, &alone) {
-                (true, _) => {}
-                (false, None) => drop(held.insert(event.conn, event.packet.to_vec())),
-                // It was held back just before the gate opened.
-                (false, Some(_)) => {
-                    late.push(event.conn);
-                    heed("a packet to a client", raw.send(event.packet));
-                }
+            if !event.passed {
+                held.insert(event.conn, event.packet.to_vec());
             }
             let (conn, socket, record) = (event.conn, event.socket, event.record);
             fresh.push(Held { conn, socket, record });
         });
-        for conn in late {
-            gate.open(conn);
-        }
         fresh
     }
 
@@ -221,9 +212,8 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         self.gate.set_solo(true).map_err(|error| error.to_string())?;
         self.place.release(&self.server);
         self.server.memory.go_solo();
-        for (conn, packet) in std::mem::take(&mut self.held) {
-            self.gate.open(conn);
-            heed("a packet to a client", self.raw.send(&packet));
+        for conn in self.held.keys().copied().collect::<Vec<_>>() {
+            self.open(conn);
         }
         self.alone = Some(Alone::new());
         self.watch().map_err(|error| format!("{error:#}"))

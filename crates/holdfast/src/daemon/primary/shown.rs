@@ -64,22 +64,18 @@ impl PrimaryDaemon<'_, '_> {
                 self.node.other_says = None;
                 self.node.wait_for_edge(reason);
             }
-            News::Alone { reason } => self.say_alone(&format!("{reason}; running alone")),
+            News::Alone { reason } => self.node.set_alone(&format!("{reason}; running alone")),
             News::Joins { image_bytes } => {
-                let what = format!("{}: an image of {image_bytes} bytes", self.node.other.name);
-                events.add("joins", what);
+                self.node.note_joins(image_bytes);
                 self.joins = Some(0);
             }
             News::JoinFailed { reason } => {
                 events.add("join failed", format!("{}: {reason}", self.node.other.name));
                 let (other, reason) = (&self.node.other.name, clip(reason));
                 let reason = format!("running alone; {other} could not join: {reason}");
-                self.say_alone(&reason);
+                self.node.set_alone(&reason);
             }
-            News::Joined { took } => {
-                let what = format!("{} after {} ms", self.node.other.name, took.0 / 1_000_000);
-                events.add("joined", what);
-            }
+            News::Joined { took } => self.node.note_joined(took),
             // A backup's.
             News::Promotes { .. }
             | News::TakesOver { .. }
@@ -121,13 +117,6 @@ impl PrimaryDaemon<'_, '_> {
         }
         let how = how.map_or_else(String::new, |how| format!(", {how}"));
         self.node.set_ended(role, &format!("{}{how}{then}", advice::ENDED), remedy);
-    }
-
-    /// The server speaks alone; whoever is started can join.
-    fn say_alone(&mut self, reason: &str) {
-        let remedy =
-            format!("start {}'s daemon, if it does not run: it joins", self.node.other.name);
-        self.node.set_state(Role::Primary, State::Unprotected, reason, &remedy);
     }
 
     /// What this member is by itself.

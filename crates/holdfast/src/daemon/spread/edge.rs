@@ -5,7 +5,7 @@
 use super::links::Link;
 use super::syns::Syns;
 use super::wire::{Wire, key_of, placed_of};
-use crate::admin::{AdminSocket, Events, Request, TraceRequest, refusal};
+use crate::admin::{AdminSocket, Events, NO_PRIMARY, Request, TraceRequest, refusal};
 use crate::channel::{Identity, Kind, Listener};
 use crate::config::admin_socket;
 use crate::config::recover::Policy;
@@ -179,7 +179,7 @@ impl<'a> SpreadEdge<'a> {
         match request {
             Request::Status => serde_json::to_value(self.status()).unwrap_or_default(),
             Request::Events { since } => self.wire.events.answer(since),
-            Request::Switchover => refusal("only a primary hands over; ask on the primary's host"),
+            Request::Switchover => refusal(NO_PRIMARY),
             Request::Show => self.show(),
             Request::Trace(question) => self.trace(&question),
             Request::Drain { name, end } => self.drain(&name, end),

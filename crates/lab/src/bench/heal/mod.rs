@@ -16,6 +16,7 @@ use anyhow::{Context as _, Result};
 use holdfast_report::{Stalls, Summary};
 use serde::Serialize;
 use serde_json::Value;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// The load works for this long before anything happens.
@@ -161,9 +162,66 @@ impl Gaps {
     }
 }
 
+/// What the clients of one run noticed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Noticed {
+    /// From what happened until the longest gap of all began, ms; below 0 if it was before.
+    longest_after_ms: f64,
+    /// The load's own longest delay in waking up, ms.
+    own_pause_ms: f64,
+    fate: Fate,
+    /// The clients' first mistake.
+    mistake: Option<String>,
+    /// Over its clients.
+    gaps: Gaps,
+    /// Of each client, with what happened and without, ns.
+    #[serde(skip)]
+    gaps_ns: Vec<(u64, u64)>,
+}
+
+impl Noticed {
+    /// Of the load in which it happened, at a moment of this machine's, and of the one in
+    /// which nothing did.
+    fn of(report: &Report, since_ns: u64, quiet: &Report) -> Self {
+        let gaps_ns: Vec<_> = gaps_ns(report).into_iter().zip(gaps_ns(quiet)).collect();
+        Self {
+            longest_after_ms: longest_after_ms(report, since_ns),
+            own_pause_ms: report.own_pause_ns as f64 / 1e6,
+            fate: Fate::of(report),
+            mistake: mistake(report).or_else(|| mistake(quiet)),
+            gaps: Gaps::of(&gaps_ns),
+            gaps_ns,
+        }
+    }
+
+    /// Gaps and fate over all runs.
+    fn sum<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> (Gaps, Fate) {
+        let gaps: Vec<(u64, u64)> = all.clone().flat_map(|it| it.gaps_ns.clone()).collect();
+        (Gaps::of(&gaps), Fate::of_all(all.map(|it| &it.fate)))
+    }
+}
+
+/// Runs `one` for each of these seeds: what came of it, and what went wrong, with the
+/// options that show it again.
+fn each_seed<T>(
+    seeds: Range<u64>,
+    noticed: fn(&T) -> &Noticed,
+    mut one: impl FnMut(u64) -> Result<Result<T, String>>,
+) -> Result<(Vec<T>, Vec<String>)> {
+    let (mut done, mut failures) = (Vec::new(), Vec::new());
+    for seed in seeds {
+        let found = one(seed)?;
+        let mistake = found.as_ref().map_or_else(Some, |it| noticed(it).mistake.as_ref());
+        failures.extend(mistake.map(|why| format!("--runs 1 --seed {seed}: {why}")));
+        done.extend(found.ok());
+    }
+    Ok((done, failures))
+}
+
 /// When the longest gap of each run began, and how late the load itself woke up.
-fn print_longest(runs: impl Iterator<Item = (f64, f64)>, since: &str) {
-    let (after, pauses): (Vec<f64>, Vec<f64>) = runs.unzip();
+fn print_longest<'a>(runs: impl Iterator<Item = &'a Noticed>, since: &str) {
+    let (after, pauses): (Vec<f64>, Vec<f64>) =
+        runs.map(|it| (it.longest_after_ms, it.own_pause_ms)).unzip();
     let Summary { median, min, max } = Summary::of(&after);
     let pause = Summary::of(&pauses).max;
     println!(
@@ -196,15 +254,10 @@ impl Verdict {
     }
 }
 
-/// The member that is not this one.
-fn other(member: Role) -> Role {
-    if member == Role::Primary { Role::Backup } else { Role::Primary }
-}
-
 /// Daemon and server of a member die, and the other one serves alone.
 fn kill(group: &mut Group<'_>, victim: Role) -> Result<()> {
     group.kill_member(victim)?;
-    let survivor = other(victim);
+    let survivor = victim.other();
     let alone = |status: Value| status["role"] == "primary" && status["state"] == "unprotected";
     let serves = || group.status(survivor).is_ok_and(alone).then_some(());
     wait_until("the other member serves alone", serves).with_context(|| group.log_tails())
@@ -216,7 +269,7 @@ fn start_again(group: &mut Group<'_>, member: Role) -> Result<Duration> {
     group.start_daemon(member)?;
     let is_protected = |role| group.status(role).is_ok_and(|it| it["state"] == "protected");
     // The joiner last: it cannot be before the other one has let it in.
-    let both = || (is_protected(member) && is_protected(other(member))).then_some(());
+    let both = || (is_protected(member) && is_protected(member.other())).then_some(());
     wait_until("both members are protected again", both).with_context(|| group.log_tails())?;
     Ok(begun.elapsed())
 }

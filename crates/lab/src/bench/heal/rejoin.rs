@@ -4,8 +4,8 @@
 use super::chain::{self, ChainReport};
 use super::fill::fill;
 use super::{
-    AFTER, BEFORE, Clients, Fate, Gaps, Verdict, gaps_ns, kill, longest_after_ms, mistake, other,
-    print_longest, quiet_seed, start_again, uses_ipv6,
+    AFTER, BEFORE, Clients, Fate, Gaps, Noticed, Verdict, each_seed, kill, print_longest,
+    quiet_seed, start_again, uses_ipv6,
 };
 use crate::bench::service::{Service, Variant, with_service};
 use crate::load::Run;
@@ -107,19 +107,9 @@ pub struct Join {
     image_bytes: Option<u64>,
     /// Joins that were begun.
     attempts: usize,
-    /// From the start of its daemon until the longest gap of all began, ms; below 0 if
-    /// it was before.
-    longest_after_ms: f64,
-    /// The load's own longest delay in waking up, ms.
-    own_pause_ms: f64,
-    fate: Fate,
-    /// The clients' first mistake.
-    mistake: Option<String>,
-    /// Over its clients.
-    gaps: Gaps,
-    /// Of each client, with the join and without, ns.
-    #[serde(skip)]
-    gaps_ns: Vec<(u64, u64)>,
+    /// Since the start of its daemon.
+    #[serde(flatten)]
+    clients: Noticed,
 }
 
 /// All joins of a case.
@@ -158,18 +148,12 @@ pub fn run(args: &RejoinArgs) -> Result<RejoinReport> {
     let progress = progress("rejoin", args.runs * cases.len() as u64 + args.chain);
     let mut found = Vec::new();
     for case in cases {
-        let (mut joins, mut failures) = (Vec::new(), Vec::new());
-        for seed in args.seed..args.seed + args.runs {
-            match one(args, case, seed)? {
-                Ok(join) => {
-                    let mistake = join.mistake.as_ref();
-                    failures.extend(mistake.map(|why| format!("--runs 1 --seed {seed}: {why}")));
-                    joins.push(join);
-                }
-                Err(why) => failures.push(format!("--runs 1 --seed {seed}: {why}")),
-            }
-            progress.inc(1);
-        }
+        let seeds = args.seed..args.seed + args.runs;
+        let (joins, failures) = each_seed(
+            seeds,
+            |join: &Join| &join.clients,
+            |seed| one(args, case, seed).inspect(|_| progress.inc(1)),
+        )?;
         found.push(sum_up(case, joins, failures));
     }
     let chain = (args.chain > 0)
@@ -211,8 +195,7 @@ fn join(service: &mut Service<'_>, args: &RejoinArgs, case: Case, seed: u64) -> 
     std::thread::sleep(AFTER.max(window.saturating_sub(begun.elapsed())));
     let report = run.finish().with_context(|| group.log_tails())?;
     ensure!(report.ready_ns < started_ns, "the load did not work yet when the daemon started");
-    let images = group.details(other(victim), "joins");
-    let gaps_ns: Vec<_> = gaps_ns(&report).into_iter().zip(gaps_ns(&quiet)).collect();
+    let images = group.details(victim.other(), "joins");
     Ok(Join {
         seed,
         victim: victim.name(),
@@ -220,12 +203,7 @@ fn join(service: &mut Service<'_>, args: &RejoinArgs, case: Case, seed: u64) -> 
         protected_ms: took.as_secs_f64() * 1e3,
         image_bytes: images.last().and_then(|detail| image_bytes(detail)),
         attempts: images.len(),
-        longest_after_ms: longest_after_ms(&report, started_ns),
-        own_pause_ms: report.own_pause_ns as f64 / 1e6,
-        fate: Fate::of(&report),
-        mistake: mistake(&report).or_else(|| mistake(&quiet)),
-        gaps: Gaps::of(&gaps_ns),
-        gaps_ns,
+        clients: Noticed::of(&report, started_ns, &quiet),
     })
 }
 
@@ -237,9 +215,8 @@ fn image_bytes(detail: &str) -> Option<u64> {
 fn sum_up(case: Case, joins: Vec<Join>, failures: Vec<String>) -> Joins {
     let times: Vec<u64> = joins.iter().map(|it| (it.protected_ms * 1e6) as u64).collect();
     let images: Vec<f64> = joins.iter().filter_map(|it| Some(it.image_bytes? as f64)).collect();
-    let gaps: Vec<(u64, u64)> = joins.iter().flat_map(|it| it.gaps_ns.clone()).collect();
-    let (gaps, protected_ms) = (Gaps::of(&gaps), Stalls::of_ns(&times));
-    let fate = Fate::of_all(joins.iter().map(|it| &it.fate));
+    let protected_ms = Stalls::of_ns(&times);
+    let (gaps, fate) = Noticed::sum(joins.iter().map(|it| &it.clients));
     let name = case.name();
     let asked_s = case.protected_asked().as_secs_f64();
     let mut verdicts = Vec::new();
@@ -278,10 +255,7 @@ impl RejoinReport {
                 "protected"
             );
             it.gaps.print();
-            print_longest(
-                it.joins.iter().map(|it| (it.longest_after_ms, it.own_pause_ms)),
-                "start",
-            );
+            print_longest(it.joins.iter().map(|it| &it.clients), "start");
             it.verdicts.iter().for_each(Verdict::print);
             it.failures.iter().for_each(|failure| println!("{failure}"));
         }
@@ -328,12 +302,14 @@ mod tests {
             protected_ms,
             image_bytes: Some(7),
             attempts: 1,
-            longest_after_ms: 5.0,
-            own_pause_ms: 0.1,
-            fate: Fate { connections: 2, ..Fate::default() },
-            mistake: None,
-            gaps: Gaps::of(&gaps_ns),
-            gaps_ns,
+            clients: Noticed {
+                longest_after_ms: 5.0,
+                own_pause_ms: 0.1,
+                fate: Fate { connections: 2, ..Fate::default() },
+                mistake: None,
+                gaps: Gaps::of(&gaps_ns),
+                gaps_ns,
+            },
         }
     }
 

@@ -3,8 +3,8 @@
 
 use super::fill::fill;
 use super::{
-    AFTER, BEFORE, Clients, Fate, Gaps, Verdict, gaps_ns, longest_after_ms, mistake, other,
-    print_longest, quiet_seed, uses_ipv6,
+    AFTER, BEFORE, Clients, Fate, Gaps, Noticed, Verdict, each_seed, print_longest, quiet_seed,
+    uses_ipv6,
 };
 use crate::bench::service::{Service, Variant, with_service};
 use crate::load::Run;
@@ -56,18 +56,9 @@ pub struct Swap {
     ipv6: bool,
     /// From the command until the new backup was protected, ms.
     protected_ms: f64,
-    /// From the command until the longest gap of all began, ms; below 0 if it was before.
-    longest_after_ms: f64,
-    /// The load's own longest delay in waking up, ms.
-    own_pause_ms: f64,
-    fate: Fate,
-    /// The clients' first mistake.
-    mistake: Option<String>,
-    /// Over its clients.
-    gaps: Gaps,
-    /// Of each client, with the switchover and without, ns.
-    #[serde(skip)]
-    gaps_ns: Vec<(u64, u64)>,
+    /// Since the command.
+    #[serde(flatten)]
+    clients: Noticed,
 }
 
 /// What the bench found.
@@ -92,18 +83,12 @@ pub struct SwitchoverReport {
 /// When a pair cannot be built; a switchover that fails is a result.
 pub fn run(args: &SwitchoverArgs) -> Result<SwitchoverReport> {
     let progress = progress("switchover", args.runs);
-    let (mut swaps, mut failures) = (Vec::new(), Vec::new());
-    for seed in args.seed..args.seed + args.runs {
-        match one(args, seed)? {
-            Ok(swap) => {
-                let mistake = swap.mistake.as_ref();
-                failures.extend(mistake.map(|why| format!("--runs 1 --seed {seed}: {why}")));
-                swaps.push(swap);
-            }
-            Err(why) => failures.push(format!("--runs 1 --seed {seed}: {why}")),
-        }
-        progress.inc(1);
-    }
+    let seeds = args.seed..args.seed + args.runs;
+    let (swaps, failures) = each_seed(
+        seeds,
+        |swap: &Swap| &swap.clients,
+        |seed| one(args, seed).inspect(|_| progress.inc(1)),
+    )?;
     progress.finish_and_clear();
     Ok(sum_up(args, swaps, failures))
 }
@@ -131,18 +116,7 @@ fn swap(service: &mut Service<'_>, args: &SwitchoverArgs, seed: u64) -> Result<S
     std::thread::sleep(AFTER.max((WINDOW + AFTER).saturating_sub(begun.elapsed())));
     let report = run.finish().with_context(|| group.log_tails())?;
     ensure!(report.ready_ns < begun_ns, "the load did not work yet when the members were swapped");
-    let gaps_ns: Vec<_> = gaps_ns(&report).into_iter().zip(gaps_ns(&quiet)).collect();
-    Ok(Swap {
-        seed,
-        ipv6,
-        protected_ms,
-        longest_after_ms: longest_after_ms(&report, begun_ns),
-        own_pause_ms: report.own_pause_ns as f64 / 1e6,
-        fate: Fate::of(&report),
-        mistake: mistake(&report).or_else(|| mistake(&quiet)),
-        gaps: Gaps::of(&gaps_ns),
-        gaps_ns,
-    })
+    Ok(Swap { seed, ipv6, protected_ms, clients: Noticed::of(&report, begun_ns, &quiet) })
 }
 
 /// Swaps the members; after how many ms the group was protected again.
@@ -152,16 +126,14 @@ fn switch_over(group: &Group<'_>) -> Result<f64> {
     let said = String::from_utf8_lossy(&done.stderr);
     ensure!(done.status.success(), "the switchover ended with {}: {}", done.status, said.trim());
     let now = group.primary();
-    ensure!(now == Some(other(primary)), "after the switchover {now:?} is the primary");
+    ensure!(now == Some(primary.other()), "after the switchover {now:?} is the primary");
     let said: Value = serde_json::from_slice(&done.stdout).context("its answer is not JSON")?;
     said["protected_after_ms"].as_f64().context("it does not say how long it took")
 }
 
 fn sum_up(args: &SwitchoverArgs, swaps: Vec<Swap>, failures: Vec<String>) -> SwitchoverReport {
     let times: Vec<u64> = swaps.iter().map(|it| (it.protected_ms * 1e6) as u64).collect();
-    let gaps: Vec<(u64, u64)> = swaps.iter().flat_map(|it| it.gaps_ns.clone()).collect();
-    let gaps = Gaps::of(&gaps);
-    let fate = Fate::of_all(swaps.iter().map(|it| &it.fate));
+    let (gaps, fate) = Noticed::sum(swaps.iter().map(|it| &it.clients));
     let stall =
         Verdict::at_most("longest gap, p99".to_owned(), gaps.with_ms.p99, STALL_ASKED_MS, "ms");
     let lost = Verdict::at_most("lost connections".to_owned(), fate.lost as f64, 0.0, "");
@@ -195,10 +167,7 @@ impl SwitchoverReport {
         let Stalls { min, p50, p99, max } = self.protected_ms;
         println!("  {:>11} ms: p50 {p50:.0} ({min:.0} to {max:.0}), p99 {p99:.0}", "protected");
         self.gaps.print();
-        print_longest(
-            self.swaps.iter().map(|it| (it.longest_after_ms, it.own_pause_ms)),
-            "command",
-        );
+        print_longest(self.swaps.iter().map(|it| &it.clients), "command");
         self.verdicts.iter().for_each(Verdict::print);
         self.failures.iter().for_each(|failure| println!("{failure}"));
     }
@@ -215,12 +184,14 @@ mod tests {
             seed: 1,
             ipv6: false,
             protected_ms: 900.0,
-            longest_after_ms: 5.0,
-            own_pause_ms: 0.1,
-            fate: Fate { connections: 2, lost, wrong: 0 },
-            mistake: None,
-            gaps: Gaps::of(&gaps_ns),
-            gaps_ns,
+            clients: Noticed {
+                longest_after_ms: 5.0,
+                own_pause_ms: 0.1,
+                fate: Fate { connections: 2, lost, wrong: 0 },
+                mistake: None,
+                gaps: Gaps::of(&gaps_ns),
+                gaps_ns,
+            },
         }
     }
 

@@ -5,17 +5,20 @@ use super::super::error::{Doing, Result, SnapshotError};
 use super::super::names::{self, Mounts};
 use super::super::precopy;
 use super::areas::{Found, allocated, memory_file};
+use super::written::Written;
 use super::{Refusals, shown, sockets};
 use crate::process;
 use crate::snapshot::External;
 use holdfast_wire::snapshot::{Descriptor, FileKind, OpenFile, Watch, Watched};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// `FIONREAD` of a descriptor: bytes that can be read.
 const FIONREAD: libc::c_ulong = 0x541b;
@@ -75,6 +78,8 @@ pub(in super::super) struct Look<'a> {
     pub mounts: &'a Mounts,
     /// Whose files the server opens.
     pub user: u32,
+    /// See [`crate::snapshot::Options::shares_files`].
+    pub shares_files: bool,
     pub patience: Patience,
 }
 
@@ -144,6 +149,7 @@ pub(in super::super) struct Reader<'a> {
     pipes: BTreeMap<u64, Pipe>,
     watch_lines: Vec<(u32, String)>,
     inodes: BTreeMap<u32, u64>,
+    written: Written,
 }
 
 impl<'a> Reader<'a> {
@@ -164,6 +170,7 @@ impl<'a> Reader<'a> {
             pipes: BTreeMap::new(),
             watch_lines: Vec::new(),
             inodes: BTreeMap::new(),
+            written: Written::default(),
         })
     }
 
@@ -189,6 +196,9 @@ impl<'a> Reader<'a> {
             self.watches()?;
         }
         self.pipe_ends();
+        if let Some(reason) = self.written.refusal().filter(|_| !self.look.shares_files) {
+            self.refusals.add(reason);
+        }
         Ok(self.found)
     }
 
@@ -197,6 +207,8 @@ impl<'a> Reader<'a> {
             return Ok(());
         };
         self.inodes.insert(number, entry.metadata.ino());
+        let path = Path::new(OsStr::from_bytes(&entry.link));
+        self.written.note(number, path, &entry.metadata, entry.flags);
         let file = match self.known(&entry) {
             Some(file) => file,
             None => self.open_file(&entry, memory)?,
