@@ -85,8 +85,8 @@ pub trait BackupHost: MemberHost + Sized {
     /// # Errors
     /// In words; nothing is left of it.
     fn make_copy(&mut self) -> Result<(), String>;
-    /// What was kept goes to it, as far as it has room.
-    fn feed_copy(&mut self);
+    /// What was kept goes to it, as far as it has room; whether nothing is kept any more.
+    fn feed_copy(&mut self) -> bool;
 
     // The primary.
 
@@ -448,11 +448,7 @@ impl BackupMachine {
         host: &mut impl BackupHost,
     ) -> (Stage, Turn) {
         say_in_step(false, host);
-        host.send(&Message::GaveUp { state: fault.word(), reason: clip(reason) });
-        host.flush();
-        host.close_peer();
-        host.kill_server();
-        host.close_tap();
+        part(fault, reason, host);
         host.show(News::GaveUp { fault, reason });
         let again_at = again_at(host);
         if again_at.is_none() {
@@ -475,6 +471,15 @@ fn survive(nudges_until: Option<Nanos>, stop: bool, host: &mut impl BackupHost) 
         _ => turn,
     };
     (Stage::Survivor { nudges_until }, turn)
+}
+
+/// Tells the primary, and ends what a backup has.
+fn part(fault: Fault, reason: &str, host: &mut impl BackupHost) {
+    host.send(&Message::GaveUp { state: fault.word(), reason: clip(reason) });
+    host.flush();
+    host.close_peer();
+    host.kill_server();
+    host.close_tap();
 }
 
 /// When a backup that gives up may join again: later each time, and not for ever.

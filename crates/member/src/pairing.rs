@@ -116,11 +116,11 @@ impl Pairing {
             return Ok(None);
         }
         let Some(bytes) = came.hello else { return Ok(None) };
+        let runs = self.side == Side::Alone;
         // The other end is to know as well what differs.
         let greeted = match self.side {
-            Side::Primary => host.say_hello(false)?,
-            Side::Alone => host.say_hello(true)?,
             Side::Backup => self.greeted,
+            Side::Primary | Side::Alone => host.say_hello(runs)?,
         };
         let Ok(Message::Hello { version, log_version, epoch, speaks, world, .. }) =
             Message::decode(&bytes)
@@ -140,11 +140,7 @@ impl Pairing {
                 host.member().epoch = epoch;
                 host.keep(came.early);
             }
-            return Ok(Some(match self.side {
-                Side::Primary => false,
-                Side::Alone => true,
-                Side::Backup => speaks,
-            }));
+            return Ok(Some(if self.side == Side::Backup { speaks } else { runs }));
         }
         Ok(None)
     }

@@ -147,7 +147,10 @@ pub trait PrimaryHost: MemberHost + PairingHost + Sized {
     /// Output waits from now on until what it depends on is stable, as it is up to `pos`.
     fn commit(&mut self, pos: u64);
     /// From now on ACKs wait, and what else the gate holds back.
-    fn clamp(&mut self);
+    ///
+    /// # Errors
+    /// When the kernel refuses, in words; the gate stands open as before.
+    fn clamp(&mut self) -> Result<(), String>;
     /// Bytes of each connection's output that its client has not acknowledged; `None`: the
     /// kernel does not tell.
     fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<u32>>;

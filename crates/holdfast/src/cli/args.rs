@@ -163,7 +163,8 @@ pub struct StatusArgs {
     /// Wait until the state is STATE, for example `protected`.
     ///
     /// For `protected` it gives up at once, with exit code 1 or 5, where the group cannot
-    /// become it by itself: diverged, hung, ended, fenced, or a survivor without a backup.
+    /// become it by itself: the server has ended, a member has given up too often to join
+    /// again, or both have to be restarted.
     #[arg(long, value_name = "STATE")]
     pub wait: Option<State>,
     /// Give up waiting after this many seconds.

@@ -33,7 +33,7 @@ pub const IN_BACKGROUND: &str = "the server has gone into the background: its pr
 pub const FOREGROUND: &str = "end what runs on and keeps the port; then start it in the foreground: nginx with `daemon off;`, \
      redis without `daemonize yes`, others with -f, -F, -D or -n";
 
-/// Parts of reasons, and what helps before both members are started again.
+/// Parts of reasons, and what helps before it joins again.
 const REMEDIES: [(&str, &str); 8] = [
     (
         "child process of the server",
@@ -59,11 +59,13 @@ const REMEDIES: [(&str, &str); 8] = [
     ("the primary did", "look for that call in `holdfast support`"),
 ];
 
-/// The remedy of a backup that gives up, and of the primary that hears of it.
+/// The remedy of a backup that gives up.
 #[must_use]
 pub fn after_giving_up(state: State, reason: &str) -> String {
     if state == State::Ended {
-        return "look at the server's log on both members; then start the group again".to_owned();
+        return format!(
+            "look at the server's log on both members; {REJOINS} if the other one serves on"
+        );
     }
     let known = REMEDIES.iter().find(|(part, _)| reason.contains(part));
     known.map_or_else(|| REJOINS.to_owned(), |(_, help)| format!("{help}; {REJOINS}"))

@@ -39,6 +39,7 @@ use holdfast_wire::packet::{Checksum, TcpOptions, TcpPacket};
 use holdfast_wire::shm::mode;
 pub use listeners::Barred;
 use sockets::SocketRestorer;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Release;
 use std::time::Instant;
 
@@ -53,6 +54,9 @@ struct BackupDaemon<'n, 'a> {
     /// `None` until the image of a server that is joined has come.
     replica: Option<Server>,
     incoming: Option<Incoming>,
+    /// What clients have acknowledged of connections that the replica has not come to, and
+    /// which of them are over (`u64::MAX`).
+    unnoted: BTreeMap<u32, u64>,
     /// It passes everything until this member is the primary of a backup.
     gate: Gate,
     /// Connections that a takeover has carried over, as the gate has them.
@@ -145,6 +149,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
         watches_replica: replica.is_some(),
         replica,
         incoming: None,
+        unnoted: BTreeMap::new(),
         gate,
         conns: Vec::new(),
         tap: Some(tap),

@@ -16,10 +16,11 @@ fn what_was_removed_comes_back() {
     let _limit = world::limit(Duration::from_secs(60));
     let options = GroupOptions { heartbeat_ms: Some(200), ..GroupOptions::default() };
     world::with_redis_and(&options, |testbed, group| {
-        // Both of the primary's, the backup's tap program, and all of the edge's.
+        // Both of the primary's, the backup's, whose gate waits for it to be one, and all of
+        // the edge's.
         let places = [
             (Role::Primary, "p0", 2),
-            (Role::Backup, "b0", 1),
+            (Role::Backup, "b0", 3),
             (Role::Edge, "ep", 1),
             (Role::Edge, "eb", 2),
             (Role::Edge, "ec", 3),
@@ -52,7 +53,7 @@ fn what_was_removed_comes_back() {
             primary.ip(&format!("address del {address} dev p0\n")).expect("ip runs");
             world::wait_until("its return", || mended(group, Role::Primary) == count);
         }
-        for (role, count) in [(Role::Primary, 5), (Role::Backup, 2), (Role::Edge, 5)] {
+        for (role, count) in [(Role::Primary, 5), (Role::Backup, 4), (Role::Edge, 5)] {
             let folder = testbed.host(role).outside().join("run");
             for entry in std::fs::read_dir(&folder).expect("a folder").flatten() {
                 // All but the mounts of the pins.
@@ -69,6 +70,6 @@ fn what_was_removed_comes_back() {
         world::finish(load, group);
         assert_eq!(group.status(Role::Backup).expect("an answer")["role"], "primary");
         testbed.host(Role::Backup).ip("address del 10.9.0.100/32 dev b0\n").expect("ip runs");
-        world::wait_until("its return", || mended(group, Role::Backup) == 3);
+        world::wait_until("its return", || mended(group, Role::Backup) == 5);
     });
 }

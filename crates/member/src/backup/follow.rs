@@ -109,6 +109,8 @@ impl BackupMachine {
 
     /// The replica takes what it has room for.
     fn feed(&mut self, now: Nanos, host: &mut impl BackupHost) {
+        // Of a joiner that is in step by now something may be kept still.
+        self.room_wanted |= !host.feed_copy();
         let room = self.room_wanted && host.has_room();
         self.room_wanted &= !room;
         let mut acting = Acting { effects: &mut self.effects, host };

@@ -2,15 +2,15 @@
 //! and its log at once, builds the server from the image when that is whole, and says that
 //! it is in step when it has executed all that came before output waits for it.
 
-use super::{BackupHost, BackupMachine, Cause, Replica, Stage, say_in_step};
+use super::{BackupHost, BackupMachine, Cause, Replica, Stage, part, say_in_step};
 use crate::host::{End, Fault, Member, News, Turn};
-use crate::{nanos, percent};
 use crate::timing::backup::{CLOSING_MAX, LOOK_AFTER, STREAMS_MAX, UNACCEPTED_MAX};
+use crate::{nanos, percent};
 use holdfast_cluster::Nanos;
 use holdfast_replica::backup::Backup;
 use holdfast_replica::limits::Limits;
 use holdfast_wire::hash::HashKey;
-use holdfast_wire::message::{ConnId, Message, clip};
+use holdfast_wire::message::{ConnId, Message};
 use std::collections::BTreeMap;
 
 /// How far a joiner has come.
@@ -81,8 +81,7 @@ impl BackupMachine {
             return self.leave("it was stopped", End::Stopped, host);
         }
         host.turn_edge(&mut |_| {});
-        self.joins = joining.percent();
-        host.feed_copy();
+        self.joins = Some(percent(joining.arrived, joining.image_bytes.unwrap_or(0)));
         let cause = self.work(host.is_peer_ready(), host);
         if let Err(reason) = self.take_said(&mut joining, host) {
             return self.leave(&reason, End::Again, host);
@@ -213,24 +212,15 @@ impl BackupMachine {
         host.send(&Message::Joined);
         host.flush();
         say_in_step(true, host);
-        host.show(News::Joined { took: now.since(self.begun) });
+        let took = now.since(std::mem::replace(&mut self.begun, now));
+        host.show(News::Joined { took });
         (Stage::Following, Turn::Busy)
     }
 
     /// This member is no backup, and never was.
     fn leave(&mut self, reason: &str, end: End, host: &mut impl BackupHost) -> (Stage, Turn) {
-        host.send(&Message::GaveUp { state: Fault::Ended.word(), reason: clip(reason) });
-        host.flush();
-        host.close_peer();
-        host.kill_server();
-        host.close_tap();
+        part(Fault::Ended, reason, host);
         host.show(News::JoinFailed { reason });
         (Stage::GaveUp { again_at: None }, Turn::End(end))
-    }
-}
-
-impl Joining {
-    fn percent(&self) -> Option<u8> {
-        Some(percent(self.arrived, self.image_bytes.unwrap_or(0)))
     }
 }

@@ -221,7 +221,8 @@ impl BackupMachine {
         if let Some(reason) = t.request.take_refused() {
             return Err((Fault::Fenced, format!("the edge refused: {reason}")));
         }
-        if self.effects.log_ended && t.drained.is_none() {
+        // Nothing comes behind the end of the log: what is kept is not left out of it.
+        if self.effects.log_ended && t.drained.is_none() && host.feed_copy() {
             host.end_log();
             t.drained = Some(now);
         }

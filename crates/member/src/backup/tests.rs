@@ -24,6 +24,8 @@ struct Book {
     manifest: bool,
     /// What of a copy fails.
     bad: &'static str,
+    /// The copy has no room yet for what was kept.
+    keeps: bool,
 }
 
 impl Book {
@@ -99,7 +101,9 @@ impl BackupHost for Book {
         self.note(format!("takes {}", bytes.len()));
         self.good("take")
     }
-    fn feed_copy(&mut self) {}
+    fn feed_copy(&mut self) -> bool {
+        !self.keeps
+    }
     fn make_copy(&mut self) -> Result<(), String> {
         self.note("makes");
         self.good("make")
@@ -209,6 +213,7 @@ impl Bed {
             nudges: false,
             manifest: false,
             bad: "",
+            keeps: false,
         };
         let machine = BackupMachine::new([1; 8], &mut book);
         assert_eq!(book.take(), [in_step(true)]);

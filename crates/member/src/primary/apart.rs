@@ -55,6 +55,8 @@ impl PrimaryMachine {
         stop: bool,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
+        // Asked of a primary that could hand over: it means nothing to a later stage.
+        host.member().hands_over = false;
         match stage {
             Stage::Confirming { since } => self.confirm(since, stop, host),
             Stage::Yielding { since } => {

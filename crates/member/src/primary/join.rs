@@ -66,8 +66,8 @@ impl Alone {
         Self { door: Pairing::new(Side::Alone), failed: 0, again_at: now }
     }
 
-    /// As [`new`](Self::new), after a backup that is lost, and that had joined if it was
-    /// `tried`: then nothing has come of it, unless it has lasted.
+    /// As [`new`](Self::new), after a backup that has given up, and that had joined if it
+    /// was `tried`: then nothing has come of it, unless it has lasted.
     pub(super) fn after(tried: Option<Tried>, now: Nanos) -> Self {
         let lasted = |since: Nanos| now.since(since) >= nanos(IN_STEP_LASTS);
         match tried.filter(|tried| !tried.in_step.is_some_and(lasted)) {
@@ -108,6 +108,8 @@ pub(super) struct Join {
     /// What clients had not acknowledged of what was sent before the image: their
     /// connections are protected once they have.
     unacked: BTreeMap<ConnId, SeqNo>,
+    /// When the kernel is asked about them next: a question is a system call.
+    ask_at: Nanos,
     begun: Nanos,
     heard_at: Nanos,
 }
@@ -234,9 +236,17 @@ impl PrimaryMachine {
         }
         host.member().watch.renew(now);
         host.show(News::Joins { image_bytes: image.bytes });
-        let (sent, arrived, caught_up) = (0, 0, false);
-        let join =
-            Join { alone, image, sent, arrived, caught_up, unacked, begun: now, heard_at: now };
+        let join = Join {
+            alone,
+            image,
+            sent: 0,
+            arrived: 0,
+            caught_up: false,
+            unacked,
+            ask_at: now,
+            begun: now,
+            heard_at: now,
+        };
         self.turn_join(Box::new(join), false, host)
     }
 
@@ -291,7 +301,7 @@ impl PrimaryMachine {
             if host.strangers() > 0 {
                 return self.abandon(join.alone, STRANGERS, host);
             }
-            return self.close_ranks(&join, host);
+            return self.close_ranks(*join, host);
         }
         let now = host.now();
         let turn = match host.may_sleep(self.log_at) {
@@ -334,16 +344,20 @@ impl PrimaryMachine {
             slot.is_some_and(|slot| end.after(slot.snd_una))
         };
         join.unacked.retain(|conn, end| waits(*conn, *end));
-        let known =
-            join.unacked.keys().filter_map(|id| Some((*id, self.tables.conns.get(id)?.key)));
-        let (ids, keys): (Vec<ConnId>, Vec<ConnKey>) = known.unzip();
-        // The gate sees what the kernel sends; of a server that says nothing more only its
-        // kernel knows.
-        let unacked = host.unacked(&keys).unwrap_or_default();
-        for (id, _) in ids.iter().zip(unacked).filter(|(_, bytes)| *bytes == 0) {
-            join.unacked.remove(id);
+        let now = host.now();
+        if now >= join.ask_at {
+            join.ask_at = now.plus(nanos(CLOSING_EVERY));
+            let known =
+                join.unacked.keys().filter_map(|id| Some((*id, self.tables.conns.get(id)?.key)));
+            let (ids, keys): (Vec<ConnId>, Vec<ConnKey>) = known.unzip();
+            // The gate sees what the kernel sends; of a server that says nothing more only
+            // its kernel knows.
+            let unacked = host.unacked(&keys).unwrap_or_default();
+            for (id, _) in ids.iter().zip(unacked).filter(|(_, bytes)| *bytes == 0) {
+                join.unacked.remove(id);
+            }
         }
-        join.unacked.is_empty() || host.now().since(join.begun) > nanos(CLIENTS_MAX)
+        join.unacked.is_empty() || now.since(join.begun) > nanos(CLIENTS_MAX)
     }
 
     fn send_image(&mut self, join: &mut Join, host: &mut impl PrimaryHost) {
@@ -365,11 +379,13 @@ impl PrimaryMachine {
 
     /// CLOSING: from here on output waits, and ACKs with it. Only then can the joiner say
     /// that it is in step, so that only the edge can take that back.
-    fn close_ranks(&mut self, join: &Join, host: &mut impl PrimaryHost) -> (Stage, Turn) {
-        let now = host.now();
+    fn close_ranks(&mut self, join: Join, host: &mut impl PrimaryHost) -> (Stage, Turn) {
         self.tables.is_committing = true;
         host.commit(self.log.confirmed());
-        host.clamp();
+        if let Err(reason) = host.clamp() {
+            return self.abandon(join.alone, &reason, host);
+        }
+        let now = host.now();
         // What has left until here the joiner must hold, and hears of it before it is told
         // that it may be in step.
         self.take_held(host);

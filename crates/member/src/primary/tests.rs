@@ -34,6 +34,7 @@ struct Book {
     strangers: usize,
     unacked: u32,
     is_log_full: bool,
+    cannot_clamp: bool,
     /// The longest piece that it gives of its image.
     piece: usize,
     /// What a joiner was told of connections.
@@ -224,8 +225,9 @@ impl PrimaryHost for Book {
     fn commit(&mut self, pos: u64) {
         self.note(format!("commit {pos}"));
     }
-    fn clamp(&mut self) {
+    fn clamp(&mut self) -> Result<(), String> {
         self.note("clamp");
+        if self.cannot_clamp { Err("the gate stays open".to_owned()) } else { Ok(()) }
     }
     fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<u32>> {
         Some(vec![self.unacked; keys.len()])
@@ -261,6 +263,7 @@ impl Bed {
             strangers: 0,
             unacked: 0,
             is_log_full: false,
+            cannot_clamp: false,
             piece: IMAGE_BYTES,
             adopted: Vec::new(),
         };

@@ -109,16 +109,17 @@ impl Backup {
         }
         if self.conns.len() >= self.limits.conns_max {
             self.counters.refused_full += 1;
+            if self.joins {
+                // Its SYN-ACK has left: its client is told of bytes that nobody holds here.
+                return self.break_off(&Broken::AdoptedFull { max: self.limits.conns_max }, out);
+            }
             if self.waiting.len() < self.limits.conns_max {
                 self.waiting.push_back((id, record));
             }
             assert!(self.waiting.len() <= self.limits.conns_max, "L6: more wait than the limit");
             return;
         }
-        if let Some(older) = self.by_key.insert(record.key, id) {
-            self.replace(older, out);
-        }
-        let mut conn = Conn {
+        let conn = Conn {
             id,
             tap: Tap::new(&record, self.limits),
             record,
@@ -128,13 +129,22 @@ impl Backup {
             told: 0,
             tsval: record.tsval.map(|tsval| (tsval, now)),
         };
-        if let Some(syn) = self.early.take_syn(&record.key, record.irs) {
+        self.enter(now, conn, out);
+        out.send(&Message::ConnOk { conn: id });
+    }
+
+    /// A connection that is new here, with what has come of it before its record.
+    fn enter(&mut self, now: Nanos, mut conn: Conn, out: &mut impl BackupOutput) {
+        let (id, key) = (conn.id, conn.record.key);
+        if let Some(older) = self.by_key.insert(key, id) {
+            self.replace(older, out);
+        }
+        if let Some(syn) = self.early.take_syn(&key, conn.record.irs) {
             conn.tap.note_syn(now, &syn.view(), &mut conn.record);
         }
         self.conns.insert(id, conn);
         assert!(self.conns.len() <= self.limits.conns_max, "L6: more connections than the limit");
-        out.send(&Message::ConnOk { conn: id });
-        for segment in self.early.take(&record.key) {
+        for segment in self.early.take(&key) {
             if self.tap(now, &segment.view()).is_some() {
                 self.dirty.insert(id);
             }
@@ -148,23 +158,22 @@ impl Backup {
             self.counters.messages_late += 1;
             return;
         }
-        if let Err(reason) = self.take_up(now, adopted) {
+        if let Err(reason) = self.take_up(now, adopted, out) {
             self.break_off(&reason, out);
         }
     }
 
-    fn take_up(&mut self, now: Nanos, adopted: &Adopted) -> Result<(), Broken> {
+    fn take_up(
+        &mut self,
+        now: Nanos,
+        adopted: &Adopted,
+        out: &mut impl BackupOutput,
+    ) -> Result<(), Broken> {
         let Adopted { conn, accept, in_bytes, out_bytes, acked_bytes, closed, .. } = *adopted;
         let id = conn.map(|(id, _)| id);
         if let Some(accept) = accept {
-            let max = self.limits.accepts_max;
-            if self.accepts.len() >= max {
-                return Err(Broken::AcceptsFull { max });
-            }
-            let accepted = Accepted { conn: id, in_bytes, out_bytes, closed };
-            if self.accepts.insert(accept, accepted).is_some() {
-                return Err(Broken::AcceptTwice { accept });
-            }
+            self.check_number(accept)?;
+            self.accepts.insert(accept, Accepted { conn: id, in_bytes, out_bytes, closed });
         }
         let Some((id, record)) = conn else { return Ok(()) };
         if self.conns.contains_key(&id) {
@@ -184,18 +193,9 @@ impl Backup {
             told: 0,
             tsval: record.tsval.map(|tsval| (tsval, now)),
         };
-        // Of a tuple's lives the newest is the last.
-        if let Some(older) =
-            self.by_key.insert(record.key, id).and_then(|id| self.conns.get_mut(&id))
-        {
-            older.replaced = true;
-        }
-        self.conns.insert(id, conn);
         // The primary is told how far each is held, whether anything comes or not.
         self.dirty.insert(id);
-        for segment in self.early.take(&record.key) {
-            self.tap(now, &segment.view());
-        }
+        self.enter(now, conn, out);
         Ok(())
     }
 

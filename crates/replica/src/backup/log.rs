@@ -286,13 +286,7 @@ impl Backup {
         let accept = header.conn;
         let (info, _) = AcceptInfo::read_from_prefix(payload)
             .map_err(|_| Stop::Broken(Broken::AcceptInfo { accept }))?;
-        if self.accepts.contains_key(&accept) {
-            return Err(Stop::Broken(Broken::AcceptTwice { accept }));
-        }
-        let max = self.limits.accepts_max;
-        if self.accepts.len() >= max {
-            return Err(Stop::Broken(Broken::AcceptsFull { max }));
-        }
+        self.check_number(accept).map_err(Stop::Broken)?;
         if info.conn_id == 0 {
             return Ok(Some(None));
         }
@@ -301,6 +295,18 @@ impl Backup {
             Some(_) => Err(Stop::Broken(Broken::AcceptTwice { accept })),
             None => Err(Stop::Broken(Broken::AcceptUnknown { accept })),
         }
+    }
+
+    /// Whether an accept may have this number.
+    pub(super) fn check_number(&self, accept: u32) -> Result<(), Broken> {
+        let max = self.limits.accepts_max;
+        if self.accepts.contains_key(&accept) {
+            return Err(Broken::AcceptTwice { accept });
+        }
+        if self.accepts.len() >= max {
+            return Err(Broken::AcceptsFull { max });
+        }
+        Ok(())
     }
 
     fn bind(&mut self, frame: u64, accept: u32, id: Option<ConnId>, out: &mut impl BackupOutput) {

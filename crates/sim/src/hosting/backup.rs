@@ -59,16 +59,6 @@ impl AtHost<'_> {
 }
 
 impl AtHost<'_> {
-    /// What a joiner's server has had no room for, or did not live for.
-    fn feed_kept(&mut self) {
-        let Some(mut copy) = self.d.copy.take() else { return };
-        let server = self.server_mut().filter(|_| copy.runs);
-        if !server.is_some_and(|server| copy.feed(server)) {
-            self.d.copy = Some(copy);
-        }
-        self.world.wake_server(self.d.at);
-    }
-
     /// The survivor's gate knows a connection that is older.
     fn adopt(&mut self, r: &Restore<'_>) {
         let origin = r.record.iss.plus(1);
@@ -94,7 +84,6 @@ impl BackupHost for AtHost<'_> {
         let Some(tap) = &mut self.host_mut().tap else { return false };
         let count = tap.len().min(most);
         let packets: Vec<Packet> = tap.drain(..count).collect();
-        self.feed_kept();
         for packet in &packets {
             self.world.check.copy_taken(packet);
             packet.with_view(|view| each(self, view));
@@ -197,8 +186,16 @@ impl BackupHost for AtHost<'_> {
         Ok(())
     }
 
-    fn feed_copy(&mut self) {
-        self.feed_kept();
+    fn feed_copy(&mut self) -> bool {
+        let Some(mut copy) = self.d.copy.take() else { return true };
+        let server = self.server_mut().filter(|_| copy.runs);
+        let done = server.is_some_and(|server| copy.feed(server));
+        let keeps = copy.spool_bytes > 0;
+        if !done {
+            self.d.copy = Some(copy);
+        }
+        self.world.wake_server(self.d.at);
+        !keeps
     }
 
     fn make_copy(&mut self) -> Result<(), String> {

@@ -314,11 +314,12 @@ impl PrimaryHost for AtHost<'_> {
         }
     }
 
-    fn clamp(&mut self) {
+    fn clamp(&mut self) -> Result<(), String> {
         if let Some(gate) = self.gate_mut() {
             gate.solo = false;
         }
         self.world.crosses(When::Join(Step::Commits));
+        Ok(())
     }
 
     fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<u32>> {

@@ -6,10 +6,10 @@ use anyhow::Context as _;
 use holdfast_linux::process;
 use holdfast_linux::snapshot::restore::Loading;
 use holdfast_linux::spawn::{Copying, Server};
-use holdfast_wire::log::{Header, record_len};
+use holdfast_wire::log::{Header, NO_CONN, record_len};
 use holdfast_wire::shm::{conn_state, mode};
 use holdfast_wire::snapshot::Limits;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// Of the memory that is free, the part that an image may have: the server that it makes
@@ -26,8 +26,6 @@ pub struct Incoming {
     records: VecDeque<(Header, Vec<u8>)>,
     /// Of `records`, as the replica's log will have them.
     bytes: usize,
-    /// What clients have acknowledged, and which connections are over (`u64::MAX`).
-    acked: BTreeMap<u32, u64>,
 }
 
 impl Incoming {
@@ -88,17 +86,16 @@ impl BackupDaemon<'_, '_> {
         watch(node, &copy)?;
         self.watches_replica = true;
         self.replica = Some(copy);
-        let acked = self.incoming.as_mut().map(|kept| std::mem::take(&mut kept.acked));
-        for (accept, bytes) in acked.into_iter().flatten() {
-            note_acked(self.replica.as_ref(), accept, bytes);
-        }
         self.feed();
         Ok(())
     }
 
-    /// What is kept goes to the server, as far as that has room.
-    pub(super) fn feed(&mut self) {
-        let (Some(incoming), Some(replica)) = (&mut self.incoming, &self.replica) else { return };
+    /// What is kept goes to the server, as far as that has room; whether nothing is left.
+    pub(super) fn feed(&mut self) -> bool {
+        let replica = self.replica.as_ref();
+        self.unnoted.retain(|accept, bytes| waits(replica, *accept, *bytes));
+        let Some(incoming) = &mut self.incoming else { return true };
+        let Some(replica) = &self.replica else { return false };
         let mut any = false;
         while let Some((header, payload)) = incoming.records.front() {
             if !replica.memory.append(header, &[payload]) {
@@ -111,9 +108,11 @@ impl BackupDaemon<'_, '_> {
         if any {
             replica.memory.wake_shim();
         }
-        if incoming.records.is_empty() {
+        let is_empty = incoming.records.is_empty();
+        if is_empty {
             self.incoming = None;
         }
+        is_empty
     }
 
     pub(super) fn append(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
@@ -136,24 +135,26 @@ impl BackupDaemon<'_, '_> {
 
     /// The client has acknowledged so much; `u64::MAX`: the connection is over.
     pub(super) fn note(&mut self, accept: u32, bytes: u64) {
-        match (&self.replica, &mut self.incoming) {
-            (None, Some(incoming)) => {
-                let known = incoming.acked.entry(accept).or_default();
-                *known = bytes.max(*known);
-            }
-            (replica, _) => note_acked(replica.as_ref(), accept, bytes),
+        if waits(self.replica.as_ref(), accept, bytes) {
+            let known = self.unnoted.entry(accept).or_default();
+            *known = bytes.max(*known);
         }
     }
 }
 
-fn note_acked(replica: Option<&Server>, accept: u32, bytes: u64) {
-    let Some(entry) = replica.map(|replica| replica.memory.entry(accept)) else { return };
-    if entry.conn.load(Relaxed) != accept {
-        return;
+/// Notes it in the replica's table; true: the replica has not come to that connection yet.
+fn waits(replica: Option<&Server>, accept: u32, bytes: u64) -> bool {
+    let Some(replica) = replica else { return true };
+    let entry = replica.memory.entry(accept);
+    let conn = entry.conn.load(Relaxed);
+    if conn != accept {
+        // Numbers of one place follow each other.
+        return conn == NO_CONN || accept.wrapping_sub(conn) as i32 > 0;
     }
     entry.acked_bytes.fetch_max(bytes, Release);
     if bytes == u64::MAX {
         let (closed, done) = (conn_state::CLOSED, conn_state::DONE);
         let _ = entry.state.compare_exchange(closed, done, Release, Relaxed);
     }
+    false
 }

@@ -221,8 +221,8 @@ impl BackupHost for BackupDaemon<'_, '_> {
         self.make_server()
     }
 
-    fn feed_copy(&mut self) {
-        self.feed();
+    fn feed_copy(&mut self) -> bool {
+        self.feed()
     }
 
     fn is_peer_ready(&self) -> bool {

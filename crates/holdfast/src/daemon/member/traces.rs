@@ -6,7 +6,7 @@ use crate::check;
 use crate::leavings::{self, Own, Removed};
 use crate::status::{Role, State};
 use holdfast_linux::address::AddressSocket;
-use holdfast_linux::bpf::{Gate, GateConfig, TapDrop};
+use holdfast_linux::bpf::{Detached, Gate, GateConfig, TapDrop};
 use holdfast_linux::link::Link;
 use holdfast_linux::neighbour::Announcer;
 use holdfast_member::host::End;
@@ -73,19 +73,20 @@ impl MemberContext<'_> {
             return;
         }
         let (interface, pins) = (&self.me.interface, self.pin_dir());
-        let mended = match own {
-            Own::Gate => Gate::mend(interface, &pins),
-            Own::TapDrop => TapDrop::mend(interface, &pins),
-        };
+        // A backup has a gate, too.
+        let mut mended = Gate::mend(interface, &pins);
+        if own == Own::TapDrop {
+            mended = mended.and_then(|gate| {
+                TapDrop::mend(interface, &pins).map(|tap_drop| [gate, tap_drop].concat())
+            });
+        }
         if own == Own::Gate && self.mend_addresses() {
             return;
         }
         match mended {
             Ok(missing) => {
                 self.torn = None;
-                for one in missing {
-                    self.events.add("mended", format!("tc filter {one} {}", one.fate()));
-                }
+                self.note_mended(&missing);
             }
             Err(error) => self.torn = Some(format!("a program is gone: {error}")),
         }
@@ -116,11 +117,18 @@ impl MemberContext<'_> {
         }
         let was_torn = self.torn.take().is_some();
         // Without it nobody can join: it knows the connections.
-        for one in Gate::mend(&self.me.interface, &self.pin_dir()).into_iter().flatten() {
-            self.events.add("mended", one.to_string());
+        match Gate::mend(&self.me.interface, &self.pin_dir()) {
+            Ok(missing) => self.note_mended(&missing),
+            Err(error) => tracing::warn!("the gate is gone, and nobody can join: {error}"),
         }
         if self.mend_addresses() && !was_torn {
             self.events.add("torn", self.torn.clone().unwrap_or_default());
+        }
+    }
+
+    fn note_mended(&mut self, missing: &[Detached]) {
+        for one in missing {
+            self.events.add("mended", format!("tc filter {one} {}", one.fate()));
         }
     }
 

@@ -350,11 +350,12 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         self.server.memory.set_stable(pos);
     }
 
-    fn clamp(&mut self) {
+    fn clamp(&mut self) -> Result<(), String> {
+        self.gate.set_solo(false).map_err(|error| error.to_string())?;
         self.alone = None;
-        heed("the gate", self.gate.set_solo(false));
         // A packet that met the open gate is out by then: what it acknowledged is told.
         std::thread::sleep(GATE_RUNS);
+        Ok(())
     }
 
     fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<u32>> {

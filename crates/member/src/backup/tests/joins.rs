@@ -252,3 +252,33 @@ fn a_joiner_that_lacks_bytes_of_a_read_has_not_caught_up() {
         assert_eq!(bed.book.has("send CaughtUp"), !lacks, "{:?}", bed.book.lines);
     }
 }
+
+/// What was kept for a slow copy has been acknowledged.
+#[test]
+fn the_log_ends_behind_what_was_kept() {
+    let mut bed = Bed::closing();
+    bed.book.keeps = true;
+    bed.turn();
+    assert!(bed.book.has("send Joined"), "{:?}", bed.book.lines);
+    bed.pass(200);
+    bed.book.is_lost = true;
+    bed.pass(5);
+    assert!(bed.book.has(&promote()) && !bed.book.has("end log"), "{:?}", bed.book.lines);
+    bed.book.keeps = false;
+    bed.turn();
+    assert!(bed.book.has("end log"), "{:?}", bed.book.lines);
+}
+
+/// Each attempt counts that did not end in a minute of protection, however long it took.
+#[test]
+fn a_long_join_is_no_proof_of_its_replica() {
+    let mut bed = Bed::caught_up();
+    bed.book.member.given_up = 3;
+    bed.pass(70_000);
+    bed.book.peer.push(Message::Closing { number: 0 });
+    bed.pass(10);
+    assert!(bed.book.has("send Joined"), "{:?}", bed.book.lines);
+    assert_eq!(bed.book.member.given_up, 3);
+    bed.pass(70_000);
+    assert_eq!(bed.book.member.given_up, 0);
+}

@@ -212,6 +212,32 @@ fn who_would_cut_off_connections_does_not_let_anybody_join() {
     bed.has_failed(true, 2 * REJOIN_PAUSE.as_millis() as u64);
 }
 
+/// A joiner that is in step while ACKs leave unasked would lack what clients were told.
+#[test]
+fn a_gate_that_cannot_hold_back_ends_the_join_and_not_the_service() {
+    let mut bed = Bed::joining();
+    bed.book.cannot_clamp = true;
+    bed.book.peer.push(Message::CaughtUp);
+    bed.turn();
+    assert!(bed.book.has("clamp") && !bed.book.has("send Closing"), "{:?}", bed.book.lines);
+    let lines = bed.book.take();
+    let order = ["clamp", "end log", "send Refused", "drop peer", "shows JoinFailed"];
+    assert!(order.windows(2).all(|two| at(&lines, two[0]) < at(&lines, two[1])), "{lines:?}");
+}
+
+/// Its backup could not take over: the service would end.
+#[test]
+fn a_switchover_that_was_asked_for_before_means_nothing_to_who_has_joined_since() {
+    let mut bed = Bed::joining();
+    bed.book.member.hands_over = true;
+    bed.book.peer.push(Message::CaughtUp);
+    bed.pass(3);
+    bed.book.peer.push(Message::Joined);
+    bed.pass(3);
+    assert!(bed.book.has("shows Joined"), "{:?}", bed.book.lines);
+    assert!(!bed.book.has("shows HandsOver"));
+}
+
 #[test]
 fn clients_that_lack_output_from_before_are_waited_for_a_while() {
     let mut bed = Bed::alone();

@@ -114,3 +114,18 @@ fn a_record_without_room_waits_until_there_is_some() {
     case.flush();
     assert_eq!(case.take(), []);
 }
+
+/// It waits at no primary: its client is told of bytes that nobody would hold.
+#[test]
+fn a_joiner_without_room_for_a_record_gives_up() {
+    let limits = Limits { conns_max: 2, ..Limits::DEFAULT };
+    let mut case = Case { backup: Backup::joining(KEY, limits), ..Case::accepted_within(limits) };
+    for port in [6001, 6002] {
+        announce(&mut case, port);
+    }
+    assert!(!case.take().iter().any(|effect| matches!(effect, Effect::Broken(_))));
+    let key = ConnKey { client_port: 6003, ..conn_record().key };
+    let record = ConnRecord { key, ..conn_record() };
+    case.message(&Message::Conn { conn: ConnId(6003 << 32), record });
+    assert_eq!(case.take(), [Effect::Broken(Broken::AdoptedFull { max: 2 })]);
+}
