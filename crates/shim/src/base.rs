@@ -12,6 +12,7 @@ pub mod defer;
 pub mod fds;
 pub mod handed;
 pub mod handlers;
+pub mod kept;
 pub mod leash;
 pub mod log;
 pub mod objects;

@@ -1,14 +1,11 @@
-//! Protected connections: the table shared with the daemon, and the replica's
-//! retained output, which promotion may have to send again (decision 9).
+//! Protected connections: the table shared with the daemon.
 
-use crate::base::sys::{self, sys, syscall};
-use crate::base::{copy, fds, state};
+use crate::base::sys::{sys, syscall};
+use crate::base::{fds, kept, state};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::log::NO_CONN;
-use holdfast_wire::shm::{CONNS_MAX, ConnEntry, KEEP_BYTES_MAX, conn_state};
+use holdfast_wire::shm::{CONNS_MAX, ConnEntry, conn_state};
 
-/// First size of a connection's retained output; it may grow to KEEP_BYTES_MAX.
-const KEEP_BYTES_FIRST: u64 = 64 << 10;
 /// How long a close waits for a daemon that looks at the connection: steps, and
 /// the length of one.
 const LOOK_STEPS_MAX: u32 = 2000;
@@ -60,9 +57,10 @@ fn is_free(conn: u32) -> bool {
 /// kernel calls `socket`.
 pub fn open(conn: u32, fd: i32, socket: u64) {
     let e = entry(conn);
-    release(e);
+    kept::release(e);
     e.in_bytes.store(0, Relaxed);
     e.out_bytes.store(0, Relaxed);
+    e.keep_from.store(0, Relaxed);
     e.acked_bytes.store(0, Relaxed);
     e.shut.store(0, Relaxed);
     e.eof.store(0, Relaxed);
@@ -90,6 +88,7 @@ pub fn drop_ref(conn: u32, fd: i32) {
         e.fd.store(-1, Relaxed);
         e.state.store(conn_state::CLOSED, SeqCst);
         await_return(e);
+        kept::leave(e);
     } else if e.fd.load(Relaxed) == fd {
         fds::for_each(|other, f| {
             if other != fd && f.conn.load(Relaxed) == conn {
@@ -124,96 +123,13 @@ pub fn read(conn: u32, bytes: u64) {
 
 /// Counts bytes that the server has written, without keeping them (primary).
 pub fn wrote(conn: u32, bytes: u64) {
-    entry(conn).out_bytes.fetch_add(bytes, Relaxed);
-}
-
-/// Keeps output of the replica until the client has acknowledged it. A replica
-/// that is a little behind need not even copy what the client has by now.
-pub fn keep(conn: u32, bytes: &[u8]) {
     let e = entry(conn);
-    let out = e.out_bytes.load(Relaxed);
-    let acked = e.acked_bytes.load(Acquire).saturating_sub(out).min(bytes.len() as u64);
-    if acked > 0 {
-        e.keep_from.store(out + acked, Relaxed);
-        e.out_bytes.store(out + acked, Release);
-    }
-    let mut bytes = &bytes[acked as usize..];
-    while !bytes.is_empty() {
-        let room = make_room(e, bytes.len() as u64);
-        let n = room.min(bytes.len() as u64);
-        copy_in(e, &bytes[..n as usize]);
-        bytes = &bytes[n as usize..];
-    }
+    e.out_bytes.fetch_add(bytes, Relaxed);
+    // Of a replica that is the server now.
+    kept::release(e);
 }
 
-fn copy_in(e: &ConnEntry, bytes: &[u8]) {
-    let (base, cap) = (e.keep_addr.load(Relaxed) as *mut u8, e.keep_cap.load(Relaxed));
-    let out = e.out_bytes.load(Relaxed);
-    let at = (out % cap) as usize;
-    let first = bytes.len().min(cap as usize - at);
-    // SAFETY: the ring at `base` has `cap` bytes and make_room left space.
-    unsafe {
-        copy::for_keeping(bytes.as_ptr(), base.add(at), first);
-        copy::for_keeping(bytes.as_ptr().add(first), base, bytes.len() - first);
-    }
-    e.out_bytes.store(out + bytes.len() as u64, Release);
-}
-
-/// Drops acknowledged output, then grows the ring until `want` bytes fit or the
-/// limit is reached; there the replica waits: it may lag, never lose.
-fn make_room(e: &ConnEntry, want: u64) -> u64 {
-    loop {
-        let out = e.out_bytes.load(Relaxed);
-        let from = e.keep_from.load(Relaxed).max(e.acked_bytes.load(Acquire).min(out));
-        e.keep_from.store(from, Relaxed);
-        let cap = e.keep_cap.load(Relaxed);
-        let room = cap - (out - from);
-        if room >= want || room > 0 && cap >= KEEP_BYTES_MAX {
-            return room;
-        }
-        if cap < KEEP_BYTES_MAX && grow(e, (out - from) + want) {
-            continue;
-        }
-        let pause = libc::timespec { tv_sec: 0, tv_nsec: 200_000 };
-        // SAFETY: memory of ours, of the sizes that are said.
-        unsafe { syscall!(SYS_nanosleep, &raw const pause, 0usize) };
-    }
-}
-
-fn grow(e: &ConnEntry, need: u64) -> bool {
-    let (old, old_cap) = (e.keep_addr.load(Relaxed) as *mut u8, e.keep_cap.load(Relaxed));
-    let cap = need.next_power_of_two().clamp(KEEP_BYTES_FIRST, KEEP_BYTES_MAX);
-    if cap <= old_cap {
-        return false;
-    }
-    let fresh = sys::map_anonymous(cap as usize);
-    if fresh.is_null() {
-        return false;
-    }
-    let mut offset = e.keep_from.load(Relaxed);
-    let out = e.out_bytes.load(Relaxed);
-    while offset < out {
-        let n = (out - offset).min(old_cap - offset % old_cap).min(cap - offset % cap);
-        // SAFETY: both rings hold their capacity; the ranges stay inside them.
-        unsafe {
-            let from = old.add((offset % old_cap) as usize);
-            core::ptr::copy_nonoverlapping(from, fresh.add((offset % cap) as usize), n as usize);
-        }
-        offset += n;
-    }
-    e.keep_addr.store(fresh as u64, Relaxed);
-    e.keep_cap.store(cap, Relaxed);
-    if !old.is_null() {
-        sys::unmap(old, old_cap as usize);
-    }
-    true
-}
-
-/// Gives the memory of a finished connection back.
-fn release(e: &ConnEntry) {
-    let (addr, cap) = (e.keep_addr.swap(0, Relaxed), e.keep_cap.swap(0, Relaxed));
-    if addr != 0 {
-        sys::unmap(addr as *mut u8, cap as usize);
-    }
-    e.keep_from.store(0, Relaxed);
+/// Keeps output of the replica until the client has acknowledged it.
+pub fn keep(conn: u32, bytes: &[u8]) {
+    kept::keep(entry(conn), bytes);
 }

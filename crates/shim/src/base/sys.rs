@@ -214,11 +214,16 @@ pub fn unlock(word: &AtomicU32) {
 
 /// Fresh zeroed memory, or null.
 pub fn map_anonymous(bytes: usize) -> *mut u8 {
+    map_anonymous_at(0, bytes)
+}
+
+/// Fresh zeroed memory at an address, or elsewhere if that is not free, or null.
+pub fn map_anonymous_at(at: usize, bytes: usize) -> *mut u8 {
     // SAFETY: the server's own call, with its own arguments.
     let p = unsafe {
         syscall!(
             SYS_mmap,
-            0usize,
+            at,
             bytes,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,

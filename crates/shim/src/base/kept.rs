@@ -1,0 +1,175 @@
+//! The replica's retained output, which promotion may have to send again (decision 9).
+
+use crate::base::cells::Locked;
+use crate::base::copy;
+use crate::base::state::{self, Mode};
+use crate::base::sys::{self, syscall};
+use core::sync::atomic::{AtomicUsize, Ordering::*};
+use holdfast_wire::shm::{CONNS_MAX, ConnEntry, KEEP_BYTES_MAX, conn_state};
+
+/// First size of a connection's retained output; it may grow to KEEP_BYTES_MAX.
+const KEEP_BYTES_FIRST: u64 = 64 << 10;
+/// Closed connections that each close looks at: those that wait for their clients
+/// never grow in number, and a close stays short.
+const LOOKS_PER_CLOSE: usize = 4;
+/// Addresses that are far from all that the kernel, a program or a sanitizer takes by
+/// itself.
+const REGION: usize = 0x2000_0000_0000;
+const REGION_BYTES: usize = 1 << 42;
+
+static NEXT: AtomicUsize = AtomicUsize::new(REGION);
+
+/// Keeps output of the replica until the client has acknowledged it. A replica
+/// that is a little behind need not even copy what the client has by now.
+pub fn keep(e: &ConnEntry, bytes: &[u8]) {
+    let out = e.out_bytes.load(Relaxed);
+    let acked = e.acked_bytes.load(Acquire).saturating_sub(out).min(bytes.len() as u64);
+    if acked > 0 {
+        e.keep_from.store(out + acked, Relaxed);
+        e.out_bytes.store(out + acked, Release);
+    }
+    let mut bytes = &bytes[acked as usize..];
+    while !bytes.is_empty() {
+        let room = make_room(e, bytes.len() as u64);
+        let n = room.min(bytes.len() as u64);
+        copy_in(e, &bytes[..n as usize]);
+        bytes = &bytes[n as usize..];
+    }
+}
+
+fn copy_in(e: &ConnEntry, bytes: &[u8]) {
+    let (base, cap) = (e.keep_addr.load(Relaxed) as *mut u8, e.keep_cap.load(Relaxed));
+    let out = e.out_bytes.load(Relaxed);
+    let at = (out % cap) as usize;
+    let first = bytes.len().min(cap as usize - at);
+    // SAFETY: the ring at `base` has `cap` bytes and make_room left space.
+    unsafe {
+        copy::for_keeping(bytes.as_ptr(), base.add(at), first);
+        copy::for_keeping(bytes.as_ptr().add(first), base, bytes.len() - first);
+    }
+    e.out_bytes.store(out + bytes.len() as u64, Release);
+}
+
+/// Drops acknowledged output, then grows the ring until `want` bytes fit or the
+/// limit is reached; there the replica waits: it may lag, never lose.
+fn make_room(e: &ConnEntry, want: u64) -> u64 {
+    loop {
+        let out = e.out_bytes.load(Relaxed);
+        let from = e.keep_from.load(Relaxed).max(e.acked_bytes.load(Acquire).min(out));
+        e.keep_from.store(from, Relaxed);
+        let cap = e.keep_cap.load(Relaxed);
+        let room = cap - (out - from);
+        if room >= want || room > 0 && cap >= KEEP_BYTES_MAX {
+            return room;
+        }
+        if cap < KEEP_BYTES_MAX && grow(e, (out - from) + want) {
+            continue;
+        }
+        let pause = libc::timespec { tv_sec: 0, tv_nsec: 200_000 };
+        // SAFETY: memory of ours, of the sizes that are said.
+        unsafe { syscall!(SYS_nanosleep, &raw const pause, 0usize) };
+    }
+}
+
+fn grow(e: &ConnEntry, need: u64) -> bool {
+    let (old, old_cap) = (e.keep_addr.load(Relaxed) as *mut u8, e.keep_cap.load(Relaxed));
+    let cap = need.next_power_of_two().clamp(KEEP_BYTES_FIRST, KEEP_BYTES_MAX);
+    if cap <= old_cap {
+        return false;
+    }
+    let fresh = map(cap as usize);
+    if fresh.is_null() {
+        return false;
+    }
+    let mut offset = e.keep_from.load(Relaxed);
+    let out = e.out_bytes.load(Relaxed);
+    while offset < out {
+        let n = (out - offset).min(old_cap - offset % old_cap).min(cap - offset % cap);
+        // SAFETY: both rings hold their capacity; the ranges stay inside them.
+        unsafe {
+            let from = old.add((offset % old_cap) as usize);
+            core::ptr::copy_nonoverlapping(from, fresh.add((offset % cap) as usize), n as usize);
+        }
+        offset += n;
+    }
+    e.keep_addr.store(fresh as u64, Relaxed);
+    e.keep_cap.store(cap, Relaxed);
+    if !old.is_null() {
+        sys::unmap(old, old_cap as usize);
+    }
+    true
+}
+
+/// Fresh memory of its own region: in the place where the kernel would put it, the
+/// server's own maps would lie elsewhere than the primary's.
+fn map(bytes: usize) -> *mut u8 {
+    let at = NEXT.fetch_add(bytes, Relaxed);
+    if at + bytes > REGION + REGION_BYTES {
+        NEXT.store(REGION, Relaxed);
+    }
+    sys::map_anonymous_at(at, bytes)
+}
+
+/// Gives the memory back.
+pub fn release(e: &ConnEntry) {
+    if e.keep_addr.load(Relaxed) == 0 {
+        return;
+    }
+    let (addr, cap) = (e.keep_addr.swap(0, Relaxed), e.keep_cap.swap(0, Relaxed));
+    if addr != 0 {
+        sys::unmap(addr as *mut u8, cap as usize);
+    }
+    e.keep_from.store(e.out_bytes.load(Relaxed), Relaxed);
+}
+
+/// Closed connections whose output is kept still, in a ring.
+struct Leaving {
+    first: usize,
+    len: usize,
+    entries: [Option<&'static ConnEntry>; CONNS_MAX],
+}
+
+static LEAVING: Locked<Leaving> =
+    Locked::new(Leaving { first: 0, len: 0, entries: [None; CONNS_MAX] });
+
+impl Leaving {
+    fn push(&mut self, e: &'static ConnEntry) {
+        // Without a place, the next connection of the entry gives its memory back.
+        if self.len < CONNS_MAX {
+            self.entries[(self.first + self.len) % CONNS_MAX] = Some(e);
+            self.len += 1;
+        }
+    }
+
+    fn pop(&mut self) -> Option<&'static ConnEntry> {
+        let e = self.entries[self.first].take()?;
+        self.first = (self.first + 1) % CONNS_MAX;
+        self.len -= 1;
+        Some(e)
+    }
+}
+
+/// The server has closed a connection: its output is kept until the client has all of
+/// it, and no longer. Whoever closes looks after a few that were closed before it.
+pub fn leave(e: &'static ConnEntry) {
+    if e.keep_addr.load(Relaxed) == 0 {
+        return;
+    }
+    let mut leaving = LEAVING.hold();
+    leaving.push(e);
+    for _ in 0..LOOKS_PER_CLOSE.min(leaving.len) {
+        let Some(e) = leaving.pop() else { return };
+        if e.state.load(Acquire) == conn_state::OPEN {
+            // Another connection's by now, which closes in its time.
+        } else if state::mode() == Mode::Record
+            || e.acked_bytes.load(Acquire) >= e.out_bytes.load(Relaxed)
+        {
+            release(e);
+        } else {
+            leaving.push(e);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
