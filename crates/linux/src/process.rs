@@ -286,26 +286,23 @@ pub fn set_realtime(priority: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Does `work` without the calling thread's real-time priority: long work would keep
-/// everybody else from the processor, the server beside it first.
-pub fn at_leisure<T>(work: impl FnOnce() -> T) -> T {
-    let mut before = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the kernel writes `before`; 0 is the calling thread.
-    let policy = unsafe {
-        libc::sched_getparam(0, &raw mut before);
-        libc::sched_getscheduler(0)
-    };
-    let set = |policy: c_int, priority: c_int| {
-        let parameters = libc::sched_param { sched_priority: priority };
-        // SAFETY: the kernel only reads `parameters`.
-        unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
-    };
-    if before.sched_priority > 0 {
-        set(libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, 0);
-    }
+/// The calling thread's real-time priority, if it has one.
+#[must_use]
+pub fn realtime() -> Option<i32> {
+    let mut parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel writes `parameters`; 0 is the calling thread.
+    unsafe { libc::sched_getparam(0, &raw mut parameters) };
+    Some(parameters.sched_priority).filter(|priority| *priority > 0)
+}
+
+/// Does `work` with a real-time priority that the calling thread does not have otherwise.
+pub fn urgently<T>(priority: Option<i32>, work: impl FnOnce() -> T) -> T {
+    let is_urgent = priority.is_some_and(|priority| set_realtime(priority).is_ok());
     let done = work();
-    if before.sched_priority > 0 {
-        set(policy, before.sched_priority);
+    if is_urgent {
+        let ordinary = libc::sched_param { sched_priority: 0 };
+        // SAFETY: the kernel only reads `ordinary`; 0 is the calling thread.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const ordinary) };
     }
     done
 }

@@ -45,9 +45,12 @@ pub struct SharedMemory {
     ring_bytes: usize,
 }
 
-// SAFETY: what lies behind the pointer is atomics, and ring bytes that change
-// hands by them; the daemon uses the mapping from one thread at a time.
+// SAFETY: what lies behind the pointer is atomics, and ring bytes that change hands by
+// them, of which whatever the server writes meanwhile is borne as well.
 unsafe impl Send for SharedMemory {}
+// SAFETY: as above. Of a daemon's threads one reads the ring or writes to it; another one,
+// which takes an image, only stores and loads atomics.
+unsafe impl Sync for SharedMemory {}
 
 fn fail(what: &str) -> io::Error {
     let error = io::Error::last_os_error();

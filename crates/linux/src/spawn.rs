@@ -6,7 +6,7 @@ mod books;
 mod copy;
 mod original;
 
-pub use copy::Copying;
+pub use copy::{Copying, Making};
 pub use original::StandStill;
 
 use crate::limits::{self, OpenFiles};
@@ -24,6 +24,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 /// What to start.
@@ -74,6 +75,9 @@ pub struct Server {
     control: OwnedFd,
     wake: EventFd,
     started: Instant,
+    /// Of a copy that was made in a thread of its own: whose child it is, and which ends
+    /// when this is dropped.
+    _maker: Option<Sender<()>>,
 }
 
 enum Process {
@@ -109,7 +113,8 @@ impl Server {
             let _ = child.wait();
         })?;
         let (process, started) = (Process::Child(child.id()), Instant::now());
-        Ok(Self { memory, process, pidfd, ending: None, control, wake, started })
+        let (ending, _maker) = (None, None);
+        Ok(Self { memory, process, pidfd, ending, control, wake, started, _maker })
     }
 
     #[must_use]

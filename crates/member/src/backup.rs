@@ -70,7 +70,8 @@ pub trait BackupHost: MemberHost + Sized {
 
     // A joiner's replica, in this order. What is replayed before it runs is kept.
 
-    /// An image of so many bytes comes, of a server whose log begins at `log_from`.
+    /// An image of at most so many bytes comes, of a server whose log begins at `log_from`:
+    /// a server is made of it while it comes.
     ///
     /// # Errors
     /// When there is no room for it, in words.
@@ -80,11 +81,11 @@ pub trait BackupHost: MemberHost + Sized {
     /// # Errors
     /// In words.
     fn take_image(&mut self, bytes: &[u8]) -> Result<(), String>;
-    /// It is whole: the server that it makes follows the log.
-    ///
-    /// # Errors
-    /// In words; nothing is left of it.
-    fn make_copy(&mut self) -> Result<(), String>;
+    /// It is whole.
+    fn end_image(&mut self);
+    /// What has become of the server: it follows the log, or nothing is left of it, and why.
+    /// `None`: it is being made.
+    fn copy_made(&mut self) -> Option<Result<(), String>>;
     /// What was kept goes to it, as far as it has room; whether nothing is kept any more.
     fn feed_copy(&mut self) -> bool;
 

@@ -125,18 +125,24 @@ pub trait PrimaryHost: MemberHost + PairingHost + Sized {
     /// Living connections of the server that the gate does not know: it would let nothing
     /// of them pass any more.
     fn strangers(&mut self) -> usize;
-    /// Copies the server as it is at one moment, at which its log begins; its output does
-    /// not wait for it.
+    /// Begins to copy the server as it is at one moment, at which its log begins; its output
+    /// does not wait for it.
     ///
     /// # Errors
     /// In words; the server goes on as before.
-    fn take_image(&mut self) -> Result<Image, String>;
+    fn take_image(&mut self) -> Result<(), String>;
+    /// What has become of it; `None`: that moment has not come.
+    fn image_taken(&mut self) -> Option<Result<Image, String>>;
     /// The connections that it had accepted then, and of those that it had let go of by then
     /// what the kernel still has: no other way tells them from what it has not accepted.
     fn books(&mut self) -> Vec<Book>;
-    /// At most so many bytes of the image from `at` on.
-    fn image(&mut self, at: u64, most: usize) -> Vec<u8>;
-    /// Nobody needs the image any more.
+    /// The next bytes of the image, at most so many; none are left if it gives none.
+    /// `None`: they are not there yet.
+    ///
+    /// # Errors
+    /// In words: the image will never be whole.
+    fn image(&mut self, most: usize) -> Result<Option<Vec<u8>>, String>;
+    /// Nobody needs the image any more, and from here on nobody takes one.
     fn drop_image(&mut self);
     /// The joiner holds the log before `pos`: its room may be used again.
     fn free_log(&mut self, pos: u64);

@@ -91,7 +91,7 @@ pub mod primary {
     /// How long a backup that has joined is in step until the attempts before it count no
     /// more: a replica that always differs after seconds costs its server a freeze each time.
     pub const IN_STEP_LASTS: Duration = Duration::from_secs(60);
-    /// How long a joiner may say nothing: one that builds a server of an image does not.
+    /// How long a joiner may say nothing; nobody waits for it meanwhile.
     pub const JOINER_SILENT: Duration = Duration::from_secs(10);
     /// How long a joiner waits for clients to acknowledge what they were sent before it.
     pub const CLIENTS_MAX: Duration = Duration::from_secs(5);
@@ -118,6 +118,8 @@ pub mod backup {
     pub const HELD_BYTES: usize = 512 << 10;
     /// How long what is held may be untold.
     pub const HELD_AFTER: Duration = Duration::from_millis(1);
+    /// Time between two looks at a server that is made of an image.
+    pub const COPY_LOOK: Duration = Duration::from_millis(2);
     /// Time between two looks at a replica that is waited for.
     pub const LOOK_AFTER: Duration = Duration::from_micros(200);
     /// Pause of a backup that has given up, until it joins again: doubled with each time,

@@ -3,6 +3,7 @@
 
 use crate::server::Server;
 use crate::world::World;
+use holdfast_cluster::Nanos;
 use holdfast_wire::log::{Header, record_len};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -44,6 +45,8 @@ impl Image {
 pub struct Copy {
     all: u64,
     pub bytes: Vec<u8>,
+    /// When the server of the whole image is made.
+    pub due: Option<Nanos>,
     pub runs: bool,
     spool: VecDeque<(Header, Vec<u8>)>,
     pub spool_bytes: u64,

@@ -82,9 +82,12 @@ pub struct Daemon {
     /// said last.
     pub connections: usize,
     pub unconfirmed: usize,
-    /// The image of its server that it sends, what is in that of connections, and which of
-    /// their clients had not acknowledged everything, by how many bytes they had to.
+    /// When the image of its server is taken, the one that it sends, and how much of that is
+    /// sent; what is in it of connections, and which of their clients had not acknowledged
+    /// everything, by how many bytes they had to.
+    pub image_due: Option<Nanos>,
     pub image: Option<Image>,
+    pub image_at: u64,
     pub books: Vec<Book>,
     pub unacked: Vec<(ConnKey, u64)>,
     /// The server that it makes of one.
@@ -111,7 +114,7 @@ impl Daemon {
             ("frames or bytes of the log", self.unconfirmed),
             ("held SYN-ACKs", self.held.len()),
             ("messages not taken", inbox),
-            ("images", usize::from(self.image.is_some())),
+            ("images", usize::from(self.image.is_some() || self.image_due.is_some())),
             ("copies that are not made", usize::from(self.copy.is_some())),
         ]
     }
@@ -146,7 +149,9 @@ impl World {
             sent_away: false,
             connections: 0,
             unconfirmed: 0,
+            image_due: None,
             image: None,
+            image_at: 0,
             books: Vec::new(),
             unacked: Vec::new(),
             copy: None,

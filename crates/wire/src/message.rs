@@ -237,7 +237,7 @@ pub enum Message<'a> {
     /// takes over.
     Stopping,
 
-    /// The receiver joins: the server's image has so many bytes, and its log begins
+    /// The receiver joins: the server's image has at most so many bytes, and its log begins
     /// there, at this position. Connections and image follow.
     Join {
         log_from: u64,
@@ -248,7 +248,7 @@ pub enum Message<'a> {
         /// At most [`ADOPTED_MAX`].
         conns: Vec<Adopted>,
     },
-    /// The next bytes of the image.
+    /// The next bytes of the image; without any it is whole.
     Image {
         /// At most [`IMAGE_BYTES_MAX`].
         #[serde(serialize_with = "in_one_piece")]

@@ -151,6 +151,27 @@ fn hash_of(secrets: &Secrets, place: u64, header: &[u8], bytes: &[u8]) -> u64 {
     hash.finish()
 }
 
+/// The most bytes that the image of this has, with so many bytes of contents in so many
+/// pieces.
+///
+/// # Errors
+/// If the description cannot be encoded.
+pub fn bytes_max(
+    description: &Description,
+    contents_bytes: u64,
+    pieces: u64,
+) -> Result<u64, ImageError> {
+    let before = size_of::<Preamble>() + encoded(description)?.len();
+    // Each of a page at least, but for a piece's last, and the one that says the end.
+    let chunks = contents_bytes / PAGE + pieces + 1;
+    Ok(before as u64 + contents_bytes + chunks * size_of::<Header>() as u64)
+}
+
+fn encoded(description: &Description) -> Result<Vec<u8>, ImageError> {
+    postcard::to_allocvec(description)
+        .map_err(|_| ImageError::Malformed("the description cannot be encoded"))
+}
+
 /// Writes an image.
 pub struct Writer<W> {
     out: W,
@@ -174,8 +195,7 @@ impl<W: Write> Writer<W> {
         description: &Description,
     ) -> Result<Self, ImageError> {
         check::description(description, &limits)?;
-        let bytes = postcard::to_allocvec(description)
-            .map_err(|_| ImageError::Malformed("the description cannot be encoded"))?;
+        let bytes = encoded(description)?;
         if bytes.len() > limits.description_bytes.min(u32::MAX as usize) {
             return Err(ImageError::TooMuch("description_bytes"));
         }

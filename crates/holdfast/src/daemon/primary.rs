@@ -35,7 +35,7 @@ pub use host::states;
 use image::Outgoing;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 const LISTENER: u64 = ROLE;
@@ -53,7 +53,7 @@ struct PrimaryDaemon<'n, 'a> {
     raw: RawSender,
     diag: DiagSocket,
     /// Shared with who reads the log, within a turn.
-    server: Rc<Server>,
+    server: Arc<Server>,
     /// `None` while it is being read, and while nobody has come.
     peer: Option<Channel>,
     /// Who may come, while the server speaks alone.
@@ -172,7 +172,7 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             gate,
             raw: RawSender::open(None)?,
             diag: DiagSocket::open()?,
-            server: Rc::new(server),
+            server: Arc::new(server),
             peer,
             door: Doorway::default(),
             image: None,
@@ -208,7 +208,9 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
 
     /// The server, for what changes it: nobody reads its log meanwhile.
     fn with_server<T>(&mut self, act: impl FnOnce(&mut Server) -> T) -> Option<T> {
-        Rc::get_mut(&mut self.server).map(act)
+        // Whoever takes an image has a hold of it.
+        self.image = None;
+        Arc::get_mut(&mut self.server).map(act)
     }
 }
 

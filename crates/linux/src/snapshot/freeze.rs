@@ -12,7 +12,7 @@ use super::memory::MemoryCopy;
 use super::quiet::Quiescence;
 use super::stand::{Stand, Still};
 use super::{Options, names, thread};
-use holdfast_wire::snapshot::{Books, Description, Holds, PAGE, Thread, Writer};
+use holdfast_wire::snapshot::{self, Books, Description, Holds, PAGE, Thread, Writer};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
@@ -213,6 +213,17 @@ impl Snapshot {
     #[must_use]
     pub const fn description(&self) -> &Description {
         &self.description
+    }
+
+    /// The most bytes that [`write`](Self::write) writes: pages of zeros it leaves out.
+    ///
+    /// # Errors
+    /// If what it describes cannot be encoded.
+    pub fn bytes_max(&self) -> Result<u64> {
+        let contents = self.files.iter().chain(&self.objects).map(|(.., bytes)| bytes.len() as u64);
+        let pieces = self.files.len() + self.objects.len();
+        let bytes = self.memory.image_bytes() + contents.sum::<u64>();
+        Ok(snapshot::bytes_max(&self.description, bytes, pieces as u64)?)
     }
 
     /// Bytes of memory that the image keeps until it is dropped.

@@ -94,6 +94,11 @@ impl MemoryCopy {
         self.store.pages() as u64 * PAGE
     }
 
+    /// Bytes of all pages of the image.
+    pub fn image_bytes(&self) -> u64 {
+        self.ranges.iter().map(|(start, end)| end - start).sum()
+    }
+
     /// Writes the pages: zeros only where they cover a file's.
     pub fn write<W: Write>(
         &self,

@@ -16,6 +16,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Instant;
 
 /// How a copy is made.
@@ -44,7 +45,79 @@ impl Server {
         let pidfd = process::pidfd_open(restored.pid()).doing("opening the copy")?;
         let process = Process::Copy(restored);
         let started = Instant::now();
-        Ok(Self { memory, process, pidfd, ending: None, control, wake, started })
+        let (ending, _maker) = (None, None);
+        Ok(Self { memory, process, pidfd, ending, control, wake, started, _maker })
+    }
+}
+
+/// A copy that is being made while its image arrives, in a thread of its own: its daemon has
+/// other things to do. Nothing is left of it when this is dropped before it is made.
+pub struct Making {
+    /// `None` when the image is whole.
+    image: Option<Sender<Vec<u8>>>,
+    made: Receiver<Result<Server, SnapshotError>>,
+}
+
+impl Making {
+    /// # Errors
+    /// If there can be no thread.
+    pub fn begin(copying: Copying) -> io::Result<Self> {
+        let (image, pieces) = channel();
+        let (to, made) = channel();
+        let work = move || {
+            let pieces = Pieces { pieces, now: Vec::new(), at: 0 };
+            let (maker, until_dropped) = channel();
+            let server = Server::copy(pieces, &copying);
+            let server = server.map(|server| Server { _maker: Some(maker), ..server });
+            if to.send(server).is_ok() {
+                // The copy is this thread's child: it would end with it.
+                let _dropped = until_dropped.recv();
+            }
+        };
+        std::thread::Builder::new().name("copy".to_owned()).spawn(work)?;
+        Ok(Self { image: Some(image), made })
+    }
+
+    /// The next bytes of the image.
+    pub fn take(&self, piece: Vec<u8>) {
+        if let Some(image) = &self.image {
+            // Who has failed says so.
+            let _failed = image.send(piece);
+        }
+    }
+
+    /// The image is whole.
+    pub fn end(&mut self) {
+        self.image = None;
+    }
+
+    /// The server, or why there is none. `None`: it is being made.
+    pub fn made(&self) -> Option<Result<Server, SnapshotError>> {
+        match self.made.try_recv() {
+            Ok(made) => Some(made),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(refuse("whoever made it is gone")),
+        }
+    }
+}
+
+/// An image as it arrives.
+struct Pieces {
+    pieces: Receiver<Vec<u8>>,
+    now: Vec<u8>,
+    at: usize,
+}
+
+impl Read for Pieces {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.at == self.now.len() {
+            let Ok(piece) = self.pieces.recv() else { return Ok(0) };
+            (self.now, self.at) = (piece, 0);
+        }
+        let len = into.len().min(self.now.len() - self.at);
+        into[..len].copy_from_slice(&self.now[self.at..self.at + len]);
+        self.at += len;
+        Ok(len)
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::{BackupHost, BackupMachine, Cause, Replica, Stage, part, say_in_step};
 use crate::host::{End, Fault, Member, News, Turn};
-use crate::timing::backup::{CLOSING_MAX, LOOK_AFTER, STREAMS_MAX, UNACCEPTED_MAX};
+use crate::timing::backup::{CLOSING_MAX, COPY_LOOK, LOOK_AFTER, STREAMS_MAX, UNACCEPTED_MAX};
 use crate::{nanos, percent};
 use holdfast_cluster::Nanos;
 use holdfast_replica::backup::Backup;
@@ -16,9 +16,10 @@ use std::collections::BTreeMap;
 /// How far a joiner has come.
 #[derive(Debug, Default)]
 pub(super) struct Joining {
-    /// Size of the image, and what of it is here.
+    /// What the image has at most, what of it is here, and whether that is all.
     image_bytes: Option<u64>,
     arrived: u64,
+    is_whole: bool,
     /// The server that was built of it runs, and follows.
     runs: bool,
     /// Where the log was when it began to run: until there it is behind.
@@ -98,7 +99,8 @@ impl BackupMachine {
         if self.has_closed(&mut joining, host) {
             return self.be_in_step(now, host);
         }
-        let until = self.deadline(host).min(now.plus(nanos(LOOK_AFTER)));
+        let look = if joining.runs { LOOK_AFTER } else { COPY_LOOK };
+        let until = self.deadline(host).min(now.plus(nanos(look)));
         (Stage::Joining(joining), Turn::Until(until))
     }
 
@@ -115,7 +117,11 @@ impl BackupMachine {
                     joining.image_bytes = Some(image_bytes);
                     host.show(News::Joins { image_bytes });
                 }
-                Said::Image(bytes) if !joining.runs => {
+                Said::Image(bytes) if bytes.is_empty() && !joining.is_whole => {
+                    joining.is_whole = true;
+                    host.end_image();
+                }
+                Said::Image(bytes) if !joining.is_whole => {
                     joining.arrived += bytes.len() as u64;
                     if joining.image_bytes.is_none_or(|all| joining.arrived > all) {
                         return Err("more of the image came than was announced".to_owned());
@@ -132,8 +138,9 @@ impl BackupMachine {
             }
         }
         host.flush();
-        if !joining.runs && joining.image_bytes == Some(joining.arrived) {
-            host.make_copy()?;
+        let made = if joining.runs { None } else { host.copy_made() };
+        if let Some(made) = made {
+            made?;
             self.log.replica_begins();
             joining.runs = true;
             joining.behind_until = host.progress().0;

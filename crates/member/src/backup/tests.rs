@@ -26,6 +26,9 @@ struct Book {
     bad: &'static str,
     /// The copy has no room yet for what was kept.
     keeps: bool,
+    /// The image that came is whole, and the server of it takes its time.
+    is_whole: bool,
+    is_slow: bool,
 }
 
 impl Book {
@@ -104,9 +107,16 @@ impl BackupHost for Book {
     fn feed_copy(&mut self) -> bool {
         !self.keeps
     }
-    fn make_copy(&mut self) -> Result<(), String> {
+    fn end_image(&mut self) {
+        self.note("whole");
+        self.is_whole = true;
+    }
+    fn copy_made(&mut self) -> Option<Result<(), String>> {
+        if !self.is_whole || self.is_slow {
+            return None;
+        }
         self.note("makes");
-        self.good("make")
+        Some(self.good("make"))
     }
     fn is_peer_ready(&self) -> bool {
         true
@@ -214,6 +224,8 @@ impl Bed {
             manifest: false,
             bad: "",
             keeps: false,
+            is_whole: false,
+            is_slow: false,
         };
         let machine = BackupMachine::new([1; 8], &mut book);
         assert_eq!(book.take(), [in_step(true)]);

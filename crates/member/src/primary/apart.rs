@@ -43,6 +43,8 @@ pub(super) enum Stage {
     },
     /// The server speaks alone, and whoever comes may join.
     Alone(Box<Alone>),
+    /// Somebody has come that joins, and an image is taken.
+    Preparing(Box<Alone>),
     Joining(Box<Join>),
     /// Nothing is left to do but to answer questions.
     Idle,
@@ -69,6 +71,7 @@ impl PrimaryMachine {
             Stage::Replaced { since } => rest_replaced(since, stop, host),
             Stage::Asking { request, reason } => self.ask(request, reason, stop, host),
             Stage::Alone(alone) => self.turn_alone(alone, stop, host),
+            Stage::Preparing(alone) => self.prepare(*alone, stop, host),
             Stage::Joining(join) => self.turn_join(join, stop, host),
             Stage::Serving | Stage::Idle => self.idle(stop, host),
         }

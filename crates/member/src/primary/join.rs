@@ -49,6 +49,7 @@ pub struct Book {
 pub struct Image {
     /// The position of its log at that moment: the log begins there.
     pub log_from: u64,
+    /// It has no more than so many.
     pub bytes: u64,
 }
 
@@ -100,8 +101,9 @@ pub(super) struct Tried {
 pub(super) struct Join {
     alone: Alone,
     image: Image,
-    /// Bytes of the image that were sent, and that have come.
+    /// Bytes of the image that were sent, whether all of them were, and those that have come.
     sent: u64,
+    is_sent: bool,
     arrived: u64,
     /// The image runs over there, and has come as far as the log.
     caught_up: bool,
@@ -205,10 +207,45 @@ impl PrimaryMachine {
         if host.strangers() > 0 {
             return self.turn_away(alone, STRANGERS, host);
         }
-        let image = match host.take_image() {
-            Ok(image) => image,
-            Err(reason) => return self.turn_away(alone, &reason, host),
-        };
+        (self.tables.broken, self.tables.joiner) = (None, Joiner::default());
+        self.tables.gave_up = false;
+        if let Err(reason) = host.take_image() {
+            return self.turn_away(alone, &reason, host);
+        }
+        host.member().watch.renew(host.now());
+        self.prepare(alone, false, host)
+    }
+
+    /// Until that moment has come.
+    pub(super) fn prepare(
+        &mut self,
+        alone: Alone,
+        stop: bool,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
+        if let Some(over) = self.serve_on(stop, host) {
+            host.drop_image();
+            return over;
+        }
+        self.joins = Some(0);
+        let lost = self.take_messages(host).then(|| LOST.to_owned());
+        if let Some(reason) = lost.or_else(|| self.tables.broken.take()) {
+            return self.abandon(alone, &reason, host);
+        }
+        match host.image_taken() {
+            Some(Ok(image)) => self.begin_log(alone, image, host),
+            Some(Err(reason)) => self.turn_away(alone, &reason, host),
+            None => (Stage::Preparing(Box::new(alone)), Turn::after(TICK, host.now())),
+        }
+    }
+
+    /// The log has begun, and the joiner hears of all that there was before.
+    fn begin_log(
+        &mut self,
+        alone: Alone,
+        image: Image,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
         // Handshakes that began before it are in its books.
         self.take_held(host);
         let now = host.now();
@@ -223,8 +260,6 @@ impl PrimaryMachine {
         let unacked = unacked(&adopted);
         self.log = Primary::adopt(image.log_from, self.limits, *self.log.counters(), taken);
         (self.log_at, self.tables.is_committing) = (image.log_from, false);
-        (self.tables.broken, self.tables.joiner) = (None, Joiner::default());
-        self.tables.gave_up = false;
         // No record will say of them that their FINs may leave.
         self.act(host, |_, out| ended.iter().for_each(|id| out.allow_fin(*id)));
         for conn in self.tables.conns.values_mut() {
@@ -240,6 +275,7 @@ impl PrimaryMachine {
             alone,
             image,
             sent: 0,
+            is_sent: false,
             arrived: 0,
             caught_up: false,
             unacked,
@@ -361,15 +397,19 @@ impl PrimaryMachine {
     }
 
     fn send_image(&mut self, join: &mut Join, host: &mut impl PrimaryHost) {
-        while join.sent < join.image.bytes && join.sent - join.arrived < IMAGE_AHEAD {
-            let bytes = host.image(join.sent, IMAGE_BYTES_MAX);
-            if bytes.is_empty() {
-                self.tables.broken.get_or_insert_with(|| "the image has an end too early".into());
-                return;
-            }
+        while !join.is_sent && join.sent - join.arrived < IMAGE_AHEAD {
+            let bytes = match host.image(IMAGE_BYTES_MAX) {
+                Ok(Some(bytes)) => bytes,
+                Ok(None) => break,
+                Err(reason) => {
+                    self.tables.broken.get_or_insert(reason);
+                    return;
+                }
+            };
             join.sent += bytes.len() as u64;
             host.send(&Message::Image { bytes: &bytes });
-            if join.sent >= join.image.bytes {
+            if bytes.is_empty() {
+                join.is_sent = true;
                 host.drop_image();
             }
         }
@@ -426,6 +466,8 @@ impl PrimaryMachine {
         reason: &str,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
+        // Whoever takes an image is done with the server before its log ends.
+        host.drop_image();
         host.end_log();
         self.turn_away(alone, reason, host)
     }

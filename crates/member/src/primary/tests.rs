@@ -35,8 +35,12 @@ struct Book {
     unacked: u32,
     is_log_full: bool,
     cannot_clamp: bool,
-    /// The longest piece that it gives of its image.
+    /// The longest piece that it gives of its image, and what it has given; it is not there
+    /// yet, or will never be.
     piece: usize,
+    sent: usize,
+    is_slow: bool,
+    is_torn: bool,
     /// What a joiner was told of connections.
     adopted: Vec<Adopted>,
 }
@@ -199,16 +203,30 @@ impl PrimaryHost for Book {
     fn strangers(&mut self) -> usize {
         self.strangers
     }
-    fn take_image(&mut self) -> Result<Image, String> {
+    fn take_image(&mut self) -> Result<(), String> {
+        self.note("take image");
+        self.sent = 0;
+        Ok(())
+    }
+    fn image_taken(&mut self) -> Option<Result<Image, String>> {
+        if self.is_slow {
+            return None;
+        }
         let image = self.image.ok_or_else(|| "it does not stand still".to_owned());
         self.note(format!("image {}", image.is_ok()));
-        image
+        Some(image)
     }
     fn books(&mut self) -> Vec<join::Book> {
         std::mem::take(&mut self.books)
     }
-    fn image(&mut self, _: u64, most: usize) -> Vec<u8> {
-        vec![7; most.min(self.piece)]
+    fn image(&mut self, most: usize) -> Result<Option<Vec<u8>>, String> {
+        if self.is_torn {
+            return Err("the image cannot be written".to_owned());
+        }
+        let all = self.image.map_or(0, |image| image.bytes as usize);
+        let len = most.min(self.piece).min(all - self.sent);
+        self.sent += len;
+        Ok((!self.is_slow).then(|| vec![7; len]))
     }
     fn drop_image(&mut self) {
         self.note("drop image");
@@ -265,6 +283,9 @@ impl Bed {
             is_log_full: false,
             cannot_clamp: false,
             piece: IMAGE_BYTES,
+            sent: 0,
+            is_slow: false,
+            is_torn: false,
             adopted: Vec::new(),
         };
         let machine = PrimaryMachine::new(100, &mut book);

@@ -8,6 +8,7 @@ use crate::kernel::{Socket, cookie};
 use crate::packet::{Packet, Truth};
 use crate::pipe::{Input, Kind};
 use crate::plan::{Manners, Mutation, Step, When};
+use holdfast_cluster::Nanos;
 use holdfast_member::backup::{BackupHost, Replica, Report};
 use holdfast_member::primary::Held;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
@@ -16,6 +17,9 @@ use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
 use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
+
+/// The longest that a server of a whole image takes until it runs.
+const MAKING_MAX_US: u64 = 100_000;
 
 /// A socket that was rebuilt, and what is to be played into it.
 pub struct Carried {
@@ -76,6 +80,22 @@ impl AtHost<'_> {
         let conn = self.host_mut().gate.as_mut().and_then(|gate| gate.adopt(&adopted));
         let socket = cookie(r.record.iss, r.record.irs);
         self.d.survivors.extend(conn.map(|conn| Held { conn, socket, record: *r.record }));
+    }
+
+    fn make_copy(&mut self) -> Result<(), String> {
+        if self.world.rng.below(1000) < self.world.plan.joins.unmade_permille {
+            return Err("the copy cannot be made".to_owned());
+        }
+        let bytes = self.d.copy.as_mut().map(|copy| std::mem::take(&mut copy.bytes));
+        let Some(server) = self.world.image_of(&bytes.unwrap_or_default()) else {
+            return Err("the image is not whole, or of an earlier server".to_owned());
+        };
+        self.world.copy_starts(self.d.at, server);
+        if let Some(copy) = &mut self.d.copy {
+            copy.runs = true;
+        }
+        self.world.crosses(When::Join(Step::Runs));
+        Ok(())
     }
 }
 
@@ -198,20 +218,18 @@ impl BackupHost for AtHost<'_> {
         !keeps
     }
 
-    fn make_copy(&mut self) -> Result<(), String> {
-        if self.world.rng.below(1000) < self.world.plan.joins.unmade_permille {
-            return Err("the copy cannot be made".to_owned());
-        }
-        let bytes = self.d.copy.as_mut().map(|copy| std::mem::take(&mut copy.bytes));
-        let Some(server) = self.world.image_of(&bytes.unwrap_or_default()) else {
-            return Err("the image is not whole, or of an earlier server".to_owned());
-        };
-        self.world.copy_starts(self.d.at, server);
+    fn end_image(&mut self) {
+        let takes = Nanos::from_us(self.world.rng.below(MAKING_MAX_US));
+        let due = self.now().plus(takes);
         if let Some(copy) = &mut self.d.copy {
-            copy.runs = true;
+            copy.due = Some(due);
         }
-        self.world.crosses(When::Join(Step::Runs));
-        Ok(())
+    }
+
+    fn copy_made(&mut self) -> Option<Result<(), String>> {
+        let now = self.now();
+        let due = self.d.copy.as_mut()?.due.take_if(|due| *due <= now);
+        due.map(|_| self.make_copy())
     }
 
     fn is_peer_ready(&self) -> bool {

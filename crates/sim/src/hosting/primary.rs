@@ -9,12 +9,15 @@ use crate::packet::Packet;
 use crate::pipe::Input;
 use crate::plan::{Mutation, Step, When};
 use crate::server::{Mode, Server};
+use holdfast_cluster::Nanos;
 use holdfast_member::primary::{Book, Held, Image, PrimaryHost, Report};
 use holdfast_replica::primary::{Peeked, Wanted};
 use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
 use holdfast_wire::seq::SeqNo;
 
+/// The longest that it takes until an image is taken.
+const TAKING_MAX_US: u64 = 50_000;
 /// What a broken shim says.
 pub const BROKEN: &str = "the shim cannot go on";
 
@@ -25,6 +28,38 @@ impl AtHost<'_> {
 
     fn gate_mut(&mut self) -> Option<&mut Gate> {
         self.host_mut().gate.as_mut()
+    }
+
+    /// The moment of the image has come.
+    fn take_it(&mut self) -> Result<Image, String> {
+        let plan = self.world.plan.joins;
+        if self.world.rng.below(1000) < plan.untaken_permille {
+            return Err("the server does not stand still".to_owned());
+        }
+        let is_attached = self.is_attached();
+        let fit = |server: &&mut Server| {
+            is_attached && server.alive && server.mode == Mode::Live && !server.broken
+        };
+        let host = &mut self.world.hosts[self.d.at];
+        let Some(server) = host.server.as_mut().filter(fit) else {
+            return Err("the server cannot be copied".to_owned());
+        };
+        let books = server.books(&host.sockets);
+        server.begins_log();
+        let (log_from, copy) = (server.tail(), server.copied(&books));
+        let unacked = books.iter().filter(|(key, book)| {
+            host.sockets.get(key).is_some_and(|socket| socket.snd_una < book.out_bytes)
+        });
+        self.d.unacked = unacked.map(|(key, book)| (*key, book.out_bytes)).collect();
+        self.d.books = books.into_iter().map(|(_, book)| book).collect();
+        self.world.reached.images += 1;
+        let image = Bytes { id: self.world.reached.images, bytes: plan.image_bytes };
+        (self.d.image, self.d.image_at) = (Some(image), 0);
+        // Of the image before nobody knows any more.
+        self.world.images.clear();
+        self.world.images.insert(image.id, copy);
+        self.world.crosses(When::Join(Step::Image));
+        Ok(Image { log_from, bytes: image.bytes })
     }
 }
 
@@ -239,47 +274,31 @@ impl PrimaryHost for AtHost<'_> {
         living.filter(|socket| !is_known(socket)).count()
     }
 
-    fn take_image(&mut self) -> Result<Image, String> {
-        let plan = self.world.plan.joins;
-        if self.world.rng.below(1000) < plan.untaken_permille {
-            return Err("the server does not stand still".to_owned());
-        }
-        let is_attached = self.is_attached();
-        let fit = |server: &&mut Server| {
-            is_attached && server.alive && server.mode == Mode::Live && !server.broken
-        };
-        let host = &mut self.world.hosts[self.d.at];
-        let Some(server) = host.server.as_mut().filter(fit) else {
-            return Err("the server cannot be copied".to_owned());
-        };
-        let books = server.books(&host.sockets);
-        server.begins_log();
-        let (log_from, copy) = (server.tail(), server.copied(&books));
-        let unacked = books.iter().filter(|(key, book)| {
-            host.sockets.get(key).is_some_and(|socket| socket.snd_una < book.out_bytes)
-        });
-        self.d.unacked = unacked.map(|(key, book)| (*key, book.out_bytes)).collect();
-        self.d.books = books.into_iter().map(|(_, book)| book).collect();
-        self.world.reached.images += 1;
-        let image = Bytes { id: self.world.reached.images, bytes: plan.image_bytes };
-        self.d.image = Some(image);
-        // Of the image before nobody knows any more.
-        self.world.images.clear();
-        self.world.images.insert(image.id, copy);
-        self.world.crosses(When::Join(Step::Image));
-        Ok(Image { log_from, bytes: image.bytes })
+    fn take_image(&mut self) -> Result<(), String> {
+        let takes = Nanos::from_us(self.world.rng.below(TAKING_MAX_US));
+        self.d.image_due = Some(self.now().plus(takes));
+        Ok(())
+    }
+
+    fn image_taken(&mut self) -> Option<Result<Image, String>> {
+        let now = self.now();
+        let due = self.d.image_due.take_if(|due| *due <= now);
+        due.map(|_| self.take_it())
     }
 
     fn books(&mut self) -> Vec<Book> {
         std::mem::take(&mut self.d.books)
     }
 
-    fn image(&mut self, at: u64, most: usize) -> Vec<u8> {
-        self.d.image.map(|image| image.part(at, most)).unwrap_or_default()
+    fn image(&mut self, most: usize) -> Result<Option<Vec<u8>>, String> {
+        let at = self.d.image_at;
+        let bytes = self.d.image.map(|image| image.part(at, most)).ok_or("there is no image")?;
+        self.d.image_at += bytes.len() as u64;
+        Ok(Some(bytes))
     }
 
     fn drop_image(&mut self) {
-        self.d.image = None;
+        (self.d.image, self.d.image_due) = (None, None);
     }
 
     fn free_log(&mut self, pos: u64) {

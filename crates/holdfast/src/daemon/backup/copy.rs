@@ -5,7 +5,7 @@ use super::{BackupDaemon, watch};
 use anyhow::Context as _;
 use holdfast_linux::process;
 use holdfast_linux::snapshot::restore::Loading;
-use holdfast_linux::spawn::{Copying, Server};
+use holdfast_linux::spawn::{Copying, Making, Server};
 use holdfast_wire::log::{Header, NO_CONN, record_len};
 use holdfast_wire::shm::{conn_state, mode};
 use holdfast_wire::snapshot::Limits;
@@ -13,15 +13,15 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// Of the memory that is free, the part that an image may have: the server that it makes
-/// needs as much, and the log comes on top.
+/// needs as much, and pieces that have come and the log come on top.
 const FREE_PART: u64 = 3;
 /// Bytes of the log that are kept until the server can take them.
 const KEPT_BYTES_MAX: usize = 1 << 30;
 
 /// See the module.
-#[derive(Default)]
 pub struct Incoming {
-    image: Vec<u8>,
+    /// `None` once the server runs.
+    making: Option<Making>,
     log_from: u64,
     records: VecDeque<(Header, Vec<u8>)>,
     /// Of `records`, as the replica's log will have them.
@@ -42,6 +42,10 @@ impl Incoming {
     }
 }
 
+fn cannot_be_made(error: &anyhow::Error) -> String {
+    format!("the server cannot be rebuilt here: {error:#}")
+}
+
 impl BackupDaemon<'_, '_> {
     pub(super) fn expect_image(&mut self, log_from: u64, bytes: u64) -> Result<(), String> {
         let free = process::memory_available().map_err(|error| error.to_string())?;
@@ -51,39 +55,53 @@ impl BackupDaemon<'_, '_> {
                  it takes {FREE_PART} times the image"
             ));
         }
-        // What the connection's peer announces is not allocated before it comes.
-        self.incoming = Some(Incoming { log_from, ..Incoming::default() });
+        let making = self.begin_making().map_err(|error| cannot_be_made(&error))?;
+        let (records, bytes) = (VecDeque::new(), 0);
+        self.incoming = Some(Incoming { making: Some(making), log_from, records, bytes });
         Ok(())
     }
 
-    pub(super) fn take_piece(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let incoming = self.incoming.as_mut().ok_or("an image that nobody announced")?;
-        incoming.image.extend_from_slice(bytes);
-        Ok(())
-    }
-
-    /// The image is whole.
-    pub(super) fn make_server(&mut self) -> Result<(), String> {
-        self.start_copy().map_err(|error| format!("the server cannot be rebuilt here: {error:#}"))
-    }
-
-    fn start_copy(&mut self) -> anyhow::Result<()> {
-        let image = self.incoming.as_mut().map(|incoming| std::mem::take(&mut incoming.image));
-        let image = image.context("there is no image")?;
-        let node = &mut *self.node;
+    fn begin_making(&self) -> anyhow::Result<Making> {
         // Its files are read, too, and compared.
         let free = process::memory_available().context("the host's free memory")?;
         let loading = Loading {
-            key: node.key.hash_key(),
+            key: self.node.key.hash_key(),
             limits: Limits { memory_bytes: free, ..Limits::default() },
             dies_with_parent: true,
         };
-        let settings = node.settings(mode::REPLAY)?;
-        let log = node.config.server.log.clone();
-        let copying = Copying { loading, settings, log };
-        let copy = process::at_leisure(|| Server::copy(&image[..], &copying))?;
-        node.note_server(&copy)?;
-        watch(node, &copy)?;
+        let settings = self.node.settings(mode::REPLAY)?;
+        let log = self.node.config.server.log.clone();
+        Ok(Making::begin(Copying { loading, settings, log })?)
+    }
+
+    fn making(&mut self) -> Option<&mut Making> {
+        self.incoming.as_mut()?.making.as_mut()
+    }
+
+    pub(super) fn take_piece(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.making().ok_or("an image that nobody announced")?.take(bytes.to_vec());
+        Ok(())
+    }
+
+    pub(super) fn end_pieces(&mut self) {
+        if let Some(making) = self.making() {
+            making.end();
+        }
+    }
+
+    /// What has become of the image's server.
+    pub(super) fn server_made(&mut self) -> Option<Result<(), String>> {
+        let made = self.making()?.made()?;
+        let made = made.map_err(anyhow::Error::from).and_then(|copy| self.begin_following(copy));
+        Some(made.map_err(|error| cannot_be_made(&error)))
+    }
+
+    fn begin_following(&mut self, copy: Server) -> anyhow::Result<()> {
+        if let Some(incoming) = &mut self.incoming {
+            incoming.making = None;
+        }
+        self.node.note_server(&copy)?;
+        watch(self.node, &copy)?;
         self.watches_replica = true;
         self.replica = Some(copy);
         self.feed();

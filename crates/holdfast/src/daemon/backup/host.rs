@@ -217,8 +217,12 @@ impl BackupHost for BackupDaemon<'_, '_> {
         self.take_piece(bytes)
     }
 
-    fn make_copy(&mut self) -> Result<(), String> {
-        self.make_server()
+    fn end_image(&mut self) {
+        self.end_pieces();
+    }
+
+    fn copy_made(&mut self) -> Option<Result<(), String>> {
+        self.server_made()
     }
 
     fn feed_copy(&mut self) -> bool {

@@ -1,6 +1,7 @@
 //! What the primary's machine asks of this host.
 
-use super::{CONTROL, PEER, PIDFD, PrimaryDaemon, image, unread};
+use super::image::Outgoing;
+use super::{CONTROL, PEER, PIDFD, PrimaryDaemon, unread};
 use crate::daemon::heed;
 use crate::daemon::member::MemberContext;
 use crate::daemon::pairing::turn_away;
@@ -19,15 +20,16 @@ use holdfast_wire::packet::{TcpSegment, mapped};
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
 use std::ops::Deref;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+const NO_IMAGE: &str = "no image is taken";
 /// Longer than the gate's program runs for a packet.
 const GATE_RUNS: Duration = Duration::from_micros(200);
 
 /// A part of the log, in the memory that the server shares.
 pub struct LogBytes {
-    server: Rc<Server>,
+    server: Arc<Server>,
     at: u64,
     len: usize,
 }
@@ -172,7 +174,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     }
 
     fn bytes(&self, at: u64, len: usize) -> LogBytes {
-        LogBytes { server: Rc::clone(&self.server), at, len }
+        LogBytes { server: Arc::clone(&self.server), at, len }
     }
 
     fn may_sleep(&mut self, read_to: u64) -> bool {
@@ -283,7 +285,8 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
 
     fn stand_beside(&mut self) {
         let Some(mut alone) = self.alone.take() else { return };
-        if let Some(server) = Rc::get_mut(&mut self.server) {
+        // While an image is taken there is nothing to be done with it.
+        if let Some(server) = Arc::get_mut(&mut self.server) {
             Alone::let_loose(self.node, server);
             self.barred.revive(self.node, server, Instant::now());
         }
@@ -312,21 +315,24 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         }
     }
 
-    fn take_image(&mut self) -> Result<Image, String> {
-        let taken = image::take(&self.server, self.node.key.hash_key())?;
-        let image = taken.image();
-        self.image = Some(taken);
-        Ok(image)
+    fn take_image(&mut self) -> Result<(), String> {
+        let begun = Outgoing::begin(Arc::clone(&self.server), self.node.key.hash_key());
+        self.image = Some(begun.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    fn image_taken(&mut self) -> Option<Result<Image, String>> {
+        self.image.as_mut().map_or_else(|| Some(Err(NO_IMAGE.to_owned())), Outgoing::taken)
     }
 
     fn books(&mut self) -> Vec<Book> {
         self.image.as_ref().map_or_else(Vec::new, |image| image.books(&self.server.memory))
     }
 
-    fn image(&mut self, at: u64, most: usize) -> Vec<u8> {
-        let Some(image) = &self.image else { return Vec::new() };
-        let rest = usize::try_from(at).ok().and_then(|at| image.bytes.get(at..));
-        rest.map_or_else(Vec::new, |rest| rest[..rest.len().min(most)].to_vec())
+    fn image(&mut self, most: usize) -> Result<Option<Vec<u8>>, String> {
+        let piece = self.image.as_ref().ok_or(NO_IMAGE)?.piece()?;
+        assert!(piece.as_ref().is_none_or(|piece| piece.len() <= most), "pieces are messages");
+        Ok(piece)
     }
 
     fn drop_image(&mut self) {

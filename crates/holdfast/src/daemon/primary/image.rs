@@ -1,13 +1,21 @@
-//! The image of a server that speaks alone, for the member that joins it.
+//! The image of a server that speaks alone, for the member that joins it: a thread of its
+//! own takes it, and writes it piece by piece. The daemon has other things to do, and
+//! the server is to have the processor.
 
 use holdfast_linux::process;
 use holdfast_linux::shm::SharedMemory;
-use holdfast_linux::snapshot::{Options, Preparation, SnapshotError};
+use holdfast_linux::snapshot::{Options, Preparation, Snapshot, SnapshotError};
 use holdfast_linux::spawn::Server;
 use holdfast_member::primary::{Book, Image};
 use holdfast_wire::hash::HashKey;
+use holdfast_wire::message::IMAGE_BYTES_MAX;
 use holdfast_wire::snapshot::{Books, Limits};
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long a server may stand still for its image; its clients wait.
@@ -15,54 +23,82 @@ const FREEZE_MAX: Duration = Duration::from_millis(100);
 /// Rounds in which what has changed is copied while it runs, and how few pages end them.
 const ROUNDS_MAX: usize = 6;
 const FEW_PAGES: u64 = 256;
-/// Of the memory that is free, the part that an image may take: it is held twice for a
-/// moment.
+/// Of the memory that is free, the part that an image may take.
 const FREE_PART: u64 = 3;
+/// Pieces that are written and not sent yet.
+const PIECES_MAX: usize = 16;
 
-/// An image on its way.
+/// An image that is taken, and on its way.
 pub struct Outgoing {
-    pub bytes: Vec<u8>,
+    /// `None` only when this is dropped.
+    steps: Option<Receiver<Step>>,
     books: Books,
+    /// Nobody wants it any more.
+    is_off: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
 }
 
-/// Takes it: the server's log begins there.
-///
-/// # Errors
-/// In words; the server runs on as before.
-pub fn take(server: &Server, key: HashKey) -> Result<Outgoing, String> {
-    let said = |error: SnapshotError| error.to_string();
-    let external = server.external().map_err(said)?;
-    let free = process::memory_available().map_err(|error| error.to_string())?;
-    let limits = Limits { memory_bytes: free / FREE_PART, ..Limits::default() };
-    let options = Options { key, limits, freeze_max: FREEZE_MAX, shares_files: false, external };
-    // All but the freeze is done at leisure: meanwhile the server serves.
-    let preparation = process::at_leisure(|| prepare(server.pid(), &options)).map_err(said)?;
-    let snapshot = preparation.freeze(&mut server.stand_still()).map_err(said)?;
-    let begun = || {
-        let books = snapshot.description().books.clone();
-        let books = books.ok_or("the server's memory says nothing of its connections")?;
-        let write = || snapshot.write(Vec::new(), &options);
-        let bytes = process::at_leisure(write).map_err(said)?;
-        Ok(Outgoing { bytes, books })
-    };
-    // Nobody follows the log.
-    begun().inspect_err(|_: &String| server.memory.go_solo())
-}
-
-/// What a freeze begins with: most of the memory is copied.
-fn prepare(pid: u32, options: &Options) -> Result<Preparation<'_>, SnapshotError> {
-    let mut preparation = Preparation::begin(pid, options)?;
-    for _ in 0..ROUNDS_MAX {
-        if preparation.round()?.is_none_or(|pages| pages < FEW_PAGES) {
-            break;
-        }
-    }
-    Ok(preparation)
+enum Step {
+    /// The server's log begins, and with it the image, of at most so many bytes.
+    Begun(Box<Books>, u64),
+    Piece(Vec<u8>),
+    End,
+    Failed(String),
 }
 
 impl Outgoing {
-    pub fn image(&self) -> Image {
-        Image { log_from: self.books.log_from, bytes: self.bytes.len() as u64 }
+    /// Begins to take it.
+    ///
+    /// # Errors
+    /// If there can be no thread.
+    pub fn begin(server: Arc<Server>, key: HashKey) -> io::Result<Self> {
+        let (to, steps) = sync_channel(PIECES_MAX);
+        let is_off = Arc::new(AtomicBool::new(false));
+        let taking = Taking { is_off: Arc::clone(&is_off), urgency: process::realtime(), to };
+        let work = move || {
+            let last = taking.take(server, key).map_or_else(Step::Failed, |()| Step::End);
+            // Nobody waits for what nobody wants.
+            let _off = taking.to.send(last);
+        };
+        let thread = std::thread::Builder::new().name("image".to_owned()).spawn(work)?;
+        let (steps, thread) = (Some(steps), Some(thread));
+        Ok(Self { steps, books: Books::default(), is_off, thread })
+    }
+
+    fn step(&self) -> Option<Step> {
+        let steps = self.steps.as_ref()?;
+        match steps.try_recv() {
+            Ok(step) => Some(step),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Step::Failed("it is over".to_owned())),
+        }
+    }
+
+    /// Whether it is taken by now: the server's log begins there. Or why it is not, and the
+    /// server runs on as before.
+    pub fn taken(&mut self) -> Option<Result<Image, String>> {
+        Some(match self.step()? {
+            Step::Begun(books, bytes) => {
+                self.books = *books;
+                Ok(Image { log_from: self.books.log_from, bytes })
+            }
+            Step::Failed(reason) => Err(reason),
+            Step::Piece(_) | Step::End => Err("it has no beginning".to_owned()),
+        })
+    }
+
+    /// Its next bytes, `None` if they are not there yet; none at all behind the last ones.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn piece(&self) -> Result<Option<Vec<u8>>, String> {
+        match self.step() {
+            None => Ok(None),
+            Some(Step::Piece(bytes)) => Ok(Some(bytes)),
+            Some(Step::End) => Ok(Some(Vec::new())),
+            Some(Step::Failed(reason)) => Err(reason),
+            Some(Step::Begun(..)) => Err("it begins twice".to_owned()),
+        }
     }
 
     pub fn books(&self, memory: &SharedMemory) -> Vec<Book> {
@@ -81,5 +117,97 @@ impl Outgoing {
             })
         };
         self.books.connections.iter().filter_map(book).collect()
+    }
+}
+
+impl Drop for Outgoing {
+    /// From here on nobody has a hold of the server.
+    fn drop(&mut self) {
+        self.is_off.store(true, Relaxed);
+        self.steps = None;
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has said so.
+            let _panicked = thread.join();
+        }
+    }
+}
+
+/// Who takes an image.
+struct Taking {
+    is_off: Arc<AtomicBool>,
+    /// The daemon's real-time priority: the server's clients wait for the freeze.
+    urgency: Option<i32>,
+    to: SyncSender<Step>,
+}
+
+impl Taking {
+    fn take(&self, server: Arc<Server>, key: HashKey) -> Result<(), String> {
+        let said = |error: SnapshotError| error.to_string();
+        let external = server.external().map_err(said)?;
+        let free = process::memory_available().map_err(|error| error.to_string())?;
+        let limits = Limits { memory_bytes: free / FREE_PART, ..Limits::default() };
+        let options =
+            Options { key, limits, freeze_max: FREEZE_MAX, shares_files: false, external };
+        let preparation = self.prepare(server.pid(), &options)?;
+        let freeze = || preparation.freeze(&mut server.stand_still());
+        let snapshot = process::urgently(self.urgency, freeze).map_err(said)?;
+        self.begin_log(&snapshot).inspect_err(|_| {
+            // Nobody follows the log.
+            server.memory.go_solo();
+        })?;
+        drop(server);
+        let pieces = Pieces { to: &self.to, piece: Vec::new() };
+        let mut pieces = snapshot.write(pieces, &options).map_err(said)?;
+        pieces.flush().map_err(|error| error.to_string())
+    }
+
+    /// What a freeze begins with: most of the memory is copied.
+    fn prepare<'a>(&self, pid: u32, options: &'a Options) -> Result<Preparation<'a>, String> {
+        let said = |error: SnapshotError| error.to_string();
+        let mut preparation = Preparation::begin(pid, options).map_err(said)?;
+        for _ in 0..ROUNDS_MAX {
+            if self.is_off.load(Relaxed) {
+                return Err("nobody wants it any more".to_owned());
+            }
+            if preparation.round().map_err(said)?.is_none_or(|pages| pages < FEW_PAGES) {
+                break;
+            }
+        }
+        Ok(preparation)
+    }
+
+    fn begin_log(&self, snapshot: &Snapshot) -> Result<(), String> {
+        let books = snapshot.description().books.clone();
+        let books = books.ok_or("the server's memory says nothing of its connections")?;
+        let bytes = snapshot.bytes_max().map_err(|error| error.to_string())?;
+        let begun = Step::Begun(Box::new(books), bytes);
+        self.to.send(begun).map_err(|_| "nobody wants it any more".to_owned())
+    }
+}
+
+/// Hands on what is written, piece by piece.
+struct Pieces<'a> {
+    to: &'a SyncSender<Step>,
+    piece: Vec<u8>,
+}
+
+impl Write for Pieces<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let len = bytes.len().min(IMAGE_BYTES_MAX - self.piece.len());
+        self.piece.extend_from_slice(&bytes[..len]);
+        if self.piece.len() == IMAGE_BYTES_MAX {
+            self.flush()?;
+        }
+        Ok(len)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.piece.is_empty() {
+            // Nothing at all would mean the end.
+            return Ok(());
+        }
+        let next = Vec::with_capacity(IMAGE_BYTES_MAX);
+        let piece = std::mem::replace(&mut self.piece, next);
+        self.to.send(Step::Piece(piece)).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 }

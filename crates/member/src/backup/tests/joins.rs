@@ -17,7 +17,7 @@ impl Bed {
     /// The copy runs, and has all that there was.
     fn caught_up() -> Self {
         let mut bed = Self::joins();
-        bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE]);
+        bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE, WHOLE]);
         bed.turn();
         assert_eq!(bed.book.take().last().map(String::as_str), Some("send CaughtUp"));
         bed
@@ -47,6 +47,7 @@ fn adopted(accept: Option<u32>) -> Adopted {
 }
 
 const IMAGE: Message<'static> = Message::Image { bytes: &[1, 2, 3] };
+const WHOLE: Message<'static> = Message::Image { bytes: &[] };
 
 #[test]
 fn a_joiner_is_in_step_only_when_it_has_executed_all_that_it_was_told() {
@@ -57,11 +58,15 @@ fn a_joiner_is_in_step_only_when_it_has_executed_all_that_it_was_told() {
     bed.book.peer.push(IMAGE);
     bed.turn();
     assert_eq!(bed.book.take(), ["takes 3", "send ImageOk"]);
-    bed.book.peer.push(IMAGE);
-    // What has waited for the copy.
-    bed.book.progress = (100, 0);
+    // It may be smaller than was said.
+    bed.book.peer.extend([Message::Image { bytes: &[4, 5] }, WHOLE]);
+    bed.book.is_slow = true;
     bed.pass(3);
-    assert_eq!(bed.book.take(), ["takes 3", "send ImageOk", "makes"]);
+    assert_eq!(bed.book.take(), ["takes 2", "send ImageOk", "whole"]);
+    // What has waited for the copy.
+    (bed.book.progress, bed.book.is_slow) = ((100, 0), false);
+    bed.pass(3);
+    assert_eq!(bed.book.take(), ["makes"]);
     bed.book.progress = (150, 99);
     bed.pass(3);
     assert!(bed.book.take().is_empty(), "it is behind where it began");
@@ -101,6 +106,7 @@ impl Bed {
             Message::Join { log_from: 7, image_bytes: 3 },
             Message::Adopt { conns: vec![adopted(accept)] },
             IMAGE,
+            WHOLE,
         ]);
         bed.turn();
         let progress = ConnProgress {
@@ -158,7 +164,7 @@ fn every_failure_of_a_joiner_ends_in_another_attempt() {
     for bad in ["begin", "take", "make"] {
         let mut bed = Bed::joins();
         bed.book.bad = bad;
-        bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE]);
+        bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE, WHOLE]);
         bed.has_left();
     }
     let too_long = vec![Message::Join { log_from: 7, image_bytes: 2 }, IMAGE];
@@ -169,7 +175,9 @@ fn every_failure_of_a_joiner_ends_in_another_attempt() {
     let refused = vec![Message::Refused { reason: "no", again: true }];
     let died = vec![Message::ServerDied { last: 0 }];
     let early = vec![Message::Closing { number: 0 }];
-    for said in [too_long, twice, refused, died, early, vec![IMAGE]] {
+    let more = vec![Message::Join { log_from: 7, image_bytes: 9 }, IMAGE, WHOLE, IMAGE];
+    let whole_twice = vec![Message::Join { log_from: 7, image_bytes: 9 }, WHOLE, WHOLE];
+    for said in [too_long, twice, refused, died, early, vec![IMAGE], more, whole_twice] {
         let mut bed = Bed::joins();
         bed.book.peer = said;
         bed.has_left();
@@ -188,7 +196,7 @@ fn every_failure_of_a_joiner_ends_in_another_attempt() {
 #[test]
 fn a_joiner_whose_copy_does_not_move_leaves() {
     let mut bed = Bed::joins();
-    bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE]);
+    bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE, WHOLE]);
     bed.book.progress = (100, 50);
     for _ in 0..100 {
         bed.book.now = bed.book.now.plus(Nanos::from_ms(20));
@@ -203,7 +211,7 @@ fn a_joiner_whose_copy_does_not_move_leaves() {
 #[test]
 fn who_follows_is_told_of_no_image() {
     let mut bed = Bed::served();
-    bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE]);
+    bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE, WHOLE]);
     bed.pass(2);
     assert!(bed.machine.said.is_empty() && bed.book.take().is_empty());
 }
@@ -247,7 +255,7 @@ fn a_joiner_that_lacks_bytes_of_a_read_has_not_caught_up() {
         bed.book.peer.push(Message::Join { log_from: 7, image_bytes: 3 });
         bed.book.peer.push(Message::Adopt { conns: vec![adopted(Some(1))] });
         bed.book.peer.push(Message::Frame { number: 1, records: read.as_bytes().to_vec().leak() });
-        bed.book.peer.push(IMAGE);
+        bed.book.peer.extend([IMAGE, WHOLE]);
         bed.pass(3);
         assert_eq!(bed.book.has("send CaughtUp"), !lacks, "{:?}", bed.book.lines);
     }

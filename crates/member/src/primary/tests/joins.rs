@@ -120,9 +120,11 @@ fn a_joiner_gets_the_image_and_output_waits_before_it_may_be_in_step() {
     bed.book.knocks = true;
     bed.turn();
     let lines = bed.book.take();
-    let order = ["hello, runs: true", "image true", "send Join", "send Adopt", "shows Joins"];
+    let order =
+        ["hello, runs: true", "take image", "image true", "send Join", "send Adopt", "shows Joins"];
     assert!(order.windows(2).all(|two| at(&lines, two[0]) < at(&lines, two[1])), "{lines:?}");
-    assert_eq!(lines.iter().filter(|line| *line == "send Image").count(), 3);
+    // Three pieces, and that there is no more.
+    assert_eq!(lines.iter().filter(|line| *line == "send Image").count(), 4);
     assert_eq!(lines.last().map(String::as_str), Some("drop image"));
     // What is logged is framed, and what the joiner holds makes room: nobody waits.
     bed.book.log = log_record();
@@ -202,7 +204,7 @@ fn who_would_cut_off_connections_does_not_let_anybody_join() {
     let mut bed = Bed::alone();
     (bed.book.strangers, bed.book.knocks) = (1, true);
     bed.turn();
-    assert!(!bed.book.has("image true"));
+    assert!(!bed.book.has("take image"));
     bed.book.strangers = 0;
     bed.has_failed(false, REJOIN_PAUSE.as_millis() as u64);
     bed.book.strangers = 1;
@@ -479,4 +481,63 @@ fn no_more_of_an_image_is_under_way_than_a_few_pieces() {
     // What was never sent has not come.
     bed.book.peer.push(Message::ImageOk { bytes: u64::MAX });
     assert_eq!(pieces(&mut bed), 4);
+}
+
+/// An image of a large server takes seconds.
+#[test]
+fn who_waits_for_the_image_is_served_and_heard() {
+    let mut bed = Bed::alone();
+    (bed.book.is_slow, bed.book.knocks) = (true, true);
+    bed.turn();
+    bed.pass(JOINER_SILENT.as_millis() as u64 + 1);
+    assert!(bed.book.has("take image") && !bed.book.has("send Join"), "{:?}", bed.book.lines);
+    assert!(!bed.book.has("shows JoinFailed"));
+    bed.book.is_slow = false;
+    bed.turn();
+    assert!(bed.book.has("send Join") && bed.book.has("drop image"), "{:?}", bed.book.lines);
+}
+
+#[test]
+fn pieces_that_are_not_there_yet_hold_up_no_log() {
+    let mut bed = Bed::alone();
+    (bed.book.piece, bed.book.knocks) = (1, true);
+    bed.turn();
+    assert!(bed.book.has("drop image"), "{:?}", bed.book.lines);
+    let mut bed = Bed::alone();
+    bed.book.knocks = true;
+    bed.book.image = Some(Image { log_from: 0, bytes: 10 * IMAGE_BYTES_MAX as u64 });
+    bed.book.piece = usize::MAX;
+    bed.turn();
+    bed.book.take();
+    bed.book.is_slow = true;
+    bed.book.peer.push(Message::ImageOk { bytes: 4 * IMAGE_BYTES_MAX as u64 });
+    bed.book.log = log_record();
+    bed.turn();
+    assert_eq!(bed.book.take(), ["send Frame"]);
+    bed.book.is_slow = false;
+    bed.turn();
+    assert!(bed.book.has("send Image"), "{:?}", bed.book.lines);
+}
+
+#[test]
+fn a_joiner_that_is_lost_before_the_image_is_taken_leaves_no_log() {
+    let mut bed = Bed::alone();
+    (bed.book.is_slow, bed.book.knocks) = (true, true);
+    bed.turn();
+    bed.book.is_lost = true;
+    bed.turn();
+    let lines = &bed.book.lines;
+    assert!(at(lines, "drop image") < at(lines, "end log"), "{lines:?}");
+    bed.book.is_slow = false;
+    bed.has_failed(true, REJOIN_PAUSE.as_millis() as u64);
+}
+
+#[test]
+fn an_image_that_is_never_whole_ends_the_join() {
+    let mut bed = Bed::alone();
+    (bed.book.is_torn, bed.book.knocks) = (true, true);
+    bed.turn();
+    bed.turn();
+    bed.book.is_torn = false;
+    bed.has_failed(true, REJOIN_PAUSE.as_millis() as u64);
 }
