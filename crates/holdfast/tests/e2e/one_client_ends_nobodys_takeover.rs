@@ -16,6 +16,9 @@ use holdfast_wire::seq::SeqNo;
 use socket2::{Domain, Socket, Type};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 const LIAR: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 8, 0, 2)), 21_001);
@@ -75,14 +78,20 @@ fn one_client_ends_nobodys_takeover() {
     let options = GroupOptions { heartbeat_ms: Some(150), ..GroupOptions::default() };
     world::with_redis_and(&options, |testbed, group| {
         let client = testbed.host(Role::Client);
-        let numbers = Worker::start(client, |wire| {
+        let is_seen = Arc::new(AtomicBool::new(false));
+        let sees = Arc::clone(&is_seen);
+        let numbers = Worker::start(client, move |wire| {
             let mut last = None;
             while wire.should_go_on() {
                 last = last_ack(wire).or(last);
+                sees.store(last.is_some(), Relaxed);
             }
             last
         });
-        let liar = on_client(testbed, liars_connection);
+        let mut liar = on_client(testbed, liars_connection);
+        while !is_seen.load(Relaxed) {
+            liar.ping();
+        }
         std::thread::sleep(Duration::from_millis(300));
         let at = numbers.stop().expect("its packets were seen");
         silence_kernel(client);

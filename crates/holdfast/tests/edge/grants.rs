@@ -74,7 +74,7 @@ fn a_backup_that_does_not_answer_bars_nobody() {
         // `b` answers nothing from here on.
         wait_for("silence", || {
             a.listen();
-            (bed.status().state == State::Unprotected).then_some(())
+            bed.status().reason.contains("does not hear `b`").then_some(())
         });
         a.promote(2);
         b.say(&Message::Promote { epoch: 2 });

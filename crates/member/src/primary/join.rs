@@ -212,7 +212,8 @@ impl PrimaryMachine {
         if let Err(reason) = host.take_image() {
             return self.turn_away(alone, &reason, host);
         }
-        host.member().watch.renew(host.now());
+        let now = host.now();
+        host.member().watch.renew(now);
         self.prepare(alone, false, host)
     }
 

@@ -10,6 +10,7 @@ use crate::pipe::{Input, Kind};
 use crate::plan::{Manners, Mutation, Step, When};
 use holdfast_cluster::Nanos;
 use holdfast_member::backup::{BackupHost, Replica, Report};
+use holdfast_member::host::Context as _;
 use holdfast_member::primary::Held;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_wire::gate::Adopted;
@@ -19,7 +20,7 @@ use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 
 /// The longest that a server of a whole image takes until it runs.
-const MAKING_MAX_US: u64 = 100_000;
+const MAKING_MAX: Nanos = Nanos::from_ms(100);
 
 /// A socket that was rebuilt, and what is to be played into it.
 pub struct Carried {
@@ -219,7 +220,7 @@ impl BackupHost for AtHost<'_> {
     }
 
     fn end_image(&mut self) {
-        let takes = Nanos::from_us(self.world.rng.below(MAKING_MAX_US));
+        let takes = Nanos(self.world.rng.below(MAKING_MAX.0));
         let due = self.now().plus(takes);
         if let Some(copy) = &mut self.d.copy {
             copy.due = Some(due);

@@ -10,6 +10,7 @@ use crate::pipe::Input;
 use crate::plan::{Mutation, Step, When};
 use crate::server::{Mode, Server};
 use holdfast_cluster::Nanos;
+use holdfast_member::host::Context as _;
 use holdfast_member::primary::{Book, Held, Image, PrimaryHost, Report};
 use holdfast_replica::primary::{Peeked, Wanted};
 use holdfast_wire::gate::SlotView;
@@ -17,7 +18,7 @@ use holdfast_wire::message::{ConnId, ConnKey, Message};
 use holdfast_wire::seq::SeqNo;
 
 /// The longest that it takes until an image is taken.
-const TAKING_MAX_US: u64 = 50_000;
+const TAKING_MAX: Nanos = Nanos::from_ms(50);
 /// What a broken shim says.
 pub const BROKEN: &str = "the shim cannot go on";
 
@@ -275,7 +276,7 @@ impl PrimaryHost for AtHost<'_> {
     }
 
     fn take_image(&mut self) -> Result<(), String> {
-        let takes = Nanos::from_us(self.world.rng.below(TAKING_MAX_US));
+        let takes = Nanos(self.world.rng.below(TAKING_MAX.0));
         self.d.image_due = Some(self.now().plus(takes));
         Ok(())
     }

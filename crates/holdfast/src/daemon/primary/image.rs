@@ -32,7 +32,8 @@ const PIECES_MAX: usize = 16;
 pub struct Outgoing {
     /// `None` only when this is dropped.
     steps: Option<Receiver<Step>>,
-    books: Books,
+    /// Once it is taken.
+    books: Option<Box<Books>>,
     /// Nobody wants it any more.
     is_off: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -62,7 +63,7 @@ impl Outgoing {
         };
         let thread = std::thread::Builder::new().name("image".to_owned()).spawn(work)?;
         let (steps, thread) = (Some(steps), Some(thread));
-        Ok(Self { steps, books: Books::default(), is_off, thread })
+        Ok(Self { steps, books: None, is_off, thread })
     }
 
     fn step(&self) -> Option<Step> {
@@ -79,8 +80,9 @@ impl Outgoing {
     pub fn taken(&mut self) -> Option<Result<Image, String>> {
         Some(match self.step()? {
             Step::Begun(books, bytes) => {
-                self.books = *books;
-                Ok(Image { log_from: self.books.log_from, bytes })
+                let log_from = books.log_from;
+                self.books = Some(books);
+                Ok(Image { log_from, bytes })
             }
             Step::Failed(reason) => Err(reason),
             Step::Piece(_) | Step::End => Err("it has no beginning".to_owned()),
@@ -116,7 +118,7 @@ impl Outgoing {
                 closed: it.state != holdfast_wire::shm::conn_state::OPEN,
             })
         };
-        self.books.connections.iter().filter_map(book).collect()
+        self.books.iter().flat_map(|books| &books.connections).filter_map(book).collect()
     }
 }
 

@@ -96,6 +96,11 @@ struct Progress {
 
 struct Shared(*mut Progress);
 
+// SAFETY: the memory belongs to whoever has this, and what is in it is atomic.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
 impl Shared {
     fn new() -> io::Result<Self> {
         let (prot, flags) =
