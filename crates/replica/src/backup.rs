@@ -169,12 +169,16 @@ impl Backup {
     /// [`joined`](Self::joined).
     #[must_use]
     pub fn joining(key: HashKey, limits: Limits) -> Self {
-        Self { joins: true, ..Self::with_limits(key, limits) }
+        let mut this = Self { joins: true, ..Self::with_limits(key, limits) };
+        this.early.keep_strangers();
+        this
     }
 
-    /// The replica, which was built of an image, begins with what waits for it.
+    /// The replica, which was built of an image, begins with what waits for it: all
+    /// connections of the image were adopted.
     pub fn replica_begins(&mut self) {
         self.lag = Lag::default();
+        self.early.forget_strangers();
     }
 
     /// The replica has come as far as the log: from now on it sets the pace.

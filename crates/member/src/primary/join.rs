@@ -384,8 +384,8 @@ impl PrimaryMachine {
         let now = host.now();
         if now >= join.ask_at {
             join.ask_at = now.plus(nanos(CLOSING_EVERY));
-            let known =
-                join.unacked.keys().filter_map(|id| Some((*id, self.tables.conns.get(id)?.key)));
+            // One that the log's machine is done with has a slot still.
+            let known = join.unacked.keys().filter_map(|id| Some((*id, host.slot(*id)?.key)));
             let (ids, keys): (Vec<ConnId>, Vec<ConnKey>) = known.unzip();
             // The gate sees what the kernel sends; of a server that says nothing more only
             // its kernel knows.

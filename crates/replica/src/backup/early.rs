@@ -21,12 +21,34 @@ pub(super) struct Early {
     next: u64,
     segments: BTreeMap<ConnKey, Vec<OwnedSegment>>,
     bytes: usize,
+    /// Segments are kept of tuples, too, of which no SYN is here: a joiner hears later of
+    /// connections that are older than its tap.
+    keeps_strangers: bool,
 }
 
 impl Early {
     pub(super) fn new(limits: Limits) -> Self {
         let (syns, numbers) = (BTreeMap::new(), BTreeMap::new());
-        Self { limits, syns, numbers, next: 0, segments: BTreeMap::new(), bytes: 0 }
+        let (next, segments, bytes) = (0, BTreeMap::new(), 0);
+        Self { limits, syns, numbers, next, segments, bytes, keeps_strangers: false }
+    }
+
+    /// From now on a segment is kept whatever its tuple.
+    pub(super) fn keep_strangers(&mut self) {
+        self.keeps_strangers = true;
+    }
+
+    /// Of all that is older than the tap has been heard.
+    pub(super) fn forget_strangers(&mut self) {
+        self.keeps_strangers = false;
+        let Self { segments, numbers, bytes, .. } = self;
+        segments.retain(|key, segments| {
+            let knows = numbers.range((*key, 0)..=(*key, u32::MAX)).next().is_some();
+            if !knows {
+                *bytes -= segments.iter().map(OwnedSegment::bytes).sum::<usize>();
+            }
+            knows
+        });
     }
 
     /// Keeps a SYN; a repeated one replaces the older copy, and the oldest gives
@@ -51,11 +73,12 @@ impl Early {
         assert!(self.numbers.len() == self.syns.len(), "every SYN is found by its number");
     }
 
-    /// Keeps a segment of a tuple whose SYN is here, while there is room.
+    /// Keeps a segment of a tuple whose SYN is here, or of any if they are kept, while there
+    /// is room.
     pub(super) fn keep(&mut self, segment: &TcpPacket<'_>) {
         let key = segment.client_to_server_key();
         let of_tuple = (key, 0)..=(key, u32::MAX);
-        if self.numbers.range(of_tuple).next().is_none() {
+        if !self.keeps_strangers && self.numbers.range(of_tuple).next().is_none() {
             return;
         }
         let size = segment.payload.len() + segment.raw.len() + size_of::<OwnedSegment>();

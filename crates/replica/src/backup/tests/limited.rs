@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::tap::Tap;
+use holdfast_wire::message::Adopted;
 
 /// Announces a client by its port.
 fn announce(case: &mut Case, port: u16) -> ConnKey {
@@ -113,6 +114,30 @@ fn a_record_without_room_waits_until_there_is_some() {
     assert_eq!(case.take(), [Effect::ConnOk(id(6100))], "with nothing to confirm");
     case.flush();
     assert_eq!(case.take(), []);
+}
+
+/// Its tap runs before the image is taken, and nobody can be asked for what the server has
+/// not accepted.
+#[test]
+fn a_joiner_keeps_what_came_before_it_heard_of_a_connection() {
+    let limits = Limits { early_bytes_max: 4096, ..Limits::DEFAULT };
+    let mut case = Case { backup: Backup::joining(KEY, limits), ..Case::accepted_within(limits) };
+    case.tap(0, b"early");
+    let key = |client_port| ConnKey { client_port, ..conn_record().key };
+    for port in 0..100 {
+        tap(&mut case, key(port), 0, &[7; 100]);
+    }
+    assert!((1000..=4096).contains(&case.backup.early.counts().0));
+    let (in_bytes, out_bytes, acked_bytes, eof, closed) = (0, 0, 0, false, false);
+    let conn = Some((ID, conn_record()));
+    let adopted = Adopted { conn, accept: None, in_bytes, out_bytes, acked_bytes, eof, closed };
+    case.backup.adopt(Nanos(0), &adopted, &mut case.notes);
+    case.flush();
+    assert_eq!(case.take(), [held(5)]);
+    case.backup.replica_begins();
+    assert_eq!(case.backup.early.counts().0, 0);
+    tap(&mut case, key(7), 0, &[7; 100]);
+    assert_eq!(case.backup.early.counts().0, 0);
 }
 
 /// It waits at no primary: its client is told of bytes that nobody would hold.
