@@ -157,8 +157,9 @@ pub mod takeover {
     pub const GRANT_LOOK: Duration = Duration::from_millis(5);
     /// Time between two looks for what clients answer to probes.
     pub const PROBE_LOOK: Duration = Duration::from_millis(2);
-    /// How long after it has gone live clients' ACKs still drive what was in flight.
-    pub const NUDGE_MAX: Duration = Duration::from_secs(20);
+    /// How long after it has gone live clients' ACKs still drive what was in flight; then
+    /// the kernel's own timers do, and somebody may join.
+    pub const NUDGE_MAX: Duration = Duration::from_secs(5);
     /// Time between two looks at clients that make no progress.
     pub const NUDGE_LOOK: Duration = Duration::from_millis(20);
     /// Time between two looks of a survivor that has nothing left to do.

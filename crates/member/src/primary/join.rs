@@ -304,6 +304,12 @@ impl PrimaryMachine {
                 // Nobody has taken it off the tables yet.
                 continue;
             }
+            if book.is_none() && slot.snd_nxt.after(conn.record.iss.plus(1)) {
+                // The server has let go of it, and of its place in the books: no backup could
+                // send again what its client has not taken, and it was never in a queue.
+                ended.push(*id);
+                continue;
+            }
             let (accept, in_bytes) =
                 (book.map(|book| book.accept), book.map_or(0, |book| book.in_bytes));
             let (key, irs) = (conn.key, conn.record.irs);

@@ -114,7 +114,16 @@ impl Conn {
                 }
             },
         };
-        let sent = self.sent(&replica)?;
+        let sent = match self.sent(&replica) {
+            Err(_) if accept.is_none() => {
+                // The server had let go of it before its log began: nobody is to accept it,
+                // and it says nothing of the others.
+                let why = Why::NotInManifest;
+                out.discard(id, None, why, self.farewell(now, why));
+                return Ok(());
+            }
+            sent => sent?,
+        };
         match self.refusal(&replica, &sent) {
             Some(why) => out.discard(id, accept, why, self.farewell(now, why)),
             None => out.restore(&self.restored(now, &replica, &sent)),

@@ -235,6 +235,14 @@ fn a_client_that_holds_more_than_the_replica_wrote_shows_divergence() {
     );
 }
 
+/// Of one that waits to be accepted nobody holds anything: what is seen is a connection that
+/// the server let go of before its log began.
+#[test]
+fn who_is_in_no_queue_ends_nobody_elses_takeover() {
+    let dropped = Note::Discard(None, Why::NotInManifest);
+    assert_eq!(verdict(planned(None), Some(bounds(8, 0)), None, replica()), dropped);
+}
+
 /// What neither edge nor gate has seen pass must not end everybody's takeover.
 #[test]
 fn the_word_of_a_client_never_shows_divergence() {

@@ -457,6 +457,25 @@ fn a_joiner_hears_of_each_connection_as_it_is_by_then() {
     assert_eq!(seen, [(Some(5), Some((ConnId(5), record)), 31), (Some(8), None, 0)]);
 }
 
+/// Its client has vanished, and the kernel repeats the last bytes for a quarter of an hour.
+/// A backup would take it for one that waits to be accepted.
+#[test]
+fn who_is_in_no_book_any_more_is_nobodys_to_adopt() {
+    let mut book = Bed::new().book;
+    (book.image, book.knocks) = (Some(IMAGE), true);
+    for id in [5, 6] {
+        book.slots.insert(ConnId(id), SlotView { held_synack: false, ..slot(id) });
+    }
+    book.slots.get_mut(&ConnId(6)).expect("a slot").snd_nxt = SeqNo(101 + 8);
+    let conns = [held(5), held(6)];
+    let machine = PrimaryMachine::alone(100, PrimaryLimits::DEFAULT, conns, &mut book);
+    let mut bed = Bed { machine, book };
+    bed.turn();
+    let adopted: Vec<_> = bed.book.adopted.iter().map(|it| it.conn.map(|(id, _)| id)).collect();
+    assert_eq!(adopted, [Some(ConnId(5))]);
+    assert!(bed.book.has("fin 6") && !bed.book.has("fin 5"), "{:?}", bed.book.lines);
+}
+
 #[test]
 fn a_joiner_is_told_where_streams_are_though_an_earlier_backup_was() {
     let mut bed = Bed::joining();
