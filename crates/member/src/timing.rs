@@ -91,6 +91,9 @@ pub mod primary {
     /// How long a backup that has joined is in step until the attempts before it count no
     /// more: a replica that always differs after seconds costs its server a freeze each time.
     pub const IN_STEP_LASTS: Duration = Duration::from_secs(60);
+    /// Time between two pieces of an image, 200 MB/s: both daemons come before everything
+    /// else on their processors, and the servers beside them have clients.
+    pub const IMAGE_EVERY: Duration = Duration::from_micros(1300);
     /// How long a joiner may say nothing; nobody waits for it meanwhile.
     pub const JOINER_SILENT: Duration = Duration::from_secs(10);
     /// How long a joiner waits for clients to acknowledge what they were sent before it.

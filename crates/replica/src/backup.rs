@@ -176,9 +176,9 @@ impl Backup {
 
     /// The replica, which was built of an image, begins with what waits for it: all
     /// connections of the image were adopted.
-    pub fn replica_begins(&mut self) {
+    pub fn replica_begins(&mut self, now: Nanos) {
         self.lag = Lag::default();
-        self.early.forget_strangers();
+        self.early.forget_strangers(now);
     }
 
     /// The replica has come as far as the log: from now on it sets the pace.

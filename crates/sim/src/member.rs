@@ -406,12 +406,12 @@ impl World {
     /// The primary's server runs already.
     fn joiner_starts(&mut self, d: &mut Daemon) -> Phase {
         self.say(|| format!("{}: joins in epoch {}", NAMES[d.at], d.member.epoch));
-        self.check.joins(d.at);
         (d.lost, d.takes_over, d.settles, d.copy) = (false, false, false, None);
         self.hosts[d.at].server = None;
         d.refused_full = 0;
         let limits = self.plan.limits.backup;
         let machine = BackupMachine::joining(KEY, limits, &mut AtHost { world: self, d });
+        self.check.joins(d.at);
         self.daemon_turn(d, Phase::Backup(Box::new(machine)))
     }
 

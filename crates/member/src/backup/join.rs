@@ -4,7 +4,9 @@
 
 use super::{BackupHost, BackupMachine, Cause, Replica, Stage, part, say_in_step};
 use crate::host::{End, Fault, Member, News, Turn};
-use crate::timing::backup::{CLOSING_MAX, COPY_LOOK, LOOK_AFTER, STREAMS_MAX, UNACCEPTED_MAX};
+use crate::timing::backup::{
+    CLOSING_MAX, COPY_LOOK, LOOK_AFTER, STREAMS_MAX, TAP_BATCH, UNACCEPTED_MAX,
+};
 use crate::{nanos, percent};
 use holdfast_cluster::Nanos;
 use holdfast_replica::backup::Backup;
@@ -12,6 +14,9 @@ use holdfast_replica::limits::Limits;
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::message::{ConnId, Message};
 use std::collections::BTreeMap;
+
+/// Of packets that are left aside when a join begins, so many at most: more come meanwhile.
+const STALE_BATCHES: usize = 4096;
 
 /// How far a joiner has come.
 #[derive(Debug, Default)]
@@ -68,6 +73,12 @@ impl BackupMachine {
         watch.renew(now);
         *speaks = false;
         say_in_step(false, host);
+        // What has come while nobody let it in is older than any image, and fills the tap.
+        for _ in 0..STALE_BATCHES {
+            if !host.drain_tap(TAP_BATCH, &mut |_, _| {}) {
+                break;
+            }
+        }
         let log = Backup::joining(key, limits);
         Self { stage: Stage::Joining(Joining::default()), ..Self::of(log, now) }
     }
@@ -141,7 +152,7 @@ impl BackupMachine {
         let made = if joining.runs { None } else { host.copy_made() };
         if let Some(made) = made {
             made?;
-            self.log.replica_begins();
+            self.log.replica_begins(host.now());
             joining.runs = true;
             joining.behind_until = host.progress().0;
         }

@@ -9,8 +9,8 @@ use crate::host::{ConnState, End, News, Turn, speak_alone};
 use crate::pairing::{Pairing, Side};
 use crate::timing::doubled;
 use crate::timing::primary::{
-    ALONE_LOOK, CLIENTS_MAX, CLOSING_EVERY, IDLE_LOOK, IN_STEP_LASTS, JOINER_SILENT, REJOIN_PAUSE,
-    REJOIN_PAUSE_MAX, TICK,
+    ALONE_LOOK, CLIENTS_MAX, CLOSING_EVERY, IDLE_LOOK, IMAGE_EVERY, IN_STEP_LASTS, JOINER_SILENT,
+    REJOIN_PAUSE, REJOIN_PAUSE_MAX, TICK,
 };
 use crate::{nanos, percent};
 use holdfast_cluster::Nanos;
@@ -105,6 +105,8 @@ pub(super) struct Join {
     sent: u64,
     is_sent: bool,
     arrived: u64,
+    /// When its next piece may go.
+    piece_at: Nanos,
     /// The image runs over there, and has come as far as the log.
     caught_up: bool,
     /// What clients had not acknowledged of what was sent before the image: their
@@ -114,6 +116,23 @@ pub(super) struct Join {
     ask_at: Nanos,
     begun: Nanos,
     heard_at: Nanos,
+}
+
+impl Join {
+    /// Some of the image is left, and not too much of it under way.
+    fn may_send(&self) -> bool {
+        !self.is_sent && self.sent - self.arrived < IMAGE_AHEAD
+    }
+
+    fn send(&mut self, piece: &[u8], host: &mut impl PrimaryHost) {
+        host.send(&Message::Image { bytes: piece });
+        self.sent += piece.len() as u64;
+        self.piece_at = host.now().plus(nanos(IMAGE_EVERY));
+        if piece.is_empty() {
+            self.is_sent = true;
+            host.drop_image();
+        }
+    }
 }
 
 /// The joiner may say that it is in step any moment.
@@ -278,6 +297,7 @@ impl PrimaryMachine {
             sent: 0,
             is_sent: false,
             arrived: 0,
+            piece_at: now,
             caught_up: false,
             unacked,
             ask_at: now,
@@ -347,8 +367,10 @@ impl PrimaryMachine {
             return self.close_ranks(*join, host);
         }
         let now = host.now();
+        let piece_at = if join.may_send() { join.piece_at } else { now.plus(nanos(TICK)) };
+        let look = now.plus(nanos(TICK)).min(piece_at.max(now));
         let turn = match host.may_sleep(self.log_at) {
-            true => Turn::Until(now.plus(nanos(TICK)).min(self.deadline(host))),
+            true => Turn::Until(look.min(self.deadline(host))),
             false => Turn::Busy,
         };
         (Stage::Joining(join), turn)
@@ -361,7 +383,7 @@ impl PrimaryMachine {
         if std::mem::take(&mut said.heard) {
             join.heard_at = host.now();
         }
-        join.arrived = join.arrived.max(said.arrived.min(join.sent));
+        join.arrived = join.arrived.max(std::mem::take(&mut said.arrived).min(join.sent));
         join.caught_up |= said.caught_up;
         lost
     }
@@ -404,20 +426,14 @@ impl PrimaryMachine {
     }
 
     fn send_image(&mut self, join: &mut Join, host: &mut impl PrimaryHost) {
-        while !join.is_sent && join.sent - join.arrived < IMAGE_AHEAD {
-            let bytes = match host.image(IMAGE_BYTES_MAX) {
-                Ok(Some(bytes)) => bytes,
-                Ok(None) => break,
+        if join.may_send() && host.now() >= join.piece_at {
+            match host.image(IMAGE_BYTES_MAX) {
+                Ok(Some(bytes)) => join.send(&bytes, host),
+                Ok(None) => {}
                 Err(reason) => {
                     self.tables.broken.get_or_insert(reason);
                     return;
                 }
-            };
-            join.sent += bytes.len() as u64;
-            host.send(&Message::Image { bytes: &bytes });
-            if bytes.is_empty() {
-                join.is_sent = true;
-                host.drop_image();
             }
         }
         host.flush();

@@ -10,6 +10,9 @@ use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
 
+/// How long after its SYN the primary tells of a connection, at most, if it ever does.
+const RECORD_AFTER_MAX: Nanos = Nanos::from_ms(100);
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Early {
@@ -38,9 +41,15 @@ impl Early {
         self.keeps_strangers = true;
     }
 
-    /// Of all that is older than the tap has been heard.
-    pub(super) fn forget_strangers(&mut self) {
+    /// Of all that is older than the tap has been heard: what is left of it is over.
+    pub(super) fn forget_strangers(&mut self, now: Nanos) {
         self.keeps_strangers = false;
+        while let Some(syn) = self.syns.first_entry()
+            && now.since(syn.get().0) >= RECORD_AFTER_MAX
+        {
+            let (_, syn) = syn.remove();
+            self.numbers.remove(&(syn.key(), syn.view().seq.0));
+        }
         let Self { segments, numbers, bytes, .. } = self;
         segments.retain(|key, segments| {
             let knows = numbers.range((*key, 0)..=(*key, u32::MAX)).next().is_some();

@@ -46,6 +46,18 @@ fn adopted(accept: Option<u32>) -> Adopted {
     Adopted { conn, accept, in_bytes, out_bytes, acked_bytes, eof, closed }
 }
 
+/// It may have knocked for minutes: a SYN of then would be played into a takeover.
+#[test]
+fn what_came_before_it_was_let_in_is_left_aside() {
+    let mut book = Bed::new().book;
+    book.tap = vec![segment(0, b"raw")];
+    let machine = BackupMachine::joining([1; 8], Limits::DEFAULT, &mut book);
+    let mut bed = Bed { machine, book };
+    assert!(bed.book.tap.is_empty());
+    bed.turn();
+    assert_eq!(bed.machine.log.counters().segments_unknown, 0);
+}
+
 const IMAGE: Message<'static> = Message::Image { bytes: &[1, 2, 3] };
 const WHOLE: Message<'static> = Message::Image { bytes: &[] };
 

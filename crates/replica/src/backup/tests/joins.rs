@@ -174,7 +174,7 @@ fn its_replica_sets_the_pace_only_when_it_has_joined() {
     case.frame(&record(Op::Result, 0, 0, 1, 0, b""));
     case.backup.flush(late, &mut case.notes);
     assert!(case.take().contains(&Effect::FrameOk(1)));
-    case.backup.replica_begins();
+    case.backup.replica_begins(Nanos(0));
     assert!(!case.backup.lags(late));
     case.backup.handle_executed(late, 500, 0);
     let later = Nanos(2 * late.0);

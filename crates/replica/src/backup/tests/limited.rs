@@ -134,8 +134,13 @@ fn a_joiner_keeps_what_came_before_it_heard_of_a_connection() {
     case.backup.adopt(Nanos(0), &adopted, &mut case.notes);
     case.flush();
     assert_eq!(case.take(), [held(5)]);
-    case.backup.replica_begins();
-    assert_eq!(case.backup.early.counts().0, 0);
+    // Who has knocked just now is about to be told of; who knocked before has come and gone.
+    for (client_port, at_ms) in [(200, 0), (201, 50)] {
+        let syn = TcpPacket { source_port: client_port, ..syn() };
+        case.backup.handle_segment(Nanos::from_ms(at_ms), &syn, &mut case.notes);
+    }
+    case.backup.replica_begins(Nanos::from_ms(100));
+    assert_eq!(case.backup.early.counts(), (0, 1));
     tap(&mut case, key(7), 0, &[7; 100]);
     assert_eq!(case.backup.early.counts().0, 0);
 }
