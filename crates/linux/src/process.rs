@@ -300,11 +300,36 @@ pub fn urgently<T>(priority: Option<i32>, work: impl FnOnce() -> T) -> T {
     let is_urgent = priority.is_some_and(|priority| set_realtime(priority).is_ok());
     let done = work();
     if is_urgent {
-        let ordinary = libc::sched_param { sched_priority: 0 };
-        // SAFETY: the kernel only reads `ordinary`; 0 is the calling thread.
-        unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const ordinary) };
+        give_up_realtime();
     }
     done
+}
+
+/// Gives the calling thread a smaller share of its processor, as nice(2) does.
+pub fn give_way(nice: i32) {
+    // SAFETY: no pointers; 0 is the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+}
+
+/// Does long `work` without the calling thread's real-time priority: it would keep everybody
+/// else from the processor, a server beside it first.
+pub fn at_leisure<T>(work: impl FnOnce() -> T) -> T {
+    let priority = realtime();
+    if priority.is_some() {
+        give_up_realtime();
+    }
+    let done = work();
+    if let Some(priority) = priority {
+        // It was allowed before.
+        let _again = set_realtime(priority);
+    }
+    done
+}
+
+fn give_up_realtime() {
+    let ordinary = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel only reads `ordinary`; 0 is the calling thread.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const ordinary) };
 }
 
 /// Keeps the memory that the process touches in RAM, the memory it will map later

@@ -27,7 +27,7 @@ use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{Gate, TapDrop};
 use holdfast_linux::link::Link;
 use holdfast_linux::neighbour::Announcer;
-use holdfast_linux::process::Ending;
+use holdfast_linux::process::{self, Ending};
 use holdfast_linux::raw::RawSender;
 use holdfast_linux::spawn::Server;
 use holdfast_linux::tap::{BUFFER_DEFAULT_BYTES, TapSocket};
@@ -117,6 +117,15 @@ pub enum Ended {
     Survives(Box<Survivor>),
 }
 
+/// What keeps this host silent, and what hears for it. Its programs take a while to load.
+fn open_tap(node: &mut MemberContext<'_>) -> anyhow::Result<(TapDrop, Gate, TapSocket)> {
+    let drop = TapDrop::attach(&node.me.interface, &node.services(), &node.pin_dir())?;
+    node.clear_earlier_life(Own::TapDrop)?;
+    let gate = node.attach_gate(true)?;
+    let tap = TapSocket::open(&node.me.interface, &node.tap_services(), BUFFER_DEFAULT_BYTES)?;
+    Ok((drop, gate, tap))
+}
+
 /// Follows the primary until it dies, diverges, or the daemon is stopped. A primary whose
 /// server runs already is joined.
 ///
@@ -132,10 +141,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
         "start the other member's daemon",
     );
     node.excuse_start();
-    let drop = TapDrop::attach(&node.me.interface, &node.services(), &node.pin_dir())?;
-    node.clear_earlier_life(Own::TapDrop)?;
-    let gate = node.attach_gate(true)?;
-    let tap = TapSocket::open(&node.me.interface, &node.tap_services(), BUFFER_DEFAULT_BYTES)?;
+    let (drop, gate, tap) = process::at_leisure(|| open_tap(node))?;
     let mut link = EdgeLink::new(node.other.address, node.pair_identity(), PEER, Instant::now());
     let Some((runs, early)) = reach_primary(node, &mut link)? else {
         return Ok(Ended::Over(End::Stopped));

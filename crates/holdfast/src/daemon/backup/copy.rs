@@ -55,6 +55,7 @@ impl BackupDaemon<'_, '_> {
                  it takes {FREE_PART} times the image"
             ));
         }
+        self.place.release();
         let making = self.begin_making().map_err(|error| cannot_be_made(&error))?;
         let (records, bytes) = (VecDeque::new(), 0);
         self.incoming = Some(Incoming { making: Some(making), log_from, records, bytes });

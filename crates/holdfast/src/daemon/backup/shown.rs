@@ -232,7 +232,9 @@ impl BackupDaemon<'_, '_> {
         ];
         count(&mut status.counters, "tap", &of);
         count(&mut status.counters, "tapdrop", &self.drop.counters());
-        if let Some(socket) = self.link.as_ref().and_then(|link| link.socket()) {
+        // Not while a server is made of an image: who makes it would be kept there, too.
+        let link = self.link.as_ref().filter(|_| self.incoming.is_none());
+        if let Some(socket) = link.and_then(|link| link.socket()) {
             self.place.turn(socket);
         }
     }

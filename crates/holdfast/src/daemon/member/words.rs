@@ -194,7 +194,10 @@ impl MemberContext<'_> {
         }
         let Some(edge) = &self.edge_says else {
             let reason = "the edge has not said yet whether the service could be taken over";
-            return says(State::Waiting, reason, "look at the edge's status");
+            // A server that has served does so while its edge is met anew.
+            let serves = matches!(self.status.state, State::Protected | State::Unprotected);
+            let state = if serves { State::Unprotected } else { State::Waiting };
+            return says(state, reason, "look at the edge's status");
         };
         let Some(theirs) = &self.other_says else {
             let reason = format!("{other} has not said yet that it is ready");

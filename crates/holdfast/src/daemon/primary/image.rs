@@ -25,6 +25,8 @@ const ROUNDS_MAX: usize = 6;
 const FEW_PAGES: u64 = 256;
 /// Of the memory that is free, the part that an image may take.
 const FREE_PART: u64 = 3;
+/// A quarter of the processor's time beside a server that wants all of it.
+const NICE: i32 = 5;
 /// Pieces that are written and not sent yet.
 const PIECES_MAX: usize = 16;
 
@@ -57,6 +59,7 @@ impl Outgoing {
         let is_off = Arc::new(AtomicBool::new(false));
         let taking = Taking { is_off: Arc::clone(&is_off), urgency: process::realtime(), to };
         let work = move || {
+            process::give_way(NICE);
             let last = taking.take(server, key).map_or_else(Step::Failed, |()| Step::End);
             // Nobody waits for what nobody wants.
             let _off = taking.to.send(last);

@@ -182,7 +182,11 @@ impl PrimaryDaemon<'_, '_> {
             ("handshakes_ended", report.handshakes_ended),
         ];
         count(&mut status.counters, "log", &of);
-        self.place.turn(&self.server, Instant::now());
+        // A server that speaks alone needs no daemon beside it, and one that is joined has one
+        // that moves its image.
+        if self.alone.is_none() {
+            self.place.turn(&self.server, Instant::now());
+        }
         self.turn_away();
     }
 }
