@@ -16,6 +16,7 @@ pub mod listeners;
 pub mod neighbour;
 mod netlink;
 pub mod netns;
+pub mod priority;
 pub mod probe;
 pub mod process;
 pub mod raw;

@@ -3,7 +3,7 @@
 use super::Finding;
 use holdfast_linux::bpf::{TapDrop, remove_pin_dir, remove_qdiscs};
 use holdfast_linux::tap::TapSocket;
-use holdfast_linux::{probe, process};
+use holdfast_linux::{priority, probe, process};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
@@ -68,7 +68,7 @@ fn packet_socket() -> Finding {
 
 fn scheduling() -> Finding {
     // On a thread of its own: this one keeps its scheduling.
-    match std::thread::spawn(|| process::set_realtime(PRIORITY)).join() {
+    match std::thread::spawn(|| priority::set_realtime(PRIORITY)).join() {
         Ok(Ok(())) => Finding::ok("scheduling", "real-time priority is granted"),
         Ok(Err(error)) => Finding::warn(
             "scheduling",

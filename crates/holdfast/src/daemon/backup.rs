@@ -27,7 +27,8 @@ use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{Gate, TapDrop};
 use holdfast_linux::link::Link;
 use holdfast_linux::neighbour::Announcer;
-use holdfast_linux::process::{self, Ending};
+use holdfast_linux::priority;
+use holdfast_linux::process::Ending;
 use holdfast_linux::raw::RawSender;
 use holdfast_linux::spawn::Server;
 use holdfast_linux::tap::{BUFFER_DEFAULT_BYTES, TapSocket};
@@ -141,7 +142,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
         "start the other member's daemon",
     );
     node.excuse_start();
-    let (drop, gate, tap) = process::at_leisure(|| open_tap(node))?;
+    let (drop, gate, tap) = priority::at_leisure(|| open_tap(node))?;
     let mut link = EdgeLink::new(node.other.address, node.pair_identity(), PEER, Instant::now());
     let Some((runs, early)) = reach_primary(node, &mut link)? else {
         return Ok(Ended::Over(End::Stopped));

@@ -29,6 +29,7 @@ use disk::Disk;
 use holdfast_cluster::Nanos;
 use holdfast_linux::bpf::{Edge, EdgeConfig, MemberPort, has_pins};
 use holdfast_linux::changes::Changes;
+use holdfast_linux::priority;
 use holdfast_linux::process;
 use holdfast_member::edge::{EdgeHost, EdgeMachine, Setup};
 use holdfast_wire::message::Message;
@@ -93,7 +94,7 @@ pub fn run(config: &Config) -> Result<()> {
     let mut admin = AdminSocket::bind(&config.admin_socket(Role::Edge)).context("admin socket")?;
     // Before the programs are loaded: until they are, nobody can take over.
     if config.group.realtime {
-        if let Err(error) = process::set_realtime(PRIORITY) {
+        if let Err(error) = priority::set_realtime(PRIORITY) {
             tracing::warn!("no real-time priority: {error}; takeovers take longer under load");
         }
         if let Err(error) = process::lock_memory() {

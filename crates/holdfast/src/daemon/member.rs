@@ -22,6 +22,7 @@ use crate::world;
 use anyhow::Context as _;
 use holdfast_cluster::Nanos;
 use holdfast_linux::changes::Changes;
+use holdfast_linux::priority;
 use holdfast_linux::process;
 use holdfast_linux::shm::Settings;
 use holdfast_linux::spawn::{Server, ServerCommand};
@@ -239,7 +240,7 @@ impl<'a> MemberContext<'a> {
         node.poll.add(&node.signs, SIGNS, Interest::Read)?;
         if config.group.realtime {
             // Without the right to it the daemon works, only less punctually.
-            heed("real-time priority", process::set_realtime(PRIORITY));
+            heed("real-time priority", priority::set_realtime(PRIORITY));
             heed("locking memory", process::lock_memory());
         }
         Ok(node)

@@ -21,7 +21,7 @@ use crate::poll::{Interest, Poll};
 use datagram::{Datagrams, Received, Reject};
 use holdfast_cluster::Nanos;
 use holdfast_cluster::hearing::UNHEARD_MAX;
-use holdfast_linux::process;
+use holdfast_linux::priority;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::Ordering::Relaxed;
@@ -132,7 +132,7 @@ impl Pulse {
             name.spawn(move || {
                 if realtime {
                     // Without the right to it heartbeats are only less punctual.
-                    let _ = process::set_realtime(PRIORITY);
+                    let _ = priority::set_realtime(PRIORITY);
                 }
                 let _ = begins.send(());
                 thread.run();

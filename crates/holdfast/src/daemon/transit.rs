@@ -20,7 +20,7 @@ use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
 use holdfast_edge::strings::STRINGS_MAX;
 use holdfast_linux::bpf::{FlowSweeper, StringPort, Transit};
-use holdfast_linux::process;
+use holdfast_linux::priority;
 use holdfast_member::transit::{Setup, TransitMachine};
 use lines::Lines;
 use serde_json::{Value, json};
@@ -59,7 +59,7 @@ pub fn run(config: &TransitConfig, side: Side) -> Result<()> {
     // First of all: two daemons of one role must never touch the same maps.
     let mut admin = AdminSocket::bind(&socket).context("admin socket")?;
     // Before the programs are loaded: until they are, no dead string is left.
-    if let Err(error) = process::set_realtime(PRIORITY) {
+    if let Err(error) = priority::set_realtime(PRIORITY) {
         tracing::warn!("no real-time priority: {error}; strings may be suspected under load");
     }
     let mut daemon = TransitDaemon::start(config, side)?;

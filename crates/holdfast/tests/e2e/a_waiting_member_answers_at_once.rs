@@ -5,7 +5,7 @@ use crate::world;
 use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
 use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed};
-use holdfast_linux::process;
+use holdfast_linux::priority;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -45,7 +45,7 @@ fn beside_a_lone_survivor() {
     let socket = testbed.host(Role::Primary).outside().join("run/a.sock");
     // What this test itself waits for a processor is not the daemon's.
     let slowest = std::thread::spawn(move || {
-        process::set_realtime(PRIORITY).expect("a priority; run the tests as root");
+        priority::set_realtime(PRIORITY).expect("a priority; run the tests as root");
         ask_for_a_while(&socket)
     });
     let slowest = slowest.join().expect("answers");

@@ -6,7 +6,7 @@ use super::direction::Direction;
 use super::segment::{FRAME_MAX, VNET_LEN};
 use super::spec::EmuSpec;
 use anyhow::{Context as _, Result, bail, ensure};
-use holdfast_linux::process;
+use holdfast_linux::priority;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -164,7 +164,7 @@ fn open(end: &End, layer: Layer) -> Result<SyncDevice> {
 /// Moves frames from one device to the other.
 fn pump(from: &SyncDevice, to: &SyncDevice, mut direction: Direction) -> Result<()> {
     // Without the right to it the wire is only less punctual.
-    let _ = process::set_realtime(PRIORITY);
+    let _ = priority::set_realtime(PRIORITY);
     let mut buffer = vec![0u8; FRAME_MAX];
     loop {
         for _ in 0..BATCH_FRAMES {

@@ -6,6 +6,7 @@
 
 use crate::daemon::edge_state::{StateFile, StateFileError};
 use holdfast_cluster::state::EdgeState;
+use holdfast_linux::priority;
 use holdfast_linux::process::{self, EventFd};
 use std::collections::VecDeque;
 use std::io;
@@ -45,7 +46,7 @@ impl Disk {
         let ringer = Arc::clone(&bell);
         let work = move || {
             // Without the right to it, the write waits its turn.
-            let _ = priority.map(process::set_realtime);
+            let _ = priority.map(priority::set_realtime);
             write(file, &todo, &done, &ringer);
         };
         std::thread::Builder::new().name("disk".to_owned()).spawn(work)?;

@@ -2,6 +2,7 @@
 //! own takes it, and writes it piece by piece. The daemon has other things to do, and
 //! the server is to have the processor.
 
+use holdfast_linux::priority;
 use holdfast_linux::process;
 use holdfast_linux::shm::SharedMemory;
 use holdfast_linux::snapshot::{Options, Preparation, Snapshot, SnapshotError};
@@ -57,9 +58,9 @@ impl Outgoing {
     pub fn begin(server: Arc<Server>, key: HashKey) -> io::Result<Self> {
         let (to, steps) = sync_channel(PIECES_MAX);
         let is_off = Arc::new(AtomicBool::new(false));
-        let taking = Taking { is_off: Arc::clone(&is_off), urgency: process::realtime(), to };
+        let taking = Taking { is_off: Arc::clone(&is_off), urgency: priority::realtime(), to };
         let work = move || {
-            process::give_way(NICE);
+            priority::give_way(NICE);
             let last = taking.take(server, key).map_or_else(Step::Failed, |()| Step::End);
             // Nobody waits for what nobody wants.
             let _off = taking.to.send(last);
@@ -155,7 +156,7 @@ impl Taking {
             Options { key, limits, freeze_max: FREEZE_MAX, shares_files: false, external };
         let preparation = self.prepare(server.pid(), &options)?;
         let freeze = || preparation.freeze(&mut server.stand_still());
-        let snapshot = process::urgently(self.urgency, freeze).map_err(said)?;
+        let snapshot = priority::urgently(self.urgency, freeze).map_err(said)?;
         self.begin_log(&snapshot).inspect_err(|_| {
             // Nobody follows the log.
             server.memory.go_solo();

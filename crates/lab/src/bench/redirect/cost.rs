@@ -77,7 +77,7 @@ pub fn measure(bed: &Testbed) -> Result<Costs> {
     let measured = std::thread::spawn(move || {
         netns::enter(&namespace)?;
         // Without it, what other processes do in between would count.
-        let _ = holdfast_linux::process::set_realtime(PRIORITY);
+        let _ = holdfast_linux::priority::set_realtime(PRIORITY);
         time(&pins)
     });
     measured.join().map_err(|_| anyhow!("the measuring thread has panicked"))?

@@ -1,0 +1,63 @@
+//! How the calling thread stands to others that want its processor.
+
+use crate::sockopt::checked;
+use std::io;
+
+/// Gives the calling thread the real-time policy `SCHED_RR`; `priority` is 1
+/// (lowest) to 99. Threads and processes it starts later do not inherit it.
+///
+/// # Errors
+/// `EPERM` without `CAP_SYS_NICE`, `EINVAL` for another priority.
+pub fn set_realtime(priority: i32) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: priority };
+    let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the kernel only reads `parameters`; 0 is the calling thread.
+    checked(unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) })?;
+    Ok(())
+}
+
+/// The calling thread's real-time priority, if it has one.
+#[must_use]
+pub fn realtime() -> Option<i32> {
+    let mut parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel writes `parameters`; 0 is the calling thread.
+    unsafe { libc::sched_getparam(0, &raw mut parameters) };
+    Some(parameters.sched_priority).filter(|priority| *priority > 0)
+}
+
+/// Does `work` with a real-time priority that the calling thread does not have otherwise.
+pub fn urgently<T>(priority: Option<i32>, work: impl FnOnce() -> T) -> T {
+    let is_urgent = priority.is_some_and(|priority| set_realtime(priority).is_ok());
+    let done = work();
+    if is_urgent {
+        give_up_realtime();
+    }
+    done
+}
+
+/// Gives the calling thread a smaller share of its processor, as nice(2) does.
+pub fn give_way(nice: i32) {
+    // SAFETY: no pointers; 0 is the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+}
+
+/// Does long `work` without the calling thread's real-time priority: it would keep everybody
+/// else from the processor, a server beside it first.
+pub fn at_leisure<T>(work: impl FnOnce() -> T) -> T {
+    let priority = realtime();
+    if priority.is_some() {
+        give_up_realtime();
+    }
+    let done = work();
+    if let Some(priority) = priority {
+        // It was allowed before.
+        let _again = set_realtime(priority);
+    }
+    done
+}
+
+fn give_up_realtime() {
+    let ordinary = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel only reads `ordinary`; 0 is the calling thread.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const ordinary) };
+}

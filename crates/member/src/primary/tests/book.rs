@@ -1,0 +1,244 @@
+//! The host of these tests, which writes down what the machine does.
+
+use super::*;
+
+/// Writes down what the machine does.
+pub(super) struct Book {
+    pub(super) bench: Bench,
+    pub(super) beats: u64,
+    pub(super) is_silent: bool,
+    pub(super) is_lost: bool,
+    pub(super) held: Vec<Held>,
+    pub(super) slots: BTreeMap<ConnId, SlotView>,
+    pub(super) state: ConnState,
+    pub(super) attached: bool,
+    pub(super) ended: bool,
+    pub(super) log: Vec<u8>,
+    /// Log that comes after the machine has read it.
+    pub(super) behind: u64,
+    pub(super) backlog: Option<usize>,
+    /// Up to where the log is stable.
+    pub(super) stable: u64,
+    /// Somebody comes to join, and what the server's image would be.
+    pub(super) knocks: bool,
+    pub(super) image: Option<Image>,
+    pub(super) books: Vec<join::Book>,
+    pub(super) strangers: usize,
+    pub(super) unacked: u32,
+    pub(super) is_log_full: bool,
+    pub(super) cannot_clamp: bool,
+    /// The longest piece that it gives of its image, and what it has given; it is not there
+    /// yet, or will never be.
+    pub(super) piece: usize,
+    pub(super) sent: usize,
+    pub(super) is_slow: bool,
+    pub(super) is_torn: bool,
+    /// What a joiner was told of connections.
+    pub(super) adopted: Vec<Adopted>,
+}
+
+/// Of an image, as the host gives it.
+pub(super) const IMAGE_BYTES: usize = 10;
+
+impl MemberHost for Book {
+    fn has_server_ended(&mut self) -> bool {
+        self.ended
+    }
+    fn kill_server(&mut self) {
+        self.note("kill");
+    }
+    fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
+        Some(vec![self.state; keys.len()])
+    }
+    fn send_segment(&mut self, segment: &TcpSegment<'_>) {
+        self.note(format!("ack {}", segment.ack.0));
+    }
+    fn stand_by(&mut self) {}
+    fn show(&mut self, news: News<'_>) {
+        self.note(format!("shows {}", name(&news)));
+    }
+}
+
+impl PairingHost for Book {
+    fn turn_peer(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
+        let knocks = std::mem::take(&mut self.knocks);
+        if knocks {
+            each(&crate::standing::hello("demo", "b", (EPOCH, false), Vec::new()));
+        }
+        knocks
+    }
+    fn say_hello(&mut self, runs: bool) -> Result<bool, String> {
+        self.note(format!("hello, runs: {runs}"));
+        Ok(true)
+    }
+    fn is_own_world(&self, _: &[holdfast_wire::message::WorldPart<'_>]) -> bool {
+        true
+    }
+    fn keep(&mut self, _: Vec<Vec<u8>>) {}
+    fn hang_up(&mut self) {}
+    fn show_apart(&mut self, _: &crate::pairing::Apart<'_>) {}
+}
+
+impl PrimaryHost for Book {
+    type Bytes = Vec<u8>;
+    fn held(&mut self) -> Vec<Held> {
+        std::mem::take(&mut self.held)
+    }
+    fn conn_of(&self, key: &ConnKey) -> Option<ConnId> {
+        self.slots.iter().rfind(|(_, slot)| slot.key == *key).map(|(id, _)| *id)
+    }
+    fn slot(&self, conn: ConnId) -> Option<SlotView> {
+        self.slots.get(&conn).copied()
+    }
+    fn open(&mut self, conn: ConnId) {
+        self.note(format!("open {}", conn.0));
+    }
+    fn free(&mut self, conn: ConnId) {
+        self.note(format!("free {}", conn.0));
+    }
+    fn set_stable(&mut self, conn: ConnId, stable: SeqNo) {
+        self.note(format!("stable {} {}", conn.0, stable.0));
+        if let Some(slot) = self.slots.get_mut(&conn) {
+            slot.stable = stable;
+        }
+    }
+    fn allow_fin(&mut self, conn: ConnId) {
+        self.note(format!("fin {}", conn.0));
+    }
+    fn set_server_dead(&mut self) {
+        self.note("dead");
+    }
+    fn is_attached(&self) -> bool {
+        self.attached
+    }
+    fn tail(&self) -> u64 {
+        self.log.len() as u64 + self.behind
+    }
+    fn take_tail(&mut self, _: u64) -> Option<u64> {
+        Some(self.log.len() as u64)
+    }
+    fn bytes(&self, pos: u64, len: usize) -> Vec<u8> {
+        self.log[pos as usize..pos as usize + len].to_vec()
+    }
+    fn may_sleep(&mut self, _: u64) -> bool {
+        true
+    }
+    fn set_log_stable(&mut self, pos: u64) {
+        self.stable = pos;
+    }
+    fn log_fault(&self) -> Option<String> {
+        None
+    }
+    fn peek(&mut self, _: &Wanted, _: &mut Vec<u8>) -> Peeked {
+        Peeked::Nothing
+    }
+    fn pause_server(&mut self) {
+        self.note("pause");
+    }
+    fn strike_server(&mut self) {
+        self.note("strike");
+    }
+    fn go_alone(&mut self) -> Result<(), String> {
+        self.note("alone");
+        Ok(())
+    }
+    fn backlog(&mut self) -> Option<usize> {
+        self.backlog
+    }
+    fn destroy(&mut self, keys: &[ConnKey]) -> bool {
+        let ports: Vec<u16> = keys.iter().map(|key| key.client_port).collect();
+        if !ports.is_empty() {
+            self.note(format!("destroy {ports:?}"));
+        }
+        true
+    }
+    fn stop_watching(&mut self) {}
+    fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool {
+        if !self.is_silent {
+            self.beats += 1;
+            each(self, &Message::Beat { number: self.beats, echo: 0, executed: 0 });
+        }
+        for message in std::mem::take(&mut self.peer) {
+            each(self, &message);
+        }
+        self.is_lost
+    }
+    fn send(&mut self, message: &Message<'_>) {
+        if let Message::Adopt { conns } = message {
+            self.adopted.clone_from(conns);
+        }
+        match message {
+            Message::Beat { .. } => {}
+            Message::Progress { conns } => {
+                for it in conns {
+                    self.note(format!("progress {} edge {}", it.conn.0, it.right_edge.0));
+                }
+            }
+            other => self.note(format!("send {}", name(other))),
+        }
+    }
+    fn flush(&mut self) -> bool {
+        true
+    }
+    fn drop_peer(&mut self) {
+        self.note("drop peer");
+    }
+    fn turn_away(&mut self, _: &str) {
+        if std::mem::take(&mut self.knocks) {
+            self.note("turn away");
+        }
+    }
+    fn stand_beside(&mut self) {}
+    fn admit(&mut self) {}
+    fn strangers(&mut self) -> usize {
+        self.strangers
+    }
+    fn take_image(&mut self) -> Result<(), String> {
+        self.note("take image");
+        self.sent = 0;
+        Ok(())
+    }
+    fn image_taken(&mut self) -> Option<Result<Image, String>> {
+        if self.is_slow {
+            return None;
+        }
+        let image = self.image.ok_or_else(|| "it does not stand still".to_owned());
+        self.note(format!("image {}", image.is_ok()));
+        Some(image)
+    }
+    fn books(&mut self) -> Vec<join::Book> {
+        std::mem::take(&mut self.books)
+    }
+    fn image(&mut self, most: usize) -> Result<Option<Vec<u8>>, String> {
+        if self.is_torn {
+            return Err("the image cannot be written".to_owned());
+        }
+        let all = self.image.map_or(0, |image| image.bytes as usize);
+        let len = most.min(self.piece).min(all - self.sent);
+        self.sent += len;
+        Ok((!self.is_slow).then(|| vec![7; len]))
+    }
+    fn drop_image(&mut self) {
+        self.note("drop image");
+    }
+    fn free_log(&mut self, pos: u64) {
+        self.note(format!("free log {pos}"));
+    }
+    fn has_log_room(&self) -> bool {
+        !self.is_log_full
+    }
+    fn end_log(&mut self) {
+        self.note("end log");
+    }
+    fn commit(&mut self, pos: u64) {
+        self.note(format!("commit {pos}"));
+    }
+    fn clamp(&mut self) -> Result<(), String> {
+        self.note("clamp");
+        if self.cannot_clamp { Err("the gate stays open".to_owned()) } else { Ok(()) }
+    }
+    fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<u32>> {
+        Some(vec![self.unacked; keys.len()])
+    }
+    fn report(&mut self, _: &Report<'_>) {}
+}
