@@ -6,7 +6,7 @@ mod shim_harness;
 
 use holdfast_linux::spawn::Server;
 use holdfast_wire::shm::mode;
-use shim_harness::copy::{Log, copy_of, image_of, promote_copy};
+use shim_harness::copy::{Log, copy_beside, image_of, promote_copy};
 use shim_harness::count::Killed;
 use shim_harness::{StopAtEnd, eventually, installed, scratch, start, wait_for, write};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -97,8 +97,9 @@ fn copied(argv: &[&str], port: u16, dir: &Path, ask: Ask) {
             let _end = StopAtEnd(&load.stop);
             eventually("load", || load.answers.load(SeqCst) > 20);
             let image = image_of(&server.0);
-            let copy = Killed(copy_of(&image, port, dir));
-            follow(&server.0, &copy.0, Log::from(image.books.log_from), &load);
+            let mut log = Log::from(image.books.log_from);
+            let copy = Killed(copy_beside(&image, port, dir, || log.take(&server.0)));
+            follow(&server.0, &copy.0, log, &load);
             copy
         });
         server.0.kill();

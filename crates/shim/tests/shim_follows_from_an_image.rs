@@ -12,7 +12,7 @@ use holdfast_linux::spawn::{Server, StandStill};
 use holdfast_wire::shm::{conn_state, mode};
 use holdfast_wire::snapshot::Books;
 use shim_harness::copy::{
-    Image, Log, copy_of, copying, image_of, options, promote_copy, try_image_of,
+    Image, Log, copy_beside, copying, image_of, options, promote_copy, try_image_of,
 };
 use shim_harness::count::{Counter, Counts, Killed, Load};
 use shim_harness::{eventually, scratch};
@@ -64,7 +64,7 @@ fn follow(server: &Server, order: Order, load: &Load, dir: &Path) -> Followed {
         }
     }
     let began = Instant::now();
-    let copy = Killed(copy_of(&image, load.port, dir));
+    let copy = Killed(copy_beside(&image, load.port, dir, || log.take(server)));
     let restored = began.elapsed();
     load.more.store(true, SeqCst);
     let (enough, mut caught_up) = (load.answers.load(SeqCst) + REQUESTS, None);

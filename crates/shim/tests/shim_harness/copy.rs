@@ -4,7 +4,7 @@ use super::{KEY, acknowledge, eventually, feed, promote, settings};
 use holdfast_linux::snapshot::quiet::Quiescence;
 use holdfast_linux::snapshot::restore::Loading;
 use holdfast_linux::snapshot::{External, Options, Preparation, SnapshotError};
-use holdfast_linux::spawn::{Copying, Server};
+use holdfast_linux::spawn::{Copying, Making, Server};
 use holdfast_wire::shm::mode;
 use holdfast_wire::snapshot::{Books, Limits};
 use std::path::Path;
@@ -50,6 +50,20 @@ pub fn copy_of(image: &Image, port: u16, dir: &Path) -> Server {
     Server::copy(&image.bytes[..], &copying(port, dir)).expect("a copy")
 }
 
+/// As [`copy_of`], while its log is taken: the ring would not hold all of it.
+pub fn copy_beside(image: &Image, port: u16, dir: &Path, mut take: impl FnMut()) -> Server {
+    let mut making = Making::begin(copying(port, dir)).expect("a thread");
+    making.take(image.bytes.clone());
+    making.end();
+    loop {
+        take();
+        if let Some(made) = making.made() {
+            return made.expect("a copy");
+        }
+        std::thread::yield_now();
+    }
+}
+
 /// As [`copy_of`] makes it.
 pub fn copying(port: u16, dir: &Path) -> Copying {
     let loading = Loading { key: KEY, limits: Limits::default(), dies_with_parent: true };
@@ -74,7 +88,11 @@ impl Log {
 
     /// Takes what the primary has and confirms it.
     pub fn take(&mut self, primary: &Server) {
-        let tail = primary.memory.take_tail(self.at).expect("a log that grows");
+        let Some(tail) = primary.memory.take_tail(self.at) else {
+            let (mode, reason) = (primary.memory.mode(), primary.memory.reason());
+            let (tail, stands) = (primary.memory.tail(), self.at);
+            panic!("a log that grows: taken up to {stands} of {tail}, mode {mode}, {reason}");
+        };
         let bytes = primary.memory.bytes(self.at, (tail - self.at) as usize);
         self.waits.extend_from_slice(bytes);
         primary.memory.set_stable(tail);
