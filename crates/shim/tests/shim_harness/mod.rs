@@ -82,7 +82,7 @@ pub fn start(argv: &[&str], port: u16, options: u32, as_mode: u32, dir: &Path) -
 
 pub fn settings(port: u16, options: u32, mode: u32) -> Settings {
     let (ports, name) = (vec![port], String::new());
-    Settings { ring_bytes: 8 << 20, hash_key: KEY, ports, options, mode, name }
+    Settings { ring_bytes: 32 << 20, hash_key: KEY, ports, options, mode, name }
 }
 
 /// Waits for what must happen soon.
