@@ -83,6 +83,8 @@ pub enum MembersError {
 struct Member {
     name: String,
     in_step: bool,
+    /// It has said whether it is, since this edge was started.
+    told: bool,
     /// It has been heard lately.
     answers: bool,
     /// What its hello said; `None` before its first one.
@@ -114,9 +116,11 @@ impl Member {
 /// * After [`Decision::Grant`] write and sync `persist`, then call
 ///   `handle_persisted`, then flip the fence, then answer the member. If writing
 ///   fails, call `handle_persist_failed` and refuse.
-/// * If what `state` says may be old (the fence in the kernel is new, so the host
-///   was started again), call `handle_boot`, and `handle_settled` some time later:
-///   until then, or until every member has said hello, nothing new is granted.
+/// * Call `handle_settled` some time after the start: until then, or until every member
+///   has said hello, a current member that starts anew is granted nothing, because a
+///   backup in step may be about to say so. If what `state` says may be old (the fence in
+///   the kernel is new, so the host was started again), call `handle_boot`: until then
+///   nobody is.
 /// * After `handle_hello` and `handle_settled` look at `claim`.
 /// * Until a member has asked (and got [`Decision::Reopen`] or a grant) after a
 ///   restart of the edge, the fence stays closed.
@@ -126,8 +130,10 @@ pub struct EdgeMembership {
     members: Vec<Member>,
     state: EdgeState,
     pending: Option<EdgeState>,
-    /// Who knows more than the state has had the time to say so.
+    /// Whoever knows more than this edge, which was started, has had the time to say so.
     settled: bool,
+    /// What the state says may be old.
+    booted: bool,
 }
 
 impl EdgeMembership {
@@ -156,11 +162,12 @@ impl EdgeMembership {
         let members = names.iter().map(|name| Member {
             name: (*name).to_owned(),
             in_step: false,
+            told: false,
             answers: false,
             hello: None,
         });
         let members = members.collect();
-        Ok(Self { members, state, pending: None, settled: true })
+        Ok(Self { members, state, pending: None, settled: false, booted: false })
     }
 
     /// Who is current? Only what is durable counts.
@@ -172,7 +179,7 @@ impl EdgeMembership {
     /// The host has been started again: nobody but the members can contradict the
     /// state.
     pub fn handle_boot(&mut self) {
-        self.settled = false;
+        self.booted = true;
     }
 
     /// Who has not said hello by now does not hold up the others.
@@ -185,7 +192,21 @@ impl EdgeMembership {
         if let Some(member) = self.members.iter_mut().find(|member| member.name == name) {
             member.hello = Some(greeting);
         }
-        self.settled |= self.members.iter().all(|member| member.hello.is_some());
+        self.settle();
+    }
+
+    /// Nobody is left who has something to say that this edge does not know.
+    fn settle(&mut self) {
+        let state = &self.state;
+        let owes_word = |member: &Member| match member.hello {
+            None => true,
+            // A backup of this epoch says next whether it is in step.
+            Some(hello) => {
+                let is_current = state.current.as_deref() == Some(&member.name);
+                hello.epoch == state.epoch && state.epoch > 0 && !is_current && !member.told
+            }
+        };
+        self.settled |= !self.members.iter().any(owes_word);
     }
 
     /// A member that speaks in an epoch which is newer than the state: the file
@@ -193,13 +214,18 @@ impl EdgeMembership {
     #[must_use]
     pub fn claim(&self) -> Option<(&str, u64)> {
         let newest = self.newest_known();
-        if !self.settled || self.pending.is_some() || !self.is_behind() {
+        if self.is_settling() || self.pending.is_some() || !self.is_behind() {
             return None;
         }
         let mut speaks = self.members.iter().filter(|member| member.speaks_in(newest));
         let first = speaks.next()?;
         // Two of them have never been granted the same epoch.
         speaks.next().is_none().then_some((first.name.as_str(), newest))
+    }
+
+    /// Nobody but the members can say what is true, and they have not all been heard.
+    const fn is_settling(&self) -> bool {
+        self.booted && !self.settled
     }
 
     fn newest_known(&self) -> u64 {
@@ -230,7 +256,8 @@ impl EdgeMembership {
         let valid = epoch == self.state.epoch && !current;
         match self.members.iter_mut().find(|member| member.name == name) {
             Some(member) if valid => {
-                member.in_step = yes;
+                (member.in_step, member.told) = (yes, true);
+                self.settle();
                 true
             }
             _ => false,
@@ -304,7 +331,7 @@ impl EdgeMembership {
             Some(next) if epoch > next => return Err(Refusal::Behind),
             _ => return Err(Refusal::WrongEpoch),
         }
-        if !self.settled {
+        if self.is_settling() {
             return Err(Refusal::Settling);
         }
         match current {
@@ -318,6 +345,7 @@ impl EdgeMembership {
             Some(current) if current == name && self.members.iter().any(Member::is_ready) => {
                 Err(Refusal::BackupInStep)
             }
+            Some(current) if current == name && !self.settled => Err(Refusal::Settling),
             Some(current) if current == name => Ok(()),
             Some(_) if asking.in_step => Ok(()),
             Some(_) => Err(Refusal::NotInStep),

@@ -58,6 +58,8 @@ pub fn at_leisure<T>(work: impl FnOnce() -> T) -> T {
 
 fn give_up_realtime() {
     let ordinary = libc::sched_param { sched_priority: 0 };
+    // Without the flag the kernel would ask for a right that none is needed for.
+    let policy = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
     // SAFETY: the kernel only reads `ordinary`; 0 is the calling thread.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const ordinary) };
+    unsafe { libc::sched_setscheduler(0, policy, &raw const ordinary) };
 }

@@ -7,8 +7,10 @@
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::{HEADER_LEN, Header as Record, record_len};
 use holdfast_wire::shm::{
-    CONNS_MAX, ConnEntry, HEADER_BYTES, Header, Listener, MAGIC, OPEN, RING_OFFSET, VERSION, mode,
+    CONNS_MAX, ConnEntry, HEADER_BYTES, Header, Listener, MAGIC, OPEN, RING_OFFSET, VERSION,
+    conn_state, mode,
 };
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io;
 use std::mem::offset_of;
@@ -49,7 +51,8 @@ pub struct SharedMemory {
 // them, of which whatever the server writes meanwhile is borne as well.
 unsafe impl Send for SharedMemory {}
 // SAFETY: as above. Of a daemon's threads one reads the ring or writes to it; another one,
-// which takes an image, only stores and loads atomics.
+// which takes an image, stores and loads atomics, and while it begins a log it reads and
+// writes the ring: until then nobody else does.
 unsafe impl Sync for SharedMemory {}
 
 fn fail(what: &str) -> io::Error {
@@ -131,6 +134,15 @@ impl SharedMemory {
         unsafe {
             &*self.base.add(HEADER_BYTES).cast::<ConnEntry>().add(accept as usize % CONNS_MAX)
         }
+    }
+
+    /// Cookies of the sockets that places of the table are of: what was accepted and has
+    /// left its place to nobody.
+    #[must_use]
+    pub fn sockets(&self) -> BTreeSet<u64> {
+        let places = (0..CONNS_MAX as u32).map(|place| self.entry(place));
+        let used = places.filter(|entry| entry.state.load(Acquire) != conn_state::FREE);
+        used.map(|entry| entry.socket.load(Relaxed)).collect()
     }
 
     /// How far the producer has come.
@@ -296,13 +308,14 @@ impl SharedMemory {
         self.header().mode.0.compare_exchange(from, to, SeqCst, SeqCst).is_ok()
     }
 
-    /// Primary: from here on the server speaks alone, and writes no log. Where
-    /// protection was broken, none can begin again.
+    /// Primary: from here on the server speaks alone, and writes no log, if it did not
+    /// before. Where protection was broken, none can begin again.
     pub fn go_solo(&self) {
-        if self.change_mode(mode::RECORD, mode::SOLO) {
-            self.wake_all();
-        } else {
-            self.set_mode(mode::OFF);
+        let is_solo = self.change_mode(mode::RECORD, mode::SOLO)
+            || matches!(self.mode(), mode::SOLO | mode::LIVE);
+        match is_solo {
+            true => self.wake_all(),
+            false => self.set_mode(mode::OFF),
         }
     }
 
@@ -508,6 +521,24 @@ mod tests {
         memory.header().tail.0.store(!7, Release);
         assert_eq!(memory.take_tail(end), None);
         assert!(!memory.append(&Record::default(), &[b"more"]));
+    }
+
+    #[test]
+    fn who_speaks_alone_already_goes_on_and_can_be_joined() {
+        let memory = memory();
+        for _ in 0..2 {
+            memory.go_solo();
+            assert_eq!(memory.mode(), mode::SOLO);
+        }
+        assert!(memory.begin_log().is_some());
+        memory.go_solo();
+        assert!(memory.begin_log().is_some(), "and again");
+        memory.set_mode(mode::LIVE);
+        memory.go_solo();
+        assert_eq!(memory.mode(), mode::LIVE, "its shim is about to say so itself");
+        memory.set_mode(mode::BROKEN);
+        memory.go_solo();
+        assert_eq!((memory.mode(), memory.begin_log()), (mode::OFF, None));
     }
 
     /// Noise in place of everything that the server can write.

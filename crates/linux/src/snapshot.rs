@@ -32,6 +32,8 @@ pub use stand::{Stand, Still};
 
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::snapshot::Limits;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// How an image is taken.
@@ -45,6 +47,8 @@ pub struct Options {
     /// Whoever restores it has the files that the server writes, as they are now. Otherwise
     /// a server that has one open is refused.
     pub shares_files: bool,
+    /// Whoever waits for the image sets it when it is not wanted any more: copying ends.
+    pub is_off: Arc<AtomicBool>,
     pub external: External,
 }
 

@@ -136,6 +136,9 @@ pub trait PrimaryHost: MemberHost + PairingHost + Sized {
     /// The connections that it had accepted then, and of those that it had let go of by then
     /// what the kernel still has: no other way tells them from what it has not accepted.
     fn books(&mut self) -> Vec<Book>;
+    /// Sockets of connections that it has accepted until now, but those that it has let go of
+    /// long ago.
+    fn sockets(&mut self) -> BTreeSet<u64>;
     /// The next bytes of the image, at most so many; none are left if it gives none.
     /// `None`: they are not there yet.
     ///
@@ -508,14 +511,19 @@ impl PrimaryMachine {
             let pause = PROGRESS_EVERY + PROGRESS_PER_CONN * self.tables.conns.len() as u32;
             self.progress_at = now.plus(nanos(pause));
         }
-        if now >= self.report_at {
-            self.report_at = now.plus(nanos(REPORT_EVERY));
-            host.report(&self.report());
-        }
         if now >= self.closing_at {
             self.closing_at = now.plus(nanos(CLOSING_EVERY));
             self.reap(now, host);
             self.make_room(now, host);
+        }
+        self.show_life(now, host);
+    }
+
+    /// To the other member, and to whoever asks.
+    fn show_life(&mut self, now: Nanos, host: &mut impl PrimaryHost) {
+        if now >= self.report_at {
+            self.report_at = now.plus(nanos(REPORT_EVERY));
+            host.report(&self.report());
         }
         if let Some((number, echo)) = host.member().watch.handle_timeout(now) {
             host.send(&Message::Beat { number, echo, executed: self.log_at });

@@ -121,7 +121,8 @@ pub mod backup {
     pub const HELD_BYTES: usize = 512 << 10;
     /// How long what is held may be untold.
     pub const HELD_AFTER: Duration = Duration::from_millis(1);
-    /// Time between two looks at a server that is made of an image.
+    /// Time between two looks at whether a server is made of its image by now; messages
+    /// and copies of packets are looked at when they come.
     pub const COPY_LOOK: Duration = Duration::from_millis(2);
     /// Time between two looks at a replica that is waited for.
     pub const LOOK_AFTER: Duration = Duration::from_micros(200);

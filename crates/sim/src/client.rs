@@ -96,7 +96,7 @@ impl Client {
         if self.conn.as_ref().is_some_and(begins) {
             return Ear::Elsewhere;
         }
-        if self.plan.trick == Some(Trick::AcksUnsent) {
+        if matches!(self.plan.trick, Some(Trick::AcksUnsent | Trick::ResetsBeside)) {
             // What it has acknowledged it may not have.
             return Ear::Unknown;
         }

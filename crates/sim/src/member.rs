@@ -17,7 +17,7 @@ use holdfast_cluster::Nanos;
 use holdfast_member::backup::{BackupMachine, Cause};
 use holdfast_member::host::{End, Member, Turn};
 use holdfast_member::pairing::{Pairing, Side};
-use holdfast_member::primary::{Book, Held, PrimaryMachine};
+use holdfast_member::primary::{Book, Held, Image as Taken, PrimaryMachine};
 use holdfast_member::standing::{Ask, Place};
 use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
 use holdfast_member::timing::primary::TICK;
@@ -86,6 +86,12 @@ pub struct Daemon {
     /// sent; what is in it of connections, and which of their clients had not acknowledged
     /// everything, by how many bytes they had to.
     pub image_due: Option<Nanos>,
+    /// What has come of it, when the daemon sees it; connections that its server had accepted
+    /// by then.
+    pub image_seen: Option<(Nanos, Result<Taken, String>)>,
+    pub accepts: u32,
+    /// What of it the server had let go of, and of its place in the books.
+    pub let_go: Vec<ConnKey>,
     pub image: Option<Image>,
     pub image_at: u64,
     pub books: Vec<Book>,
@@ -150,6 +156,9 @@ impl World {
             connections: 0,
             unconfirmed: 0,
             image_due: None,
+            image_seen: None,
+            accepts: 0,
+            let_go: Vec::new(),
             image: None,
             image_at: 0,
             books: Vec::new(),

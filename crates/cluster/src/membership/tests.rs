@@ -46,6 +46,7 @@ fn only_a_backup_in_step_is_promoted() {
 #[test]
 fn a_backup_that_is_silent_bars_nobody_and_is_barred() {
     let mut edge = group();
+    edge.handle_settled();
     grant(&mut edge, "alpha", 1);
     edge.handle_in_step("beta", 1, true);
     assert!(edge.is_ready("beta"));
@@ -73,6 +74,7 @@ fn a_grant_counts_only_once_it_is_written() {
 #[test]
 fn a_lone_member_may_start_anew_in_a_new_epoch() {
     let mut edge = group();
+    edge.handle_settled();
     grant(&mut edge, "alpha", 1);
     grant(&mut edge, "alpha", 2);
     assert_eq!(edge.handle_promote("beta", u64::MAX), Decision::Refuse(Refusal::Behind));
@@ -171,6 +173,34 @@ fn who_says_no_hello_holds_up_nobody_for_long() {
     assert_eq!(edge.handle_promote("alpha", 4), Decision::Refuse(Refusal::Settling));
     edge.handle_settled();
     grant(&mut edge, "alpha", 4);
+}
+
+/// What an edge that was started again knew of backups went with it.
+#[test]
+fn a_current_member_that_starts_anew_waits_until_a_backup_could_have_spoken() {
+    for beta in [None, Some((3, true)), Some((3, false)), Some((0, false))] {
+        let names = ["alpha", "beta"];
+        let mut edge = EdgeMembership::new(&names, state(3, "alpha")).expect("two names");
+        hello(&mut edge, "alpha", 0, false);
+        assert_eq!(edge.handle_promote("alpha", 4), Decision::Refuse(Refusal::Settling));
+        let Some((epoch, is_in_step)) = beta else {
+            edge.handle_settled();
+            grant(&mut edge, "alpha", 4);
+            continue;
+        };
+        hello(&mut edge, "beta", epoch, false);
+        edge.handle_answers("beta", true);
+        if epoch == 3 {
+            assert_eq!(edge.handle_promote("alpha", 4), Decision::Refuse(Refusal::Settling));
+            assert!(edge.handle_in_step("beta", 3, is_in_step));
+        }
+        if is_in_step {
+            assert_eq!(edge.handle_promote("alpha", 4), Decision::Refuse(Refusal::BackupInStep));
+            grant(&mut edge, "beta", 4);
+        } else {
+            grant(&mut edge, "alpha", 4);
+        }
+    }
 }
 
 #[test]
@@ -288,6 +318,7 @@ proptest! {
 #[test]
 fn what_is_said_while_a_grant_is_written_counts() {
     let mut edge = group();
+    edge.handle_settled();
     grant(&mut edge, "alpha", 1);
     edge.handle_in_step("beta", 1, true);
     assert!(matches!(edge.handle_promote("beta", 2), Decision::Grant { .. }));

@@ -107,9 +107,9 @@ impl<'a> Preparation<'a> {
     /// pages that were. `None`: all memory is copied in the freeze.
     ///
     /// # Errors
-    /// If the process is gone.
+    /// If the process is gone, or the image is not wanted any more.
     pub fn round(&mut self) -> Result<Option<u64>> {
-        self.memory.round()
+        self.memory.round(&self.options.is_off)
     }
 
     /// Stops the process, copies what is left, and lets it run on.

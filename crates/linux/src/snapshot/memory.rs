@@ -10,6 +10,7 @@ use super::store::{Memory, Store};
 use holdfast_wire::snapshot::{Area, Backing, Description, Holds, ImageError, PAGE, Writer};
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::sync::atomic::AtomicBool;
 
 pub(super) struct MemoryCopy {
     map: PageMap,
@@ -39,9 +40,9 @@ impl MemoryCopy {
 
     /// One round while the process runs; how many pages it copied. `None`: memory is
     /// copied in the freeze alone.
-    pub fn round(&mut self) -> Result<Option<u64>> {
+    pub fn round(&mut self, is_off: &AtomicBool) -> Result<Option<u64>> {
         let Some(tracker) = &mut self.tracker else { return Ok(None) };
-        tracker.round(&self.map, &self.memory, &mut self.store).map(Some)
+        tracker.round(&self.map, &self.memory, &mut self.store, is_off).map(Some)
     }
 
     /// In the freeze: brings the copy up to date. `whole` says of areas of which a file

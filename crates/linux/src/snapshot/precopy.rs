@@ -3,7 +3,7 @@
 //! remembers where (`UFFD_FEATURE_WP_ASYNC`, Linux 6.7).
 
 use super::bounds::{LOOK_MAX, Patience};
-use super::error::{Doing, Result};
+use super::error::{Doing, Result, refuse};
 use super::maps::Mapping;
 use super::pages::{PageMap, Region, SCAN_BYTES};
 use super::store::{Memory, Store};
@@ -14,6 +14,8 @@ use libc::c_ulong;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// `struct uffdio_api`.
 #[repr(C)]
@@ -39,6 +41,9 @@ const UFFDIO_UNREGISTER: c_ulong = 0x8010_aa01;
 const API: u64 = 0xaa;
 const WP_ASYNC: u64 = 1 << 15;
 const MODE_WP: u64 = 2;
+/// What is copied at once: who does not want the image any more waits so long, some
+/// milliseconds.
+const COPY_BYTES: u64 = 4 << 20;
 /// What is let go at once: the server waits meanwhile. At its last close a
 /// userfaultfd lets go of all at once, 34 ms for a gigabyte.
 const LET_GO_BYTES: u64 = 2 << 20;
@@ -89,7 +94,13 @@ impl Tracker {
     }
 
     /// Copies what is there, or what has changed since the last round; how many pages.
-    pub fn round(&mut self, map: &PageMap, memory: &Memory, store: &mut Store) -> Result<u64> {
+    pub fn round(
+        &mut self,
+        map: &PageMap,
+        memory: &Memory,
+        store: &mut Store,
+        is_off: &AtomicBool,
+    ) -> Result<u64> {
         let (mut regions, patience) = (Vec::new(), Patience::of(LOOK_MAX));
         for (start, end) in &self.registered {
             for from in (*start..*end).step_by(SCAN_BYTES as usize) {
@@ -99,11 +110,16 @@ impl Tracker {
             }
         }
         self.is_first = false;
-        let ranges: Vec<(u64, u64)> = regions.iter().map(|r| (r.start, r.end)).collect();
-        // What is unmapped meanwhile the freeze does not ask for.
-        for range in &ranges {
-            if store.take(memory, &[*range]).is_err() {
-                store.forget(range.0, range.1);
+        for region in &regions {
+            for start in (region.start..region.end).step_by(COPY_BYTES as usize) {
+                if is_off.load(Relaxed) {
+                    return refuse("nobody wants the image any more");
+                }
+                let end = (start + COPY_BYTES).min(region.end);
+                // What is unmapped meanwhile the freeze does not ask for.
+                if store.take(memory, &[(start, end)]).is_err() {
+                    store.forget(start, end);
+                }
             }
         }
         Ok(regions.iter().map(Region::pages).sum())

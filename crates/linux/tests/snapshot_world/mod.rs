@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// As good as random.
@@ -25,7 +26,8 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 pub fn options() -> Options {
     let (limits, freeze_max) = (Limits::default(), Duration::from_secs(5));
     let external = External::default();
-    Options { key: KEY, limits, freeze_max, shares_files: true, external }
+    let is_off = Arc::default();
+    Options { key: KEY, limits, freeze_max, shares_files: true, is_off, external }
 }
 
 /// A program that runs until this is dropped.

@@ -33,6 +33,13 @@ pub(super) struct Joining {
     closing: Option<Closing>,
 }
 
+impl Joining {
+    /// It was announced, and is not whole.
+    const fn awaits_image(&self) -> bool {
+        self.image_bytes.is_some() && !self.is_whole
+    }
+}
+
 /// What must be here until this member is in step.
 #[derive(Debug)]
 struct Closing {
@@ -128,11 +135,11 @@ impl BackupMachine {
                     joining.image_bytes = Some(image_bytes);
                     host.show(News::Joins { image_bytes });
                 }
-                Said::Image(bytes) if bytes.is_empty() && !joining.is_whole => {
+                Said::Image(bytes) if bytes.is_empty() && joining.awaits_image() => {
                     joining.is_whole = true;
                     host.end_image();
                 }
-                Said::Image(bytes) if !joining.is_whole => {
+                Said::Image(bytes) if joining.awaits_image() => {
                     joining.arrived += bytes.len() as u64;
                     if joining.image_bytes.is_none_or(|all| joining.arrived > all) {
                         return Err("more of the image came than was announced".to_owned());

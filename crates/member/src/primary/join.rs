@@ -25,6 +25,7 @@ use std::collections::BTreeMap;
 
 /// Bytes of an image that are under way: behind them wait heartbeats and log.
 const IMAGE_AHEAD: u64 = 4 * IMAGE_BYTES_MAX as u64;
+const ANOTHER: &str = "another member is joining";
 const STRANGERS: &str = "the server has connections that the gate does not know, and that \
     would end; wait until their clients have";
 /// Whoever is beyond the tables could not be served any more once output waits.
@@ -248,14 +249,19 @@ impl PrimaryMachine {
             return over;
         }
         self.joins = Some(0);
+        host.turn_away(ANOTHER);
         let lost = self.take_messages(host).then(|| LOST.to_owned());
         if let Some(reason) = lost.or_else(|| self.tables.broken.take()) {
             return self.abandon(alone, &reason, host);
         }
         match host.image_taken() {
             Some(Ok(image)) => self.begin_log(alone, image, host),
-            Some(Err(reason)) => self.turn_away(alone, &reason, host),
-            None => (Stage::Preparing(Box::new(alone)), Turn::after(TICK, host.now())),
+            Some(Err(reason)) => self.abandon(alone, &reason, host),
+            None => {
+                let now = host.now();
+                self.show_life(now, host);
+                (Stage::Preparing(Box::new(alone)), Turn::after(TICK, now))
+            }
         }
     }
 
@@ -312,6 +318,7 @@ impl PrimaryMachine {
     fn adopted(&self, host: &mut impl PrimaryHost) -> (Vec<Taken>, Vec<Adopted>, Vec<ConnId>) {
         let mut books: BTreeMap<u64, Book> =
             host.books().into_iter().map(|book| (book.socket, book)).collect();
+        let accepted = host.sockets();
         let (mut taken, mut adopted, mut ended) = (Vec::new(), Vec::new(), Vec::new());
         let keys: Vec<ConnKey> = self.tables.conns.values().map(|conn| conn.key).collect();
         let states = host.states(&keys).unwrap_or_else(|| vec![ConnState::Living; keys.len()]);
@@ -324,9 +331,11 @@ impl PrimaryMachine {
                 // Nobody has taken it off the tables yet.
                 continue;
             }
-            if book.is_none() && slot.snd_nxt.after(conn.record.iss.plus(1)) {
+            let has_spoken = slot.snd_nxt.after(conn.record.iss.plus(1));
+            if book.is_none() && has_spoken && !accepted.contains(&conn.socket) {
                 // The server has let go of it, and of its place in the books: no backup could
-                // send again what its client has not taken, and it was never in a queue.
+                // send again what its client has not taken, and it was never in a queue. One
+                // that was accepted since the image has a place still, and the log says so.
                 ended.push(*id);
                 continue;
             }
@@ -353,6 +362,7 @@ impl PrimaryMachine {
             host.drop_image();
             return over;
         }
+        host.turn_away(ANOTHER);
         self.take_log(host);
         let lost = self.take_joiner(&mut join, host);
         self.settle(host);
@@ -429,7 +439,7 @@ impl PrimaryMachine {
         if join.may_send() && host.now() >= join.piece_at {
             match host.image(IMAGE_BYTES_MAX) {
                 Ok(Some(bytes)) => join.send(&bytes, host),
-                Ok(None) => {}
+                Ok(None) => join.piece_at = host.now().plus(nanos(IMAGE_EVERY)),
                 Err(reason) => {
                     self.tables.broken.get_or_insert(reason);
                     return;
@@ -540,7 +550,8 @@ fn adopt(conn: Option<(ConnId, &Conn)>, book: Option<&Book>, slot: Option<&SlotV
     let count = |of: fn(&Book) -> u64| book.map_or(0, of);
     let is = |of: fn(&Book) -> bool| book.is_some_and(of);
     let (in_bytes, out_bytes) = (count(|book| book.in_bytes), count(|book| book.out_bytes));
-    let acked = conn.zip(slot).map_or(out_bytes, |((_, conn), slot)| {
+    // Of what the server has said since the image the log will tell.
+    let acked = book.and(conn.zip(slot)).map_or(out_bytes, |((_, conn), slot)| {
         slot.snd_una.offset_near(conn.record.iss.plus(1), out_bytes)
     });
     let record = |(id, conn): (ConnId, &Conn)| {

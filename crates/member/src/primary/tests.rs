@@ -40,6 +40,7 @@ impl Bed {
             knocks: false,
             image: None,
             books: Vec::new(),
+            sockets: BTreeSet::new(),
             strangers: 0,
             unacked: 0,
             is_log_full: false,

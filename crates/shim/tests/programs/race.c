@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { STEPS = 2000 };
+// Many: threads that each ended before the next began would race with nobody.
+enum { STEPS = 200000 };
 
 static volatile long count;
 

@@ -8,6 +8,7 @@ use holdfast_linux::spawn::{Copying, Making, Server};
 use holdfast_wire::shm::mode;
 use holdfast_wire::snapshot::{Books, Limits};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The image of a server that speaks alone, and what it cost.
@@ -42,7 +43,8 @@ pub fn try_image_of(server: &Server, quiet: &mut dyn Quiescence) -> Result<Image
 
 pub fn options(external: External) -> Options {
     let freeze_max = Duration::from_millis(900);
-    Options { key: KEY, limits: Limits::default(), freeze_max, shares_files: true, external }
+    let (limits, is_off) = (Limits::default(), Arc::default());
+    Options { key: KEY, limits, freeze_max, shares_files: true, is_off, external }
 }
 
 /// A server made of it, which follows the log.

@@ -16,9 +16,12 @@ use holdfast_replica::primary::{Peeked, Wanted};
 use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
 use holdfast_wire::seq::SeqNo;
+use std::collections::BTreeSet;
 
 /// The longest that it takes until an image is taken.
 const TAKING_MAX: Nanos = Nanos::from_ms(50);
+/// The longest that the daemon's loop lets it wait then.
+const SEEN_MAX: Nanos = Nanos::from_ms(5);
 /// What a broken shim says.
 pub const BROKEN: &str = "the shim cannot go on";
 
@@ -47,11 +50,17 @@ impl AtHost<'_> {
         };
         let books = server.books(&host.sockets);
         server.begins_log();
-        let (log_from, copy) = (server.tail(), server.copied(&books));
+        self.d.accepts = server.accepts;
         let unacked = books.iter().filter(|(key, book)| {
             host.sockets.get(key).is_some_and(|socket| socket.snd_una < book.out_bytes)
         });
         self.d.unacked = unacked.map(|(key, book)| (*key, book.out_bytes)).collect();
+        // Places of what it had let go of have been given to others, or not.
+        let (books, let_go): (Vec<_>, Vec<_>) = books.into_iter().partition(|(_, book)| {
+            server.conns.contains_key(&book.accept) || self.world.rng.below(2) == 0
+        });
+        self.d.let_go = let_go.into_iter().map(|(key, _)| key).collect();
+        let (log_from, copy) = (server.tail(), server.copied(&books));
         self.d.books = books.into_iter().map(|(_, book)| book).collect();
         self.world.reached.images += 1;
         let image = Bytes { id: self.world.reached.images, bytes: plan.image_bytes };
@@ -251,7 +260,11 @@ impl PrimaryHost for AtHost<'_> {
     }
 
     fn turn_away(&mut self, reason: &str) {
-        for input in std::mem::take(&mut self.d.pair.inbox) {
+        let (knock, other): (Vec<_>, Vec<_>) = std::mem::take(&mut self.d.pair.inbox)
+            .into_iter()
+            .partition(|input| matches!(input, Input::Accepted(_)));
+        self.d.pair.inbox = other.into();
+        for input in knock {
             if let Input::Accepted(pipe) = input {
                 self.refuse(pipe, reason);
             }
@@ -283,12 +296,26 @@ impl PrimaryHost for AtHost<'_> {
 
     fn image_taken(&mut self) -> Option<Result<Image, String>> {
         let now = self.now();
-        let due = self.d.image_due.take_if(|due| *due <= now);
-        due.map(|_| self.take_it())
+        if self.d.image_due.take_if(|due| *due <= now).is_some() {
+            // Its server runs on until the loop looks.
+            let seen_at = now.plus(Nanos(self.world.rng.below(SEEN_MAX.0)));
+            self.d.image_seen = Some((seen_at, self.take_it()));
+        }
+        let seen = self.d.image_seen.take_if(|(at, _)| *at <= now);
+        seen.map(|(_, taken)| taken)
     }
 
     fn books(&mut self) -> Vec<Book> {
         std::mem::take(&mut self.d.books)
+    }
+
+    fn sockets(&mut self) -> BTreeSet<u64> {
+        let accepts = self.d.accepts;
+        let Some(server) = self.server() else { return BTreeSet::new() };
+        let has_place = |accept: u32| accept > accepts || server.conns.contains_key(&accept);
+        let sockets = self.host().sockets.values();
+        let placed = sockets.filter(|socket| socket.accept.is_some_and(has_place));
+        placed.map(|socket| cookie(socket.iss, socket.irs)).collect()
     }
 
     fn image(&mut self, most: usize) -> Result<Option<Vec<u8>>, String> {
@@ -299,7 +326,7 @@ impl PrimaryHost for AtHost<'_> {
     }
 
     fn drop_image(&mut self) {
-        (self.d.image, self.d.image_due) = (None, None);
+        (self.d.image, self.d.image_due, self.d.image_seen) = (None, None, None);
     }
 
     fn free_log(&mut self, pos: u64) {
@@ -323,8 +350,10 @@ impl PrimaryHost for AtHost<'_> {
             (server.commits, server.stable) = (true, pos);
         }
         let host = &self.world.hosts[self.d.at];
-        let unaccepted = |socket: &&Socket| socket.established && socket.accept.is_none();
-        for socket in host.sockets.values().filter(unaccepted) {
+        let unknown = |socket: &&Socket| {
+            socket.established && socket.accept.is_none() || self.d.let_go.contains(&socket.key)
+        };
+        for socket in host.sockets.values().filter(unknown) {
             self.world.check.told(socket.key, socket.irs, socket.received());
         }
         for (key, out_bytes) in std::mem::take(&mut self.d.unacked) {

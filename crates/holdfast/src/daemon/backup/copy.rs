@@ -109,12 +109,12 @@ impl BackupDaemon<'_, '_> {
         Ok(())
     }
 
-    /// What is kept goes to the server, as far as that has room; whether nothing is left.
+    /// What is kept goes to the server, as far as that has room; whether nothing is left that
+    /// one could take.
     pub(super) fn feed(&mut self) -> bool {
-        let replica = self.replica.as_ref();
-        self.unnoted.retain(|accept, bytes| waits(replica, *accept, *bytes));
+        let Some(replica) = &self.replica else { return true };
+        self.unnoted.retain(|accept, bytes| waits(Some(replica), *accept, *bytes));
         let Some(incoming) = &mut self.incoming else { return true };
-        let Some(replica) = &self.replica else { return false };
         let mut any = false;
         while let Some((header, payload)) = incoming.records.front() {
             if !replica.memory.append(header, &[payload]) {

@@ -19,6 +19,7 @@ use holdfast_wire::message::{ConnId, ConnKey, Message};
 use holdfast_wire::packet::{TcpSegment, mapped};
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -82,6 +83,8 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
     }
 
     fn kill_server(&mut self) {
+        // Nobody may have to wait for who takes its image.
+        self.strike_server();
         if self.with_server(Server::kill) == Some(false) {
             self.node.note_lingering(self.server.pid());
         }
@@ -327,6 +330,10 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
 
     fn books(&mut self) -> Vec<Book> {
         self.image.as_ref().map_or_else(Vec::new, |image| image.books(&self.server.memory))
+    }
+
+    fn sockets(&mut self) -> BTreeSet<u64> {
+        self.server.memory.sockets()
     }
 
     fn image(&mut self, most: usize) -> Result<Option<Vec<u8>>, String> {

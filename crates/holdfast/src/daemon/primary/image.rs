@@ -127,7 +127,8 @@ impl Outgoing {
 }
 
 impl Drop for Outgoing {
-    /// From here on nobody has a hold of the server.
+    /// From here on nobody has a hold of the server. It takes as long as a piece of its memory
+    /// takes to be copied, or as a freeze that has begun.
     fn drop(&mut self) {
         self.is_off.store(true, Relaxed);
         self.steps = None;
@@ -152,8 +153,14 @@ impl Taking {
         let external = server.external().map_err(said)?;
         let free = process::memory_available().map_err(|error| error.to_string())?;
         let limits = Limits { memory_bytes: free / FREE_PART, ..Limits::default() };
-        let options =
-            Options { key, limits, freeze_max: FREEZE_MAX, shares_files: false, external };
+        let options = Options {
+            key,
+            limits,
+            freeze_max: FREEZE_MAX,
+            shares_files: false,
+            is_off: Arc::clone(&self.is_off),
+            external,
+        };
         let preparation = self.prepare(server.pid(), &options)?;
         let freeze = || preparation.freeze(&mut server.stand_still());
         let snapshot = priority::urgently(self.urgency, freeze).map_err(said)?;
@@ -172,9 +179,6 @@ impl Taking {
         let said = |error: SnapshotError| error.to_string();
         let mut preparation = Preparation::begin(pid, options).map_err(said)?;
         for _ in 0..ROUNDS_MAX {
-            if self.is_off.load(Relaxed) {
-                return Err("nobody wants it any more".to_owned());
-            }
             if preparation.round().map_err(said)?.is_none_or(|pages| pages < FEW_PAGES) {
                 break;
             }

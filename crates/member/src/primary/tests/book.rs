@@ -23,6 +23,7 @@ pub(super) struct Book {
     pub(super) knocks: bool,
     pub(super) image: Option<Image>,
     pub(super) books: Vec<join::Book>,
+    pub(super) sockets: BTreeSet<u64>,
     pub(super) strangers: usize,
     pub(super) unacked: u32,
     pub(super) is_log_full: bool,
@@ -208,6 +209,9 @@ impl PrimaryHost for Book {
     }
     fn books(&mut self) -> Vec<join::Book> {
         std::mem::take(&mut self.books)
+    }
+    fn sockets(&mut self) -> BTreeSet<u64> {
+        self.sockets.clone()
     }
     fn image(&mut self, most: usize) -> Result<Option<Vec<u8>>, String> {
         if self.is_torn {

@@ -181,7 +181,7 @@ fn every_failure_before_output_waits_ends_alone_with_growing_pauses() {
     bed.book.knocks = true;
     bed.turn();
     bed.book.image = Some(IMAGE);
-    bed.has_failed(false, pause);
+    bed.has_failed(true, pause);
     // The channel is lost, and the joiner gives up, and there is no more room for log.
     bed.book.is_lost = true;
     bed.turn();
@@ -358,6 +358,21 @@ fn what_is_over_is_not_taken_up() {
     bed.book.books.clear();
     bed.turn();
     assert!(bed.book.has("send Join") && !bed.book.has("send Adopt"), "{:?}", bed.book.lines);
+}
+
+/// The server has let go of it, and of its place; or it has accepted it since the image.
+#[test]
+fn what_has_spoken_and_is_in_no_book_may_be_new() {
+    for is_new in [false, true] {
+        let mut bed = Bed::alone();
+        bed.book.books.clear();
+        bed.slot(ConnId(5)).snd_nxt = SeqNo(9000);
+        bed.book.sockets.extend(is_new.then_some(book(5, 0).socket));
+        bed.book.knocks = true;
+        bed.turn();
+        let seen = (bed.book.has("send Adopt"), bed.book.has("fin 5"));
+        assert_eq!(seen, (is_new, !is_new), "{:?}", bed.book.lines);
+    }
 }
 
 /// Nobody is sent away because of a joiner.
