@@ -3,12 +3,27 @@
 //! that is put back, and it is said.
 
 use crate::world;
-use holdfast_lab::testbed::Role;
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
+use holdfast_lab::testbed::{Role, Testbed};
 use std::time::Duration;
 
 fn mended(group: &Group<'_>, role: Role) -> usize {
     group.events(role).iter().filter(|(_, what)| what == "mended").count()
+}
+
+/// In the place of the edge's, under a name that might be its own.
+fn another_program_takes_its_place(testbed: &Testbed, group: &Group<'_>) {
+    let edge = testbed.host(Role::Edge);
+    let pin = edge.inside().join("run/bpf-edge/edge/edge_client");
+    let mut tc = edge.command("tc");
+    tc.args(["filter", "replace", "dev", "ep", "ingress", "protocol", "all", "prio", "102"]);
+    tc.args(["handle", "1", "bpf", "da", "pinned"]).arg(pin);
+    assert!(tc.status().expect("tc runs").success());
+    world::wait_until("its return", || mended(group, Role::Edge) == 4);
+    let events = group.verb(Role::Edge, &["events"]).expect("it runs").stdout;
+    let events = String::from_utf8_lossy(&events);
+    let told = "edge_member at ep (ingress) had been replaced by another program";
+    assert!(events.contains(told), "{events}");
 }
 
 #[test]
@@ -36,18 +51,7 @@ fn what_was_removed_comes_back() {
             let shown = String::from_utf8_lossy(&shown.expect("tc runs").stdout).into_owned();
             assert!(shown.contains("direct-action"), "{shown}");
         }
-        // Another program in the place of the edge's, under a name that might be its own.
-        let edge = testbed.host(Role::Edge);
-        let pin = edge.inside().join("run/bpf-edge/edge/edge_client");
-        let mut tc = edge.command("tc");
-        tc.args(["filter", "replace", "dev", "ep", "ingress", "protocol", "all", "prio", "102"]);
-        tc.args(["handle", "1", "bpf", "da", "pinned"]).arg(pin);
-        assert!(tc.status().expect("tc runs").success());
-        world::wait_until("its return", || mended(group, Role::Edge) == 4);
-        let events = group.verb(Role::Edge, &["events"]).expect("it runs").stdout;
-        let events = String::from_utf8_lossy(&events);
-        let told = "edge_member at ep (ingress) had been replaced by another program";
-        assert!(events.contains(told), "{events}");
+        another_program_takes_its_place(testbed, group);
         let primary = testbed.host(Role::Primary);
         for (count, address) in [(3, "10.9.0.100/32"), (4, "fd09::100/128")] {
             primary.ip(&format!("address del {address} dev p0\n")).expect("ip runs");
