@@ -41,21 +41,6 @@ pub fn give_way(nice: i32) {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
 }
 
-/// Does long `work` without the calling thread's real-time priority: it would keep everybody
-/// else from the processor, a server beside it first.
-pub fn at_leisure<T>(work: impl FnOnce() -> T) -> T {
-    let priority = realtime();
-    if priority.is_some() {
-        give_up_realtime();
-    }
-    let done = work();
-    if let Some(priority) = priority {
-        // It was allowed before.
-        let _again = set_realtime(priority);
-    }
-    done
-}
-
 fn give_up_realtime() {
     let ordinary = libc::sched_param { sched_priority: 0 };
     // Without the flag the kernel would ask for a right that none is needed for.

@@ -142,8 +142,11 @@ pub trait BackupHost: MemberHost + Sized {
     fn nudge(&mut self, key: &ConnKey, ack: SeqNo);
     /// A client repeats its SYN: the SYN-ACK was lost.
     fn repeat_syn_ack(&mut self, key: &ConnKey);
-    /// Begins again where a client has made no progress.
+    /// Begins again where a client has made no progress, or has not answered a SYN-ACK.
     fn nudge_again(&mut self);
+    /// Handshakes of which no client has been heard in all that time end, as the kernel's own
+    /// would: they were rebuilt as connections, which nothing else would ever end.
+    fn end_unanswered(&mut self);
 
     /// How things are, now and then.
     fn report(&mut self, report: &Report<'_>);

@@ -27,7 +27,6 @@ use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{Gate, TapDrop};
 use holdfast_linux::link::Link;
 use holdfast_linux::neighbour::Announcer;
-use holdfast_linux::priority;
 use holdfast_linux::process::Ending;
 use holdfast_linux::raw::RawSender;
 use holdfast_linux::spawn::Server;
@@ -120,7 +119,8 @@ pub enum Ended {
 
 /// What keeps this host silent, and what hears for it. Its programs take a while to load.
 fn open_tap(node: &mut MemberContext<'_>) -> anyhow::Result<(TapDrop, Gate, TapSocket)> {
-    let drop = TapDrop::attach(&node.me.interface, &node.services(), &node.pin_dir())?;
+    let (interface, services, pins) = (&node.me.interface, node.services(), node.pin_dir());
+    let drop = node.attend_until(|| TapDrop::attach(interface, &services, &pins))?;
     node.clear_earlier_life(Own::TapDrop)?;
     let gate = node.attach_gate(true)?;
     let tap = TapSocket::open(&node.me.interface, &node.tap_services(), BUFFER_DEFAULT_BYTES)?;
@@ -142,7 +142,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
         "start the other member's daemon",
     );
     node.excuse_start();
-    let (drop, gate, tap) = priority::at_leisure(|| open_tap(node))?;
+    let (drop, gate, tap) = open_tap(node)?;
     let mut link = EdgeLink::new(node.other.address, node.pair_identity(), PEER, Instant::now());
     let Some((runs, early)) = reach_primary(node, &mut link)? else {
         return Ok(Ended::Over(End::Stopped));

@@ -50,6 +50,8 @@ pub use crate::status::{REJOINS, RESTART_BOTH};
 
 /// Loading programs and starting a server take no longer on the slowest machine.
 const START_MAX: Duration = Duration::from_secs(10);
+/// How often the edge, and who asks, hears from a member that is busy with itself.
+const ATTEND_EVERY: Duration = Duration::from_millis(5);
 /// Real-time priority of the daemon: it only ever runs for microseconds, and a
 /// late heartbeat looks like death.
 const PRIORITY: i32 = 10;
@@ -357,6 +359,19 @@ impl<'a> MemberContext<'a> {
         self.feel_pulses();
         self.hear_edge(&mut |_| {});
         self.serve_admin();
+    }
+
+    /// Does long `work` in a thread without this one's real-time priority, which would keep a
+    /// server beside it from its processor, and attends meanwhile.
+    pub fn attend_until<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let working = scope.spawn(work);
+            while !working.is_finished() {
+                self.attend();
+                std::thread::sleep(ATTEND_EVERY);
+            }
+            working.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     }
 
     /// Before programs are loaded and servers started: a busy machine takes seconds

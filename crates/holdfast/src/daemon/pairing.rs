@@ -13,14 +13,11 @@ use holdfast_member::host::{End, Hosted};
 use holdfast_member::pairing::{Apart, Pairing, PairingHost, Side};
 use holdfast_member::standing::hello;
 use holdfast_wire::message::{Message, WorldPart};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What helps a member that is turned away.
 const LATER: &str =
     "it asks again and again; look at the other member's status if that does not end";
-
-/// How often the edge, and who asks, hears from a member that is busy with itself.
-const BEAT_EVERY: Duration = Duration::from_millis(5);
 
 /// Who has come to a primary's door, and what it was told of this host.
 #[derive(Default)]
@@ -316,14 +313,6 @@ pub fn no_rejoin(node: &MemberContext<'_>) -> String {
 /// status: both are served meanwhile. Signals wait.
 fn own_world(node: &mut MemberContext<'_>) -> Result<World, String> {
     let (config, key) = (node.config, node.key.clone());
-    let gathered = std::thread::scope(|scope| {
-        let gathering = scope.spawn(|| World::gather(config, &key));
-        while !gathering.is_finished() {
-            node.attend();
-            std::thread::sleep(BEAT_EVERY);
-        }
-        gathering.join()
-    });
-    let world = gathered.map_err(|_| "comparing the members' worlds failed".to_owned())?;
+    let world = node.attend_until(|| World::gather(config, &key));
     world.map_err(|error| format!("{error}\n  remedy: {}", error.remedy()))
 }

@@ -252,6 +252,36 @@ fn a_flood_of_syns_harms_nobody() {
     });
 }
 
+/// A handshake that the takeover has rebuilt counts as a connection, which nothing else would
+/// ever end: each takeover would give the server a listener's queue full of them.
+#[test]
+fn handshakes_that_nobody_answers_end_after_a_takeover() {
+    const SYNS: u32 = 100;
+    let _limit = limit();
+    world::with_redis(|testbed, group| {
+        testbed.host(Role::Edge).ip("route add 10.6.0.0/16 via 10.8.0.2\n").expect("a route");
+        let mut steady = on_client(testbed, || Redis::connect(redis_port()));
+        let sent = Worker::start(testbed.host(Role::Client), |_| {
+            let forger = Forger::open(None);
+            (0..SYNS).filter(|number| forger.send(from_anywhere(*number))).count()
+        });
+        assert_eq!(sent.stop(), SYNS as usize);
+        let strangers = || {
+            let mut ss = testbed.host(Role::Backup).command("ss");
+            let shown = ss.args(["-Htn", "state", "established", "dst", "10.6.0.0/16"]).output();
+            String::from_utf8_lossy(&shown.expect("ss runs").stdout).lines().count()
+        };
+        // Their records are on their way.
+        std::thread::sleep(Duration::from_millis(200));
+        world::signal(group.server_pid(Role::Primary).expect("a server"), "KILL");
+        steady.ping();
+        assert!(strangers() > SYNS as usize / 2, "nothing was rebuilt");
+        world::wait_until("their end", || strangers() == 0);
+        steady.ping();
+        assert_eq!(group.details(Role::Backup, "handshakes").len(), 1);
+    });
+}
+
 /// A few times what waits for a listener of redis: fewer SYNs are no flood.
 const FLOOD_MIN: u64 = 1500;
 

@@ -366,6 +366,7 @@ pub(super) fn nudges(until: Option<Nanos>, host: &mut impl BackupHost) -> (Optio
     });
     host.nudge_again();
     if host.now() > until || !host.has_nudges() {
+        host.end_unanswered();
         host.close_tap();
         return (None, Turn::after(IDLE_LOOK, host.now()));
     }

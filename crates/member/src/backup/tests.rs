@@ -200,6 +200,9 @@ impl BackupHost for Book {
         self.note("SYN-ACK");
     }
     fn nudge_again(&mut self) {}
+    fn end_unanswered(&mut self) {
+        self.note("end unanswered");
+    }
     fn report(&mut self, _: &Report<'_>) {}
 }
 
@@ -513,9 +516,10 @@ fn clients_acks_drive_what_was_in_flight() {
     bed.book.tap = vec![segment(0, b""), syn()];
     bed.turn();
     assert_eq!(bed.book.take(), ["nudge 101", "SYN-ACK"]);
-    bed.book.nudges = false;
-    bed.turn();
-    assert_eq!(bed.book.take(), ["close tap"]);
+    bed.pass(NUDGE_MAX.as_millis() as u64 - 2);
+    assert_eq!(bed.book.take(), Vec::<String>::new(), "clients have their time");
+    bed.pass(2);
+    assert_eq!(bed.book.take(), ["end unanswered", "close tap"]);
 }
 
 /// A client that the edge has seen acknowledge more than the replica wrote knows that

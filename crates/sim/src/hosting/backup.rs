@@ -393,6 +393,8 @@ impl BackupHost for AtHost<'_> {
 
     fn nudge_again(&mut self) {}
 
+    fn end_unanswered(&mut self) {}
+
     fn report(&mut self, report: &Report<'_>) {
         let refused = report.counters.refused_full;
         self.world.reached.refused_full += refused - self.d.refused_full;

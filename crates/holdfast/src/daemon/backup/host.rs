@@ -378,6 +378,21 @@ impl BackupHost for BackupDaemon<'_, '_> {
         self.restorer.nudge_again(&self.sockets.raw, Instant::now());
     }
 
+    fn end_unanswered(&mut self) {
+        let keys = self.restorer.unanswered();
+        if keys.is_empty() {
+            return;
+        }
+        let ended = DiagSocket::open().and_then(|mut diag| diag.destroy(&keys));
+        let what = match ended {
+            Ok(()) => format!("{}, as their clients have not answered", keys.len()),
+            Err(error) => {
+                format!("{} stay, although their clients do not answer: {error}", keys.len())
+            }
+        };
+        self.node.events.add("handshakes", what);
+    }
+
     fn report(&mut self, report: &Report<'_>) {
         self.tell_status(report);
     }

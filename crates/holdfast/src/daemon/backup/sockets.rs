@@ -31,6 +31,9 @@ const PRIVILEGED_PORTS: u16 = 1024;
 /// Time without a new acknowledgement after which a client is sent the rest again.
 const NUDGE_AGAIN: Duration = Duration::from_millis(150);
 
+/// Time until a SYN-ACK is repeated for the first time (RFC 6298 §2).
+const SYN_ACK_AFTER: Duration = Duration::from_secs(1);
+
 /// One connection that was carried over.
 pub struct Carried {
     /// Ours only until it lives: the server's close must be the last one.
@@ -51,8 +54,10 @@ pub struct Carried {
     /// To be handed out by the replica's next `accept`.
     queued: bool,
     reinject: Vec<Vec<u8>>,
-    /// Sent again with every SYN of the client, until it is heard otherwise.
+    /// Sent again with every SYN of the client, until it is heard otherwise; and when it is
+    /// sent again without one.
     syn_ack: Option<Vec<u8>>,
+    syn_ack_at: Instant,
     /// What may be lost is sent again until the client has it all.
     nudge: Option<Nudge>,
     acked: SeqNo,
@@ -287,6 +292,12 @@ impl SocketRestorer {
         self.sockets.iter().any(|c| c.nudge.is_some() || c.syn_ack.is_some())
     }
 
+    /// Connections of whose clients nothing has been heard since their SYN-ACK.
+    #[must_use]
+    pub fn unanswered(&self) -> Vec<ConnKey> {
+        self.sockets.iter().filter(|c| c.syn_ack.is_some()).map(|c| c.key).collect()
+    }
+
     /// A client's ACK drives what may be lost.
     pub fn nudge(&mut self, raw: &RawSender, key: &ConnKey, ack: SeqNo) {
         if let Some(c) = self.sockets.iter_mut().find(|c| c.key == *key) {
@@ -307,6 +318,12 @@ impl SocketRestorer {
     /// Begins again where a client has made no progress: without timestamps the
     /// kernel has no sample of the round trip, and its timer stands at seconds.
     pub fn nudge_again(&mut self, raw: &RawSender, now: Instant) {
+        for c in self.sockets.iter_mut().filter(|c| now >= c.syn_ack_at) {
+            let Some(packet) = &c.syn_ack else { continue };
+            // As a kernel repeats it (RFC 6298 §5.5).
+            c.syn_ack_at = now + 2 * (c.syn_ack_at - c.born);
+            heed("a packet to a client", raw.send(packet));
+        }
         let stalled = |c: &&mut Carried| c.nudge.is_some() && now - c.nudged_at > NUDGE_AGAIN;
         for c in self.sockets.iter_mut().filter(stalled) {
             c.nudge = Some(Nudge::default());
@@ -442,6 +459,7 @@ impl SocketRestorer {
             queued: r.accept.is_none(),
             reinject: r.reinject.iter().map(|p| p.to_vec()).collect(),
             syn_ack: r.half_open.as_ref().and_then(probe_packet),
+            syn_ack_at: Instant::now() + SYN_ACK_AFTER,
             nudge: None,
             acked: r.snd_una.plus(behind_fin),
             nudged_at: Instant::now(),

@@ -23,14 +23,15 @@ impl MemberContext<'_> {
     ///
     /// # Errors
     /// When the interface is gone, or the kernel refuses.
-    pub fn attach_gate(&self, solo: bool) -> anyhow::Result<Gate> {
-        Ok(Gate::attach(&GateConfig {
+    pub fn attach_gate(&mut self, solo: bool) -> anyhow::Result<Gate> {
+        let config = GateConfig {
             interface: self.me.interface.clone(),
             services: self.services(),
             slots: self.config.group.connections_max,
             pin_dir: self.pin_dir(),
             solo,
-        })?)
+        };
+        Ok(self.attend_until(|| Gate::attach(&config))?)
     }
 
     /// Removes what an earlier life of this member left that its new role has no

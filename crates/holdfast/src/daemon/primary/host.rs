@@ -1,6 +1,6 @@
 //! What the primary's machine asks of this host.
 
-use super::image::Outgoing;
+use super::image::{Outgoing, Stop};
 use super::{CONTROL, PEER, PIDFD, PrimaryDaemon, unread};
 use crate::daemon::heed;
 use crate::daemon::member::MemberContext;
@@ -325,7 +325,18 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     }
 
     fn image_taken(&mut self) -> Option<Result<Image, String>> {
-        self.image.as_mut().map_or_else(|| Some(Err(NO_IMAGE.to_owned())), Outgoing::taken)
+        let Some(image) = &mut self.image else { return Some(Err(NO_IMAGE.to_owned())) };
+        let taken = image.taken();
+        if let Some(stop) = image.stop.take() {
+            let Stop { pause, until_quiet, pages } = stop;
+            let (pause, until_quiet) = (pause.as_micros(), until_quiet.as_micros());
+            let what = format!(
+                "the server stood still for {pause} µs, of which {until_quiet} until its threads \
+                 were quiet, and {pages} pages were copied"
+            );
+            self.node.events.add("image", what);
+        }
+        taken
     }
 
     fn books(&mut self) -> Vec<Book> {

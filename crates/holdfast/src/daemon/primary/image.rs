@@ -37,14 +37,25 @@ pub struct Outgoing {
     steps: Option<Receiver<Step>>,
     /// Once it is taken.
     books: Option<Box<Books>>,
+    pub stop: Option<Stop>,
     /// Nobody wants it any more.
     is_off: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
+/// How the server stood still for an image.
+#[derive(Clone, Copy, Debug)]
+pub struct Stop {
+    pub pause: Duration,
+    /// Of that, until its threads were quiet.
+    pub until_quiet: Duration,
+    /// Pages that were copied meanwhile.
+    pub pages: u64,
+}
+
 enum Step {
     /// The server's log begins, and with it the image, of at most so many bytes.
-    Begun(Box<Books>, u64),
+    Begun(Box<Books>, u64, Stop),
     Piece(Vec<u8>),
     End,
     Failed(String),
@@ -67,7 +78,7 @@ impl Outgoing {
         };
         let thread = std::thread::Builder::new().name("image".to_owned()).spawn(work)?;
         let (steps, thread) = (Some(steps), Some(thread));
-        Ok(Self { steps, books: None, is_off, thread })
+        Ok(Self { steps, books: None, stop: None, is_off, thread })
     }
 
     fn step(&self) -> Option<Step> {
@@ -83,9 +94,9 @@ impl Outgoing {
     /// server runs on as before.
     pub fn taken(&mut self) -> Option<Result<Image, String>> {
         Some(match self.step()? {
-            Step::Begun(books, bytes) => {
+            Step::Begun(books, bytes, stop) => {
                 let log_from = books.log_from;
-                self.books = Some(books);
+                (self.books, self.stop) = (Some(books), Some(stop));
                 Ok(Image { log_from, bytes })
             }
             Step::Failed(reason) => Err(reason),
@@ -190,7 +201,9 @@ impl Taking {
         let books = snapshot.description().books.clone();
         let books = books.ok_or("the server's memory says nothing of its connections")?;
         let bytes = snapshot.bytes_max().map_err(|error| error.to_string())?;
-        let begun = Step::Begun(Box::new(books), bytes);
+        let Snapshot { pause, until_quiet, frozen_pages, .. } = *snapshot;
+        let stop = Stop { pause, until_quiet, pages: frozen_pages };
+        let begun = Step::Begun(Box::new(books), bytes, stop);
         self.to.send(begun).map_err(|_| "nobody wants it any more".to_owned())
     }
 }
