@@ -4,7 +4,7 @@ use crate::base::cells::Locked;
 use crate::base::copy;
 use crate::base::state::{self, Mode};
 use crate::base::sys::{self, syscall};
-use core::sync::atomic::{AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use holdfast_wire::shm::{CONNS_MAX, ConnEntry, KEEP_BYTES_MAX, conn_state};
 
 /// First size of a connection's retained output; it may grow to KEEP_BYTES_MAX.
@@ -161,6 +161,8 @@ struct Leaving {
 
 static LEAVING: Locked<Leaving> =
     Locked::new(Leaving { first: 0, len: 0, entries: [None; CONNS_MAX] });
+/// Whether there are any.
+static ANY_LEAVES: AtomicBool = AtomicBool::new(false);
 
 impl Leaving {
     fn push(&mut self, e: &'static ConnEntry) {
@@ -177,28 +179,55 @@ impl Leaving {
         self.len -= 1;
         Some(e)
     }
+
+    /// Looks after so many of them. Who is the server now keeps nothing: the daemon has
+    /// taken what it sends again.
+    fn look(&mut self, many: usize) {
+        for _ in 0..many.min(self.len) {
+            let Some(e) = self.pop() else { break };
+            if e.state.load(Acquire) == conn_state::OPEN {
+                // Another connection's by now, which closes in its time.
+            } else if state::mode() == Mode::Record
+                || e.acked_bytes.load(Acquire) >= e.out_bytes.load(Relaxed)
+            {
+                release(e);
+            } else {
+                self.push(e);
+            }
+        }
+        ANY_LEAVES.store(self.len > 0, Relaxed);
+    }
 }
 
 /// The server has closed a connection: its output is kept until the client has all of
 /// it, and no longer. Whoever closes looks after a few that were closed before it.
 pub fn leave(e: &'static ConnEntry) {
-    if e.keep_addr.load(Relaxed) == 0 {
+    let keeps = e.keep_addr.load(Relaxed) != 0;
+    if !keeps && !ANY_LEAVES.load(Relaxed) {
         return;
     }
     let mut leaving = LEAVING.hold();
-    leaving.push(e);
-    for _ in 0..LOOKS_PER_CLOSE.min(leaving.len) {
-        let Some(e) = leaving.pop() else { return };
-        if e.state.load(Acquire) == conn_state::OPEN {
-            // Another connection's by now, which closes in its time.
-        } else if state::mode() == Mode::Record
-            || e.acked_bytes.load(Acquire) >= e.out_bytes.load(Relaxed)
-        {
-            release(e);
-        } else {
-            leaving.push(e);
-        }
+    if keeps {
+        leaving.push(e);
     }
+    leaving.look(LOOKS_PER_CLOSE);
+}
+
+/// A server that keeps nothing has written: what it kept as a replica goes, of this
+/// connection and, little by little, of those that were closed.
+pub fn give_up(e: &ConnEntry) {
+    release(e);
+    if ANY_LEAVES.load(Relaxed) {
+        LEAVING.hold().look(1);
+    }
+}
+
+/// Gives an entry's memory back and has `fill` make another connection's of it.
+/// Meanwhile nobody takes it for the one that has left.
+pub fn reuse(e: &ConnEntry, fill: impl FnOnce()) {
+    let _leaving = LEAVING.hold();
+    release(e);
+    fill();
 }
 
 #[cfg(all(test, not(miri)))]
