@@ -207,6 +207,25 @@ fn clocks_read_thousands_of_times_are_the_same_for_the_replica() {
 }
 
 #[test]
+fn what_a_thread_saw_before_it_slept_is_the_same_for_the_replica() {
+    let Some(program) = compiled("sleeps.c") else { return };
+    let (port, path) = (16427, program.display().to_string());
+    let argv = [path.as_str(), &port.to_string()];
+    let ask = |client: &mut Client, from, to: usize| {
+        for n in from..to {
+            assert_eq!(client.ask("?\n"), n.to_string());
+            std::thread::sleep(Duration::from_millis(17));
+        }
+    };
+    let load = || {
+        wait_for(port);
+        ask(&mut Client::new(port), 0, 50);
+    };
+    run_and_promote(&argv, port, "sleeps", load, || ask(&mut Client::new(port), 50, 60));
+    let _ = std::fs::remove_file(program);
+}
+
+#[test]
 fn a_race_without_a_lock_is_noticed() {
     let Some(program) = compiled("race.c") else { return };
     let path = program.display().to_string();

@@ -111,7 +111,8 @@ ops! {
     /// A clock: `fd` is the clock id, `ret` nanoseconds, `hash` the call; the payload
     /// is [`Reading`]s that follow it, packed, with nothing in between.
     Clock,
-    /// Lock acquired (mutex, rwlock, semaphore, condition): `ret` is the result.
+    /// Lock acquired (mutex, rwlock, semaphore, condition): `ret` is the result. Also,
+    /// among several threads, where one begins to sleep.
     Lock,
     /// A thread was created; `ret` is its number.
     Thread,

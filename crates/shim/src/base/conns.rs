@@ -2,7 +2,7 @@
 
 use crate::base::sys::{sys, syscall};
 use crate::base::{fds, kept, state};
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicU32, Ordering::*, fence};
 use holdfast_wire::log::NO_CONN;
 use holdfast_wire::shm::{CONNS_MAX, ConnEntry, conn_state};
 
@@ -54,22 +54,26 @@ fn is_free(conn: u32) -> bool {
 }
 
 /// Fills the entry of a connection that was just accepted as `fd`, a socket that the
-/// kernel calls `socket`.
+/// kernel calls `socket`. The daemon may read it meanwhile: it has no number until the
+/// rest of it is true.
 pub fn open(conn: u32, fd: i32, socket: u64) {
     let e = entry(conn);
-    kept::release(e);
-    e.in_bytes.store(0, Relaxed);
-    e.out_bytes.store(0, Relaxed);
-    e.keep_from.store(0, Relaxed);
-    e.acked_bytes.store(0, Relaxed);
-    e.shut.store(0, Relaxed);
-    e.eof.store(0, Relaxed);
-    e.fd.store(fd, Relaxed);
-    e.socket.store(socket, Relaxed);
-    e.pid.store(sys!(SYS_getpid) as i32, Relaxed);
-    e.conn.store(conn, Relaxed);
-    e.state.store(conn_state::OPEN, Release);
     REFS[conn as usize % CONNS_MAX].store(1, Relaxed);
+    e.conn.store(NO_CONN, Relaxed);
+    fence(Release);
+    kept::reuse(e, || {
+        e.in_bytes.store(0, Relaxed);
+        e.out_bytes.store(0, Relaxed);
+        e.keep_from.store(0, Relaxed);
+        e.acked_bytes.store(0, Relaxed);
+        e.shut.store(0, Relaxed);
+        e.eof.store(0, Relaxed);
+        e.fd.store(fd, Relaxed);
+        e.socket.store(socket, Relaxed);
+        e.pid.store(sys!(SYS_getpid) as i32, Relaxed);
+        e.state.store(conn_state::OPEN, Release);
+    });
+    e.conn.store(conn, Release);
 }
 
 pub fn add_ref(conn: u32) {
@@ -125,11 +129,13 @@ pub fn read(conn: u32, bytes: u64) {
 pub fn wrote(conn: u32, bytes: u64) {
     let e = entry(conn);
     e.out_bytes.fetch_add(bytes, Relaxed);
-    // Of a replica that is the server now.
-    kept::release(e);
+    kept::give_up(e);
 }
 
 /// Keeps output of the replica until the client has acknowledged it.
 pub fn keep(conn: u32, bytes: &[u8]) {
     kept::keep(entry(conn), bytes);
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests;

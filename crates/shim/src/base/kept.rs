@@ -4,7 +4,7 @@ use crate::base::cells::Locked;
 use crate::base::copy;
 use crate::base::state::{self, Mode};
 use crate::base::sys::{self, syscall};
-use core::sync::atomic::{AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use holdfast_wire::shm::{CONNS_MAX, ConnEntry, KEEP_BYTES_MAX, conn_state};
 
 /// First size of a connection's retained output; it may grow to KEEP_BYTES_MAX.
@@ -12,12 +12,20 @@ const KEEP_BYTES_FIRST: u64 = 64 << 10;
 /// Closed connections that each close looks at: those that wait for their clients
 /// never grow in number, and a close stays short.
 const LOOKS_PER_CLOSE: usize = 4;
-/// Addresses that are far from all that the kernel, a program or a sanitizer takes by
-/// itself.
-const REGION: usize = 0x2000_0000_0000;
-const REGION_BYTES: usize = 1 << 42;
+/// Places that are tried for a ring before the replica waits, and how many of them
+/// equally far from each other.
+const PLACES_MAX: u32 = 64;
+const PLACES_ALIKE: u32 = 4;
 
-static NEXT: AtomicUsize = AtomicUsize::new(REGION);
+/// Addresses for rings, which are given out in turn, round and round.
+struct Region {
+    start: usize,
+    end: usize,
+    next: AtomicUsize,
+}
+
+/// Far from all that the kernel, a program or a sanitizer takes by itself.
+static REGION: Region = Region::new(0x2000_0000_0000, 1 << 42);
 
 /// Keeps output of the replica until the client has acknowledged it. A replica
 /// that is a little behind need not even copy what the client has by now.
@@ -77,7 +85,7 @@ fn grow(e: &ConnEntry, need: u64) -> bool {
     if cap <= old_cap {
         return false;
     }
-    let fresh = map(cap as usize);
+    let fresh = REGION.map(cap as usize);
     if fresh.is_null() {
         return false;
     }
@@ -100,26 +108,48 @@ fn grow(e: &ConnEntry, need: u64) -> bool {
     true
 }
 
-/// Fresh memory of its own region: in the place where the kernel would put it, the
-/// server's own maps would lie elsewhere than the primary's.
-fn map(bytes: usize) -> *mut u8 {
-    let at = NEXT.fetch_add(bytes, Relaxed);
-    if at + bytes > REGION + REGION_BYTES {
-        NEXT.store(REGION, Relaxed);
+impl Region {
+    const fn new(start: usize, bytes: usize) -> Self {
+        Self { start, end: start + bytes, next: AtomicUsize::new(start) }
     }
-    sys::map_anonymous_at(at, bytes)
+
+    /// Fresh memory, or null if there is none, or nothing of the region is free where it
+    /// is looked for. In the place where the kernel would put it, the server's own maps
+    /// would lie elsewhere than the primary's.
+    fn map(&self, bytes: usize) -> *mut u8 {
+        for n in 0..PLACES_MAX {
+            // What lies there may be a ring much larger than this one.
+            let step = (bytes << (n / PLACES_ALIKE)).min(KEEP_BYTES_MAX as usize);
+            match sys::map_anonymous_at(self.advance(bytes, step), bytes) {
+                Ok(fresh) => return fresh,
+                Err(libc::EEXIST) => {}
+                Err(_) => break,
+            }
+        }
+        core::ptr::null_mut()
+    }
+
+    /// The next place where `bytes` fit; the one after it is `step` away.
+    fn advance(&self, bytes: usize, step: usize) -> usize {
+        let place = |next: usize| if next + bytes <= self.end { next } else { self.start };
+        let before = self.next.fetch_update(Relaxed, Relaxed, |next| Some(place(next) + step));
+        place(before.unwrap_or(self.start))
+    }
 }
 
-/// Gives the memory back.
+/// Gives the memory back. Several threads may come at once: one has it then.
 pub fn release(e: &ConnEntry) {
     if e.keep_addr.load(Relaxed) == 0 {
         return;
     }
-    let (addr, cap) = (e.keep_addr.swap(0, Relaxed), e.keep_cap.swap(0, Relaxed));
-    if addr != 0 {
-        sys::unmap(addr as *mut u8, cap as usize);
+    let cap = e.keep_cap.load(Relaxed);
+    let addr = e.keep_addr.swap(0, Relaxed);
+    if addr == 0 {
+        return;
     }
+    e.keep_cap.store(0, Relaxed);
     e.keep_from.store(e.out_bytes.load(Relaxed), Relaxed);
+    sys::unmap(addr as *mut u8, cap as usize);
 }
 
 /// Closed connections whose output is kept still, in a ring.
@@ -131,6 +161,8 @@ struct Leaving {
 
 static LEAVING: Locked<Leaving> =
     Locked::new(Leaving { first: 0, len: 0, entries: [None; CONNS_MAX] });
+/// Whether there are any.
+static ANY_LEAVES: AtomicBool = AtomicBool::new(false);
 
 impl Leaving {
     fn push(&mut self, e: &'static ConnEntry) {
@@ -147,29 +179,56 @@ impl Leaving {
         self.len -= 1;
         Some(e)
     }
+
+    /// Looks after so many of them. Who is the server now keeps nothing: the daemon has
+    /// taken what it sends again.
+    fn look(&mut self, many: usize) {
+        for _ in 0..many.min(self.len) {
+            let Some(e) = self.pop() else { break };
+            if e.state.load(Acquire) == conn_state::OPEN {
+                // Another connection's by now, which closes in its time.
+            } else if state::mode() == Mode::Record
+                || e.acked_bytes.load(Acquire) >= e.out_bytes.load(Relaxed)
+            {
+                release(e);
+            } else {
+                self.push(e);
+            }
+        }
+        ANY_LEAVES.store(self.len > 0, Relaxed);
+    }
 }
 
 /// The server has closed a connection: its output is kept until the client has all of
 /// it, and no longer. Whoever closes looks after a few that were closed before it.
 pub fn leave(e: &'static ConnEntry) {
-    if e.keep_addr.load(Relaxed) == 0 {
+    let keeps = e.keep_addr.load(Relaxed) != 0;
+    if !keeps && !ANY_LEAVES.load(Relaxed) {
         return;
     }
     let mut leaving = LEAVING.hold();
-    leaving.push(e);
-    for _ in 0..LOOKS_PER_CLOSE.min(leaving.len) {
-        let Some(e) = leaving.pop() else { return };
-        if e.state.load(Acquire) == conn_state::OPEN {
-            // Another connection's by now, which closes in its time.
-        } else if state::mode() == Mode::Record
-            || e.acked_bytes.load(Acquire) >= e.out_bytes.load(Relaxed)
-        {
-            release(e);
-        } else {
-            leaving.push(e);
-        }
+    if keeps {
+        leaving.push(e);
+    }
+    leaving.look(LOOKS_PER_CLOSE);
+}
+
+/// A server that keeps nothing has written: what it kept as a replica goes, of this
+/// connection and, little by little, of those that were closed.
+pub fn give_up(e: &ConnEntry) {
+    release(e);
+    if ANY_LEAVES.load(Relaxed) {
+        LEAVING.hold().look(1);
     }
 }
 
-#[cfg(test)]
+/// Gives an entry's memory back and has `fill` make another connection's of it.
+/// Meanwhile nobody takes it for the one that has left.
+pub fn reuse(e: &ConnEntry, fill: impl FnOnce()) {
+    let _leaving = LEAVING.hold();
+    release(e);
+    fill();
+}
+
+#[cfg(all(test, not(miri)))]
 mod tests;

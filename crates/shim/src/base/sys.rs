@@ -214,24 +214,22 @@ pub fn unlock(word: &AtomicU32) {
 
 /// Fresh zeroed memory, or null.
 pub fn map_anonymous(bytes: usize) -> *mut u8 {
-    map_anonymous_at(0, bytes)
+    let at = map(0, bytes, 0);
+    if at < 0 { core::ptr::null_mut() } else { at as *mut u8 }
 }
 
-/// Fresh zeroed memory at an address, or elsewhere if that is not free, or null.
-pub fn map_anonymous_at(at: usize, bytes: usize) -> *mut u8 {
-    // SAFETY: the server's own call, with its own arguments.
-    let p = unsafe {
-        syscall!(
-            SYS_mmap,
-            at,
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1isize,
-            0usize
-        )
-    };
-    if (-4095..0).contains(&p) { core::ptr::null_mut() } else { p as *mut u8 }
+/// Fresh zeroed memory at an address of ours, or the error's number: `EEXIST` if
+/// something lies there, which stays as it is.
+pub fn map_anonymous_at(at: usize, bytes: usize) -> Result<*mut u8, i32> {
+    let mapped = map(at, bytes, libc::MAP_FIXED_NOREPLACE);
+    if mapped < 0 { Err(-mapped as i32) } else { Ok(mapped as *mut u8) }
+}
+
+fn map(at: usize, bytes: usize, flags: i32) -> isize {
+    let (may, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags);
+    // SAFETY: it takes no memory that anybody has.
+    unsafe { syscall!(SYS_mmap, at, bytes, may, flags, -1isize, 0usize) }
 }
 
 pub fn unmap(at: *mut u8, bytes: usize) {

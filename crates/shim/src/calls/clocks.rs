@@ -3,12 +3,13 @@
 
 use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real};
-use crate::base::state::{self, Mode, mode};
+use crate::base::state::{self, Mode, mode, threaded};
 use crate::base::sys::{self, libc_result, syscall};
 use crate::base::table::Call;
 use crate::base::{alarm, defer, park, quiet, ring};
 use crate::calls::shapes::with_data;
 use crate::calls::{readings, signals};
+use core::cell::Cell;
 use core::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use holdfast_wire::log::Op;
 use holdfast_wire::time;
@@ -255,11 +256,16 @@ fn sleep_for(
         // SAFETY: memory of ours or the server's own.
         unsafe { syscall!(SYS_clock_nanosleep, clock, flags, address(&moment), left) }
     };
+    // It stays begun where the call starts over, in a copy too.
+    let is_begun = Cell::new(!threaded());
     quiet::call(|this| match mode() {
         Mode::Pass => Some(raw()),
         Mode::Record => {
             signals::deliver();
             defer::flush();
+            if !is_begun.replace(true) {
+                log::append(begin_of_sleep().lazy_if(true), &[]);
+            }
             if log::is_on() {
                 ring::kick();
             }
@@ -268,15 +274,30 @@ fn sleep_for(
             log::append(Entry::new(Op::Result, Call::sleep, -1, r).lazy_if(r == 0), &[]);
             Some(r)
         }
-        Mode::Replay => match log::take(Op::Result, Call::sleep, -1) {
-            Some(taken) => {
-                let r = taken.ret();
-                taken.done();
-                Some(r)
-            }
-            None => park::start_over(),
-        },
+        Mode::Replay => sleep_in_log(&is_begun),
     })
+}
+
+/// Where a thread begins to sleep has a record of its own among several: it has looked
+/// at what they share, often without a lock, and while it sleeps that changes. The
+/// replica's thread, which does not sleep, must have looked by then too.
+fn begin_of_sleep() -> Entry {
+    Entry::new(Op::Lock, Call::sleep, 0, 0)
+}
+
+fn sleep_in_log(is_begun: &Cell<bool>) -> Option<isize> {
+    if !is_begun.get() {
+        let begin = begin_of_sleep();
+        let Some(taken) = log::take(begin.op, Call::sleep, begin.fd) else {
+            return park::start_over();
+        };
+        taken.done();
+        is_begun.set(true);
+    }
+    let Some(taken) = log::take(Op::Result, Call::sleep, -1) else { return park::start_over() };
+    let r = taken.ret();
+    taken.done();
+    Some(r)
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

@@ -1,4 +1,11 @@
 use super::{base, in_log, timer, until};
+use crate::base::log::{self, Entry};
+use crate::base::ring;
+use crate::base::state::{Mode, THREADED, header, threaded};
+use crate::base::table::Call;
+use crate::testing::{Attached, attach};
+use core::sync::atomic::Ordering::SeqCst;
+use holdfast_wire::log::Op;
 
 #[test]
 fn clocks_of_one_time_share_what_is_added() {
@@ -28,4 +35,53 @@ fn null_and_spans_of_time_stay_what_they_are() {
     assert!(timer(&raw const span, false).is_none());
     let own = timer(&raw const span, true).expect("a moment");
     assert_eq!((own.it_value.tv_sec, own.it_value.tv_nsec), (3, 4));
+}
+
+fn usleep(us: u32) -> i32 {
+    // SAFETY: a number.
+    unsafe { super::usleep(us) }
+}
+
+/// Operations and results of what was logged.
+fn logged(attached: &Attached) -> Vec<(u8, i64)> {
+    attached.records().iter().map(|(header, _)| (header.op, header.ret)).collect()
+}
+
+#[test]
+fn among_threads_it_is_logged_where_a_sleep_begins() {
+    let attached = attach(Mode::Record);
+    assert_eq!(usleep(1), 0);
+    assert_eq!(logged(&attached), [(Op::Result as u8, 0)]);
+    THREADED.store(true, SeqCst);
+    assert_eq!(usleep(1), 0);
+    let (begin, end) = ((Op::Lock as u8, 0), (Op::Result as u8, 0));
+    assert_eq!(logged(&attached), [end, begin, end]);
+    attached.become_mode(Mode::Replay);
+    for _ in 0..2 {
+        THREADED.store(!threaded(), SeqCst);
+        assert_eq!(usleep(u32::MAX), 0);
+    }
+    assert_eq!(logged(&attached), []);
+    THREADED.store(false, SeqCst);
+}
+
+/// In a copy the call starts over, and the log begins behind its beginning.
+#[test]
+fn a_sleep_that_starts_over_has_begun_already() {
+    let attached = attach(Mode::Record);
+    THREADED.store(true, SeqCst);
+    std::thread::scope(|s| {
+        let sleeper = s.spawn(|| usleep(300_000));
+        while logged(&attached).is_empty() {
+            std::thread::yield_now();
+        }
+        let held = log::hold();
+        header().head.0.store(ring::tail(), SeqCst);
+        log::append_held(&held, Entry::new(Op::Result, Call::sleep, -1, 7), &[]);
+        attached.become_mode(Mode::Replay);
+        drop(held);
+        assert_eq!(sleeper.join().expect("it wakes"), 7);
+    });
+    assert_eq!(logged(&attached), []);
+    THREADED.store(false, SeqCst);
 }
