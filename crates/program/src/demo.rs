@@ -8,11 +8,18 @@ use std::path::PathBuf;
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct DemoArgs {
     /// Where the plot goes; its name ends in .html or .svg.
-    #[arg(long, default_value = "holdfast-demo.html")]
+    #[arg(long, default_value = "holdfast-demo.html", value_parser = plot)]
     pub output: PathBuf,
     /// Determines the moments of death; drawn if not given.
     #[arg(long)]
     pub seed: Option<u64>,
+}
+
+/// A file that a plot may go to.
+fn plot(name: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(name);
+    let known = path.extension().is_some_and(|it| it == "html" || it == "svg");
+    known.then_some(path).ok_or_else(|| "its name must end in .html or .svg".to_owned())
 }
 
 impl DemoArgs {
@@ -45,5 +52,11 @@ mod tests {
             let words = std::iter::once("demo".into()).chain(args.words());
             assert_eq!(Words::parse_from(words).args, args);
         }
+    }
+
+    #[test]
+    fn a_plot_of_no_known_kind_is_refused_at_once() {
+        let asks = |name| Words::try_parse_from(["demo", "--output", name]).is_ok();
+        assert!(asks("plot.svg") && !asks("plot.png") && !asks("plot"));
     }
 }

@@ -244,7 +244,7 @@ pub enum KeyVerb {
 pub enum ConfigVerb {
     /// Read a file and its key; every mistake comes with its place and a remedy.
     Check { file: PathBuf },
-    /// Print a file as it was understood.
+    /// Print a file, if it is understood; with what it leaves out, if asked.
     Show {
         file: PathBuf,
         /// With every default written out.

@@ -22,7 +22,7 @@ pub const ENDED_AT_START: &str = "the primary's server ended at its start";
 pub fn ended_at_start(how: Option<Ending>, log: Option<&Path>) -> String {
     let how = how.map_or_else(String::new, |how| format!(", {how}"));
     let log = log.map_or_else(
-        || "it has none of its own: see its daemon's".to_owned(),
+        || "it has no log of its own: see its daemon's".to_owned(),
         |log| format!("its log is {}", log.display()),
     );
     format!("the server ended at its start{how}; {log}")

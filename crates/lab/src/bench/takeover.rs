@@ -141,7 +141,8 @@ pub struct TakeoverReport {
     options: TakeoverArgs,
     /// Takeovers attempted.
     pub runs: u64,
-    /// Runs in which every connection survived.
+    /// Runs in which every connection survived, or, of faults that may stop the service, in
+    /// which none got a wrong byte.
     pub survived: u64,
     /// Connections over all runs, and those that survived.
     pub connections: u64,
@@ -495,7 +496,7 @@ fn sum_up(
 }
 
 impl TakeoverReport {
-    /// Whether every run survived.
+    /// Whether every run kept what is promised.
     pub fn is_good(&self) -> bool {
         self.survived == self.runs
     }
@@ -503,7 +504,7 @@ impl TakeoverReport {
     /// A few lines for people.
     pub fn print(&self) {
         println!(
-            "takeover: {} of {} runs and {} of {} connections survived; {} byte errors, {} resets, {} hangs, {} packets of a fenced member",
+            "takeover: {} of {} runs kept what is promised, {} of {} connections survived; {} byte errors, {} resets, {} hangs, {} packets of a fenced member",
             self.survived,
             self.runs,
             self.connections_survived,

@@ -38,16 +38,15 @@ impl Server {
         Ok(External { memory, descriptors, watches: true, connections: open })
     }
 
-    /// Standard input, output and error that the daemon has handed on, as far as they are
-    /// no files: the copy's daemon has its own.
+    /// Standard input, output and error that the daemon has handed on, a terminal or a file
+    /// of its own: the copy's daemon has its own.
     fn inherited(&self) -> impl Iterator<Item = u32> {
         let pid = self.pid();
         let of =
             |process: &str, number: u32| fs::read_link(format!("/proc/{process}/fd/{number}")).ok();
         let is_daemons = move |number: &u32| {
             let theirs = of(&pid.to_string(), *number);
-            let no_file = |path: &std::path::PathBuf| !path.is_absolute();
-            theirs.as_ref().is_some_and(no_file) && theirs == of("self", *number)
+            theirs.is_some() && theirs == of("self", *number)
         };
         (0..FIRST_OWN.cast_unsigned()).filter(is_daemons)
     }

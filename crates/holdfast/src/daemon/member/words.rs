@@ -35,6 +35,18 @@ impl MemberContext<'_> {
         self.set_state(Role::Primary, State::Unprotected, reason, &remedy);
     }
 
+    /// As [`Self::set_alone`], where the other member has tried to join, and tries again.
+    pub fn set_unjoined(&mut self, reason: &str) {
+        let other = &self.other.name;
+        let reason = format!("running alone; {other} could not join: {reason}");
+        let remedy = format!(
+            "{other} tries again, after growing pauses; if the reason stands, mend what it names: \
+             what the server itself has done goes only with a restart of both members, and with it \
+             go the open connections"
+        );
+        self.set_state(Role::Primary, State::Unprotected, &reason, &remedy);
+    }
+
     /// A join begins, with an image of so many bytes.
     pub fn note_joins(&mut self, image_bytes: u64) {
         let what = format!("{}: an image of {image_bytes} bytes", self.other.name);

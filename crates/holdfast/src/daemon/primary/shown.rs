@@ -71,9 +71,7 @@ impl PrimaryDaemon<'_, '_> {
             }
             News::JoinFailed { reason } => {
                 events.add("join failed", format!("{}: {reason}", self.node.other.name));
-                let (other, reason) = (&self.node.other.name, clip(reason));
-                let reason = format!("running alone; {other} could not join: {reason}");
-                self.node.set_alone(&reason);
+                self.node.set_unjoined(clip(reason));
             }
             News::Joined { took } => self.node.note_joined(took),
             // A backup's.
