@@ -211,17 +211,22 @@ fn what_a_thread_saw_before_it_slept_is_the_same_for_the_replica() {
     let Some(program) = compiled("sleeps.c") else { return };
     let (port, path) = (16427, program.display().to_string());
     let argv = [path.as_str(), &port.to_string()];
-    let ask = |client: &mut Client, from, to: usize| {
+    // The thread sleeps when it is counted, and is awake when it is told to look again.
+    let count = |from, to: usize| {
+        let mut client = Client::new(port);
         for n in from..to {
-            assert_eq!(client.ask("?\n"), n.to_string());
-            std::thread::sleep(Duration::from_millis(17));
+            (0..10).for_each(|_| assert_eq!(client.ask("?\n"), n.to_string()));
+            assert_eq!(client.ask("look\n"), n.to_string());
+            std::thread::sleep(Duration::from_millis(250));
+            assert_eq!(client.ask("count\n"), (n + 1).to_string());
+            std::thread::sleep(Duration::from_millis(400));
         }
     };
     let load = || {
         wait_for(port);
-        ask(&mut Client::new(port), 0, 50);
+        count(0, 5);
     };
-    run_and_promote(&argv, port, "sleeps", load, || ask(&mut Client::new(port), 50, 60));
+    run_and_promote(&argv, port, "sleeps", load, || count(5, 6));
     let _ = std::fs::remove_file(program);
 }
 
