@@ -53,6 +53,11 @@ pub enum Broken {
     FrameGap { expected: u64, got: u64 },
     #[error("frames waiting for the tap exceed {max} bytes")]
     FramesFull { max: usize },
+    #[error(
+        "the server writes to a client by a way that its shim does not see: dprintf, a stream made \
+         with fdopen, or a system call of its own (connection {conn:?}); it must use write or send"
+    )]
+    Unlogged { conn: ConnId },
     #[error("the payload of frame {frame} record {index} does not have the recorded hash")]
     PayloadHash { frame: u64, index: u32 },
 }

@@ -2,6 +2,7 @@
 //! stable, and the gate what may leave.
 
 mod frames;
+mod sent;
 
 use crate::limits::PrimaryLimits;
 use crate::{Broken, Nanos};
@@ -10,6 +11,7 @@ use holdfast_wire::message::{
     ConnId, ConnKey, ConnProgress, ConnRecord, Message, UNREAD_BYTES_MAX,
 };
 use holdfast_wire::seq::SeqNo;
+use sent::Sent;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Largest frame, in bytes of stripped records; only a single record may be longer.
@@ -93,12 +95,14 @@ pub struct Taken {
     /// The cookie of the kernel's socket.
     pub socket: u64,
     pub key: ConnKey,
-    /// The client's initial sequence number.
+    /// The initial sequence numbers of client and server.
     pub irs: SeqNo,
+    pub iss: SeqNo,
     /// The server's number of it, once it has accepted it.
     pub accept: Option<u32>,
-    /// Bytes that the server has read of it.
+    /// Bytes that the server has read of it, and written.
     pub in_bytes: u64,
+    pub out_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -111,6 +115,7 @@ struct Conn {
     held: u64,
     open: bool,
     accept: Option<u32>,
+    sent: Sent,
 }
 
 /// See the module.
@@ -137,6 +142,8 @@ pub struct Primary {
     confirmed: u64,
     last_frame: u64,
     unconfirmed: VecDeque<Frame>,
+    /// Where output began to wait for the backup; `None`: it does not.
+    waits_from: Option<u64>,
     frozen: bool,
     limits: PrimaryLimits,
     counters: Counters,
@@ -161,6 +168,7 @@ impl Primary {
             confirmed: log_start,
             last_frame: 0,
             unconfirmed: VecDeque::new(),
+            waits_from: Some(log_start),
             frozen: false,
             limits,
             counters: Counters::default(),
@@ -176,13 +184,18 @@ impl Primary {
         ignored: Counters,
         conns: impl IntoIterator<Item = Taken>,
     ) -> Self {
-        let mut this = Self { counters: ignored, ..Self::with_limits(log_start, limits) };
-        for Taken { id, socket, key, irs, accept, in_bytes } in conns {
+        let mut this =
+            Self { counters: ignored, waits_from: None, ..Self::with_limits(log_start, limits) };
+        for Taken { id, socket, key, irs, iss, accept, in_bytes, out_bytes } in conns {
             if this.conns.len() >= limits.conns_max || this.conns.contains_key(&id) {
                 continue;
             }
             let origin = irs.plus(1);
-            let conn = Conn { key, socket, origin, held: in_bytes, open: true, accept };
+            let sent = match accept {
+                Some(_) => Sent::after(iss.plus(1), out_bytes),
+                None => Sent::new(iss.plus(1)),
+            };
+            let conn = Conn { key, socket, origin, held: in_bytes, open: true, accept, sent };
             this.conns.insert(id, conn);
             this.by_key.entry(key).or_default().push(id);
             this.accepts.extend(accept.map(|accept| (accept, id)));
@@ -228,6 +241,7 @@ impl Primary {
             held: 0,
             open: false,
             accept: None,
+            sent: Sent::new(record.iss.plus(1)),
         };
         self.conns.insert(id, conn);
         let max = self.limits.conns_max;
@@ -306,9 +320,21 @@ impl Primary {
     ) {
         let conns: Vec<_> =
             progress.iter().filter(|p| self.conns.contains_key(&p.conn)).copied().collect();
-        if !self.frozen && !conns.is_empty() {
-            out.send(&Message::Progress { conns });
+        if self.frozen || conns.is_empty() {
+            return;
         }
+        // Output that waits has its record here before it leaves.
+        let knows_all = self.waits_from.is_some_and(|from| self.framed >= from);
+        let lacks = |p: &&ConnProgress| self.conns[&p.conn].sent.lacks(p.snd_nxt);
+        if let Some(ConnProgress { conn, .. }) = conns.iter().find(lacks).filter(|_| knows_all) {
+            return self.break_off(&Broken::Unlogged { conn: *conn }, out);
+        }
+        out.send(&Message::Progress { conns });
+    }
+
+    /// From ring position `pos` on output waits for the backup.
+    pub fn output_waits(&mut self, pos: u64) {
+        self.waits_from = Some(pos);
     }
 
     /// The connection is over on the wire: the client reset it, or both FINs are

@@ -78,6 +78,8 @@ struct PrimaryDaemon<'n, 'a> {
     watching_write: bool,
     /// Server and gate are not watched for what they say.
     apart: bool,
+    /// The server's socket wakes the loop.
+    hears_control: bool,
     ended: bool,
     place: ServerCpu,
     /// Once the server speaks alone, or another member.
@@ -112,10 +114,10 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     let server = node.start_server(mode::RECORD)?;
     node.poll.add(&gate.events_fd(), GATE, Interest::Read)?;
     node.poll.add(&server.wake(), WAKE, Interest::Rung)?;
-    node.poll.add(&server.control(), CONTROL, Interest::Read)?;
     node.poll.add(&server.pidfd(), PIDFD, Interest::Read)?;
     let linger_max = node.config.group.connections_max as usize / 2;
     let mut this = PrimaryDaemon::new(node, listener, gate, server, Some(peer))?;
+    this.hear_control()?;
     let mut machine = PrimaryMachine::new(linger_max, &mut this);
     let remedy = "look at the server's log";
     let reason = "the server has not started yet";
@@ -188,6 +190,7 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             has_served: false,
             watching_write: false,
             apart: false,
+            hears_control: false,
             ended: false,
             place: ServerCpu::new(node.config.group.share_cpu, now),
             alone: None,
@@ -204,6 +207,21 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
         poll.add(&self.gate.events_fd(), GATE, Interest::Read)?;
         poll.add(&self.listener, LISTENER, Interest::Read)?;
         Ok(())
+    }
+
+    /// A server that hangs up is about to end.
+    fn hear_control(&mut self) -> anyhow::Result<()> {
+        if !self.hears_control {
+            self.node.poll.add(&self.server.control(), CONTROL, Interest::Read)?;
+            self.hears_control = true;
+        }
+        Ok(())
+    }
+
+    fn ignore_control(&mut self) {
+        if std::mem::take(&mut self.hears_control) {
+            heed("poll", self.node.poll.remove(&self.server.control()));
+        }
     }
 
     /// The server, for what changes it: nobody reads its log meanwhile.

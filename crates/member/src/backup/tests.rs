@@ -516,9 +516,9 @@ fn clients_acks_drive_what_was_in_flight() {
     bed.book.tap = vec![segment(0, b""), syn()];
     bed.turn();
     assert_eq!(bed.book.take(), ["nudge 101", "SYN-ACK"]);
-    bed.pass(NUDGE_MAX.as_millis() as u64 - 2);
+    bed.pass(crate::timing::takeover::NUDGE_MAX.as_millis() as u64 - 2);
     assert_eq!(bed.book.take(), Vec::<String>::new(), "clients have their time");
-    bed.pass(2);
+    bed.pass(50);
     assert_eq!(bed.book.take(), ["end unanswered", "close tap"]);
 }
 

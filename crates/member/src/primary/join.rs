@@ -339,10 +339,10 @@ impl PrimaryMachine {
                 ended.push(*id);
                 continue;
             }
-            let (accept, in_bytes) =
-                (book.map(|book| book.accept), book.map_or(0, |book| book.in_bytes));
-            let (key, irs) = (conn.key, conn.record.irs);
-            taken.push(Taken { id: *id, socket: conn.socket, key, irs, accept, in_bytes });
+            let accept = book.map(|book| book.accept);
+            let (in_bytes, out_bytes) = book.map_or((0, 0), |it| (it.in_bytes, it.out_bytes));
+            let Conn { key, socket, record: ConnRecord { irs, iss, .. }, .. } = *conn;
+            taken.push(Taken { id: *id, socket, key, irs, iss, accept, in_bytes, out_bytes });
             adopted.push(adopt(Some((*id, conn)), book.as_ref(), Some(&slot)));
             ended.extend(book.filter(|book| book.shut || book.closed).map(|_| *id));
         }
@@ -464,6 +464,7 @@ impl PrimaryMachine {
         self.take_held(host);
         self.tell_progress(now, host);
         let until = host.tail();
+        self.log.output_waits(until);
         host.member().watch.renew(now);
         self.closing = Some(Closing { until: Some(until), begun: join.begun });
         self.tried = Some(Tried { failed: join.alone.failed, in_step: None });

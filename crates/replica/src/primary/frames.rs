@@ -1,5 +1,6 @@
 //! From the ring to numbered frames, and back to a record's payload.
 
+use super::sent::Sent;
 use super::{Primary, PrimaryOutput};
 use crate::Broken;
 use holdfast_wire::log::{
@@ -140,9 +141,16 @@ impl Primary {
             Op::Shutdown if matches!(header.ret, 1 | 2) => {
                 frame.fins.extend(self.accepts.get(&header.conn))
             }
+            Op::Intent => self.note_sent(header, Sent::intend),
+            Op::Written => self.note_sent(header, Sent::write),
             _ => {}
         }
         Ok(())
+    }
+
+    fn note_sent(&mut self, header: &Header, note: fn(&mut Sent, i64)) {
+        let conn = self.accepts.get(&header.conn).and_then(|id| self.conns.get_mut(id));
+        conn.into_iter().for_each(|conn| note(&mut conn.sent, header.ret));
     }
 
     /// Writes the gate's name of the accepted connection into the record.

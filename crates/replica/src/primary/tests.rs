@@ -1,4 +1,5 @@
 mod adopt;
+mod unlogged;
 
 use super::*;
 use crate::CONNS_MAX;

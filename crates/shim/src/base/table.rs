@@ -38,7 +38,7 @@ calls! {
     splice Refused "splice and tee on sockets and pipes; use sendfile or read and write";
     sendmmsg Refused "use sendmsg";
     recvmmsg Refused "use recvmsg";
-    stdio Passed "on regular files; threads open and close streams in the log's order; a stream made with fdopen from a socket or a pipe is not seen: use read and write";
+    stdio Passed "on regular files; threads open and close streams in the log's order; a stream made with fdopen from a socket or a pipe, and dprintf, are not seen, and end protection where a client gets what they write: use read and write";
     io_uring Refused "start the server without io_uring";
     // Descriptors
     close Replayed "of a connection: waits until the backup knows";

@@ -97,8 +97,26 @@ pub unsafe extern "C" fn close(fd: i32) -> i32 {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: i32) -> i32 {
-    if mode() == Mode::Pass || flags != 0 {
+    if mode() == Mode::Pass {
         return libc_result(sys!(SYS_close_range, first, last, flags)) as i32;
+    }
+    // Ours stay as they are, whatever is asked for.
+    let flags = flags as u32;
+    if flags & !(libc::CLOSE_RANGE_UNSHARE | libc::CLOSE_RANGE_CLOEXEC) != 0 || first > last {
+        return libc_result(-(libc::EINVAL as isize)) as i32;
+    }
+    if flags & libc::CLOSE_RANGE_UNSHARE != 0 {
+        let unshared = sys!(SYS_unshare, libc::CLONE_FILES);
+        if unshared < 0 {
+            return libc_result(unshared) as i32;
+        }
+    }
+    if flags & libc::CLOSE_RANGE_CLOEXEC != 0 {
+        let open = |fd: &u32| !fds::is_shim(*fd as i32);
+        for fd in (first..=last.min(fds::FD_MAX as u32 - 1)).filter(open) {
+            sys!(SYS_fcntl, fd, libc::F_SETFD, libc::FD_CLOEXEC);
+        }
+        return 0;
     }
     for fd in first..=last.min(fds::FD_MAX as u32 - 1) {
         if !fds::is_shim(fd as i32) && sys!(SYS_fcntl, fd, libc::F_GETFD) >= 0 {

@@ -11,6 +11,7 @@ use holdfast_linux::spawn::Server;
 use holdfast_linux::unread;
 use holdfast_member::backup::probe_segment;
 use holdfast_replica::promotion::{Closing, ManifestConn, Probe, Restore};
+use holdfast_wire::log::NO_CONN;
 use holdfast_wire::message::{ConnKey, ConnRecord};
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment, complete_checksum, mapped_ipv4};
 use holdfast_wire::seq::SeqNo;
@@ -119,12 +120,9 @@ fn endpoint(address: &[u8]) -> Option<(IpAddr, u16)> {
 
 /// The parked replica's connections.
 pub fn manifest(memory: &SharedMemory) -> Vec<ManifestConn> {
-    // Entries fill in the order of accept numbers, which start at 1.
-    let used = |accept: &u32| memory.entry(*accept).conn.load(Acquire) != 0;
-    (1..=CONNS_MAX as u32)
-        .take_while(used)
-        .filter_map(|accept| entry(memory.entry(accept)))
-        .collect()
+    // A place that is given to another connection just then has none.
+    let named = |e: &&ConnEntry| e.conn.load(Acquire) != NO_CONN;
+    (0..CONNS_MAX as u32).map(|place| memory.entry(place)).filter(named).filter_map(entry).collect()
 }
 
 fn entry(e: &ConnEntry) -> Option<ManifestConn> {

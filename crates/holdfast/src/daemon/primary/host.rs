@@ -24,6 +24,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+const NO_CONTROL: &str = "the server has closed the socket to its daemon, or speaks there what nobody \
+    understands: nothing could be handed to its copy";
 const NO_IMAGE: &str = "no image is taken";
 /// Longer than the gate's program runs for a packet.
 const GATE_RUNS: Duration = Duration::from_micros(200);
@@ -68,13 +70,12 @@ impl<'a> Hosted for PrimaryDaemon<'_, 'a> {
 impl MemberHost for PrimaryDaemon<'_, '_> {
     fn has_server_ended(&mut self) -> bool {
         let is_over = self.node.tokens.has(PIDFD);
-        let says = self.node.tokens.has(CONTROL);
-        // A server that speaks alone may close what it likes.
-        let hangs_up = says && self.alone.is_none() && self.server.has_hung_up();
+        let says = self.node.tokens.has(CONTROL) && self.hears_control;
+        let hangs_up = says && self.server.has_hung_up();
         self.ended |= is_over || hangs_up;
         if self.ended || says && self.apart {
             // Nothing that is said there matters now.
-            heed("poll", self.node.poll.remove(&self.server.control()));
+            self.ignore_control();
         }
         if is_over {
             heed("poll", self.node.poll.remove(&self.server.pidfd()));
@@ -216,6 +217,8 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     fn go_alone(&mut self) -> Result<(), String> {
         self.gate.set_solo(true).map_err(|error| error.to_string())?;
         self.place.release(&self.server);
+        // A server that speaks alone may close what it likes.
+        self.ignore_control();
         self.server.memory.go_solo();
         for conn in self.held.keys().copied().collect::<Vec<_>>() {
             self.open(conn);
@@ -319,6 +322,9 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     }
 
     fn take_image(&mut self) -> Result<(), String> {
+        if self.server.has_hung_up() {
+            return Err(NO_CONTROL.to_owned());
+        }
         let begun = Outgoing::begin(Arc::clone(&self.server), self.node.key.hash_key());
         self.image = Some(begun.map_err(|error| error.to_string())?);
         Ok(())
@@ -377,6 +383,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     fn clamp(&mut self) -> Result<(), String> {
         self.gate.set_solo(false).map_err(|error| error.to_string())?;
         self.alone = None;
+        self.hear_control().map_err(|error| error.to_string())?;
         // A packet that met the open gate is out by then: what it acknowledged is told.
         std::thread::sleep(GATE_RUNS);
         Ok(())

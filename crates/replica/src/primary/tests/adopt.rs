@@ -2,9 +2,10 @@
 
 use super::*;
 
-fn taken(id: u64, accept: Option<u32>, in_bytes: u64) -> Taken {
-    let irs = record(1000).irs;
-    Taken { id: ConnId(id), socket: 100 * id, key: key(id as u16), irs, accept, in_bytes }
+pub fn taken(id: u64, accept: Option<u32>, in_bytes: u64) -> Taken {
+    let ConnRecord { irs, iss, .. } = record(1000);
+    let (key, out_bytes) = (key(id as u16), 0);
+    Taken { id: ConnId(id), socket: 100 * id, key, irs, iss, accept, in_bytes, out_bytes }
 }
 
 fn adopt(conns: impl IntoIterator<Item = Taken>) -> (Primary, Notes) {

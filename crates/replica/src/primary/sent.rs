@@ -1,0 +1,90 @@
+//! How much a client can have been sent, as the log tells.
+
+use holdfast_wire::seq::SeqNo;
+
+/// What the server has logged of its output to one client.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    /// Sequence number of the first byte.
+    origin: SeqNo,
+    written: u64,
+    /// Of calls of which the log does not say yet what has come of them.
+    intended: u64,
+    open: u32,
+    /// It was taken up while a call might have been under way: what came of that may not
+    /// have been told yet.
+    is_vague: bool,
+}
+
+impl Sent {
+    pub const fn new(origin: SeqNo) -> Self {
+        Self { origin, written: 0, intended: 0, open: 0, is_vague: false }
+    }
+
+    /// Of a connection to which the server had written so much before its log began.
+    pub const fn after(origin: SeqNo, written: u64) -> Self {
+        Self { written, is_vague: true, ..Self::new(origin) }
+    }
+
+    /// A call begins that writes so much at most.
+    pub fn intend(&mut self, len: i64) {
+        self.is_vague = false;
+        self.open += 1;
+        self.intended = self.intended.saturating_add(u64::try_from(len).unwrap_or(0));
+    }
+
+    /// It has written so much, or failed.
+    pub fn write(&mut self, result: i64) {
+        self.written = self.written.saturating_add(u64::try_from(result).unwrap_or(0));
+        self.open = self.open.saturating_sub(1);
+        if self.open == 0 {
+            self.intended = 0;
+        }
+    }
+
+    /// Bytes, or an end, have left before `snd_nxt` that no record knows.
+    pub fn lacks(&self, snd_nxt: SeqNo) -> bool {
+        let most = self.written.saturating_add(self.intended);
+        !self.is_vague && snd_nxt.offset_near(self.origin, most) > most.saturating_add(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORIGIN: SeqNo = SeqNo(u32::MAX - 5);
+
+    #[test]
+    fn what_was_written_or_may_be_and_an_end_are_known() {
+        let mut sent = Sent::new(ORIGIN);
+        assert!(!sent.lacks(ORIGIN) && !sent.lacks(ORIGIN.plus(1)) && sent.lacks(ORIGIN.plus(2)));
+        sent.intend(100);
+        assert!(!sent.lacks(ORIGIN.plus(101)) && sent.lacks(ORIGIN.plus(102)));
+        sent.write(40);
+        assert!(!sent.lacks(ORIGIN.plus(41)) && sent.lacks(ORIGIN.plus(42)));
+        sent.intend(100);
+        sent.write(-11);
+        assert!(!sent.lacks(ORIGIN.plus(41)) && sent.lacks(ORIGIN.plus(42)));
+    }
+
+    #[test]
+    fn of_two_calls_at_once_either_may_have_written_all() {
+        let mut sent = Sent::new(ORIGIN);
+        (0..2).for_each(|_| sent.intend(100));
+        sent.write(10);
+        assert!(!sent.lacks(ORIGIN.plus(211)) && sent.lacks(ORIGIN.plus(212)));
+        sent.write(100);
+        assert!(sent.lacks(ORIGIN.plus(112)));
+    }
+
+    #[test]
+    fn a_call_from_before_the_log_may_write_on() {
+        let mut sent = Sent::after(ORIGIN, 50);
+        assert!(!sent.lacks(ORIGIN.plus(5000)));
+        sent.write(30);
+        assert!(!sent.lacks(ORIGIN.plus(5000)));
+        sent.intend(10);
+        assert!(!sent.lacks(ORIGIN.plus(91)) && sent.lacks(ORIGIN.plus(92)));
+    }
+}
