@@ -364,8 +364,10 @@ static __always_inline int on_segment(struct __sk_buff *skb, const struct packet
 		return steal(GATE_HELD_RESETS);
 	if (!(p->flags & TCP_ACK))
 		return p->flags & TCP_RST ? PASS : steal(GATE_STRAY);
-	/* A reset's number answers a packet, and need not be the stack's own. */
-	if (!(p->flags & TCP_RST) && AFTER(p->ack, slot->rcv_nxt))
+	/* A reset's numbers answer a packet, and need not be the stack's own. */
+	if (p->flags & TCP_RST)
+		seq_end = slot->snd_nxt;
+	else if (AFTER(p->ack, slot->rcv_nxt))
 		slot->rcv_nxt = p->ack;
 	/* Of what is stolen, too: an owed ACK speaks for it. */
 	if (p->tcp_header > TCP_HEADER) {

@@ -391,6 +391,8 @@ pub fn on_segment(
     }
     slot.learn(&p);
     let seq_end = end_allowed(slot, &mut p, mutation, counts)?;
+    // A reset's number answers a packet, and need not be the stack's own.
+    let seq_end = if p.is(Flags::RST) { slot.snd_nxt } else { seq_end };
     let edge = slot.edge(&p);
     slot.right_edge = slot.right_edge.max(edge);
     let beyond = p.ack.after(slot.stable()) && mutation != Some(Mutation::AckBeyondStable);
