@@ -471,7 +471,7 @@ fn survive(nudges_until: Option<Nanos>, stop: bool, host: &mut impl BackupHost) 
     let turn = match nudges_until {
         None if host.member().speaks => Turn::End(End::Survives),
         // Another member speaks.
-        None if host.member().standing.is_behind_another() => Turn::End(End::Again),
+        None if host.member().is_behind_another() => Turn::End(End::Again),
         _ => turn,
     };
     (Stage::Survivor { nudges_until }, turn)

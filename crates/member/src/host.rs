@@ -61,6 +61,12 @@ impl Member {
     pub fn replaced_by(&self) -> Option<Heard> {
         self.standing.replaced_by(self.epoch).cloned()
     }
+
+    /// Another member is current, as far as this one knows.
+    #[must_use]
+    pub fn is_behind_another(&self) -> bool {
+        self.standing.is_behind_another(self.epoch)
+    }
 }
 
 /// What a kernel says of a connection.

@@ -140,10 +140,12 @@ impl Standing {
         self.heard.as_ref().filter(|heard| heard.epoch > ours && heard.current != self.me)
     }
 
-    /// Another member is current, as the edge has said last.
+    /// Another member is current, as the edge has said last, in `ours` or a newer epoch: of
+    /// older ones it may have been.
     #[must_use]
-    pub fn is_behind_another(&self) -> bool {
-        self.heard.as_ref().is_some_and(|heard| heard.current == self.other)
+    pub fn is_behind_another(&self, ours: u64) -> bool {
+        let other = |heard: &Heard| heard.current == self.other && heard.epoch >= ours;
+        self.heard.as_ref().is_some_and(other)
     }
 
     /// Whether the edge hears the other member, as far as it has said.

@@ -198,7 +198,7 @@ impl PrimaryMachine {
         if !host.member().speaks {
             host.drop_peer();
             host.stop_watching();
-            let replaced = host.member().standing.is_behind_another();
+            let replaced = host.member().is_behind_another();
             let since = host.now();
             return Some(match replaced {
                 true => rest_replaced(since, false, host),

@@ -400,6 +400,27 @@ fn who_has_taken_over_speaks_alone_with_its_connections() {
     assert!(bed.book.has("send Adopt"), "{:?}", bed.book.lines);
 }
 
+/// Who was current before it took over is not another member that speaks: a server that is
+/// started anew would be empty.
+#[test]
+fn a_survivor_whose_server_ends_starts_none_by_itself() {
+    for (epoch, begins_again) in [(EPOCH - 1, false), (EPOCH, true)] {
+        let mut book = Bed::new().book;
+        let machine = PrimaryMachine::alone(100, PrimaryLimits::DEFAULT, [held(5)], &mut book);
+        let mut bed = Bed { machine, book };
+        bed.book.edge.push(Message::Epoch { epoch, current: "b" });
+        bed.turn();
+        bed.book.ended = true;
+        bed.book.take();
+        let ends = (0..3000).any(|_| {
+            bed.pass(1);
+            bed.machine.turn(false, &mut bed.book) == Turn::End(End::Again)
+        });
+        assert!(bed.book.has("shows EndedAlone"), "{:?}", bed.book.lines);
+        assert_eq!(ends, begins_again, "the edge's last word was of epoch {epoch}");
+    }
+}
+
 /// Copies that the kernel lacked were lost with the backup that held them.
 #[test]
 fn what_an_earlier_backup_held_is_not_acknowledged_for_this_one() {
