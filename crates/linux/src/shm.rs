@@ -381,8 +381,10 @@ impl SharedMemory {
         let n = (h.reason_len.load(Acquire) as usize).min(h.reason.len());
         // SAFETY: inside the mapping; the bytes may change, and are only copied.
         let reason = unsafe { (&raw const h.reason).read_volatile() };
-        let text = String::from_utf8_lossy(&reason[..n]).into_owned();
-        text.replace(|c: char| c.is_control(), "?")
+        match std::str::from_utf8(&reason[..n]) {
+            Ok(text) => text.replace(|c: char| c.is_control(), "?"),
+            Err(_) => "what its shim says makes no sense".to_owned(),
+        }
     }
 
     /// Listeners of a replica; before it is parked one that is written just now may be

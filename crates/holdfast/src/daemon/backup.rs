@@ -139,7 +139,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
         status::Role::Backup,
         State::Waiting,
         "the primary has not answered yet",
-        "start the other member's daemon",
+        "it asks again and again; start the other member's daemon, if it does not run",
     );
     node.excuse_start();
     let (drop, gate, tap) = open_tap(node)?;

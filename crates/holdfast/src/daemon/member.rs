@@ -337,10 +337,8 @@ impl<'a> MemberContext<'a> {
         self.tokens = tokens;
         self.events.turn(Instant::now());
         self.feel_pulses();
-        if tokens.has(SIGNS)
-            && let Some(sign) = self.signs.newest().filter(|_| !self.signs_by_tap)
-        {
-            self.tell_sign(sign);
+        if tokens.has(SIGNS) {
+            self.hear_sign();
         }
         if tokens.has(ADMIN) {
             self.serve_admin();
@@ -358,7 +356,15 @@ impl<'a> MemberContext<'a> {
     pub fn attend(&mut self) {
         self.feel_pulses();
         self.hear_edge(&mut |_| {});
+        self.hear_sign();
         self.serve_admin();
+    }
+
+    /// The edge's frames reach this member.
+    fn hear_sign(&mut self) {
+        if let Some(sign) = self.signs.newest().filter(|_| !self.signs_by_tap) {
+            self.tell_sign(sign);
+        }
     }
 
     /// Does long `work` in a thread without this one's real-time priority, which would keep a

@@ -63,6 +63,7 @@ mod tls_servers_stay_protected;
 mod transit;
 mod unread_bytes_do_not_wait_for_the_client;
 mod what_children_write_is_on_both_members;
+mod what_the_shim_does_not_see_is_noticed;
 mod what_was_removed_comes_back;
 mod who_was_not_accepted_yet_is_served;
 mod wire;

@@ -82,6 +82,7 @@ pub const fn takes_numbers(call: i64) -> bool {
         call,
         libc::SYS_close
             | libc::SYS_close_range
+            | libc::SYS_unshare
             | libc::SYS_lseek
             | libc::SYS_fcntl
             | libc::SYS_dup

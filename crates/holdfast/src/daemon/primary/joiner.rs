@@ -1,6 +1,7 @@
 //! Who comes to the door of a primary whose server speaks alone.
 
 use super::{PEER, PrimaryDaemon};
+use crate::status::{Role, State};
 use holdfast_member::pairing::{Apart, PairingHost};
 use holdfast_wire::message::{Message, WorldPart};
 
@@ -28,7 +29,12 @@ impl PairingHost for PrimaryDaemon<'_, '_> {
     fn show_apart(&mut self, why: &Apart<'_>) {
         // It serves, whoever may not join it.
         let (reason, remedy) = self.door.apart(self.node, why);
-        let what = format!("{}: {reason}; remedy: {remedy}", self.node.other.name);
+        let other = &self.node.other.name;
+        let what = format!("{other}: {reason}; remedy: {remedy}");
         self.node.events.add("cannot join", what);
+        if self.node.own().state == State::Unprotected {
+            let reason = format!("running alone; {other} cannot join: {reason}");
+            self.node.set_state(Role::Primary, State::Unprotected, &reason, &remedy);
+        }
     }
 }
