@@ -365,9 +365,7 @@ static __always_inline int on_segment(struct __sk_buff *skb, const struct packet
 	if (!(p->flags & TCP_ACK))
 		return p->flags & TCP_RST ? PASS : steal(GATE_STRAY);
 	/* A reset's numbers answer a packet, and need not be the stack's own. */
-	if (p->flags & TCP_RST)
-		seq_end = slot->snd_nxt;
-	else if (AFTER(p->ack, slot->rcv_nxt))
+	if (!(p->flags & TCP_RST) && AFTER(p->ack, slot->rcv_nxt))
 		slot->rcv_nxt = p->ack;
 	/* Of what is stolen, too: an owed ACK speaks for it. */
 	if (p->tcp_header > TCP_HEADER) {
@@ -392,6 +390,8 @@ static __always_inline int on_segment(struct __sk_buff *skb, const struct packet
 		/* It counts a FIN that was withheld. */
 		return steal(GATE_HELD_FINS);
 	}
+	if (p->flags & TCP_RST)
+		seq_end = slot->snd_nxt; /* as above */
 	if (AFTER(edge, slot->right_edge))
 		slot->right_edge = edge;
 	stable = stable_of(slot, gen);

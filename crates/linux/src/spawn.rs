@@ -86,6 +86,8 @@ enum Process {
     Copy(Restored),
 }
 
+/// Words on its control socket that a server may not have been asked about yet.
+const WORDS_MAX: usize = 64;
 /// How long a killed server may take to be gone, ms. Only a disk that does not answer, or
 /// who traces it, holds one up for longer; it runs no instruction of its own any more.
 const KILLED_MAX_MS: i32 = 2000;
@@ -147,6 +149,21 @@ impl Server {
             Ok(_) => true,
             Err(error) => error.kind() != io::ErrorKind::WouldBlock,
         }
+    }
+
+    /// Whether the server has its end of the control socket still. What it has said there
+    /// until now, as the shim does at its promotion, is left aside.
+    #[must_use]
+    pub fn has_control(&self) -> bool {
+        let mut word = [0; 64];
+        for _ in 0..WORDS_MAX {
+            match sockopt::receive(self.control.as_fd(), &mut word, libc::MSG_DONTWAIT) {
+                Ok(0) => return false,
+                Ok(_) => {}
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+        false
     }
 
     /// An event counter that the shim rings when it has something for the daemon.
@@ -245,7 +262,11 @@ impl Server {
     pub fn ending(&mut self) -> Option<Ending> {
         // It is remembered: once it is reaped nobody knows.
         if self.ending.is_none() {
-            self.ending = process::ending(self.child()).unwrap_or(Some(Ending::Unknown));
+            let ending = process::ending(self.child()).unwrap_or(Some(Ending::Unknown));
+            self.ending = match self.process {
+                Process::Child(_) => ending,
+                Process::Copy(_) => ending.map(as_the_server),
+            };
         }
         self.ending
     }
@@ -260,6 +281,15 @@ impl Server {
             Process::Child(_) => self.pidfd.as_fd(),
             Process::Copy(copy) => copy.namespace(),
         }
+    }
+}
+
+/// What the end of who keeps a copy's namespace says of the server's own: it ends as a shell
+/// does.
+fn as_the_server(ending: Ending) -> Ending {
+    match ending {
+        Ending::Exited(status @ 129..=192) => Ending::Killed(status - 128),
+        other => other,
     }
 }
 

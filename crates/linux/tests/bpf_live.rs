@@ -430,6 +430,7 @@ fn a_connection_that_begins_alone_lives_on_when_a_backup_has_joined() {
     let config = GateConfig { solo: true, ..gate_config(&lab) };
     let (ready, listening) = std::sync::mpsc::channel();
     let (closed, is_closed) = std::sync::mpsc::channel();
+    let (clamped, is_clamped) = std::sync::mpsc::channel();
     let (seen, is_seen) = std::sync::mpsc::channel();
     let served = topology.on("pri", move || {
         let mut gate = Gate::attach(&config).expect("gate");
@@ -443,6 +444,7 @@ fn a_connection_that_begins_alone_lives_on_when_a_backup_has_joined() {
         let last_ack = gate.slot(conn).expect("slot").last_ack;
         assert!(gate.set_stable(conn, last_ack));
         gate.set_solo(false).expect("flag");
+        clamped.send(()).expect("the client waits");
         stream.read_exact(&mut [0; 1000]).expect("upload");
         stream.write_all(&[8; 1000]).expect("write");
         let held = gate.slot(conn).expect("slot");
@@ -464,6 +466,9 @@ fn a_connection_that_begins_alone_lives_on_when_a_backup_has_joined() {
         for bytes in [100, 1000, 1000] {
             stream.write_all(&vec![1; bytes]).expect("write");
             stream.read_exact(&mut vec![0; bytes]).expect("download");
+            if bytes == 100 {
+                is_clamped.recv().expect("the gate holds back");
+            }
         }
         is_closed.recv().expect("the server closes");
         stream.set_read_timeout(Some(Duration::from_millis(300))).expect("timeout");

@@ -12,12 +12,16 @@ use holdfast_wire::snapshot::Books;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Between two looks at threads that are to stand still.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
+
+/// How names of terminals begin.
+const TERMINALS: [&[u8]; 3] = [b"/dev/pts/", b"/dev/tty", b"/dev/console"];
 
 impl Server {
     /// What an image of the server leaves out, since its copy gets its own.
@@ -38,15 +42,19 @@ impl Server {
         Ok(External { memory, descriptors, watches: true, connections: open })
     }
 
-    /// Standard input, output and error that the daemon has handed on, a terminal or a file
-    /// of its own: the copy's daemon has its own.
+    /// Standard input, output and error that the daemon has handed on, as far as they are
+    /// no files but a terminal: the copy's daemon has its own.
     fn inherited(&self) -> impl Iterator<Item = u32> {
         let pid = self.pid();
         let of =
             |process: &str, number: u32| fs::read_link(format!("/proc/{process}/fd/{number}")).ok();
         let is_daemons = move |number: &u32| {
             let theirs = of(&pid.to_string(), *number);
-            theirs.is_some() && theirs == of("self", *number)
+            let is_terminal = |path: &std::path::PathBuf| {
+                TERMINALS.iter().any(|folder| path.as_os_str().as_bytes().starts_with(folder))
+            };
+            let no_file = |path: &std::path::PathBuf| !path.is_absolute() || is_terminal(path);
+            theirs.as_ref().is_some_and(no_file) && theirs == of("self", *number)
         };
         (0..FIRST_OWN.cast_unsigned()).filter(is_daemons)
     }

@@ -88,7 +88,9 @@ impl BackupMachine {
             host.member().watch.handle_received(now);
             if let Message::Refused { reason, .. } = message {
                 if promoting.is_none() {
-                    *refused = Some(format!("the primary goes on alone: {reason}"));
+                    // Of a joiner the primary has never been anything else than alone.
+                    let whose = if joins.is_some() { "" } else { "the primary goes on alone: " };
+                    *refused = Some(format!("{whose}{reason}"));
                 }
                 return;
             }

@@ -7,6 +7,7 @@ use crate::host::{End, Fault, Member, News, Turn};
 use crate::timing::backup::{
     CLOSING_MAX, COPY_LOOK, LOOK_AFTER, STREAMS_MAX, TAP_BATCH, UNACCEPTED_MAX,
 };
+use crate::timing::primary::JOINER_SILENT;
 use crate::{nanos, percent};
 use holdfast_cluster::Nanos;
 use holdfast_replica::backup::Backup;
@@ -178,6 +179,9 @@ impl BackupMachine {
         }
         if let Some(reason) = self.refused.take() {
             return Some(reason);
+        }
+        if host.now().since(self.heard_at) > nanos(JOINER_SILENT) {
+            return Some("the primary has said nothing for ten seconds".to_owned());
         }
         if let Some(newer) = host.member().replaced_by() {
             return Some(format!("{} speaks in epoch {}", newer.current, newer.epoch));

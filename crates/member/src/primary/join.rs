@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 /// Bytes of an image that are under way: behind them wait heartbeats and log.
 const IMAGE_AHEAD: u64 = 4 * IMAGE_BYTES_MAX as u64;
 const ANOTHER: &str = "another member is joining";
+const SERVES_NOT: &str = "its server does not serve any more";
 const STRANGERS: &str = "the server has connections that the gate does not know, and that \
     would end; wait until their clients have";
 /// Whoever is beyond the tables could not be served any more once output waits.
@@ -196,6 +197,9 @@ impl PrimaryMachine {
             return Some((Stage::Idle, Turn::End(end)));
         }
         if !host.member().speaks {
+            // Who joins waits for nothing any more.
+            host.send(&Message::Refused { reason: SERVES_NOT, again: true });
+            host.flush();
             host.drop_peer();
             host.stop_watching();
             let replaced = host.member().is_behind_another();

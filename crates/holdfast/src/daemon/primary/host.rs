@@ -322,7 +322,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     }
 
     fn take_image(&mut self) -> Result<(), String> {
-        if self.server.has_hung_up() {
+        if !self.server.has_control() {
             return Err(NO_CONTROL.to_owned());
         }
         let begun = Outgoing::begin(Arc::clone(&self.server), self.node.key.hash_key());

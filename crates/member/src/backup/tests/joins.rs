@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::timing::backup::{CLOSING_MAX, STREAMS_MAX, UNACCEPTED_MAX};
+use crate::timing::primary::JOINER_SILENT;
 use holdfast_wire::log::TAPPED;
 use holdfast_wire::message::{Adopted, ConnProgress};
 
@@ -44,6 +45,19 @@ fn adopted(accept: Option<u32>) -> Adopted {
     let (in_bytes, out_bytes, acked_bytes, eof, closed) = (0, 0, 0, false, false);
     let conn = Some((ConnId(5), record()));
     Adopted { conn, accept, in_bytes, out_bytes, acked_bytes, eof, closed }
+}
+
+/// Its server may have ended, and nobody has said so.
+#[test]
+fn a_primary_that_says_nothing_is_not_waited_for() {
+    let mut bed = Bed::joins();
+    bed.book.beats = None;
+    bed.book.peer.push(Message::Join { log_from: 7, image_bytes: 6 });
+    bed.turn();
+    bed.pass(JOINER_SILENT.as_millis() as u64 - 10);
+    bed.book.take();
+    bed.pass(20);
+    assert!(bed.book.has("JoinFailed"), "{:?}", bed.book.lines);
 }
 
 /// It may have knocked for minutes: a SYN of then would be played into a takeover.
