@@ -379,6 +379,6 @@ fn a_server_that_speaks_alone_ends_when_another_speaks() {
     bed.book.take();
     bed.book.edge.push(Message::Epoch { epoch: EPOCH + 2, current: "b" });
     bed.turn();
-    assert_eq!(bed.book.take(), ["kill", "shows Replaced", "drop peer"]);
+    assert_eq!(bed.book.take(), ["kill", "shows Replaced", "send Refused", "drop peer"]);
     assert_eq!((bed.book.member.speaks, bed.book.member.epoch), (false, EPOCH + 2));
 }
