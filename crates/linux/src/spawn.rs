@@ -144,26 +144,25 @@ impl Server {
     /// should: one that still runs is to be ended then.
     #[must_use]
     pub fn has_hung_up(&self) -> bool {
-        let mut word = [0; 64];
-        match sockopt::receive(self.control.as_fd(), &mut word, libc::MSG_DONTWAIT) {
-            Ok(_) => true,
-            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
-        }
+        self.word().is_some()
     }
 
     /// Whether the server has its end of the control socket still. What it has said there
     /// until now, as the shim does at its promotion, is left aside.
     #[must_use]
     pub fn has_control(&self) -> bool {
+        let last = (0..WORDS_MAX).map(|_| self.word()).find(|word| *word != Some(true));
+        last == Some(None)
+    }
+
+    /// The next word on the control socket: `true` if there is one, `false` if it has hung
+    /// up.
+    fn word(&self) -> Option<bool> {
         let mut word = [0; 64];
-        for _ in 0..WORDS_MAX {
-            match sockopt::receive(self.control.as_fd(), &mut word, libc::MSG_DONTWAIT) {
-                Ok(0) => return false,
-                Ok(_) => {}
-                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
-            }
+        match sockopt::receive(self.control.as_fd(), &mut word, libc::MSG_DONTWAIT) {
+            Ok(len) => Some(len > 0),
+            Err(error) => (error.kind() != io::ErrorKind::WouldBlock).then_some(false),
         }
-        false
     }
 
     /// An event counter that the shim rings when it has something for the daemon.

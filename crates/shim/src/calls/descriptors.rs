@@ -111,15 +111,11 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: i32) -> i32 {
             return libc_result(unshared) as i32;
         }
     }
-    if flags & libc::CLOSE_RANGE_CLOEXEC != 0 {
-        let open = |fd: &u32| !fds::is_shim(*fd as i32);
-        for fd in (first..=last.min(fds::FD_MAX as u32 - 1)).filter(open) {
+    let theirs = |fd: &u32| !fds::is_shim(*fd as i32);
+    for fd in (first..=last.min(fds::FD_MAX as u32 - 1)).filter(theirs) {
+        if flags & libc::CLOSE_RANGE_CLOEXEC != 0 {
             sys!(SYS_fcntl, fd, libc::F_SETFD, libc::FD_CLOEXEC);
-        }
-        return 0;
-    }
-    for fd in first..=last.min(fds::FD_MAX as u32 - 1) {
-        if !fds::is_shim(fd as i32) && sys!(SYS_fcntl, fd, libc::F_GETFD) >= 0 {
+        } else if sys!(SYS_fcntl, fd, libc::F_GETFD) >= 0 {
             close_raw(fd as i32);
         }
     }
