@@ -398,6 +398,26 @@ fn preload() -> (String, PathBuf) {
     (format!("env LD_PRELOAD={} ", library.display()), library)
 }
 
+/// What a server maps while it is copied is copied before it stands still, too.
+#[test]
+fn what_is_mapped_between_rounds_is_not_left_to_the_freeze() {
+    let (preload, library) = preload();
+    let (server, options) = (start_redis(&preload), options());
+    let mut preparation = Preparation::begin(server.pid(), &options).unwrap();
+    preparation.round().unwrap();
+    assert_eq!(redis("DEBUG POPULATE 200000 key 100", server.pid()), "+OK\r\n");
+    let digest = redis("DEBUG DIGEST", server.pid());
+    for _ in 0..2 {
+        assert!(preparation.round().unwrap().is_some(), "it has a userfaultfd");
+    }
+    let grown = preparation.freeze(&mut Bare).unwrap();
+    assert!(grown.frozen_pages < 500, "{} pages", grown.frozen_pages);
+    let restored = revive(&grown.write(Vec::new(), &options).unwrap()).unwrap();
+    assert_eq!(redis("DEBUG DIGEST", restored.pid()), digest);
+    assert_eq!(redis("DEBUG DIGEST", server.pid()), digest, "the original runs on");
+    std::fs::remove_file(library).unwrap();
+}
+
 /// Prints how long redis stands still for its image, both ways: beside a reader that
 /// changes nothing, after three rounds where there are rounds.
 #[test]

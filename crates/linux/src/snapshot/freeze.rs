@@ -109,7 +109,8 @@ impl<'a> Preparation<'a> {
     /// # Errors
     /// If the process is gone, or the image is not wanted any more.
     pub fn round(&mut self) -> Result<Option<u64>> {
-        self.memory.round(&self.options.is_off)
+        self.areas.refresh()?;
+        self.memory.round(self.areas.mappings(), &self.options.is_off)
     }
 
     /// Stops the process, copies what is left, and lets it run on.

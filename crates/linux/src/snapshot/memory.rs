@@ -4,7 +4,7 @@
 use super::bounds::{Patience, Room};
 use super::error::Result;
 use super::maps::Mapping;
-use super::pages::{PageMap, Region};
+use super::pages::{PageMap, Region, Shows};
 use super::precopy::Tracker;
 use super::store::{Memory, Store};
 use holdfast_wire::snapshot::{Area, Backing, Description, Holds, ImageError, PAGE, Writer};
@@ -40,8 +40,9 @@ impl MemoryCopy {
 
     /// One round while the process runs; how many pages it copied. `None`: memory is
     /// copied in the freeze alone.
-    pub fn round(&mut self, is_off: &AtomicBool) -> Result<Option<u64>> {
+    pub fn round(&mut self, mappings: &[Mapping], is_off: &AtomicBool) -> Result<Option<u64>> {
         let Some(tracker) = &mut self.tracker else { return Ok(None) };
+        tracker.register(mappings);
         tracker.round(&self.map, &self.memory, &mut self.store, is_off).map(Some)
     }
 
@@ -56,9 +57,11 @@ impl MemoryCopy {
     ) -> Result<()> {
         let mut stale = Vec::new();
         for area in areas.iter().filter(|area| area.has_pages()) {
-            let mut regions = Vec::new();
-            self.map.own(area.start, area.end, patience, &mut regions)?;
-            match whole.get(&area.start) {
+            let (mut regions, whole) = (Vec::new(), whole.get(&area.start));
+            let of_file = whole.is_some() || matches!(area.backing, Backing::Private { .. });
+            let shows = if of_file { Shows::File } else { Shows::Own };
+            self.map.own(area.start, area.end, (shows, patience), &mut regions)?;
+            match whole {
                 Some(data) => {
                     let own = regions.iter().map(|region| (region.start, region.end));
                     let all = merged(own.chain(data.iter().copied()).collect());

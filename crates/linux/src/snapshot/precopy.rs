@@ -5,7 +5,7 @@
 use super::bounds::{LOOK_MAX, Patience};
 use super::error::{Doing, Result, refuse};
 use super::maps::Mapping;
-use super::pages::{PageMap, Region, SCAN_BYTES};
+use super::pages::{PageMap, Region, SCAN_BYTES, Shows};
 use super::store::{Memory, Store};
 use crate::process;
 use crate::sockopt::checked;
@@ -56,8 +56,15 @@ pub(super) const LINK: &[u8] = b"anon_inode:[userfaultfd]";
 /// Areas whose changes the kernel remembers.
 pub(super) struct Tracker {
     fd: OwnedFd,
-    registered: Vec<(u64, u64)>,
-    is_first: bool,
+    registered: Vec<Registered>,
+}
+
+struct Registered {
+    start: u64,
+    end: u64,
+    shows: Shows,
+    /// Nothing of it has been copied.
+    is_new: bool,
 }
 
 impl Tracker {
@@ -75,21 +82,28 @@ impl Tracker {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
             Err(_) => return Ok(None),
         }
-        let mut tracker = Self { fd, registered: Vec::new(), is_first: true };
-        for mapping in mappings.iter().filter(|m| m.is_writable() && !m.is_shared) {
-            tracker.register(mapping);
-        }
+        let mut tracker = Self { fd, registered: Vec::new() };
+        tracker.register(mappings);
         Ok((!tracker.registered.is_empty()).then_some(tracker))
     }
 
-    /// What cannot be registered is copied in the freeze.
-    fn register(&mut self, mapping: &Mapping) {
-        let (start, len) = (mapping.start, mapping.end - mapping.start);
-        let mut register = Register { start, len, mode: MODE_WP, ioctls: 0 };
-        // SAFETY: the kernel reads and writes one `uffdio_register`.
-        let done = unsafe { libc::ioctl(self.fd.as_raw_fd(), UFFDIO_REGISTER, &raw mut register) };
-        if done == 0 {
-            self.registered.push((mapping.start, mapping.end));
+    /// Areas that it does not know yet, as they are or at all. What cannot be registered
+    /// is copied in the freeze.
+    pub fn register(&mut self, mappings: &[Mapping]) {
+        for mapping in mappings.iter().filter(|m| m.is_writable() && !m.is_shared) {
+            let (start, end) = (mapping.start, mapping.end);
+            if self.registered.iter().any(|known| (known.start, known.end) == (start, end)) {
+                continue;
+            }
+            let mut register = Register { start, len: end - start, mode: MODE_WP, ioctls: 0 };
+            let fd = self.fd.as_raw_fd();
+            // SAFETY: the kernel reads and writes one `uffdio_register`.
+            if unsafe { libc::ioctl(fd, UFFDIO_REGISTER, &raw mut register) } == 0 {
+                // One that has grown is looked at as a whole.
+                self.registered.retain(|known| known.end <= start || end <= known.start);
+                let shows = if mapping.inode == 0 { Shows::Own } else { Shows::File };
+                self.registered.push(Registered { start, end, shows, is_new: true });
+            }
         }
     }
 
@@ -102,14 +116,14 @@ impl Tracker {
         is_off: &AtomicBool,
     ) -> Result<u64> {
         let (mut regions, patience) = (Vec::new(), Patience::of(LOOK_MAX));
-        for (start, end) in &self.registered {
+        for Registered { start, end, shows, is_new } in &mut self.registered {
             for from in (*start..*end).step_by(SCAN_BYTES as usize) {
                 patience.check()?;
                 let to = (from + SCAN_BYTES).min(*end);
-                map.protect(self.is_first, from, to, &mut regions);
+                map.protect(*is_new, (from, to), *shows, &mut regions);
             }
+            *is_new = false;
         }
-        self.is_first = false;
         for region in &regions {
             for start in (region.start..region.end).step_by(COPY_BYTES as usize) {
                 if is_off.load(Relaxed) {
@@ -128,9 +142,9 @@ impl Tracker {
 
 impl Drop for Tracker {
     fn drop(&mut self) {
-        let all: u64 = self.registered.iter().map(|(start, end)| end - start).sum();
+        let all: u64 = self.registered.iter().map(|known| known.end - known.start).sum();
         let step = LET_GO_BYTES.max((all / LET_GO_STEPS).next_multiple_of(PAGE));
-        for (start, end) in &self.registered {
+        for Registered { start, end, .. } in &self.registered {
             for start in (*start..*end).step_by(step as usize) {
                 let range = [start, step.min(end - start)];
                 // SAFETY: the kernel only reads one `uffdio_range`, two numbers.
