@@ -160,6 +160,15 @@ static __always_inline int may_pass(struct gate_slot *slot, int alone)
 	return alone;
 }
 
+/* The clock that the client has seen, or will. */
+static __always_inline void learn_clock(struct gate_slot *slot, const struct tcp_options *o)
+{
+	if (o->has_ts && !AFTER(slot->tsval, o->tsval)) {
+		slot->tsval = o->tsval;
+		slot->tsecr = o->tsecr;
+	}
+}
+
 /* Makes a slot for a new connection and hands the packet to user space:
  * GATE_HELD_SYN_ACKS, or what keeps it from that. The event is reserved first, so
  * that nothing is left behind where a step fails. */
@@ -225,12 +234,15 @@ static __always_inline int on_syn_ack(struct __sk_buff *skb, const struct packet
 				      const struct conn_key *key, struct gate_slot *slot,
 				      int alone)
 {
+	struct tcp_options o = {};
 	__u32 what;
 
 	if (slot && slot->iss == p->seq && slot->irs == p->ack - 1) {
-		if (may_pass(slot, alone))
-			return PASS;
-		return steal(GATE_HELD_REPEATS);
+		if (!may_pass(slot, alone))
+			return steal(GATE_HELD_REPEATS);
+		options_of(skb, p, &o);
+		learn_clock(slot, &o);
+		return PASS;
 	}
 	what = on_new(skb, p, key, slot ? BPF_ANY : BPF_NOEXIST, alone);
 	if (!alone)
@@ -303,7 +315,7 @@ static __always_inline int rewrite_ack(struct __sk_buff *skb, const struct packe
 }
 
 static __always_inline int clamp(struct __sk_buff *skb, const struct packet *p,
-				 struct gate_slot *slot, __u32 stable, __u32 seq_end,
+				 struct gate_slot *slot, __u32 stable, __u32 seq_end, int own,
 				 struct tcp_options *o)
 {
 	__u32 scale = slot->rcv_wscale == NO_SCALE ? 0 : slot->rcv_wscale & 15;
@@ -329,7 +341,8 @@ static __always_inline int clamp(struct __sk_buff *skb, const struct packet *p,
 		return steal(GATE_REPEATS);
 	if (rewrite_ack(skb, p, stable, window))
 		return steal(GATE_ODD);
-	track_sent(slot, seq_end, stable, shown);
+	if (own)
+		track_sent(slot, seq_end, stable, shown);
 	count(GATE_CLAMPED);
 	return PASS;
 }
@@ -354,6 +367,10 @@ static __always_inline int on_segment(struct __sk_buff *skb, const struct packet
 	__u32 edge = p->ack + ((__u32)p->window << scale);
 	__u32 seq_end = p->seq + p->payload, gen = slot->gen, stable;
 	int asked = alone || *(volatile __u32 *)&slot->fin_gen == gen;
+	/* A reset's numbers answer a packet, and need not be the stack's own. What carries
+	 * nothing behind all that was sent, and a FIN, is of another life of the tuple: its
+	 * handshake is not known here, and the stack answers a SYN that does not fit it. */
+	int own = !(p->flags & TCP_RST) && (p->payload || !AFTER(p->seq, slot->snd_nxt + 1));
 	struct tcp_options o = {};
 
 	if (!may_pass(slot, alone))
@@ -364,16 +381,13 @@ static __always_inline int on_segment(struct __sk_buff *skb, const struct packet
 		return steal(GATE_HELD_RESETS);
 	if (!(p->flags & TCP_ACK))
 		return p->flags & TCP_RST ? PASS : steal(GATE_STRAY);
-	/* A reset's numbers answer a packet, and need not be the stack's own. */
-	if (!(p->flags & TCP_RST) && AFTER(p->ack, slot->rcv_nxt))
+	if (own && AFTER(p->ack, slot->rcv_nxt))
 		slot->rcv_nxt = p->ack;
 	/* Of what is stolen, too: an owed ACK speaks for it. */
 	if (p->tcp_header > TCP_HEADER) {
 		options_of(skb, p, &o);
-		if (o.has_ts && !AFTER(slot->tsval, o.tsval)) {
-			slot->tsval = o.tsval;
-			slot->tsecr = o.tsecr;
-		}
+		if (own)
+			learn_clock(slot, &o);
 	}
 	if (p->flags & TCP_FIN) {
 		if (!asked && p->payload == 0)
@@ -390,18 +404,17 @@ static __always_inline int on_segment(struct __sk_buff *skb, const struct packet
 		/* It counts a FIN that was withheld. */
 		return steal(GATE_HELD_FINS);
 	}
-	if (p->flags & TCP_RST)
-		seq_end = slot->snd_nxt; /* as above */
-	if (AFTER(edge, slot->right_edge))
+	if (own && AFTER(edge, slot->right_edge))
 		slot->right_edge = edge;
 	stable = stable_of(slot, gen);
 	if (!alone && AFTER(p->ack, stable)) {
-		int verdict = clamp(skb, p, slot, stable, seq_end, &o);
+		int verdict = clamp(skb, p, slot, stable, seq_end, own, &o);
 
 		track_snd_una(skb, slot);
 		return verdict;
 	}
-	track_sent(slot, seq_end, p->ack, edge);
+	if (own)
+		track_sent(slot, seq_end, p->ack, edge);
 	track_snd_una(skb, slot);
 	return PASS;
 }

@@ -200,6 +200,9 @@ struct Conn {
     /// Since when the kernel has been done with it.
     over: Option<Nanos>,
     told: Option<ConnProgress>,
+    /// The client has acknowledged up to here, as the kernel says; the gate hears of that
+    /// only when the server sends something more.
+    acked: Option<SeqNo>,
 }
 
 /// What effects of the log's machine change here.
@@ -576,7 +579,7 @@ impl PrimaryMachine {
             let Some(slot) = host.slot(*id) else { continue };
             let progress = ConnProgress {
                 conn: *id,
-                snd_una: slot.snd_una,
+                snd_una: conn.acked.map_or(slot.snd_una, |acked| acked.max(slot.snd_una)),
                 snd_nxt: slot.snd_nxt,
                 right_edge: slot.last_edge,
                 tsval: slot.tsval,

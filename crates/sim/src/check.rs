@@ -306,7 +306,7 @@ impl Checkers {
         };
         let mut found = Vec::new();
         found.extend(self.voice.passed(member, epoch).map(|what| ("L3", what)));
-        if self.held.is_protected(member, epoch) {
+        if self.held.is_protected(member, self.voice.epoch()) {
             let heard = ear != Ear::Elsewhere;
             found.extend(self.held.acknowledges(packet).filter(|_| heard).map(|what| ("L1", what)));
             found.extend(Held::misreports(packet).map(|what| ("L1", what)));

@@ -100,12 +100,21 @@ impl Slot {
         }
     }
 
+    /// A reset's numbers answer a packet, and need not be the stack's own. What carries
+    /// nothing behind all that was sent, and a FIN, is of another life of the tuple.
+    fn is_own(&self, p: &Packet) -> bool {
+        let is_known = !p.payload.is_empty() || !p.seq.after(self.snd_nxt.plus(1));
+        !p.is(Flags::RST) && is_known
+    }
+
     /// What the stack says, whether it goes out or not: an owed ACK speaks for it.
     fn learn(&mut self, p: &Packet) {
-        // A reset's number answers a packet, and need not be the stack's own.
-        if !p.is(Flags::RST) {
-            self.rcv_nxt = self.rcv_nxt.max(p.ack);
-        }
+        self.rcv_nxt = self.rcv_nxt.max(p.ack);
+        self.learn_clock(p);
+    }
+
+    /// The clock that the client has seen, or will.
+    fn learn_clock(&mut self, p: &Packet) {
         if !SeqNo(self.tsval).after(SeqNo(p.tsval)) {
             self.tsval = p.tsval;
         }
@@ -300,6 +309,9 @@ impl Gate {
         let slot = self.conns.get(&p.key).and_then(|id| self.slots.get_mut(id));
         if let Some(slot) = slot.filter(|s| s.iss == p.seq && s.irs.plus(1) == p.ack) {
             slot.open |= self.solo;
+            if slot.open {
+                slot.learn_clock(&p);
+            }
             return slot.open.then_some(p);
         }
         let known = self.make_slot(&p).is_some();
@@ -363,10 +375,13 @@ fn follow(slot: &mut Slot, p: &Packet, snd_una: Option<SeqNo>) {
     if p.is(Flags::RST) || !p.is(ACK) {
         return;
     }
+    let seq_end = p.seq.plus(p.payload.len() as u64 + u64::from(p.is(Flags::FIN)));
     slot.fin_allowed |= p.is(Flags::FIN);
-    slot.learn(p);
-    slot.right_edge = slot.right_edge.max(slot.edge(p));
-    slot.track_sent(p, p.seq.plus(p.payload.len() as u64 + u64::from(p.is(Flags::FIN))));
+    if slot.is_own(p) {
+        slot.learn(p);
+        slot.right_edge = slot.right_edge.max(slot.edge(p));
+        slot.track_sent(p, seq_end);
+    }
     slot.track_snd_una(snd_una);
 }
 
@@ -389,15 +404,18 @@ pub fn on_segment(
     if !p.is(ACK) {
         return p.is(Flags::RST).then_some(p);
     }
-    slot.learn(&p);
+    let is_own = slot.is_own(&p);
+    if is_own {
+        slot.learn(&p);
+    }
     let seq_end = end_allowed(slot, &mut p, mutation, counts)?;
-    // A reset's number answers a packet, and need not be the stack's own.
-    let seq_end = if p.is(Flags::RST) { slot.snd_nxt } else { seq_end };
     let edge = slot.edge(&p);
-    slot.right_edge = slot.right_edge.max(edge);
+    if is_own {
+        slot.right_edge = slot.right_edge.max(edge);
+    }
     let beyond = p.ack.after(slot.stable()) && mutation != Some(Mutation::AckBeyondStable);
     let goes = !beyond || clamp(slot, &mut p, edge, seq_end, mutation, counts);
-    if goes {
+    if goes && is_own {
         slot.track_sent(&p, seq_end);
     }
     slot.track_snd_una(snd_una);

@@ -130,13 +130,7 @@ impl PageMap {
         Ok(())
     }
 
-    fn scan(
-        &self,
-        start: u64,
-        end: u64,
-        shows: Shows,
-        found: &mut Vec<Region>,
-    ) -> io::Result<()> {
+    fn scan(&self, start: u64, end: u64, shows: Shows, found: &mut Vec<Region>) -> io::Result<()> {
         let filter = ScanArg {
             category_inverted: shows.not(),
             category_mask: shows.not(),

@@ -21,7 +21,7 @@ use holdfast_wire::message::{
     ADOPTED_MAX, Adopted, ConnId, ConnKey, ConnRecord, IMAGE_BYTES_MAX, Message,
 };
 use holdfast_wire::seq::SeqNo;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of an image that are under way: behind them wait heartbeats and log.
 const IMAGE_AHEAD: u64 = 4 * IMAGE_BYTES_MAX as u64;
@@ -287,7 +287,11 @@ impl PrimaryMachine {
             // What an earlier backup held beyond what the server has read nobody holds now.
             host.set_stable(*id, irs.plus(1 + in_bytes));
         }
-        let unacked = unacked(&adopted);
+        let mut unacked = unacked(&adopted);
+        // Nor has the joiner anything of what a server said that has let go since.
+        let known: BTreeSet<ConnId> = taken.iter().map(|taken| taken.id).collect();
+        let let_go = ended.iter().filter(|id| !known.contains(id));
+        unacked.extend(let_go.filter_map(|id| Some((*id, host.slot(*id)?.snd_nxt))));
         self.log = Primary::adopt(image.log_from, self.limits, *self.log.counters(), taken);
         (self.log_at, self.tables.is_committing) = (image.log_from, false);
         // No record will say of them that their FINs may leave.
@@ -416,7 +420,7 @@ impl PrimaryMachine {
 
     /// Whether clients have what was sent before the image, which the joiner lacks. A few
     /// may take for ever: a takeover will not keep their connections.
-    fn have_clients(&self, join: &mut Join, host: &mut impl PrimaryHost) -> bool {
+    fn have_clients(&mut self, join: &mut Join, host: &mut impl PrimaryHost) -> bool {
         // Nobody waits for a life of which the tuple has another one.
         let waits = |conn: ConnId, end: SeqNo| {
             let slot = host.slot(conn).filter(|slot| host.conn_of(&slot.key) == Some(conn));
@@ -433,7 +437,9 @@ impl PrimaryMachine {
             // its kernel knows.
             let unacked = host.unacked(&keys).unwrap_or_default();
             for (id, _) in ids.iter().zip(unacked).filter(|(_, bytes)| *bytes == 0) {
-                join.unacked.remove(id);
+                let (end, conn) = (join.unacked.remove(id), self.tables.conns.get_mut(id));
+                // The joiner must hear of it: it has nothing of what was sent before that.
+                conn.into_iter().for_each(|conn| conn.acked = end);
             }
         }
         join.unacked.is_empty() || now.since(join.begun) > nanos(CLIENTS_MAX)
@@ -586,6 +592,6 @@ fn unacked(adopted: &[Adopted]) -> BTreeMap<ConnId, SeqNo> {
 impl Conn {
     pub(super) fn new(socket: u64, record: ConnRecord, opened: Nanos) -> Self {
         let key = record.key;
-        Self { key, socket, record, opened, ending: false, over: None, told: None }
+        Self { key, socket, record, opened, ending: false, over: None, told: None, acked: None }
     }
 }

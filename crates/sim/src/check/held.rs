@@ -113,11 +113,6 @@ impl Held {
         arrived.read = adopted.in_bytes;
         arrived.ranges.insert(0, adopted.in_bytes + u64::from(adopted.eof));
         self.accepts.extend(adopted.accept.map(|accept| (accept, life)));
-        let early = self.early.take().unwrap_or_default();
-        let (own, others): (Vec<Packet>, _) =
-            early.into_iter().partition(|packet| packet.key == record.key);
-        own.iter().for_each(|packet| self.copy_taken(packet));
-        self.early = Some(others);
     }
 
     pub fn is_protected(&self, member: usize, epoch: u64) -> bool {
@@ -164,6 +159,11 @@ impl Held {
         self.newest.insert(record.key, (record.iss.0, record.irs.0));
         let arrived = self.streams.entry((record.key, record.irs.0)).or_default();
         arrived.iss = Some(record.iss);
+        if let Some(early) = self.early.take() {
+            let own = early.iter().filter(|packet| packet.key == record.key);
+            own.for_each(|packet| self.copy_taken(packet));
+            self.early = Some(early);
+        }
     }
 
     pub fn unread_taken(&mut self, conn: ConnId, offset: u64, len: u64) {

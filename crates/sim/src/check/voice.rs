@@ -1,4 +1,5 @@
-//! Law L3: in an epoch at most one member speaks, and epochs never go back.
+//! Law L3: in an epoch at most one member speaks, and epochs never go back to another
+//! one: an edge whose disk was rolled back may number the same speaker anew.
 
 use crate::world::NAMES;
 use std::collections::BTreeMap;
@@ -11,11 +12,16 @@ pub struct Voice {
 }
 
 impl Voice {
+    /// The newest in which anybody has spoken.
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     pub fn passed(&mut self, member: usize, epoch: u64) -> Option<String> {
-        if epoch < self.epoch {
+        if epoch < self.epoch && self.speakers.get(&self.epoch) != Some(&member) {
             return Some(format!("epoch {epoch} speaks after {}", self.epoch));
         }
-        self.epoch = epoch;
+        self.epoch = epoch.max(self.epoch);
         let speaker = *self.speakers.entry(epoch).or_insert(member);
         (speaker != member).then(|| {
             format!("{} and {} both speak in epoch {epoch}", NAMES[speaker], NAMES[member])
