@@ -82,10 +82,13 @@ impl World {
             Fault::Starts { member } => self.starts(member),
             Fault::Dies { speaks, how } => self.dies(speaks, how),
             Fault::KillDaemon { member, .. } => {
+                // On a machine that stands still nothing is killed.
+                self.thaw(member);
                 self.check.state_lost(member);
                 self.daemon_dies(member);
             }
             Fault::KillServer { member } => {
+                self.thaw(member);
                 self.check.state_lost(member);
                 self.kill_server(member);
             }

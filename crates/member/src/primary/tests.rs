@@ -43,6 +43,7 @@ impl Bed {
             sockets: BTreeSet::new(),
             strangers: 0,
             unacked: 0,
+            clients_have: None,
             is_log_full: false,
             cannot_clamp: false,
             piece: IMAGE_BYTES,

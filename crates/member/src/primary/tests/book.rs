@@ -26,6 +26,8 @@ pub(super) struct Book {
     pub(super) sockets: BTreeSet<u64>,
     pub(super) strangers: usize,
     pub(super) unacked: u32,
+    /// As the backup was told last, of any connection.
+    pub(super) clients_have: Option<u32>,
     pub(super) is_log_full: bool,
     pub(super) cannot_clamp: bool,
     /// The longest piece that it gives of its image, and what it has given; it is not there
@@ -172,7 +174,9 @@ impl PrimaryHost for Book {
             Message::Beat { .. } => {}
             Message::Progress { conns } => {
                 for it in conns {
-                    self.note(format!("progress {} edge {}", it.conn.0, it.right_edge.0));
+                    let ConnProgress { conn, snd_una, right_edge, .. } = it;
+                    self.note(format!("progress {} edge {}", conn.0, right_edge.0));
+                    self.clients_have = Some(snd_una.0);
                 }
             }
             other => self.note(format!("send {}", name(other))),
