@@ -262,7 +262,10 @@ impl Socket {
         let start = next as i64 + i64::from(p.seq.since(self.irs.plus(1 + next)));
         let end = start + p.payload.len() as i64 + i64::from(p.is(Flags::FIN));
         if p.is(Flags::RST) {
-            self.reset |= start == next as i64;
+            // Linux takes one just before a FIN, too: who has closed a socket with that
+            // FIN under way says it so (`tcp_reset_check`).
+            let before_fin = self.client_fin && start + 1 == next as i64;
+            self.reset |= start == next as i64 || before_fin;
             return false;
         }
         self.congested = self.ecn && ((self.congested && !p.is(Flags::CWR)) || p.ce);
