@@ -284,6 +284,16 @@ pub fn lock_memory() -> io::Result<()> {
     Ok(())
 }
 
+/// Gives what the process frees in large pieces back to the kernel at once, now and
+/// later: glibc's allocator would keep them where they had once been freed, tens of
+/// megabytes for each thread, and locked ones for good (`M_MMAP_THRESHOLD` in mallopt(3),
+/// which else grows).
+pub fn keep_no_large_pieces() {
+    const LARGE: libc::c_int = 1 << 20;
+    // SAFETY: no pointers. A threshold that is refused is as before.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
+}
+
 /// Gives every thread of a process the real-time policy `SCHED_RR` with this
 /// priority, or with `None` the ordinary policy again.
 ///

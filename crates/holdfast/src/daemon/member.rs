@@ -245,6 +245,8 @@ impl<'a> MemberContext<'a> {
             heed("real-time priority", priority::set_realtime(PRIORITY));
             heed("locking memory", process::lock_memory());
         }
+        // Images of servers come and go.
+        process::keep_no_large_pieces();
         Ok(node)
     }
 

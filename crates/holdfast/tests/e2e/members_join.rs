@@ -7,6 +7,7 @@ use holdfast_lab::load::{Group as LoadGroup, Workload};
 use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
 use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::{Plan, Role, Testbed};
+use holdfast_linux::process::resident_bytes;
 use std::time::Duration;
 
 /// Long enough that a busy machine makes no takeovers of its own.
@@ -121,6 +122,36 @@ fn a_switchover_swaps_the_members_and_loses_nothing() {
         let refused = group.verb(backup, &["switchover"]).expect("the verb runs");
         let error = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(error.contains("only a protected primary hands over"), "{error}");
+        world::finish(load, group);
+    });
+}
+
+/// Both daemons go through all their roles, again and again, and stay as large as they were.
+#[test]
+fn daemons_that_swap_roles_again_and_again_do_not_grow() {
+    const GROWS_MAX: u64 = 24 << 20;
+    // Its server has 20 MB, as its image.
+    const SIZE_MAX: u64 = 80 << 20;
+    let _limit = world::limit(Duration::from_secs(120));
+    world::with_server(Program::Redis, 0, &Plan::default(), &options(), |testbed, group| {
+        let load = world::start(testbed, &world::counting(25_000, 0, None));
+        let mut sizes = Vec::new();
+        for _ in 0..8 {
+            let primary = group.primary().expect("a primary");
+            let swapped = group.verb(primary, &["switchover"]).expect("the verb runs");
+            assert!(swapped.status.success(), "{}", group.log_tails());
+            sizes.push([Role::Primary, Role::Backup].map(|role| {
+                let pid = group.daemon_pid(role).expect("a daemon");
+                resident_bytes(pid).expect("its memory")
+            }));
+        }
+        let most = |sizes: &[[u64; 2]], role: usize| {
+            sizes.iter().map(|both| both[role]).max().expect("a size")
+        };
+        for role in 0..2 {
+            let (early, late) = (most(&sizes[..4], role), most(&sizes[4..], role));
+            assert!(late <= (early + GROWS_MAX).min(SIZE_MAX), "{sizes:?}");
+        }
         world::finish(load, group);
     });
 }
