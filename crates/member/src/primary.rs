@@ -591,6 +591,8 @@ impl PrimaryMachine {
             }
         }
         if !news.is_empty() {
+            // What has left meanwhile is in it.
+            self.take_log(host);
             self.act(host, |log, out| log.handle_progress(now, &news, out));
         }
     }

@@ -55,9 +55,10 @@ pub enum Broken {
     FramesFull { max: usize },
     #[error(
         "the server writes to a client by a way that its shim does not see: dprintf, a stream made \
-         with fdopen, or a system call of its own (connection {conn:?}); it must use write or send"
+         with fdopen, or a system call of its own ({conn:?}: {sent} bytes left, {known} are known); \
+         it must use write or send"
     )]
-    Unlogged { conn: ConnId },
+    Unlogged { conn: ConnId, sent: u64, known: u64 },
     #[error("the payload of frame {frame} record {index} does not have the recorded hash")]
     PayloadHash { frame: u64, index: u32 },
 }

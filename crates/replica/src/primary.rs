@@ -311,7 +311,9 @@ impl Primary {
         }
     }
 
-    /// What the kernel says about its connections; unknown ones are left out.
+    /// What the kernel says about its connections; unknown ones are left out. Take the log
+    /// once more after that was read: a call's intent is in it before the call, and output
+    /// does not wait for its own intent.
     pub fn handle_progress(
         &mut self,
         _now: Nanos,
@@ -323,11 +325,11 @@ impl Primary {
         if self.frozen || conns.is_empty() {
             return;
         }
-        // Output that waits has its record here before it leaves.
-        let knows_all = self.waits_from.is_some_and(|from| self.framed >= from);
-        let lacks = |p: &&ConnProgress| self.conns[&p.conn].sent.lacks(p.snd_nxt);
-        if let Some(ConnProgress { conn, .. }) = conns.iter().find(lacks).filter(|_| knows_all) {
-            return self.break_off(&Broken::Unlogged { conn: *conn }, out);
+        let has_all = self.framed == self.produced;
+        let knows_all = has_all && self.waits_from.is_some_and(|from| self.framed >= from);
+        let lacking = |p: &ConnProgress| Some((p.conn, self.conns[&p.conn].sent.lacks(p.snd_nxt)?));
+        if let Some((conn, (sent, known))) = conns.iter().find_map(lacking).filter(|_| knows_all) {
+            return self.break_off(&Broken::Unlogged { conn, sent, known }, out);
         }
         out.send(&Message::Progress { conns });
     }

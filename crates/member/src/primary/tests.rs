@@ -34,6 +34,8 @@ impl Bed {
             attached: true,
             ended: false,
             log: Vec::new(),
+            late_log: Vec::new(),
+            slots_read: Default::default(),
             behind: 0,
             backlog: None,
             stable: 0,
@@ -129,6 +131,31 @@ fn accept_record(id: u64) -> Vec<u8> {
     let mut bytes = [header.as_bytes(), payload].concat();
     bytes.resize(record_len(payload.len()), 0);
     bytes
+}
+
+/// A call begins that writes so much at most to the first client that was accepted.
+fn intent_record(len: i64) -> Vec<u8> {
+    let header = Header { op: Op::Intent as u8, conn: 1, ret: len, ..Header::default() };
+    let mut bytes = header.as_bytes().to_vec();
+    bytes.resize(record_len(0), 0);
+    bytes
+}
+
+/// An intent is in the log before its call, but no output waits for its own intent.
+#[test]
+fn what_leaves_while_connections_are_looked_at_is_known_by_then() {
+    for is_logged in [true, false] {
+        let mut bed = Bed::new();
+        let conn = bed.connect(5);
+        bed.book.log = accept_record(5);
+        bed.turn();
+        bed.slot(conn).snd_nxt = SeqNo(101 + 50);
+        bed.book.slots_read.set(false);
+        bed.book.late_log = if is_logged { intent_record(50) } else { Vec::new() };
+        bed.book.take();
+        bed.pass(5);
+        assert_eq!(bed.book.has("shows Asks"), !is_logged, "{:?}", bed.book.lines);
+    }
 }
 
 #[test]

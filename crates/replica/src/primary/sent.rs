@@ -42,10 +42,12 @@ impl Sent {
         }
     }
 
-    /// Bytes, or an end, have left before `snd_nxt` that no record knows.
-    pub fn lacks(&self, snd_nxt: SeqNo) -> bool {
+    /// If bytes, or an end, have left before `snd_nxt` that no record knows: how many in all,
+    /// and how many at most are known.
+    pub fn lacks(&self, snd_nxt: SeqNo) -> Option<(u64, u64)> {
         let most = self.written.saturating_add(self.intended);
-        !self.is_vague && snd_nxt.offset_near(self.origin, most) > most.saturating_add(1)
+        let sent = snd_nxt.offset_near(self.origin, most);
+        (!self.is_vague && sent > most.saturating_add(1)).then_some((sent, most))
     }
 }
 
@@ -53,19 +55,23 @@ impl Sent {
 mod tests {
     use super::*;
 
+    fn lacks(sent: &Sent, until: u64) -> bool {
+        sent.lacks(ORIGIN.plus(until)).is_some()
+    }
+
     const ORIGIN: SeqNo = SeqNo(u32::MAX - 5);
 
     #[test]
     fn what_was_written_or_may_be_and_an_end_are_known() {
         let mut sent = Sent::new(ORIGIN);
-        assert!(!sent.lacks(ORIGIN) && !sent.lacks(ORIGIN.plus(1)) && sent.lacks(ORIGIN.plus(2)));
+        assert!(!lacks(&sent, 0) && !lacks(&sent, 1) && lacks(&sent, 2));
         sent.intend(100);
-        assert!(!sent.lacks(ORIGIN.plus(101)) && sent.lacks(ORIGIN.plus(102)));
+        assert!(!lacks(&sent, 101) && lacks(&sent, 102));
         sent.write(40);
-        assert!(!sent.lacks(ORIGIN.plus(41)) && sent.lacks(ORIGIN.plus(42)));
+        assert!(!lacks(&sent, 41) && lacks(&sent, 42));
         sent.intend(100);
         sent.write(-11);
-        assert!(!sent.lacks(ORIGIN.plus(41)) && sent.lacks(ORIGIN.plus(42)));
+        assert!(!lacks(&sent, 41) && lacks(&sent, 42));
     }
 
     #[test]
@@ -73,18 +79,18 @@ mod tests {
         let mut sent = Sent::new(ORIGIN);
         (0..2).for_each(|_| sent.intend(100));
         sent.write(10);
-        assert!(!sent.lacks(ORIGIN.plus(211)) && sent.lacks(ORIGIN.plus(212)));
+        assert!(!lacks(&sent, 211) && lacks(&sent, 212));
         sent.write(100);
-        assert!(sent.lacks(ORIGIN.plus(112)));
+        assert!(lacks(&sent, 112));
     }
 
     #[test]
     fn a_call_from_before_the_log_may_write_on() {
         let mut sent = Sent::after(ORIGIN, 50);
-        assert!(!sent.lacks(ORIGIN.plus(5000)));
+        assert!(!lacks(&sent, 5000));
         sent.write(30);
-        assert!(!sent.lacks(ORIGIN.plus(5000)));
+        assert!(!lacks(&sent, 5000));
         sent.intend(10);
-        assert!(!sent.lacks(ORIGIN.plus(91)) && sent.lacks(ORIGIN.plus(92)));
+        assert!(!lacks(&sent, 91) && lacks(&sent, 92));
     }
 }

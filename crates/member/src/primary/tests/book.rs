@@ -1,6 +1,7 @@
 //! The host of these tests, which writes down what the machine does.
 
 use super::*;
+use std::cell::Cell;
 
 /// Writes down what the machine does.
 pub(super) struct Book {
@@ -14,6 +15,9 @@ pub(super) struct Book {
     pub(super) attached: bool,
     pub(super) ended: bool,
     pub(super) log: Vec<u8>,
+    /// What the server logs, and does, while slots are being read.
+    pub(super) late_log: Vec<u8>,
+    pub(super) slots_read: Cell<bool>,
     /// Log that comes after the machine has read it.
     pub(super) behind: u64,
     pub(super) backlog: Option<usize>,
@@ -91,6 +95,7 @@ impl PrimaryHost for Book {
         self.slots.iter().rfind(|(_, slot)| slot.key == *key).map(|(id, _)| *id)
     }
     fn slot(&self, conn: ConnId) -> Option<SlotView> {
+        self.slots_read.set(true);
         self.slots.get(&conn).copied()
     }
     fn open(&mut self, conn: ConnId) {
@@ -118,6 +123,9 @@ impl PrimaryHost for Book {
         self.log.len() as u64 + self.behind
     }
     fn take_tail(&mut self, _: u64) -> Option<u64> {
+        if self.slots_read.get() {
+            self.log.append(&mut self.late_log);
+        }
         Some(self.log.len() as u64)
     }
     fn bytes(&self, pos: u64, len: usize) -> Vec<u8> {

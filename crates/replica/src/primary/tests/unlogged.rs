@@ -25,6 +25,22 @@ fn it_ends_protection_at_once() {
     }
 }
 
+/// Where the backup confirms nothing the log waits in its ring.
+#[test]
+fn what_waits_in_the_log_is_known_later() {
+    let limits = PrimaryLimits { frames_unconfirmed_max: 1, ..PrimaryLimits::DEFAULT };
+    let (mut primary, mut notes) = accepted(1000);
+    primary.limits = limits;
+    notes.append(Op::Intent, 1, 0, 5, b"");
+    notes.feed(&mut primary, 0);
+    let at = notes.log.len();
+    notes.append(Op::Intent, 1, 0, 5, b"");
+    notes.feed(&mut primary, at);
+    assert!(!breaks(&mut primary, &mut notes, 10) && !breaks(&mut primary, &mut notes, 100));
+    primary.handle_message(Nanos(0), &Message::FrameOk { number: 1 }, &mut notes);
+    assert!(!breaks(&mut primary, &mut notes, 10) && breaks(&mut primary, &mut notes, 100));
+}
+
 #[test]
 fn output_that_waits_for_nobody_is_not_held_against_its_log() {
     let taken = super::adopt::taken(9, None, 0);
