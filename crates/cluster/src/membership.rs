@@ -339,6 +339,10 @@ impl EdgeMembership {
                 Err(Refusal::Behind)
             }
             None if self.members.first().is_some_and(|first| first.name == name) => Ok(()),
+            // Nobody ever spoke, and the preferred one is not there.
+            None if self.settled && !self.members.first().is_some_and(|first| first.answers) => {
+                Ok(())
+            }
             None => Err(Refusal::NotPreferred),
             // A current member that starts anew has lost its connections; a
             // backup in step has not.

@@ -46,5 +46,6 @@ pub fn take(config: &Config) -> anyhow::Result<()> {
 /// # Errors
 /// As getrlimit(2).
 pub fn of_server(as_mode: u32) -> anyhow::Result<Option<OpenFiles>> {
-    Ok(if as_mode == mode::RECORD { Some(limits::given_open_files()?) } else { None })
+    let speaks = matches!(as_mode, mode::RECORD | mode::SOLO);
+    Ok(if speaks { Some(limits::given_open_files()?) } else { None })
 }

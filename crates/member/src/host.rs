@@ -29,6 +29,8 @@ pub struct Member {
     /// often it may.
     pub given_up: u32,
     pub rejoin_max: u32,
+    /// How long it waits for the other member before it serves without a backup.
+    pub alone_after: Nanos,
 }
 
 impl Member {
@@ -43,6 +45,7 @@ impl Member {
             hands_over: false,
             given_up: 0,
             rejoin_max: u32::MAX,
+            alone_after: Nanos(u64::MAX),
         }
     }
 
@@ -236,6 +239,8 @@ pub enum End {
     Placed(Place),
     /// It has met the other member, whose server `runs` already: it joins.
     Met { runs: bool },
+    /// Nobody has come that could be its backup: it serves without one.
+    Unmet,
     /// It has taken over, and clients have all that was on its way: a primary that speaks
     /// alone.
     Survives,

@@ -57,6 +57,8 @@ pub struct Pairing {
     greeted: bool,
     /// When the backup tries again.
     again_at: Nanos,
+    /// Since when nobody has been at the primary's door.
+    nobody_since: Option<Nanos>,
 }
 
 /// What came in a turn.
@@ -84,7 +86,7 @@ impl Came {
 impl Pairing {
     #[must_use]
     pub fn new(side: Side) -> Self {
-        Self { side, greeted: false, again_at: Nanos(0) }
+        Self { side, greeted: false, again_at: Nanos(0), nobody_since: None }
     }
 
     /// Takes what has come, until the members have met. `stop`: the operator ends
@@ -99,15 +101,25 @@ impl Pairing {
         }
         match self.meet(host) {
             Ok(Some(runs)) => Turn::End(End::Met { runs }),
+            Ok(None) if self.nobody_comes(host) => Turn::End(End::Unmet),
             Ok(None) => Turn::after(LOOK_EVERY, host.now()),
             Err(error) => Turn::End(End::Failed(error)),
         }
+    }
+
+    /// A primary has waited for long enough. Who comes and does not fit is being mended:
+    /// the wait begins anew.
+    fn nobody_comes(&mut self, host: &mut impl PairingHost) -> bool {
+        let now = host.now();
+        let since = *self.nobody_since.get_or_insert(now);
+        self.side == Side::Primary && now.since(since) >= host.member().alone_after
     }
 
     /// Once the members have: whether the primary's server runs already.
     fn meet(&mut self, host: &mut impl PairingHost) -> Result<Option<bool>, String> {
         let mut came = Came::default();
         if host.turn_peer(&mut |message| came.handle_message(message)) {
+            self.nobody_since = None;
             let asks = self.side == Side::Backup && came.turned_away.is_none();
             self.greeted = asks && host.say_hello(false)?;
         }
@@ -264,6 +276,24 @@ mod tests {
         host.next = Some((false, vec![greets(0)]));
         assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met { runs: false }));
         assert_eq!((said(&mut host), host.member.epoch), (vec!["hello".to_owned()], 9));
+    }
+
+    #[test]
+    fn a_primary_to_whom_nobody_comes_serves_without_a_backup() {
+        for side in [Side::Primary, Side::Alone, Side::Backup] {
+            let (mut host, mut pairing) = (host(), Pairing::new(side));
+            host.member.alone_after = Nanos::from_ms(1000);
+            assert!(matches!(pairing.turn(false, &mut host), Turn::Until(_)));
+            host.now = Nanos::from_ms(999);
+            // Who comes may be mended, and come again.
+            host.next = Some((true, vec![greets(1)]));
+            assert!(matches!(pairing.turn(false, &mut host), Turn::Until(_)));
+            host.now = Nanos::from_ms(1998);
+            assert!(matches!(pairing.turn(false, &mut host), Turn::Until(_)));
+            host.now = Nanos::from_ms(5000);
+            let is_unmet = pairing.turn(false, &mut host) == Turn::End(End::Unmet);
+            assert_eq!(is_unmet, side == Side::Primary, "{side:?}");
+        }
     }
 
     #[test]

@@ -208,6 +208,8 @@ pub struct Ask {
     other: String,
     /// This member is the first one before there was anybody.
     preferred: bool,
+    /// Since when it waits.
+    begun: Nanos,
     ask_at: Nanos,
     asked: Option<u64>,
     // What came since the last `settle`.
@@ -223,6 +225,7 @@ impl Ask {
             me: me.to_owned(),
             other: other.to_owned(),
             preferred,
+            begun: now,
             ask_at: now,
             asked: None,
             told: None,
@@ -238,10 +241,13 @@ impl Ask {
             return Turn::End(End::Stopped);
         }
         host.turn_edge(&mut |message| self.handle_message(message));
-        if let Some(place) = self.settle(&mut |message| host.tell_edge(message)) {
+        let now = host.now();
+        // The preferred one does not come.
+        let may_begin = self.preferred || now.since(self.begun) >= host.member().alone_after;
+        if let Some(place) = self.settle(may_begin, &mut |message| host.tell_edge(message)) {
             return Turn::End(End::Placed(place));
         }
-        let (now, is_open) = (host.now(), host.is_edge_open());
+        let is_open = host.is_edge_open();
         self.handle_timeout(now, is_open, &mut |message| host.tell_edge(message));
         Turn::Until(self.ask_at.max(now.plus(nanos(ASK_RETRY))))
     }
@@ -271,8 +277,9 @@ impl Ask {
         self.refused.take()
     }
 
-    /// What this member is to be, once that is known; else it asks for what it may.
-    fn settle(&mut self, say: &mut dyn FnMut(&Message<'_>)) -> Option<Place> {
+    /// What this member is to be, once that is known; else it asks for what it may: to be
+    /// the first of all, too, if it `may_begin`.
+    fn settle(&mut self, may_begin: bool, say: &mut dyn FnMut(&Message<'_>)) -> Option<Place> {
         let granted = self.granted.take().filter(|epoch| self.asked == Some(*epoch));
         if let Some(epoch) = granted {
             return Some(Place::Primary { epoch });
@@ -283,7 +290,7 @@ impl Ask {
         }
         // A server that starts anew begins a new epoch: what it once told its clients
         // is gone.
-        if current == self.me || self.preferred {
+        if current == self.me || may_begin {
             self.asked = Some(epoch + 1);
             say(&Message::Promote { epoch: epoch + 1 });
         }
@@ -374,8 +381,21 @@ mod tests {
 
     fn asks(ask: &mut Ask) -> (Option<Place>, Vec<String>) {
         let mut lines = Vec::new();
-        let place = ask.settle(&mut |message| lines.push(format!("{message:?}")));
+        let may_begin = ask.preferred;
+        let place = ask.settle(may_begin, &mut |message| lines.push(format!("{message:?}")));
         (place, lines)
+    }
+
+    #[test]
+    fn who_has_waited_for_the_preferred_one_may_be_the_first() {
+        let mut ask = Ask::new("b", "a", false, Nanos(0));
+        for current in ["", "a"] {
+            ask.handle_message(&Message::Epoch { epoch: 0, current });
+            let mut asked = false;
+            let place = ask.settle(true, &mut |_| asked = true);
+            let is_first = current.is_empty();
+            assert_eq!((place.is_none(), asked), (is_first, is_first), "`{current}` is current");
+        }
     }
 
     #[test]

@@ -120,6 +120,12 @@ impl Checkers {
         self.causes.pair_begins();
     }
 
+    /// A primary begins to serve, without a backup.
+    pub fn lone_begins(&mut self, member: usize) {
+        self.alive.primary_begins(member);
+        self.streams.server_begins();
+    }
+
     /// A replica begins to follow.
     pub fn replica_begins(&mut self, member: usize) {
         self.held.replica_begins();

@@ -26,6 +26,8 @@ use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
 
 pub const HEARTBEAT: Ns = HEARTBEAT_MS_DEFAULT * 1_000_000;
+/// What a member is configured to wait for the other one: runs are short.
+const ALONE_AFTER: Nanos = Nanos::from_ms(1500);
 
 /// A lasting channel that this side opens, or (on the primary) the peer's.
 #[derive(Debug, Default)]
@@ -141,7 +143,10 @@ impl World {
         let daemon = Daemon {
             life: host.lives,
             at: member,
-            member: Member::new(GROUP, own, NAMES[1 - member], period, Nanos(now)),
+            member: Member {
+                alone_after: ALONE_AFTER,
+                ..Member::new(GROUP, own, NAMES[1 - member], period, Nanos(now))
+            },
             edge: Link::default(),
             pair: Link::default(),
             phase: Phase::asks(member, now),
@@ -281,6 +286,7 @@ impl World {
             Turn::End(End::Met { .. }) if d.member.speaks => return self.primary_starts(d),
             Turn::End(End::Met { runs: true }) => return self.joiner_starts(d),
             Turn::End(End::Met { runs: false }) => return self.backup_starts(d),
+            Turn::End(End::Unmet) => return self.lone_starts(d),
             Turn::End(End::Survives) => return self.survivor_serves(d),
             Turn::End(end) => {
                 let what = format!("{} ends: {end:?}", NAMES[d.at]);
@@ -397,6 +403,19 @@ impl World {
         let host = &mut AtHost { world: self, d };
         let machine = PrimaryMachine::with_limits(linger_max, limits, host);
         self.daemon_turn(d, Phase::Primary(Box::new(machine)))
+    }
+
+    /// Nobody has come: it serves without a backup.
+    fn lone_starts(&mut self, d: &mut Daemon) -> Phase {
+        let at = d.at;
+        self.hosts[at].address = true;
+        if let Some(gate) = &mut self.hosts[at].gate {
+            gate.solo = true;
+        }
+        self.start_server(at, Mode::Live);
+        self.check.lone_begins(at);
+        self.say(|| format!("{}: serves, without a backup", NAMES[at]));
+        self.survivor_serves(d)
     }
 
     /// The primary has answered: the replica.

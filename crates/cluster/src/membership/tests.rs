@@ -18,6 +18,18 @@ fn grant(edge: &mut EdgeMembership, name: &str, epoch: u64) {
 }
 
 #[test]
+fn the_very_first_start_goes_to_another_member_once_the_preferred_one_does_not_come() {
+    let refused = Decision::Refuse(Refusal::NotPreferred);
+    let mut edge = group();
+    edge.handle_settled();
+    edge.handle_answers("alpha", true);
+    assert_eq!(edge.handle_promote("beta", 1), refused, "it is there");
+    edge.handle_answers("alpha", false);
+    grant(&mut edge, "beta", 1);
+    assert_eq!(edge.handle_promote("alpha", 2), Decision::Refuse(Refusal::NotInStep));
+}
+
+#[test]
 fn the_very_first_start_goes_to_the_preferred_member() {
     let mut edge = group();
     assert_eq!(edge.handle_promote("beta", 1), Decision::Refuse(Refusal::NotPreferred));

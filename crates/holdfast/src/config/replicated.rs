@@ -20,6 +20,8 @@ pub const SERVICES_MAX: usize = 16;
 pub const CONNECTIONS_MAX: RangeInclusive<u64> = 16..=2 * holdfast_wire::shm::CONNS_MAX as u64;
 /// Bounds of `rejoin_max`.
 pub const REJOIN_MAX: RangeInclusive<u64> = 0..=1_000_000;
+/// Bounds of `alone_after_s`: up to a year.
+pub const ALONE_AFTER_S: RangeInclusive<u64> = 1..=365 * 86_400;
 /// Bounds of `flows_max`.
 pub const FLOWS_MAX: RangeInclusive<u64> = 8..=1 << 20;
 /// Bounds of `ring_bytes`, which is a power of two.
@@ -58,6 +60,8 @@ pub struct Group {
     pub connections_max: u32,
     /// How often in a row a backup that has given up (diverged, hung) joins again by itself.
     pub rejoin_max: u32,
+    /// How long a member waits for the other one before it serves without a backup.
+    pub alone_after_s: u64,
     /// Whether the daemons ask for real-time scheduling and locked memory.
     pub realtime: bool,
     /// Whether the primary's daemon shares one processor with its server's main

@@ -553,6 +553,7 @@ fn heard_of(config: &Config, me: &Member) -> MemberState {
     let mut state = MemberState::new(&config.group.name, &me.name, other, period, Nanos(0));
     state.standing.tell_file(world::of_file(config));
     state.rejoin_max = config.group.rejoin_max;
+    state.alone_after = Nanos(config.group.alone_after_s * 1_000_000_000);
     state
 }
 

@@ -42,8 +42,16 @@ struct Seeker<'n, 'a, 'l> {
     early: Vec<Vec<u8>>,
 }
 
-/// Waits until a backup has come that may be one, and answers its hello.
-/// `token` becomes its channel's. `None`: asked to stop.
+/// Who has come to a primary that waits.
+pub enum Came {
+    Backup(Channel),
+    Nobody,
+    /// It was asked to stop.
+    Stop,
+}
+
+/// Waits until a backup has come that may be one, and answers its hello; or for long
+/// enough. `token` becomes its channel's.
 ///
 /// # Errors
 /// When the event loop fails, or this host cannot tell its own world.
@@ -51,11 +59,15 @@ pub fn wait_for_backup(
     node: &mut MemberContext<'_>,
     listener: &mut Listener,
     token: u64,
-) -> anyhow::Result<Option<Channel>> {
+) -> anyhow::Result<Came> {
     let mut pairing = Pairing::new(Side::Primary);
     let mut door = Door { node, listener, token, way: Doorway::default() };
     let end = drive(&mut door, |stop, door| pairing.turn(stop, door))?;
-    Ok(door.way.take().filter(|_| matches!(end, End::Met { .. })))
+    Ok(match (end, door.way.take()) {
+        (End::Met { .. }, Some(channel)) => Came::Backup(channel),
+        (End::Unmet, _) => Came::Nobody,
+        _ => Came::Stop,
+    })
 }
 
 /// Reaches a primary that may be one: whether its server runs already, and the messages

@@ -11,7 +11,7 @@ use super::backup::Barred;
 use super::drive::{Role, drive};
 use super::heed;
 use super::member::{MemberContext, ROLE};
-use super::pairing::{Doorway, wait_for_backup};
+use super::pairing::{Came, Doorway, wait_for_backup};
 use super::placement::ServerCpu;
 use super::said::{Repetition, Said};
 use super::services::Services;
@@ -98,17 +98,22 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     listener.prefer([node.other.address.ip()]);
     node.poll.add(&listener, LISTENER, Interest::Read)?;
     node.other_says = None;
-    node.set_state(
-        status::Role::Primary,
-        State::Waiting,
-        "the backup has not connected yet",
-        "start the other member's daemon",
+    let alone_after_s = node.config.group.alone_after_s;
+    let remedy = format!(
+        "start the other member's daemon; after {alone_after_s} s (alone_after_s) this one serves \
+         without a backup"
     );
+    let reason = "the backup has not connected yet";
+    node.set_state(status::Role::Primary, State::Waiting, reason, &remedy);
     node.excuse_start();
     let gate = node.attach_gate(false)?;
     node.clear_earlier_life(Own::Gate)?;
     // Programs first, they take a while: the backup counts heartbeats from now on.
-    let Some(peer) = wait_for_backup(node, &mut listener, PEER)? else { return Ok(End::Stopped) };
+    let peer = match wait_for_backup(node, &mut listener, PEER)? {
+        Came::Stop => return Ok(End::Stopped),
+        Came::Nobody => return start_alone(node, listener, gate),
+        Came::Backup(peer) => peer,
+    };
     node.excuse_start();
     node.take_addresses()?;
     let server = node.start_server(mode::RECORD)?;
@@ -125,7 +130,24 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     drive(&mut this, |stop, this| machine.turn(stop, this))
 }
 
-/// A member that has taken over, and speaks alone.
+/// No backup has come: the server serves without one, and whoever comes joins it.
+fn start_alone(
+    node: &mut MemberContext<'_>,
+    listener: Listener,
+    mut gate: Gate,
+) -> anyhow::Result<End> {
+    node.excuse_start();
+    node.take_addresses()?;
+    gate.set_solo(true).context("the gate")?;
+    let server = node.start_server(mode::SOLO)?;
+    node.set_alone("no backup has come; running alone");
+    node.poll.remove(&listener)?;
+    let (conns, barred) = (Vec::new(), Barred::default());
+    let (listener, alone) = (Some(listener), Alone::of_start());
+    run_alone(node, Survivor { server, gate, conns, listener, alone, barred })
+}
+
+/// A member whose server speaks alone: it has taken over, or no backup has come.
 pub struct Survivor {
     pub server: Server,
     pub gate: Gate,

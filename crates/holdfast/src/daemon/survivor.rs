@@ -42,6 +42,8 @@ pub struct Alone {
     services: Option<Services>,
     /// What this member was before its server was found not to listen.
     served: Option<Said>,
+    /// It has listened at every service.
+    pub has_served: bool,
 }
 
 impl Alone {
@@ -49,13 +51,20 @@ impl Alone {
     pub fn new() -> Self {
         let now = Instant::now();
         let diag = DiagSocket::open().ok();
-        Self { diag, answer_at: now, count_at: now, services: None, served: None }
+        let (services, served, has_served) = (None, None, true);
+        Self { diag, answer_at: now, count_at: now, services, served, has_served }
     }
 
     /// Of a takeover, in which listeners are made anew: whether they stand is looked at.
     #[must_use]
     pub fn of_takeover() -> Self {
         Self { services: Services::open(Instant::now()).ok(), ..Self::new() }
+    }
+
+    /// Of a server that starts: whether it listens is looked at.
+    #[must_use]
+    pub fn of_start() -> Self {
+        Self { has_served: false, ..Self::of_takeover() }
     }
 
     /// The server of this life is not to die with this daemon.
@@ -113,6 +122,7 @@ impl Alone {
                 node.set_state(status::Role::Primary, State::Waiting, &reason, LISTENS_NOT);
             }
             None => {
+                self.has_served = true;
                 if let Some(Said { role, state, reason, remedy }) = self.served.take() {
                     node.set_state(role, state, &reason, &remedy);
                 }

@@ -49,7 +49,8 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         value.map_or_else(String::new, |value| format!("{name} = {value}\n"))
     };
     let settings = setting("heartbeat_ms", config.options.heartbeat_ms)
-        + &setting("connections_max", config.options.connections_max.map(u64::from));
+        + &setting("connections_max", config.options.connections_max.map(u64::from))
+        + &setting("alone_after_s", config.options.alone_after_s);
     let flows_max = setting("flows_max", config.options.flows_max.map(u64::from));
     let mut out = format!(
         "[group]\nname = \"demo\"\nkey_file = \"{}\"\nservices = [{services}]\n\

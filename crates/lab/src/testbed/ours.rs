@@ -55,6 +55,8 @@ pub struct GroupOptions {
     /// How many open files the daemons are started with, as `ulimit -Sn` says;
     /// without it, as many as the lab has.
     pub open_files_soft: Option<u64>,
+    /// How long a member to whom no backup comes waits, s; without it, the default.
+    pub alone_after_s: Option<u64>,
     /// Variables of the edge's daemon.
     pub edge_env: Vec<(String, String)>,
 }
@@ -91,6 +93,18 @@ impl<'a> Group<'a> {
     /// # Errors
     /// When a daemon cannot be started.
     pub fn launch(testbed: &'a Testbed, recipe: &Recipe, options: &GroupOptions) -> Result<Self> {
+        let mut group = Self::prepare(testbed, recipe, options)?;
+        for role in [Role::Edge, Role::Primary, Role::Backup] {
+            group.start_daemon(role)?;
+        }
+        Ok(group)
+    }
+
+    /// Writes what the daemons need, and starts none.
+    ///
+    /// # Errors
+    /// When the hosts' folders cannot be written.
+    pub fn prepare(testbed: &'a Testbed, recipe: &Recipe, options: &GroupOptions) -> Result<Self> {
         let key = crate::command::output(
             &crate::holdfast_binary()?.display().to_string(),
             &["key", "gen"],
@@ -106,22 +120,15 @@ impl<'a> Group<'a> {
             options,
         };
         let text = config::text(testbed, &group);
-        let mut group = Self {
-            testbed,
-            recipe: recipe.clone(),
-            config,
-            options: options.clone(),
-            daemons: Vec::new(),
-        };
         for role in [Role::Edge, Role::Primary, Role::Backup] {
             let outside = testbed.host(role).outside();
             fs::create_dir_all(outside.join("run"))?;
             fs::write(outside.join("holdfast.toml"), &text)?;
             fs::write(outside.join("group.key"), &key)?;
             fs::set_permissions(outside.join("group.key"), fs::Permissions::from_mode(0o600))?;
-            group.start_daemon(role)?;
         }
-        Ok(group)
+        let (recipe, options) = (recipe.clone(), options.clone());
+        Ok(Self { testbed, recipe, config, options, daemons: Vec::new() })
     }
 
     /// Waits until a daemon has ended, and starts it again with its config.

@@ -146,7 +146,8 @@ pub(super) struct Closing {
 }
 
 impl PrimaryMachine {
-    /// A member whose server speaks alone with these connections: it has taken over.
+    /// A member whose server speaks alone with these connections: it has taken over, or no
+    /// backup has come.
     pub fn alone(
         linger_max: usize,
         limits: PrimaryLimits,

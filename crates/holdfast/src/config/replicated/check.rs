@@ -9,7 +9,7 @@ use super::super::error::Findings;
 use super::super::explain::suggestion;
 use super::super::kind::Kind;
 use super::super::recover::{Policy, RawRecover, Recover, Start, check_recover};
-use super::{CONNECTIONS_MAX, FLOWS_MAX, REJOIN_MAX, RING_BYTES, SERVICES_MAX};
+use super::{ALONE_AFTER_S, CONNECTIONS_MAX, FLOWS_MAX, REJOIN_MAX, RING_BYTES, SERVICES_MAX};
 use super::{Edge, Group, Mac, Member, Replicated, Server};
 use holdfast_linux::bpf::EDGE_FLOWS_DEFAULT;
 use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
@@ -21,6 +21,8 @@ use toml::Spanned;
 
 const CONNECTIONS_MAX_DEFAULT: u64 = 32_768;
 const REJOIN_MAX_DEFAULT: u64 = 16;
+/// Longer than two hosts that are started together are apart.
+const ALONE_AFTER_S_DEFAULT: u64 = 10;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -43,6 +45,7 @@ struct RawGroup {
     heartbeat_ms: Option<Spanned<u64>>,
     connections_max: Option<Spanned<u64>>,
     rejoin_max: Option<Spanned<u64>>,
+    alone_after_s: Option<Spanned<u64>>,
     realtime: Option<bool>,
     share_cpu: Option<bool>,
 }
@@ -141,6 +144,14 @@ fn check_group(
     );
     let rejoin_max =
         number(findings, "rejoin_max", raw.rejoin_max, REJOIN_MAX_DEFAULT, REJOIN_MAX, "times");
+    let alone_after_s = number(
+        findings,
+        "alone_after_s",
+        raw.alone_after_s,
+        ALONE_AFTER_S_DEFAULT,
+        ALONE_AFTER_S,
+        "seconds",
+    );
     let name = raw.name.into_inner();
     Group {
         key_file: check_key_file(findings, raw.key_file, folder),
@@ -149,6 +160,7 @@ fn check_group(
         heartbeat_ms,
         connections_max: connections_max as u32,
         rejoin_max: rejoin_max as u32,
+        alone_after_s,
         realtime: raw.realtime.unwrap_or(true),
         share_cpu: raw.share_cpu.unwrap_or(true),
         name,

@@ -297,6 +297,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
             self.barred.revive(self.node, server, Instant::now());
         }
         alone.turn(self.node, None);
+        self.has_served |= alone.has_served;
         self.alone = Some(alone);
     }
 

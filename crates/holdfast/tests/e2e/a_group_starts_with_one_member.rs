@@ -1,0 +1,105 @@
+//! A group serves from its first member on: the other one joins when it comes.
+
+use crate::client::{Redis, on_client, service};
+use crate::world;
+use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
+use holdfast_lab::testbed::server::{Program, Recipe};
+use holdfast_lab::testbed::{Plan, Role, Testbed};
+use std::time::{Duration, Instant};
+
+/// A request waits no longer than this.
+const PATIENCE: Duration = Duration::from_secs(5);
+const ALONE_AFTER_S: u64 = 2;
+
+/// Only the edge and one member run.
+fn with_one<T>(first: Role, work: impl FnOnce(&Testbed, &mut Group<'_>) -> T) -> T {
+    world::binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let recipe = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a folder");
+    let [recipe, _] = [Role::Primary, Role::Backup].map(recipe);
+    let options = GroupOptions {
+        heartbeat_ms: Some(300),
+        alone_after_s: Some(ALONE_AFTER_S),
+        ..GroupOptions::default()
+    };
+    let mut group = Group::prepare(&testbed, &recipe, &options).expect("folders");
+    for role in [Role::Edge, first] {
+        group.start_daemon(role).expect("a daemon");
+    }
+    work(&testbed, &mut group)
+}
+
+/// The member serves, and says that nobody protects it.
+fn serves_alone(group: &Group<'_>, role: Role, within: Duration) {
+    let start = Instant::now();
+    loop {
+        let status = group.status(role).unwrap_or_default();
+        let is = |key: &str, value: &str| status[key].as_str() == Some(value);
+        if is("role", "primary") && is("state", "unprotected") {
+            let reason = status["reason"].as_str().unwrap_or("");
+            assert!(reason.contains("no backup has come; running alone"), "{status}");
+            return;
+        }
+        assert!(start.elapsed() < within, "{status}\n{}", group.log_tails());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn connect(testbed: &Testbed) -> Redis {
+    on_client(testbed, || {
+        let redis = Redis::try_connect(service(Program::Redis.port()), PATIENCE);
+        let mut redis = redis.expect("a connection");
+        redis.give_up_after(PATIENCE);
+        redis
+    })
+}
+
+/// Whichever it is, also where the file prefers the other one.
+fn starts_with(first: Role) {
+    let _limit = world::limit(Duration::from_secs(90));
+    with_one(first, |testbed, group| {
+        serves_alone(group, first, Duration::from_secs(30));
+        let mut old = connect(testbed);
+        assert_eq!(old.ask(&[b"SET", b"kept", b"1"]), "+OK");
+        group.start_daemon(first.other()).expect("a daemon");
+        group.wait_protected().unwrap_or_else(|e| panic!("{e:#}\n{}", group.log_tails()));
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), ":2");
+        group.kill_member(first).expect("it dies");
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), ":3", "{}", group.log_tails());
+        assert_eq!(group.primary(), Some(first.other()));
+    });
+}
+
+#[test]
+fn the_preferred_member_serves_until_its_backup_comes() {
+    starts_with(Role::Primary);
+}
+
+#[test]
+fn the_other_member_serves_where_the_preferred_one_does_not_come() {
+    starts_with(Role::Backup);
+}
+
+/// Who was current before and has lost its server serves again; who was not does not: the
+/// other one's server may run.
+#[test]
+fn after_all_have_ended_only_who_was_current_serves_alone() {
+    let _limit = world::limit(Duration::from_secs(90));
+    with_one(Role::Primary, |testbed, group| {
+        serves_alone(group, Role::Primary, Duration::from_secs(30));
+        for role in [Role::Primary, Role::Edge] {
+            group.stop_daemon(role, Signal::TERM).expect("it ends");
+        }
+        for role in [Role::Edge, Role::Backup] {
+            group.start_daemon(role).expect("a daemon");
+        }
+        std::thread::sleep(Duration::from_secs(3 + 2 * ALONE_AFTER_S));
+        let status = group.status(Role::Backup).expect("it answers");
+        assert_eq!(status["state"], "waiting", "{status}");
+        group.stop_daemon(Role::Backup, Signal::TERM).expect("it ends");
+        group.start_daemon(Role::Primary).expect("a daemon");
+        serves_alone(group, Role::Primary, Duration::from_secs(30));
+        let mut new = connect(testbed);
+        assert_eq!(new.ask(&[b"PING"]), "+PONG");
+    });
+}
