@@ -68,6 +68,26 @@ fn who_speaks_dies_in_every_step() {
     }
 }
 
+/// One member is started, whichever it is, and serves without a backup; the other one joins
+/// when it comes, and takes over.
+#[test]
+fn a_group_serves_from_its_first_member_on() {
+    for (first, seed) in (0..2).flat_map(|first| (0..2 * SEEDS).map(move |seed| (first, seed))) {
+        let mut plan = calm(seed);
+        let other = 1 - first;
+        plan.load_until = 11_000 * MS;
+        plan.faults = vec![
+            (When::At(0), Fault::HostDies { member: other }),
+            (When::After(7000 * MS), Fault::Starts { member: other }),
+            (When::Join(Step::Joined), Fault::Dies { speaks: true, how: How::Host }),
+        ];
+        let outcome = run(&plan);
+        let seen = (outcome.reached.joins, outcome.takeovers, outcome.service_ended);
+        assert_eq!(seen, (1, 1, false), "{first}\n{plan}");
+        assert!(outcome.replies > 100, "{first}\n{plan}");
+    }
+}
+
 /// The service goes on, and it joins when it comes back.
 #[test]
 fn who_joins_dies_in_every_step() {
