@@ -59,7 +59,7 @@ fn each_mistake_comes_with_its_line_and_a_remedy() {
         ("02:00:00:00:00:0a", "02:00:00:00:0a", &["is not a hardware address"]),
         ("demo.key", "none.key", &["none.key", "holdfast key gen"]),
         ("name = \"b\"", "name = \"a\"", &["a"]),
-        ("[[member]]", "[member]", &["demo.toml:30", "duplicate key"]),
+        ("[[member]]", "[member]", &["demo.toml:31", "duplicate key"]),
         ("= [", "= = [", &["demo.toml"]),
     ] {
         let (code, text) = files.check(from, to);
