@@ -92,7 +92,7 @@ impl Alive {
     fn note(&mut self) {
         // What is lost does not come back with a server that starts anew.
         let goes_on = [State::Complete, State::Closes];
-        self.gone |= self.begun && !self.members.iter().any(|state| goes_on.contains(state));
+        self.gone |= !self.members.iter().any(|state| goes_on.contains(state));
     }
 
     /// Has anybody served yet?
