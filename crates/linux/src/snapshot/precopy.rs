@@ -11,6 +11,7 @@ use crate::process;
 use crate::sockopt::checked;
 use holdfast_wire::snapshot::PAGE;
 use libc::c_ulong;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -56,11 +57,11 @@ pub(super) const LINK: &[u8] = b"anon_inode:[userfaultfd]";
 /// Areas whose changes the kernel remembers.
 pub(super) struct Tracker {
     fd: OwnedFd,
-    registered: Vec<Registered>,
+    /// By their start: a server may have tens of thousands.
+    registered: BTreeMap<u64, Registered>,
 }
 
 struct Registered {
-    start: u64,
     end: u64,
     shows: Shows,
     /// Nothing of it has been copied.
@@ -82,7 +83,7 @@ impl Tracker {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
             Err(_) => return Ok(None),
         }
-        let mut tracker = Self { fd, registered: Vec::new() };
+        let mut tracker = Self { fd, registered: BTreeMap::new() };
         tracker.register(mappings);
         Ok((!tracker.registered.is_empty()).then_some(tracker))
     }
@@ -92,7 +93,7 @@ impl Tracker {
     pub fn register(&mut self, mappings: &[Mapping]) {
         for mapping in mappings.iter().filter(|m| m.is_writable() && !m.is_shared) {
             let (start, end) = (mapping.start, mapping.end);
-            if self.registered.iter().any(|known| (known.start, known.end) == (start, end)) {
+            if self.registered.get(&start).is_some_and(|known| known.end == end) {
                 continue;
             }
             let mut register = Register { start, len: end - start, mode: MODE_WP, ioctls: 0 };
@@ -100,9 +101,14 @@ impl Tracker {
             // SAFETY: the kernel reads and writes one `uffdio_register`.
             if unsafe { libc::ioctl(fd, UFFDIO_REGISTER, &raw mut register) } == 0 {
                 // One that has grown is looked at as a whole.
-                self.registered.retain(|known| known.end <= start || end <= known.start);
+                while let Some((from, known)) = self.registered.range(..end).next_back()
+                    && known.end > start
+                {
+                    let from = *from;
+                    self.registered.remove(&from);
+                }
                 let shows = if mapping.inode == 0 { Shows::Own } else { Shows::File };
-                self.registered.push(Registered { start, end, shows, is_new: true });
+                self.registered.insert(start, Registered { end, shows, is_new: true });
             }
         }
     }
@@ -116,7 +122,7 @@ impl Tracker {
         is_off: &AtomicBool,
     ) -> Result<u64> {
         let (mut regions, patience) = (Vec::new(), Patience::of(LOOK_MAX));
-        for Registered { start, end, shows, is_new } in &mut self.registered {
+        for (start, Registered { end, shows, is_new }) in &mut self.registered {
             for from in (*start..*end).step_by(SCAN_BYTES as usize) {
                 patience.check()?;
                 let to = (from + SCAN_BYTES).min(*end);
@@ -142,9 +148,9 @@ impl Tracker {
 
 impl Drop for Tracker {
     fn drop(&mut self) {
-        let all: u64 = self.registered.iter().map(|known| known.end - known.start).sum();
+        let all: u64 = self.registered.iter().map(|(start, known)| known.end - start).sum();
         let step = LET_GO_BYTES.max((all / LET_GO_STEPS).next_multiple_of(PAGE));
-        for Registered { start, end, .. } in &self.registered {
+        for (start, Registered { end, .. }) in &self.registered {
             for start in (*start..*end).step_by(step as usize) {
                 let range = [start, step.min(end - start)];
                 // SAFETY: the kernel only reads one `uffdio_range`, two numbers.
