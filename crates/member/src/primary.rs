@@ -3,6 +3,7 @@
 
 mod apart;
 mod closing;
+mod conn;
 mod doubt;
 mod half_open;
 mod join;
@@ -17,6 +18,7 @@ use crate::timing::primary::{
     REPORT_EVERY, TICK,
 };
 use apart::Stage;
+use conn::Conn;
 use doubt::{Doubt, SILENT};
 use half_open::HalfOpen;
 use holdfast_cluster::Nanos;
@@ -185,24 +187,6 @@ pub struct Report<'a> {
     /// Somebody joins, and so many hundredths of the server's image are there; `None`: the
     /// backup follows, or there is none.
     pub joins: Option<u8>,
-}
-
-/// A connection as the gate and the kernel have it.
-#[derive(Debug)]
-struct Conn {
-    key: ConnKey,
-    /// The cookie of the kernel's socket.
-    socket: u64,
-    record: ConnRecord,
-    opened: Nanos,
-    /// The server asked for its end.
-    ending: bool,
-    /// Since when the kernel has been done with it.
-    over: Option<Nanos>,
-    told: Option<ConnProgress>,
-    /// The client has acknowledged up to here, as the kernel says; the gate hears of that
-    /// only when the server sends something more.
-    acked: Option<SeqNo>,
 }
 
 /// What effects of the log's machine change here.

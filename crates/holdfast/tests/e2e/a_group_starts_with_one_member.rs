@@ -1,6 +1,6 @@
 //! A group serves from its first member on: the other one joins when it comes.
 
-use crate::client::{Redis, on_client, service};
+use crate::client::connected;
 use crate::world;
 use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
 use holdfast_lab::testbed::server::{Program, Recipe};
@@ -45,21 +45,12 @@ fn serves_alone(group: &Group<'_>, role: Role, within: Duration) {
     }
 }
 
-fn connect(testbed: &Testbed) -> Redis {
-    on_client(testbed, || {
-        let redis = Redis::try_connect(service(Program::Redis.port()), PATIENCE);
-        let mut redis = redis.expect("a connection");
-        redis.give_up_after(PATIENCE);
-        redis
-    })
-}
-
 /// Whichever it is, also where the file prefers the other one.
 fn starts_with(first: Role) {
     let _limit = world::limit(Duration::from_secs(90));
     with_one(first, |testbed, group| {
         serves_alone(group, first, Duration::from_secs(30));
-        let mut old = connect(testbed);
+        let mut old = connected(testbed, PATIENCE);
         assert_eq!(old.ask(&[b"SET", b"kept", b"1"]), "+OK");
         group.start_daemon(first.other()).expect("a daemon");
         group.wait_protected().unwrap_or_else(|e| panic!("{e:#}\n{}", group.log_tails()));
@@ -99,7 +90,7 @@ fn after_all_have_ended_only_who_was_current_serves_alone() {
         group.stop_daemon(Role::Backup, Signal::TERM).expect("it ends");
         group.start_daemon(Role::Primary).expect("a daemon");
         serves_alone(group, Role::Primary, Duration::from_secs(30));
-        let mut new = connect(testbed);
+        let mut new = connected(testbed, PATIENCE);
         assert_eq!(new.ask(&[b"PING"]), "+PONG");
     });
 }

@@ -1,5 +1,6 @@
 //! Clients that do unusual things, written by hand on the client's host.
 
+use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::{Role, Testbed, addresses};
 use holdfast_linux::netns;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -13,6 +14,19 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Runs `work` on a thread that uses the network of the client's host.
 pub fn on_client<T: Send>(testbed: &Testbed, work: impl FnOnce() -> T + Send) -> T {
     in_namespace(testbed.host(Role::Client).namespace(), work)
+}
+
+/// A connection of the client's to the service; an answer is there within seconds.
+///
+/// # Panics
+/// If there is none.
+pub fn connected(testbed: &Testbed, limit: Duration) -> Redis {
+    on_client(testbed, || {
+        let redis = Redis::try_connect(service(Program::Redis.port()), limit);
+        let mut redis = redis.expect("a connection");
+        redis.give_up_after(limit);
+        redis
+    })
 }
 
 /// Runs `work` on a thread in a network namespace of `ip netns`.

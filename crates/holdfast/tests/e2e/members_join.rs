@@ -1,7 +1,7 @@
 //! A group heals: a member that is started again joins the server that has run on, and
 //! takes it over with all its connections when the other one dies.
 
-use crate::client::{Redis, on_client, service};
+use crate::client::{Redis, connected};
 use crate::world;
 use holdfast_lab::load::{Group as LoadGroup, Workload};
 use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
@@ -25,13 +25,9 @@ fn options() -> GroupOptions {
 
 /// A connection that has left something in the server.
 fn connect(testbed: &Testbed) -> Redis {
-    on_client(testbed, || {
-        let redis = Redis::try_connect(service(Program::Redis.port()), PATIENCE);
-        let mut redis = redis.expect("a connection");
-        redis.give_up_after(PATIENCE);
-        assert_eq!(redis.ask(&[b"SET", b"kept", b"0"]), "+OK");
-        redis
-    })
+    let mut redis = connected(testbed, PATIENCE);
+    assert_eq!(redis.ask(&[b"SET", b"kept", b"0"]), "+OK");
+    redis
 }
 
 /// The group protects again; else what the daemons said.

@@ -589,10 +589,3 @@ fn unacked(adopted: &[Adopted]) -> BTreeMap<ConnId, SeqNo> {
     let end = |it: &Adopted| it.conn.map(|(id, record)| (id, record.iss.plus(1 + it.out_bytes)));
     open.filter_map(end).collect()
 }
-
-impl Conn {
-    pub(super) fn new(socket: u64, record: ConnRecord, opened: Nanos) -> Self {
-        let key = record.key;
-        Self { key, socket, record, opened, ending: false, over: None, told: None, acked: None }
-    }
-}
