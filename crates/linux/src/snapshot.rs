@@ -13,6 +13,7 @@ mod bounds;
 mod describe;
 pub(crate) mod error;
 mod freeze;
+mod guise;
 mod insides;
 mod maps;
 mod memory;
@@ -23,15 +24,18 @@ pub mod quiet;
 pub mod restore;
 mod seize;
 mod stand;
+mod state;
 mod store;
 mod thread;
 
 pub use error::SnapshotError;
 pub use freeze::{Frozen, Preparation, Snapshot};
 pub use stand::{Stand, Still};
+pub use state::settle;
 
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::snapshot::Limits;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -47,6 +51,8 @@ pub struct Options {
     /// Whoever restores it has the files that the server writes, as they are now. Otherwise
     /// a server that has one open is refused.
     pub shares_files: bool,
+    /// Folders whose content goes over with the image.
+    pub state_dirs: Vec<PathBuf>,
     /// Whoever waits for the image sets it when it is not wanted any more: copying ends.
     pub is_off: Arc<AtomicBool>,
     pub external: External,

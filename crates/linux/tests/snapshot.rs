@@ -349,11 +349,13 @@ fn a_bad_image_leaves_nothing_behind() {
         }
         assert!(revive(&bad).is_err(), "byte {at}");
     }
-    let loading = Loading { key: [3; 8], limits: Limits::default(), dies_with_parent: true };
+    let (state_dirs, defaults) = (Vec::new(), Limits::default());
+    let loading = Loading { key: [3; 8], limits: defaults, state_dirs, dies_with_parent: true };
     let foreign = restore(&image[..], &loading, &mut Elsewhere).err().unwrap().to_string();
     assert!(foreign.contains("of another group"), "{foreign}");
     let limits = Limits { memory_bytes: 1 << 16, ..Limits::default() };
-    let loading = Loading { key: KEY, limits, dies_with_parent: true };
+    let state_dirs = Vec::new();
+    let loading = Loading { key: KEY, limits, state_dirs, dies_with_parent: true };
     let large = restore(&image[..], &loading, &mut Elsewhere).err().unwrap().to_string();
     assert!(large.contains("memory_bytes"), "{large}");
     assert_eq!(counted(), before);

@@ -98,6 +98,7 @@ fn what_cannot_be_rebuilt_is_refused_by_name_and_not_touched() {
             unsafe { libc::kill(pid as libc::pid_t, libc::SIGSTOP) };
             wait_for("a stop", || status(pid, "State").starts_with('T'));
         }
+        wait_for("what it does then", || !status(pid, "State").starts_with(['R', 'D']));
         let before = ["State", "TracerPid", "SigPnd", "ShdPnd"].map(|name| status(pid, name));
         let found = reasons(what, snapshot(pid).err());
         assert!(found.iter().any(|reason| reason.starts_with(words)), "{what}: {found:?}");
@@ -131,6 +132,13 @@ fn a_file_that_it_writes_is_refused_where_whoever_restores_it_has_another() {
     let found = reasons("writes", Preparation::begin(server.pid(), &elsewhere).err());
     assert!(found.iter().any(|reason| reason.contains(": /tmp/hfwrites; ")), "{found:?}");
     assert!(Preparation::begin(server.pid(), &here).is_ok());
+    elsewhere.state_dirs = vec!["/tmp".into()];
+    assert!(Preparation::begin(server.pid(), &elsewhere).is_ok());
+    elsewhere.state_dirs.clear();
+    drop(server);
+    let server = start("maps").unwrap();
+    let found = reasons("maps", Preparation::begin(server.pid(), &elsewhere).err());
+    assert!(found.iter().any(|reason| reason.contains(": /tmp/hfwrites; ")), "{found:?}");
     drop(server);
     std::fs::remove_file("/tmp/hfwrites").unwrap();
     // The output of this one is a file, too.

@@ -12,6 +12,7 @@ mod description;
 #[cfg(test)]
 mod tests;
 
+pub use check::STATE_FOLDERS_MAX;
 pub use description::*;
 
 use crate::hash::{HashKey, Secrets, StreamHash};
@@ -19,7 +20,7 @@ use std::io::{self, Read, Write};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Version of the stream; another one is refused.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Size of a page, bytes.
 pub const PAGE: u64 = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"HOLDSNAP");
@@ -40,6 +41,8 @@ pub struct Limits {
     pub descriptor_end: u32,
     /// Bytes of one path or name.
     pub name_bytes: usize,
+    /// Files, folders and links in its state folders.
+    pub state_entries: usize,
 }
 
 impl Default for Limits {
@@ -53,6 +56,7 @@ impl Default for Limits {
             descriptors: 1 << 20,
             descriptor_end: 1 << 20,
             name_bytes: 4096,
+            state_entries: 10_000,
         }
     }
 }
@@ -112,6 +116,8 @@ pub enum Holds {
     File { file: u32, offset: u64 },
     /// Bytes of [`Description::objects`]`[object]`.
     Object { object: u32, offset: u64 },
+    /// Bytes of [`State::entries`]`[entry]`, a file.
+    State { entry: u32, offset: u64 },
     /// Nothing: the image is complete.
     End,
 }
@@ -130,7 +136,7 @@ struct Preamble {
 struct Header {
     kind: u32,
     len: u32,
-    /// Which file or object.
+    /// Which file, object or entry.
     index: u32,
     zero: u32,
     /// Address or offset.
@@ -142,6 +148,7 @@ const PAGES: u32 = 1;
 const FILE: u32 = 2;
 const OBJECT: u32 = 3;
 const END: u32 = 4;
+const STATE: u32 = 5;
 
 fn hash_of(secrets: &Secrets, place: u64, header: &[u8], bytes: &[u8]) -> u64 {
     let mut hash = StreamHash::new(secrets);
@@ -230,6 +237,7 @@ impl<W: Write> Writer<W> {
                 Holds::Object { object, offset } => {
                     Holds::Object { object, offset: offset + further }
                 }
+                Holds::State { entry, offset } => Holds::State { entry, offset: offset + further },
                 Holds::End => Holds::End,
             };
             self.one(holds, piece)?;
@@ -242,6 +250,7 @@ impl<W: Write> Writer<W> {
             Holds::Pages { address } => (PAGES, 0, address),
             Holds::File { file, offset } => (FILE, file, offset),
             Holds::Object { object, offset } => (OBJECT, object, offset),
+            Holds::State { entry, offset } => (STATE, entry, offset),
             Holds::End => (END, 0, 0),
         };
         self.place += 1;
@@ -311,6 +320,12 @@ impl<R: Read> Reader<R> {
         &self.description
     }
 
+    /// Whether all files of its state folders have been read.
+    #[must_use]
+    pub const fn has_state(&self) -> bool {
+        self.taken >= self.description.state.bytes
+    }
+
     /// The next chunk; after [`Holds::End`] there is none.
     ///
     /// # Errors
@@ -340,10 +355,12 @@ impl<R: Read> Reader<R> {
             PAGES => Holds::Pages { address: header.at },
             FILE => Holds::File { file: header.index, offset: header.at },
             OBJECT => Holds::Object { object: header.index, offset: header.at },
+            STATE => Holds::State { entry: header.index, offset: header.at },
             END => Holds::End,
             _ => return Err(ImageError::Malformed("a chunk is of no known kind")),
         };
         check::chunk(&self.description, holds, len as u64)?;
+        check::turn(&self.description, holds, self.taken - len as u64, self.taken)?;
         self.ended = holds == Holds::End;
         Ok((holds, &self.buffer))
     }

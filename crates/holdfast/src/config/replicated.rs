@@ -1,6 +1,7 @@
 //! The file of a replicated group: an edge, a primary and its backup.
 
 mod check;
+mod state_dirs;
 #[cfg(test)]
 mod tests;
 
@@ -114,6 +115,9 @@ pub struct Server {
     /// Where its standard output and error go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<PathBuf>,
+    /// Folders in which it keeps what it knows. A member that joins gets them with the
+    /// server's memory, in place of what it had there.
+    pub state_dirs: Vec<PathBuf>,
     /// Size of the log ring that it shares with the daemon.
     pub ring_bytes: u64,
     /// Whether the kernel may choose the server's addresses at random. They would

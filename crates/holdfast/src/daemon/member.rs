@@ -25,6 +25,7 @@ use holdfast_linux::changes::Changes;
 use holdfast_linux::priority;
 use holdfast_linux::process;
 use holdfast_linux::shm::Settings;
+use holdfast_linux::snapshot::settle;
 use holdfast_linux::spawn::{Server, ServerCommand};
 use holdfast_linux::tap::Service;
 use holdfast_linux::way::SignSocket;
@@ -172,6 +173,9 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
         }
         let orphan = leavings::orphan(&config.group.run_dir, &member.name)?;
         node.note_removed(&orphan);
+        for folder in &config.server.state_dirs {
+            settle(folder)?;
+        }
         let end = if current { primary::run(&mut node)? } else { run_backup(&mut node)? };
         if end != End::Again {
             return node.leave(end);

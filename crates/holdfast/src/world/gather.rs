@@ -165,6 +165,8 @@ fn in_directory(server: &Server, name: &str) -> PathBuf {
 /// Settings that both members must have alike; the name tells the value.
 fn settings(config: &Config) -> Vec<String> {
     let services: Vec<String> = config.group.services.iter().map(ToString::to_string).collect();
+    let state_dirs = config.server.state_dirs.iter().map(|it| it.display().to_string());
+    let state_dirs: Vec<String> = state_dirs.collect();
     vec![
         format!("heartbeat_ms = {}", config.group.heartbeat_ms),
         format!("connections_max = {}", config.group.connections_max),
@@ -173,6 +175,7 @@ fn settings(config: &Config) -> Vec<String> {
         format!("aslr = {}", config.server.aslr),
         format!("trap_tsc = {}", config.server.trap_tsc),
         format!("user = {}", config.server.user.as_deref().unwrap_or("")),
+        format!("state_dirs = {}", state_dirs.join(" ")),
         format!(
             "directory = {}",
             config.server.directory.as_deref().unwrap_or(Path::new("")).display()

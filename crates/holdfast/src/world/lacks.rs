@@ -18,7 +18,8 @@ pub struct Lack {
 /// What this host lacks to start the server, in the settings' order.
 #[must_use]
 pub fn lacks(server: &Server) -> Vec<Lack> {
-    [program(server), directory(server), log(server), user(server)].into_iter().flatten().collect()
+    let found = [program(server), directory(server), log(server), user(server)];
+    found.into_iter().flatten().chain(state_dirs(server)).collect()
 }
 
 fn program(server: &Server) -> Option<Lack> {
@@ -43,6 +44,12 @@ fn log(server: &Server) -> Option<Lack> {
     let is_there = folder.as_os_str().is_empty() || folder.is_dir();
     let folder = (!is_there).then_some(folder)?;
     Some(missing_folder("log", folder))
+}
+
+/// A server would make its own, perhaps; a member that joins needs them before.
+fn state_dirs(server: &Server) -> impl Iterator<Item = Lack> {
+    let missing = server.state_dirs.iter().filter(|path| !path.is_dir());
+    missing.map(|path| missing_folder("state_dirs", path))
 }
 
 fn missing_folder(key: &'static str, path: &Path) -> Lack {
@@ -90,6 +97,7 @@ mod tests {
             directory: None,
             user: Some("root".to_owned()),
             log: Some("server.log".into()),
+            state_dirs: vec!["/tmp".into()],
             ring_bytes: 1 << 20,
             aslr: false,
             trap_tsc: false,
@@ -102,9 +110,10 @@ mod tests {
             directory: Some("/nonexistent".into()),
             log: Some("/nonexistent/server.log".into()),
             user: Some("nobody-of-this-name".to_owned()),
+            state_dirs: vec!["/nonexistent".into()],
             ..whole
         };
-        assert_eq!(keys(&lacking), ["command", "directory", "log", "user"]);
+        assert_eq!(keys(&lacking), ["command", "directory", "log", "user", "state_dirs"]);
         for lack in lacks(&lacking) {
             assert!(lack.what.contains("no") && !lack.remedy.is_empty(), "{lack:?}");
         }

@@ -2,11 +2,10 @@
 //! has written. The pair stays protected meanwhile, and the survivor has the files;
 //! a save that was under way when the primary died is finished by the survivor.
 
+use crate::redis_files::{DIGEST, Plain, quiet, redis_cli};
 use crate::world;
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
-use holdfast_lab::testbed::{Role, Testbed, addresses};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use holdfast_lab::testbed::{Role, Testbed};
 use std::time::Duration;
 
 const KEYS: u32 = 5000;
@@ -14,10 +13,6 @@ const KEYS: u32 = 5000;
 const LOAD_MS: u64 = 4000;
 /// How long the slow save takes for each key, us.
 const SLOW_KEY_US: u32 = 400;
-/// A digest of all keys and values, made by the server.
-const DIGEST: &str = "local k=redis.call('KEYS','*') table.sort(k) local s='' \
-     for _,v in ipairs(k) do s=redis.sha1hex(s..v..redis.call('GET',v)) end return s";
-
 #[test]
 fn saves_and_rewritten_logs_survive() {
     let _limit = world::limit(Duration::from_secs(120));
@@ -85,64 +80,7 @@ fn kill(group: &Group<'_>, primary: u32) {
     });
 }
 
-fn redis_cli(testbed: &Testbed, words: &[&str]) -> String {
-    let mut cli = testbed.host(Role::Client).command("timeout");
-    cli.args(["20", "redis-cli", "-h", addresses::SERVICE_V4]).args(words);
-    let done = cli.stdin(Stdio::null()).output().expect("redis-cli starts");
-    String::from_utf8_lossy(&done.stdout).into_owned()
-}
-
 fn fill(testbed: &Testbed) {
     let filling = format!("for i=1,{KEYS} do redis.call('SET','key:'..i,('v'..i):rep(20)) end");
     redis_cli(testbed, &["eval", &filling, "0"]);
-}
-
-/// Waits until no child of the server works any more.
-fn quiet(testbed: &Testbed) {
-    let busy = ["aof_rewrite_in_progress:1", "aof_rewrite_scheduled:1", "rdb_bgsave_in_progress:1"];
-    world::wait_until("the end of a child", || {
-        let said = redis_cli(testbed, &["info", "persistence"]);
-        said.contains("rdb_bgsave_in_progress:") && !busy.iter().any(|word| said.contains(word))
-    });
-}
-
-/// A redis of its own, on a copy of the survivor's files.
-struct Plain {
-    child: Child,
-    folder: PathBuf,
-}
-
-impl Plain {
-    fn start(files: &Path, appendonly: &str) -> Self {
-        let unique = format!("hf-redis-{}-{appendonly}", std::process::id());
-        let folder = std::env::temp_dir().join(unique);
-        let copied = Command::new("cp").arg("-r").arg(files).arg(&folder).status();
-        assert!(copied.expect("cp starts").success());
-        let socket = folder.join("socket").display().to_string();
-        let own = folder.display().to_string();
-        let child = Command::new("/usr/bin/redis-server")
-            .args(["--port", "0", "--save", "", "--unixsocket", &socket, "--dir", &own])
-            .args(["--appendonly", appendonly])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("redis starts");
-        let plain = Self { child, folder };
-        world::wait_until("a redis on the files", || plain.says(&["ping"]) == "PONG\n");
-        plain
-    }
-
-    fn says(&self, words: &[&str]) -> String {
-        let socket = self.folder.join("socket");
-        let done = Command::new("redis-cli").arg("-s").arg(socket).args(words).output();
-        String::from_utf8_lossy(&done.expect("redis-cli starts").stdout).into_owned()
-    }
-}
-
-impl Drop for Plain {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
 }

@@ -85,8 +85,9 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         config.recipe.command.iter().map(|word| format!("{word:?}")).collect();
     let _ = write!(
         out,
-        "\n[server]\ncommand = [{}]\ndirectory = \"{}\"\nuser = \"{}\"\nlog = \"{}\"\n",
+        "\n[server]\ncommand = [{}]\nstate_dirs = {:?}\ndirectory = \"{}\"\nuser = \"{}\"\nlog = \"{}\"\n",
         command.join(", "),
+        config.recipe.state_dirs,
         config.recipe.directory.display(),
         config.recipe.user,
         config.log_file.display(),

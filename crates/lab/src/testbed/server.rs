@@ -91,6 +91,8 @@ pub struct Recipe {
     pub directory: PathBuf,
     /// The user it runs as.
     pub user: &'static str,
+    /// Folders that go over with its memory.
+    pub state_dirs: Vec<PathBuf>,
 }
 
 impl Recipe {
@@ -111,7 +113,7 @@ impl Recipe {
         give_away(&outside)?;
         let arguments = arguments(program, &own);
         let command = [program.path().to_owned()].into_iter().chain(arguments).collect();
-        Ok(Self { program, command, directory, user: USER })
+        Ok(Self { program, command, directory, user: USER, state_dirs: Vec::new() })
     }
 
     /// Starts the server on `host` as it is, with nothing of Holdfast, and

@@ -5,12 +5,13 @@ use super::bounds::{LOOK_MAX, Patience, Room};
 use super::describe::areas::{Areas, Found, extents};
 use super::describe::descriptors::{Descriptors, Look, Reader};
 use super::describe::{Refusals, process, sockets};
-use super::error::{Doing, Result, SnapshotError};
+use super::error::{Doing, Result, SnapshotError, refuse as refuse_one};
 use super::insides::{Inside, Insides};
 use super::maps::Mapping;
 use super::memory::MemoryCopy;
 use super::quiet::Quiescence;
 use super::stand::{Stand, Still};
+use super::state::collect::{APART, Collected};
 use super::{Options, names, thread};
 use holdfast_wire::snapshot::{self, Books, Description, Holds, PAGE, Thread, Writer};
 use std::collections::BTreeSet;
@@ -20,7 +21,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
 /// Looks at a process that runs, each of which must find what it is refused for.
-const LOOKS: usize = 4;
+const LOOKS: u32 = 7;
+/// Before the second one, and twice as long each time: on a busy machine it is in the middle
+/// of something for as long as it waits for a processor.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 /// Bytes of a file that are copied at once.
 const PIECE: u64 = 1 << 20;
@@ -34,6 +37,7 @@ pub struct Preparation<'a> {
     /// What it might do when it was looked at first.
     rights: Vec<String>,
     memory: MemoryCopy,
+    state: Collected,
 }
 
 /// What files hold: which file, where in it, which bytes.
@@ -60,6 +64,7 @@ pub struct Frozen {
 pub struct Snapshot {
     description: Description,
     memory: MemoryCopy,
+    state: Collected,
     /// What pipes and unlinked files hold, by file; holes of the latter are left out.
     files: Contents,
     objects: Contents,
@@ -88,10 +93,10 @@ impl<'a> Preparation<'a> {
         let mut areas =
             Areas::new(pid, options.key, options.limits.memory_bytes, &options.external)?;
         let mut refusals = look(pid, options, &status, &mut areas)?;
-        for _ in 1..LOOKS {
+        for further in 0..LOOKS - 1 {
             if !refusals.0.is_empty() {
                 // It runs: what it was in the middle of is not there the next time.
-                std::thread::sleep(BETWEEN_LOOKS);
+                std::thread::sleep(BETWEEN_LOOKS * (1 << further));
                 refusals.keep_those_of(&look(pid, options, &status, &mut areas)?);
             }
         }
@@ -100,7 +105,33 @@ impl<'a> Preparation<'a> {
         refuse(refusals)?;
         let (resident, bytes_max) = (status.own_pages(), options.limits.memory_bytes);
         let memory = MemoryCopy::begin(pid, areas.mappings(), resident, bytes_max)?;
-        Ok(Self { pid, options, insides, areas, rights: status.rights(), memory })
+        let (ids, limits) = (status.all_ids(0)?, options.limits);
+        let state = Collected::begin(&options.state_dirs, ids, limits, &areas.mounts)?;
+        Ok(Self { pid, options, insides, areas, rights: status.rights(), memory, state })
+    }
+
+    /// Copies what has changed in its state folders while the process runs: how many bytes
+    /// that were.
+    ///
+    /// # Errors
+    /// If something in them cannot be copied, or the image is not wanted any more.
+    pub fn state_round(&mut self) -> Result<u64> {
+        if !self.options.state_dirs.is_empty() {
+            std::thread::sleep(APART);
+        }
+        let copied = self.state.round(self.pid, &self.options.is_off)?;
+        let ((state, _), most) = (self.state.size(), self.options.limits.memory_bytes);
+        let memory = process::Status::read(self.pid)?.own_pages() * PAGE;
+        if state.saturating_add(memory) > most {
+            return refuse_one(format!(
+                "its memory has {} MB and its state_dirs {} MB: together more than the limit of \
+                 {} MB",
+                memory >> 20,
+                state >> 20,
+                most >> 20
+            ));
+        }
+        Ok(copied)
     }
 
     /// Copies what has changed since the last round while the process runs: how many
@@ -126,8 +157,17 @@ impl<'a> Preparation<'a> {
         sockets::complete(self.pid, &taken.later, &mut taken.description, quiet);
         let frozen_pages = self.memory.frozen_pages;
         let Taken { until_quiet, description, files, objects, .. } = taken;
-        let memory = self.memory;
-        Ok(Snapshot { description, memory, files, objects, pause, until_quiet, frozen_pages })
+        let (memory, state) = (self.memory, self.state);
+        Ok(Snapshot {
+            description,
+            memory,
+            state,
+            files,
+            objects,
+            pause,
+            until_quiet,
+            frozen_pages,
+        })
     }
 
     fn image(&mut self, quiet: &mut dyn Quiescence) -> Result<Taken> {
@@ -150,6 +190,7 @@ impl<'a> Preparation<'a> {
         }
         let objects = shared_memory(&found, &mut room, patience)?;
         let vdso = self.vdso()?;
+        let state = self.state.freeze(&opened.writing, &opened.mapped, patience)?;
         let description = Description {
             process: process::read(self.pid, &insides, vdso)?,
             threads: self.threads(&stand, &insides)?,
@@ -159,6 +200,7 @@ impl<'a> Preparation<'a> {
             descriptors: opened.descriptors,
             watches: opened.watches,
             books,
+            state,
         };
         let (began, later) = (stand.began, opened.later);
         Ok(Taken { began, until_quiet, description, files, objects, later })
@@ -190,9 +232,9 @@ impl<'a> Preparation<'a> {
         let mut found = self.areas.look(patience, &mut refusals)?;
         let open = books.iter().flat_map(|it| it.open()).map(|(number, _)| number).collect();
         let (pid, user) = (self.pid, status.file_user()?);
-        let Options { external, shares_files, .. } = self.options;
+        let Options { external, shares_files, state_dirs, .. } = self.options;
         let (mounts, shares_files) = (&self.areas.mounts, *shares_files);
-        let look = Look { pid, external, mounts, user, shares_files, patience };
+        let look = Look { pid, external, mounts, user, shares_files, state_dirs, patience };
         let opened = Reader::new(look, open, &mut refusals)?.read(&mut found)?;
         refusals.add_if(insides.iter().any(|i| i.alarm_is_set), "it has set an alarm");
         refuse(refusals)?;
@@ -223,8 +265,9 @@ impl Snapshot {
     pub fn bytes_max(&self) -> Result<u64> {
         let contents = self.files.iter().chain(&self.objects).map(|(.., bytes)| bytes.len() as u64);
         let pieces = self.files.len() + self.objects.len();
-        let bytes = self.memory.image_bytes() + contents.sum::<u64>();
-        Ok(snapshot::bytes_max(&self.description, bytes, pieces as u64)?)
+        let (state_bytes, state_pieces) = self.state.size();
+        let bytes = self.memory.image_bytes() + contents.sum::<u64>() + state_bytes;
+        Ok(snapshot::bytes_max(&self.description, bytes, pieces as u64 + state_pieces)?)
     }
 
     /// Bytes of memory that the image keeps until it is dropped.
@@ -239,6 +282,9 @@ impl Snapshot {
     /// If `out` fails, or the image exceeds a limit.
     pub fn write<W: Write>(&self, out: W, options: &Options) -> Result<W> {
         let mut writer = Writer::begin(out, &options.key, options.limits, &self.description)?;
+        self.state.write(&mut |entry, offset, bytes| {
+            Ok(writer.chunk(Holds::State { entry, offset }, bytes)?)
+        })?;
         for (file, offset, bytes) in self.files.iter().filter(|(.., bytes)| !bytes.is_empty()) {
             writer.chunk(Holds::File { file: *file, offset: *offset }, bytes)?;
         }
@@ -260,9 +306,9 @@ fn look(
     let (mut refusals, patience) = (Refusals::default(), Patience::of(LOOK_MAX));
     let mut found = areas.look(patience, &mut refusals)?;
     let open: BTreeSet<u32> = options.external.connections.iter().copied().collect();
-    let (external, shares_files) = (&options.external, options.shares_files);
-    let (mounts, user) = (&areas.mounts, status.file_user()?);
-    let look = Look { pid, external, mounts, user, shares_files, patience };
+    let Options { external, shares_files, state_dirs, .. } = options;
+    let (mounts, user, shares_files) = (&areas.mounts, status.file_user()?, *shares_files);
+    let look = Look { pid, external, mounts, user, shares_files, state_dirs, patience };
     let opened = Reader::new(look, open, &mut refusals)?.read(&mut found)?;
     let whole: u64 = found.whole.values().flatten().map(|(start, end)| end - start).sum();
     let contents = found.object_bytes.saturating_add(opened.unlinked_bytes).saturating_add(whole);

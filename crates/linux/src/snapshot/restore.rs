@@ -6,7 +6,6 @@
 //! server ends with it. All calls must come from one thread, which traces the stub.
 
 mod files;
-mod guise;
 mod layout;
 mod mapped;
 mod remote;
@@ -16,17 +15,19 @@ mod stub;
 
 pub use sockets::{bind, bound, placeholder};
 
-use super::error::{Doing, Result, SnapshotError};
+use super::error::{Doing, Result, SnapshotError, refuse};
+use super::guise::Guise;
 use super::names::Mounts;
+use super::state::place::Placing;
 use crate::process;
 use files::Made;
-use guise::Guise;
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::snapshot::{Description, Holds, Limits, Object, OpenFile, Reader, Socket};
 use mapped::Mapped;
 use remote::Remote;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long a killed process may take to be gone, ms.
@@ -95,6 +96,8 @@ impl Stopped {
 pub struct Loading {
     pub key: HashKey,
     pub limits: Limits,
+    /// Folders whose content the image replaces: just those, or it is refused.
+    pub state_dirs: Vec<PathBuf>,
     /// It is killed when the thread that restored it ends.
     pub dies_with_parent: bool,
 }
@@ -147,6 +150,7 @@ pub fn restore(
     let mut image = Reader::begin(input, &loading.key, loading.limits)?;
     let description = image.description().clone();
     surroundings.begin(&description)?;
+    place_state(&mut image, &description, loading)?;
     let place = layout::free_place(&description)?;
     let (mut made, mapped) = files_of(&description, loading, surroundings)?;
     let stub = stub::start(&description, &made, place, loading.dies_with_parent)?;
@@ -159,6 +163,7 @@ pub fn restore(
                 .doing(format!("filling its memory at {address:#x}"))?,
             Holds::File { file, offset } => made.fill_file(file, offset, bytes)?,
             Holds::Object { object, offset } => made.fill_object(object, offset, bytes)?,
+            Holds::State { .. } => return refuse("there is more state than was said"),
             Holds::End => break,
         }
     }
@@ -172,6 +177,24 @@ pub fn restore(
     leader.let_go()?;
     let pidfd = process::pidfd_open(stub.pid).doing("opening the restored process")?;
     Ok(Restored { pid: stub.pid, pidfd, keeper: stub.keeper })
+}
+
+/// The files that the process keeps what it knows in: they take the place of those here.
+fn place_state(
+    image: &mut Reader<impl Read>,
+    description: &Description,
+    loading: &Loading,
+) -> Result<()> {
+    let mounts = Mounts::read().doing("what is mounted")?;
+    let _guise = Guise::of(&description.process.ids).doing("the server's rights to files")?;
+    let mut placing = Placing::begin(&description.state, &loading.state_dirs, &mounts)?;
+    while !image.has_state() {
+        let (Holds::State { entry, offset }, bytes) = image.chunk()? else {
+            return refuse("there is less state than was said");
+        };
+        placing.fill(entry, offset, bytes)?;
+    }
+    placing.finish()
 }
 
 /// All files of an image: opened and made with the rights that its process has.

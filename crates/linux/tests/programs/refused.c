@@ -195,6 +195,12 @@ static int has(const char *what) {
     if (IS("groups")) return grouped();
     if (IS("alone")) return alone();
     if (IS("churn")) return churns();
+    if (IS("maps")) {
+        int fd = open("/tmp/hfwrites", O_RDWR | O_CREAT, 0600);
+        if (ftruncate(fd, 4096)) return 0;
+        void *mapped = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        return mapped != MAP_FAILED && !close(fd);
+    }
     if (IS("writes")) return open("/tmp/hfwrites", O_WRONLY | O_CREAT, 0600) >= 0;
     return IS("nothing") || IS("stopped");
 }

@@ -27,7 +27,8 @@ pub fn options() -> Options {
     let (limits, freeze_max) = (Limits::default(), Duration::from_secs(5));
     let external = External::default();
     let is_off = Arc::default();
-    Options { key: KEY, limits, freeze_max, shares_files: true, is_off, external }
+    let state_dirs = Vec::new();
+    Options { key: KEY, limits, freeze_max, shares_files: true, state_dirs, is_off, external }
 }
 
 /// A program that runs until this is dropped.
@@ -136,6 +137,7 @@ pub fn revive(image: &[u8]) -> Result<Restored, SnapshotError> {
     // SAFETY: the thread's own namespace, which ends with it and the server.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
     assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
-    let loading = Loading { key: KEY, limits: Limits::default(), dies_with_parent: true };
+    let (limits, state_dirs) = (Limits::default(), Vec::new());
+    let loading = Loading { key: KEY, limits, state_dirs, dies_with_parent: true };
     restore(image, &loading, &mut Elsewhere)
 }

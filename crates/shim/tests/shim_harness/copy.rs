@@ -44,7 +44,8 @@ pub fn try_image_of(server: &Server, quiet: &mut dyn Quiescence) -> Result<Image
 pub fn options(external: External) -> Options {
     let freeze_max = Duration::from_millis(900);
     let (limits, is_off) = (Limits::default(), Arc::default());
-    Options { key: KEY, limits, freeze_max, shares_files: true, is_off, external }
+    let state_dirs = Vec::new();
+    Options { key: KEY, limits, freeze_max, shares_files: true, state_dirs, is_off, external }
 }
 
 /// A server made of it, which follows the log.
@@ -68,7 +69,8 @@ pub fn copy_beside(image: &Image, port: u16, dir: &Path, mut take: impl FnMut())
 
 /// As [`copy_of`] makes it.
 pub fn copying(port: u16, dir: &Path) -> Copying {
-    let loading = Loading { key: KEY, limits: Limits::default(), dies_with_parent: true };
+    let (limits, state_dirs) = (Limits::default(), Vec::new());
+    let loading = Loading { key: KEY, limits, state_dirs, dies_with_parent: true };
     let log = Some(dir.join("log-copy"));
     Copying { loading, settings: settings(port, 0, mode::REPLAY), log }
 }

@@ -2,7 +2,8 @@
 
 use super::{
     Area, Backing, Books, Description, FileKind, GROUPS_MAX, Holds, ImageError, Limits, PAGE,
-    PROT_ALL, REGISTERS, RESOURCES, SIGINFO, SIGNALS, Thread,
+    PROT_ALL, REGISTERS, RESOURCES, SIGINFO, SIGNALS, STATE_RESERVED, State, StateEntry, StateKind,
+    Thread,
 };
 use crate::shm::{CONNS_MAX, LISTENERS_MAX, conn_state};
 
@@ -22,6 +23,9 @@ const SOCKADDR_MAX: usize = 128;
 const SOCKET_OPTIONS_MAX: usize = 64;
 /// Bytes of a socket option.
 const OPTION_MAX: usize = 8;
+/// State folders that a group may have.
+pub const STATE_FOLDERS_MAX: usize = 16;
+const MODE_MAX: u32 = 0o777;
 /// Watches that an inotify descriptor or all epoll sets may have for each descriptor.
 const WATCHES_MAX: usize = 1 << 20;
 
@@ -48,6 +52,7 @@ pub(super) fn description(of: &Description, limits: &Limits) -> Checked {
     objects(of, limits)?;
     files(of, limits)?;
     descriptors(of, limits)?;
+    state(&of.state, limits)?;
     of.books.as_ref().map_or(Ok(()), books)
 }
 
@@ -203,6 +208,45 @@ fn descriptors(of: &Description, limits: &Limits) -> Checked {
     Ok(())
 }
 
+fn state(of: &State, limits: &Limits) -> Checked {
+    limit(of.folders.len(), STATE_FOLDERS_MAX, "state folders")?;
+    limit(of.entries.len(), limits.state_entries, "state_entries")?;
+    of.folders.iter().try_for_each(|folder| path(folder, limits))?;
+    let in_order = of.entries.is_sorted_by(|a, b| (a.folder, &a.path) < (b.folder, &b.path));
+    rule(in_order, "state entries are out of order")?;
+    let mut most = 0u64;
+    for entry in &of.entries {
+        state_entry(of, entry, limits)?;
+        if let StateKind::File { size } = entry.kind {
+            most = most.saturating_add(size);
+        }
+    }
+    rule(of.bytes <= most, "files hold more than they are long")
+}
+
+fn state_entry(of: &State, entry: &StateEntry, limits: &Limits) -> Checked {
+    name(&entry.path, limits)?;
+    rule((entry.folder as usize) < of.folders.len(), "an entry is in no state folder")?;
+    let mut parts = entry.path.split(|byte| *byte == b'/');
+    let plain = parts.all(|part| !matches!(part, b"" | b"." | b".."));
+    rule(plain, "an entry leads out of its folder")?;
+    rule(!entry.path.starts_with(STATE_RESERVED), "an entry's name is reserved")?;
+    rule(entry.mode <= MODE_MAX, "an entry's mode")?;
+    match &entry.kind {
+        StateKind::Folder => Ok(()),
+        StateKind::File { size } => rule(*size < 1 << 62, "a file's size"),
+        StateKind::Link { to } => name(to, limits),
+    }
+}
+
+/// Files of state folders come first; `before` and `after` are bytes with this chunk.
+pub(super) fn turn(of: &Description, holds: Holds, before: u64, after: u64) -> Checked {
+    match holds {
+        Holds::State { .. } => rule(after <= of.state.bytes, "there is more state than was said"),
+        _ => rule(before >= of.state.bytes, "there is less state than was said"),
+    }
+}
+
 /// What a chunk with `len` bytes may hold.
 pub(super) fn chunk(of: &Description, holds: Holds, len: u64) -> Checked {
     // Each takes of what an image may have: there is an end to them.
@@ -231,6 +275,15 @@ pub(super) fn chunk(of: &Description, holds: Holds, len: u64) -> Checked {
             let size = object.ok_or(ImageError::Malformed("content of no object"))?.size;
             let within = offset.checked_add(len).is_some_and(|end| end <= size);
             rule(within, "content beyond an object's end")
+        }
+        Holds::State { entry, offset } => {
+            let Some(StateKind::File { size }) =
+                of.state.entries.get(entry as usize).map(|entry| &entry.kind)
+            else {
+                return rule(false, "content of no file");
+            };
+            let within = offset.checked_add(len).is_some_and(|end| end <= *size);
+            rule(within, "content beyond a file's end")
         }
         Holds::End => rule(len == 0, "the end has content"),
     }

@@ -38,7 +38,45 @@ pub struct Description {
     /// Of a server under the shim: what stands in the memory that it shares with its
     /// daemon, and is not in the image otherwise.
     pub books: Option<Books>,
+    /// What its files are; they come before all else that chunks hold.
+    pub state: State,
 }
+
+/// Folders in which the process keeps what it knows, with all that is in them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    pub folders: Vec<Name>,
+    /// By folder, and by path.
+    pub entries: Vec<StateEntry>,
+    /// Of all files together; holes are left out.
+    pub bytes: u64,
+}
+
+/// A file, a folder or a symbolic link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateEntry {
+    /// Which of [`State::folders`] it is in.
+    pub folder: u32,
+    /// From there.
+    pub path: Name,
+    /// Who may do what with it, `0o777` at most.
+    pub mode: u32,
+    pub user: u32,
+    pub group: u32,
+    /// When it was written last.
+    pub written_ns: i64,
+    pub kind: StateKind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StateKind {
+    Folder,
+    File { size: u64 },
+    Link { to: Name },
+}
+
+/// How names of what is put together in a state folder begin, and no others there.
+pub const STATE_RESERVED: &[u8] = b".holdfast-";
 
 /// What all threads share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

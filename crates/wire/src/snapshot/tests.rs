@@ -72,6 +72,23 @@ fn small() -> Description {
         descriptors: (0..3).map(descriptor).collect(),
         watches: vec![Watch { set: 2, target: 0, events: 1, data: 9 }],
         books: Some(books()),
+        state: state(),
+    }
+}
+
+fn state() -> State {
+    let entry = |path: &[u8], kind| {
+        let (path, mode, user, group) = (path.to_vec(), 0o640, 7, 7);
+        StateEntry { folder: 0, path, mode, user, group, written_ns: 5, kind }
+    };
+    State {
+        folders: vec![b"/srv/state".to_vec()],
+        entries: vec![
+            entry(b"a", StateKind::Folder),
+            entry(b"a/file", StateKind::File { size: 5000 }),
+            entry(b"link", StateKind::Link { to: b"a/file".to_vec() }),
+        ],
+        bytes: 7,
     }
 }
 
@@ -102,6 +119,7 @@ fn books() -> Books {
 
 fn image() -> Vec<u8> {
     let mut writer = Writer::begin(Vec::new(), &KEY, Limits::default(), &small()).unwrap();
+    writer.chunk(Holds::State { entry: 1, offset: 4000 }, b"a state").unwrap();
     writer.chunk(Holds::File { file: 0, offset: 0 }, b"in the pipe").unwrap();
     writer.chunk(Holds::Object { object: 0, offset: 0 }, &[1; 100]).unwrap();
     writer.chunk(Holds::Pages { address: 0x11000 }, &[2; 2 * PAGE as usize]).unwrap();
@@ -123,6 +141,10 @@ fn an_image_is_read_as_it_was_written() {
     let image = image();
     let mut reader = Reader::begin(&image[..], &KEY, Limits::default()).unwrap();
     assert_eq!(*reader.description(), small());
+    assert!(!reader.has_state());
+    let (holds, bytes) = reader.chunk().unwrap();
+    assert_eq!((holds, bytes), (Holds::State { entry: 1, offset: 4000 }, &b"a state"[..]));
+    assert!(reader.has_state());
     let (holds, bytes) = reader.chunk().unwrap();
     assert_eq!((holds, bytes), (Holds::File { file: 0, offset: 0 }, &b"in the pipe"[..]));
     assert_eq!(reader.chunk().unwrap().1, [1; 100]);
@@ -148,7 +170,7 @@ fn every_byte_that_changes_and_every_cut_is_refused() {
 fn what_exceeds_a_limit_is_refused_by_its_name() {
     let image = image();
     let all = Limits::default();
-    assert_eq!(read(&image, &KEY, all).unwrap(), 4);
+    assert_eq!(read(&image, &KEY, all).unwrap(), 5);
     for (limits, name) in [
         (Limits { chunk_bytes: 4096, ..all }, "chunk_bytes"),
         (Limits { description_bytes: 10, ..all }, "description_bytes"),
@@ -158,6 +180,7 @@ fn what_exceeds_a_limit_is_refused_by_its_name() {
         (Limits { descriptors: 2, ..all }, "descriptors"),
         (Limits { descriptor_end: 2, ..all }, "descriptor_end"),
         (Limits { name_bytes: 5, ..all }, "name_bytes"),
+        (Limits { state_entries: 2, ..all }, "state_entries"),
     ] {
         match read(&image, &KEY, limits) {
             Err(ImageError::TooMuch(found)) => assert_eq!(found, name),
@@ -169,7 +192,7 @@ fn what_exceeds_a_limit_is_refused_by_its_name() {
 #[test]
 fn a_description_that_makes_no_sense_is_refused() {
     type Harm = fn(&mut Description);
-    let harms: [Harm; 16] = [
+    let harms: [Harm; 26] = [
         |d| d.threads.clear(),
         |d| d.threads[0].tid = 8,
         |d| d.threads.push(d.threads[0].clone()),
@@ -186,6 +209,16 @@ fn a_description_that_makes_no_sense_is_refused() {
         |d| d.books.iter_mut().for_each(|it| it.log_from = 1 << 63),
         |d| d.books.iter_mut().for_each(|it| it.connections[0].state = 4),
         |d| d.books.iter_mut().for_each(|it| it.connections.swap(0, 1)),
+        |d| d.state.folders[0] = b"srv".to_vec(),
+        |d| d.state.entries.swap(0, 1),
+        |d| d.state.entries.push(d.state.entries[2].clone()),
+        |d| d.state.entries[0].folder = 1,
+        |d| d.state.entries[0].path = b"../etc/passwd".to_vec(),
+        |d| d.state.entries[0].path = b"/etc/passwd".to_vec(),
+        |d| d.state.entries[0].path = b".holdfast-arrived".to_vec(),
+        |d| d.state.entries[0].mode = 0o4755,
+        |d| d.state.entries[2].kind = StateKind::Link { to: b"/a\0b".to_vec() },
+        |d| d.state.bytes = 5001,
     ];
     for (index, harm) in harms.iter().enumerate() {
         let mut bad = small();
@@ -202,6 +235,9 @@ fn a_description_that_makes_no_sense_is_refused() {
         (Holds::File { file: 0, offset: u64::MAX }, 1),
         (Holds::Object { object: 0, offset: PAGE }, 1),
         (Holds::Object { object: 1, offset: 0 }, 1),
+        (Holds::State { entry: 0, offset: 0 }, 1),
+        (Holds::State { entry: 1, offset: 4999 }, 2),
+        (Holds::State { entry: 3, offset: 0 }, 1),
     ];
     for (holds, len) in refused {
         assert!(check::chunk(&small(), holds, len).is_err(), "{holds:?}");
@@ -224,9 +260,34 @@ proptest! {
 }
 
 #[test]
+fn state_comes_first_and_all_of_it() {
+    let begin = || Writer::begin(Vec::new(), &KEY, Limits::default(), &small()).unwrap();
+    let (first, rest) = ([1; 4], [1; 3]);
+    let put = |writer: &mut Writer<Vec<u8>>, bytes: &[u8]| {
+        writer.chunk(Holds::State { entry: 1, offset: 0 }, bytes).unwrap();
+    };
+    for (chunks, more, is_good) in [
+        (&[&first[..], &rest][..], false, true),
+        (&[&first[..]], false, false),
+        (&[&first[..], &rest, &rest], false, false),
+        (&[&first[..], &rest], true, false),
+    ] {
+        let mut writer = begin();
+        chunks.iter().for_each(|bytes| put(&mut writer, bytes));
+        writer.chunk(Holds::Pages { address: 0x11000 }, &[2; PAGE as usize]).unwrap();
+        if more {
+            put(&mut writer, &rest);
+        }
+        let found = read(&writer.end().unwrap(), &KEY, Limits::default());
+        assert_eq!(found.is_ok(), is_good, "{} {more}: {found:?}", chunks.len());
+    }
+}
+
+#[test]
 fn an_image_ends_before_its_limit_and_is_not_written_beyond_it() {
     let limits = Limits { memory_bytes: 1 << 20, ..Limits::default() };
-    let begin = || Writer::begin(Vec::new(), &KEY, Limits::default(), &small()).unwrap();
+    let stateless = Description { state: State::default(), ..small() };
+    let begin = || Writer::begin(Vec::new(), &KEY, Limits::default(), &stateless).unwrap();
     let mut empty = begin();
     empty.one(Holds::File { file: 0, offset: 0 }, &[]).unwrap();
     let found = read(&empty.end().unwrap(), &KEY, limits);
@@ -237,7 +298,7 @@ fn an_image_ends_before_its_limit_and_is_not_written_beyond_it() {
     }
     let found = read(&long.end().unwrap(), &KEY, limits);
     assert!(matches!(found, Err(ImageError::TooMuch("memory_bytes"))), "{found:?}");
-    let mut writer = Writer::begin(Vec::new(), &KEY, limits, &small()).unwrap();
+    let mut writer = Writer::begin(Vec::new(), &KEY, limits, &stateless).unwrap();
     let page = |writer: &mut Writer<Vec<u8>>| {
         writer.chunk(Holds::Pages { address: 0x11000 }, &[2; PAGE as usize])
     };

@@ -9,6 +9,7 @@ use super::super::error::Findings;
 use super::super::explain::suggestion;
 use super::super::kind::Kind;
 use super::super::recover::{Policy, RawRecover, Recover, Start, check_recover};
+use super::state_dirs::{self, Kept};
 use super::{ALONE_AFTER_S, CONNECTIONS_MAX, FLOWS_MAX, REJOIN_MAX, RING_BYTES, SERVICES_MAX};
 use super::{Edge, Group, Mac, Member, Replicated, Server};
 use holdfast_linux::bpf::EDGE_FLOWS_DEFAULT;
@@ -80,21 +81,35 @@ struct RawServer {
     #[serde(default)]
     env: BTreeMap<Spanned<String>, String>,
     log: Option<PathBuf>,
+    state_dirs: Option<Spanned<Vec<Spanned<PathBuf>>>>,
     ring_bytes: Option<Spanned<u64>>,
     aslr: Option<bool>,
     trap_tsc: Option<bool>,
 }
 
-pub(super) fn check(findings: &mut Findings, raw: RawReplicated) -> Replicated {
+pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicated {
     let folder = findings.path.parent().unwrap_or(Path::new("")).to_owned();
     let members = check_members(findings, raw.member);
     let edge = check_edge(findings, raw.edge, &members, raw.group.name.get_ref(), &folder);
     let mut hosts: Vec<(IpAddr, &str)> = vec![(edge.listen.ip(), "the edge")];
     hosts.extend(members.iter().map(|it| (it.address.ip(), it.name.as_str())));
+    let state_dirs = raw.server.state_dirs.take();
+    let group = check_group(findings, raw.group, &hosts, &folder);
+    let mut server = check_server(findings, raw.server, &folder);
+    let program = server.command.first().map_or("", String::as_str);
+    let mut kept = vec![
+        Kept { path: findings.path, what: "this file" },
+        Kept { path: &group.key_file, what: "the key" },
+        Kept { path: &group.run_dir, what: "run_dir" },
+        Kept { path: &edge.state_file, what: "state_file" },
+        Kept { path: Path::new(program), what: "the program" },
+    ];
+    kept.extend(server.log.as_deref().map(|path| Kept { path, what: "the log" }));
+    server.state_dirs = state_dirs::check(findings, state_dirs, &kept);
     Replicated {
-        group: check_group(findings, raw.group, &hosts, &folder),
+        group,
         edge,
-        server: check_server(findings, raw.server, &folder),
+        server,
         recover: check_recover(
             findings,
             raw.recover,
@@ -344,6 +359,7 @@ fn check_server(findings: &mut Findings, raw: RawServer, folder: &Path) -> Serve
         user: raw.user.map(Spanned::into_inner),
         env: raw.env.into_iter().map(|(k, v)| (k.into_inner(), v)).collect(),
         log: raw.log.map(|log| folder.join(log)),
+        state_dirs: Vec::new(),
         ring_bytes,
         aslr: raw.aslr.unwrap_or(false),
         trap_tsc: raw.trap_tsc.unwrap_or(false),

@@ -186,3 +186,27 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn state_folders_are_one_servers_own() {
+    let with = |dirs: &str| parse(&format!("{GOOD}state_dirs = [{dirs}]\nlog = \"/srv/log/it\"\n"));
+    let config = with("\"/var/lib/redis/\", \"/srv/redis\"").unwrap();
+    assert_eq!(config.server.state_dirs, [Path::new("/var/lib/redis"), Path::new("/srv/redis")]);
+    assert_eq!(config.server.state_dirs[0].as_os_str(), "/var/lib/redis");
+    assert_eq!(parse(&config.effective()).unwrap().server, config.server);
+    for (dirs, says) in [
+        ("\"redis\"", "absolute"),
+        ("\"/srv/../etc/x\"", "absolute"),
+        ("\"/\"", "own"),
+        ("\"/srv\"", "own"),
+        ("\"/var/lib\"", "own"),
+        ("\"/usr/share/x\"", "own"),
+        ("\"/srv/log\"", "the log"),
+        ("\"/run/holdfast\"", "run_dir"),
+        ("\"/var/lib/holdfast\"", "state_file"),
+        ("\"/srv/a/b\", \"/srv/a\"", "overlaps"),
+    ] {
+        let errors = with(dirs).expect_err(dirs).0;
+        assert!(errors.len() == 1 && errors[0].message.contains(says), "{dirs}: {errors:?}");
+    }
+}

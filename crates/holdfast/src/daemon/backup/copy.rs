@@ -68,6 +68,7 @@ impl BackupDaemon<'_, '_> {
         let loading = Loading {
             key: self.node.key.hash_key(),
             limits: Limits { memory_bytes: free, ..Limits::default() },
+            state_dirs: self.node.config.server.state_dirs.clone(),
             dies_with_parent: true,
         };
         let settings = self.node.settings(mode::REPLAY)?;

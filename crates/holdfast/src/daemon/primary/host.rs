@@ -326,7 +326,8 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         if !self.server.has_control() {
             return Err(NO_CONTROL.to_owned());
         }
-        let begun = Outgoing::begin(Arc::clone(&self.server), self.node.key.hash_key());
+        let state_dirs = self.node.config.server.state_dirs.clone();
+        let begun = Outgoing::begin(Arc::clone(&self.server), self.node.key.hash_key(), state_dirs);
         self.image = Some(begun.map_err(|error| error.to_string())?);
         Ok(())
     }

@@ -12,6 +12,7 @@ use holdfast_wire::hash::HashKey;
 use holdfast_wire::message::IMAGE_BYTES_MAX;
 use holdfast_wire::snapshot::{Books, Limits};
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,6 +25,7 @@ const FREEZE_MAX: Duration = Duration::from_millis(100);
 /// Rounds in which what has changed is copied while it runs, and how few pages end them.
 const ROUNDS_MAX: usize = 6;
 const FEW_PAGES: u64 = 256;
+const FEW_STATE_BYTES: u64 = 1 << 20;
 /// Of the memory that is free, the part that an image may take.
 const FREE_PART: u64 = 3;
 /// A quarter of the processor's time beside a server that wants all of it.
@@ -66,13 +68,14 @@ impl Outgoing {
     ///
     /// # Errors
     /// If there can be no thread.
-    pub fn begin(server: Arc<Server>, key: HashKey) -> io::Result<Self> {
+    pub fn begin(server: Arc<Server>, key: HashKey, state_dirs: Vec<PathBuf>) -> io::Result<Self> {
         let (to, steps) = sync_channel(PIECES_MAX);
         let is_off = Arc::new(AtomicBool::new(false));
         let taking = Taking { is_off: Arc::clone(&is_off), urgency: priority::realtime(), to };
         let work = move || {
             priority::give_way(NICE);
-            let last = taking.take(server, key).map_or_else(Step::Failed, |()| Step::End);
+            let last =
+                taking.take(server, key, state_dirs).map_or_else(Step::Failed, |()| Step::End);
             // Nobody waits for what nobody wants.
             let _off = taking.to.send(last);
         };
@@ -159,7 +162,12 @@ struct Taking {
 }
 
 impl Taking {
-    fn take(&self, server: Arc<Server>, key: HashKey) -> Result<(), String> {
+    fn take(
+        &self,
+        server: Arc<Server>,
+        key: HashKey,
+        state_dirs: Vec<PathBuf>,
+    ) -> Result<(), String> {
         let said = |error: SnapshotError| error.to_string();
         let external = server.external().map_err(said)?;
         let free = process::memory_available().map_err(|error| error.to_string())?;
@@ -169,6 +177,7 @@ impl Taking {
             limits,
             freeze_max: FREEZE_MAX,
             shares_files: false,
+            state_dirs,
             is_off: Arc::clone(&self.is_off),
             external,
         };
@@ -190,7 +199,10 @@ impl Taking {
         let said = |error: SnapshotError| error.to_string();
         let mut preparation = Preparation::begin(pid, options).map_err(said)?;
         for _ in 0..ROUNDS_MAX {
-            if preparation.round().map_err(said)?.is_none_or(|pages| pages < FEW_PAGES) {
+            // Files first: what their copies take of the time goes to the server's memory.
+            let bytes = preparation.state_round().map_err(said)?;
+            let pages = preparation.round().map_err(said)?;
+            if bytes < FEW_STATE_BYTES && pages.is_none_or(|pages| pages < FEW_PAGES) {
                 break;
             }
         }

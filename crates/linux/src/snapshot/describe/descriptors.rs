@@ -4,12 +4,13 @@ use super::super::bounds::{Patience, list};
 use super::super::error::{Doing, Result, SnapshotError};
 use super::super::names::{self, Mounts};
 use super::super::precopy;
+use super::super::state::{Writing, collect};
 use super::areas::{Found, allocated, memory_file};
 use super::written::Written;
 use super::{Refusals, shown, sockets};
 use crate::process;
 use crate::snapshot::External;
-use holdfast_wire::snapshot::{Descriptor, FileKind, OpenFile, Watch, Watched};
+use holdfast_wire::snapshot::{Backing, Descriptor, FileKind, OpenFile, Watch, Watched};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -18,7 +19,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// `FIONREAD` of a descriptor: bytes that can be read.
 const FIONREAD: libc::c_ulong = 0x541b;
@@ -43,6 +44,10 @@ pub(in super::super) struct Descriptors {
     pub unlinked: Vec<Unlinked>,
     /// Bytes that they take.
     pub unlinked_bytes: u64,
+    /// Files that are open for writing.
+    pub writing: Writing,
+    /// Files in state folders of which parts are memory that is written.
+    pub mapped: BTreeSet<PathBuf>,
 }
 
 /// An unlinked file: where it can be opened, and what of it must be found there then.
@@ -78,9 +83,16 @@ pub(in super::super) struct Look<'a> {
     pub mounts: &'a Mounts,
     /// Whose files the server opens.
     pub user: u32,
-    /// See [`crate::snapshot::Options::shares_files`].
+    /// See [`crate::snapshot::Options::shares_files`] and its neighbour.
     pub shares_files: bool,
+    pub state_dirs: &'a [PathBuf],
     pub patience: Patience,
+}
+
+impl Look<'_> {
+    fn is_state(&self, path: &Path) -> bool {
+        self.state_dirs.iter().any(|folder| path.starts_with(folder))
+    }
 }
 
 /// One descriptor as it is found.
@@ -196,6 +208,15 @@ impl<'a> Reader<'a> {
             self.watches()?;
         }
         self.pipe_ends();
+        for area in &memory.areas {
+            if let Backing::Shared { path, writable: true, .. } = &area.backing {
+                let path = Path::new(OsStr::from_bytes(path));
+                match self.look.is_state(path) {
+                    true => drop(self.found.mapped.insert(path.to_owned())),
+                    false => self.written.note_mapped(path),
+                }
+            }
+        }
         if let Some(reason) = self.written.refusal().filter(|_| !self.look.shares_files) {
             self.refusals.add(reason);
         }
@@ -208,7 +229,10 @@ impl<'a> Reader<'a> {
         };
         self.inodes.insert(number, entry.metadata.ino());
         let path = Path::new(OsStr::from_bytes(&entry.link));
-        self.written.note(number, path, &entry.metadata, entry.flags);
+        collect::note(&mut self.found.writing, &entry.metadata, entry.flags);
+        if !self.look.is_state(path) {
+            self.written.note(number, path, &entry.metadata, entry.flags);
+        }
         let file = match self.known(&entry) {
             Some(file) => file,
             None => self.open_file(&entry, memory)?,
@@ -435,13 +459,13 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 /// `/proc/PID/fdinfo/N`.
-pub(super) fn info_of(pid: u32, number: u32) -> io::Result<String> {
+pub(in super::super) fn info_of(pid: u32, number: u32) -> io::Result<String> {
     let bytes = list(&format!("/proc/{pid}/fdinfo/{number}"))?;
     String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 /// Flags of an open file, and `O_CLOEXEC` of its descriptor.
-pub(super) fn flags_of(info: &str) -> u32 {
+pub(in super::super) fn flags_of(info: &str) -> u32 {
     field(info, "flags:").and_then(|flags| u32::from_str_radix(flags, 8).ok()).unwrap_or(0)
 }
 

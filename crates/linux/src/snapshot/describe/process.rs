@@ -42,6 +42,19 @@ impl Status {
         ids.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData)).doing("its ids")
     }
 
+    /// Users, groups and capabilities; `secure_bits` are not in /proc.
+    pub fn all_ids(&self, secure_bits: u32) -> Result<Ids> {
+        let groups = self.text("Groups").split_whitespace();
+        Ok(Ids {
+            users: self.ids("Uid")?,
+            groups: self.ids("Gid")?,
+            further_groups: groups.filter_map(|group| group.parse().ok()).collect(),
+            capabilities: ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"]
+                .map(|name| self.mask(name)),
+            secure_bits,
+        })
+    }
+
     fn mask(&self, name: &str) -> u64 {
         u64::from_str_radix(self.text(name), 16).unwrap_or(0)
     }
@@ -141,25 +154,13 @@ pub(in super::super) fn read(pid: u32, insides: &[Inside], vdso: Vec<u8>) -> Res
         thp_disabled: status.text("THP_enabled") == "0",
         personality: u32::from_str_radix(text("personality")?.trim(), 16).unwrap_or(0),
         oom_score_adj: text("oom_score_adj")?.trim().parse().unwrap_or(0),
-        ids: ids(&status, users, inside.secure_bits)?,
+        ids: status.all_ids(inside.secure_bits)?,
         limits: limits(pid).doing("its limits")?,
         actions: inside.actions.clone(),
         layout: layout(&text("stat")?, inside.brk).doing("its layout in /proc/PID/stat")?,
         auxv: auxv.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect(),
         vdso,
         pending: pending(pid, true).doing("its signals")?,
-    })
-}
-
-fn ids(status: &Status, users: [u32; 4], secure_bits: u32) -> Result<Ids> {
-    let groups = status.text("Groups").split_whitespace();
-    Ok(Ids {
-        users,
-        groups: status.ids("Gid")?,
-        further_groups: groups.filter_map(|group| group.parse().ok()).collect(),
-        capabilities: ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"]
-            .map(|name| status.mask(name)),
-        secure_bits,
     })
 }
 

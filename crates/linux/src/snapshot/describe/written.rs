@@ -25,6 +25,11 @@ impl Written {
         }
     }
 
+    /// Looks at a file of which a part is memory that is written.
+    pub fn note_mapped(&mut self, path: &Path) {
+        self.0.insert(path.to_owned());
+    }
+
     /// Why there is no image, if there were any.
     pub fn refusal(&self) -> Option<String> {
         if self.0.is_empty() {
@@ -32,9 +37,8 @@ impl Written {
         }
         let names: Vec<String> = self.0.iter().map(|path| path.display().to_string()).collect();
         Some(format!(
-            "it has files open that it writes, which do not go over: {}; switch its \
-             persistence to files that it closes again, or restart both members at a quiet \
-             moment",
+            "it has files open that it writes, which do not go over: {}; name their folders in \
+             state_dirs of [server] on all hosts, or restart both members at a quiet moment",
             clip(&names.join(", "))
         ))
     }

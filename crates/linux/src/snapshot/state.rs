@@ -1,0 +1,84 @@
+//! State folders: where a server keeps what it knows, which goes over with its image.
+//!
+//! [`collect`] copies them while the server runs, into files without names beside the
+//! originals, and in the freeze what has changed last. [`place`] puts them together in
+//! a folder within the folder, and exchanges them for what was there when all has come.
+//! Both have the server's rights to files, and no others ([`super::guise`]).
+
+pub(super) mod collect;
+pub(super) mod place;
+#[cfg(test)]
+mod tests;
+
+pub use place::settle;
+
+use super::error::{Doing, Result, refuse};
+use super::names::Mounts;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// A file by its file system and its number there.
+pub(super) type FileId = (u64, u64);
+
+/// Files that a server has open for writing: whether it only appends to them.
+pub(super) type Writing = BTreeMap<FileId, bool>;
+
+/// What every new file system has, for root alone; no server keeps anything there.
+const LOST_AND_FOUND: &[u8] = b"lost+found";
+/// Of a file system with state, the part that stays free.
+const KEPT_FREE_PART: u64 = 20;
+
+/// A state folder: what the file says, and the folder itself.
+struct Root {
+    path: PathBuf,
+    folder: File,
+}
+
+impl Root {
+    fn open(path: &Path, mounts: &Mounts) -> Result<Self> {
+        let found = mounts.find_folder(path.as_os_str().as_bytes());
+        let folder = found.doing(format!("state_dirs: {}", path.display()))?.fd.into();
+        Ok(Self { path: path.to_owned(), folder })
+    }
+
+    /// The name of what is in it, wherever the folder itself is moved.
+    fn at(&self, name: impl AsRef<Path>) -> PathBuf {
+        Path::new(&format!("/proc/self/fd/{}", self.folder.as_raw_fd())).join(name)
+    }
+
+    /// As people know it.
+    fn shown(&self, name: &[u8]) -> String {
+        self.path.join(std::ffi::OsStr::from_bytes(name)).display().to_string()
+    }
+
+    /// Refuses what would not leave enough room on its file system.
+    fn has_room(&self, bytes: u64) -> Result<()> {
+        let what = || format!("the room in {}", self.path.display());
+        let (free, all) = room(&self.folder).doing(what())?;
+        if bytes.saturating_add(all / KEPT_FREE_PART) > free {
+            return refuse(format!(
+                "{} has {} MB of state, and its file system {} MB free: a member that joins needs \
+                 as much again on both hosts, and a twentieth of all stays free",
+                self.path.display(),
+                bytes >> 20,
+                free >> 20
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of a file system: free to anybody, and all.
+fn room(file: &File) -> io::Result<(u64, u64)> {
+    let mut it = MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: the kernel writes one statvfs.
+    crate::sockopt::checked(unsafe { libc::fstatvfs(file.as_raw_fd(), it.as_mut_ptr()) })?;
+    // SAFETY: it is written, and plain numbers.
+    let it = unsafe { it.assume_init() };
+    Ok((it.f_bavail.saturating_mul(it.f_frsize), it.f_blocks.saturating_mul(it.f_frsize)))
+}

@@ -1,0 +1,469 @@
+//! A copy of state folders, taken in rounds while the server writes, and completed
+//! while it stands still.
+
+use super::super::bounds::Patience;
+use super::super::describe::areas::extents;
+use super::super::describe::descriptors::{flags_of, info_of};
+use super::super::error::{Doing, Result, refuse};
+use super::super::guise::Guise;
+use super::super::names::Mounts;
+use super::{FileId, LOST_AND_FOUND, Root, Writing};
+use crate::sockopt::{checked, checked_fd};
+use holdfast_wire::snapshot::{
+    Ids, ImageError, Limits, PAGE, STATE_RESERVED, State, StateEntry, StateKind,
+};
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// Bytes of files that a freeze may copy: about as many milliseconds.
+const FREEZE_BYTES: u64 = 8 << 20;
+/// What is copied or written at once.
+const PIECE: u64 = 4 << 20;
+/// Of a file that is only appended to, what is compared before what is new is copied.
+const SEAM: u64 = 4096;
+/// A file that was written so shortly before it was copied may be written once more in
+/// the same tick of the kernel's clock, and look the same (as git's index has it).
+const TICK_NS: i64 = 20_000_000;
+/// How long a round may take: it only reads.
+const ROUND_MAX: Duration = Duration::from_secs(600);
+/// Folders within folders.
+const DEPTH_MAX: usize = 32;
+
+/// What tells that a file is not what it was.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    id: FileId,
+    size: u64,
+    written_ns: i64,
+    changed_ns: i64,
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
+        Self {
+            id: (metadata.dev(), metadata.ino()),
+            size: metadata.size(),
+            written_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
+            changed_ns: ns(metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// The copy of a file.
+struct Copy {
+    stamp: Stamp,
+    /// It may have changed without looking so.
+    is_doubtful: bool,
+    /// What it holds, in order; holes are left out.
+    pieces: Vec<Piece>,
+}
+
+/// Bytes of a file: where they are in it, and where in the store.
+#[derive(Clone, Copy)]
+struct Piece {
+    at: u64,
+    stored_at: u64,
+    len: u64,
+}
+
+/// All copies of a folder's files, in one file without a name on its file system: nothing
+/// is left of it, whoever dies.
+struct Store {
+    file: File,
+    end: u64,
+}
+
+/// Takes bytes of an entry, with where they are in it.
+pub(in super::super) type Sink<'a> = dyn FnMut(u32, u64, &[u8]) -> Result<()> + 'a;
+
+/// A name in one of the folders.
+type Place = (u32, Vec<u8>);
+
+/// See the module.
+pub(in super::super) struct Collected {
+    ids: Ids,
+    limits: Limits,
+    roots: Vec<(Root, Store)>,
+    copies: BTreeMap<Place, Copy>,
+    state: State,
+}
+
+/// How a look at the folders goes.
+struct Look<'a> {
+    writing: &'a Writing,
+    /// Files that change without looking so: parts of them are memory.
+    mapped: &'a BTreeSet<PathBuf>,
+    patience: Patience,
+    is_off: &'a AtomicBool,
+    /// Bytes that may be copied yet.
+    left: u64,
+    copied: u64,
+    now_ns: i64,
+    /// Files with several names.
+    linked: BTreeSet<FileId>,
+}
+
+impl Collected {
+    /// Looks at the folders; nothing is copied.
+    pub fn begin(paths: &[PathBuf], ids: Ids, limits: Limits, mounts: &Mounts) -> Result<Self> {
+        let _guise = Guise::of(&ids).doing(GUISE)?;
+        let root = |path: &PathBuf| {
+            let root = Root::open(path, mounts)?;
+            let store = Store::beside(&root).doing(format!("a copy of {}", path.display()))?;
+            Ok((root, store))
+        };
+        let roots: Result<Vec<(Root, Store)>> = paths.iter().map(root).collect();
+        let (roots, copies, state) = (roots?, BTreeMap::new(), State::default());
+        Ok(Self { ids, limits, roots, copies, state })
+    }
+
+    /// Copies what has changed since the last round; how many bytes.
+    pub fn round(&mut self, pid: u32, is_off: &AtomicBool) -> Result<u64> {
+        if self.roots.is_empty() {
+            return Ok(0);
+        }
+        let writing = writing(pid)?;
+        let mapped = BTreeSet::new();
+        self.look(&writing, &mapped, Patience::of(ROUND_MAX), is_off, u64::MAX)
+    }
+
+    /// The same while the server stands still, and what the folders are then.
+    pub fn freeze(
+        &mut self,
+        writing: &Writing,
+        mapped: &BTreeSet<PathBuf>,
+        patience: Patience,
+    ) -> Result<State> {
+        if !self.roots.is_empty() {
+            self.look(writing, mapped, patience, &AtomicBool::new(false), FREEZE_BYTES)?;
+        }
+        Ok(self.state.clone())
+    }
+
+    fn look(
+        &mut self,
+        writing: &Writing,
+        mapped: &BTreeSet<PathBuf>,
+        patience: Patience,
+        is_off: &AtomicBool,
+        left: u64,
+    ) -> Result<u64> {
+        let _guise = Guise::of(&self.ids).doing(GUISE)?;
+        let (copied, linked, now_ns) = (0, BTreeSet::new(), now_ns().doing("the time of day")?);
+        let mut look = Look { writing, mapped, patience, is_off, left, copied, now_ns, linked };
+        self.state = State::default();
+        let mut found = BTreeMap::new();
+        let Self { roots, copies, state, limits, .. } = self;
+        for (number, (root, store)) in (0..).zip(&mut *roots) {
+            state.folders.push(root.path.as_os_str().as_bytes().to_vec());
+            let left = limits.state_entries - state.entries.len();
+            let mut entries = entries_of(root, number, &mut look, left)?;
+            entries.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
+            for (mut entry, metadata) in entries {
+                if let StateKind::File { size } = &mut entry.kind {
+                    let place = (entry.folder, entry.path.clone());
+                    let known = copies.remove(&place);
+                    let Some(copy) = look.copy(root, store, &entry.path, known, &metadata)? else {
+                        continue;
+                    };
+                    *size = copy.stamp.size;
+                    state.bytes += copy.pieces.iter().map(|piece| piece.len).sum::<u64>();
+                    found.insert(place, copy);
+                }
+                state.entries.push(entry);
+            }
+        }
+        for (place, gone) in std::mem::replace(copies, found) {
+            roots[place.0 as usize].1.forget(&gone);
+        }
+        Ok(look.copied)
+    }
+
+    /// Gives what the files hold to `take`, with the file's number and where in it: the
+    /// first part of an image.
+    pub fn write(&self, take: &mut Sink<'_>) -> Result<()> {
+        for (number, entry) in (0..).zip(&self.state.entries) {
+            let copy = self.copies.get(&(entry.folder, entry.path.clone()));
+            let store = &self.roots[entry.folder as usize].1.file;
+            for piece in copy.iter().flat_map(|copy| &copy.pieces) {
+                for from in (0..piece.len).step_by(PIECE as usize) {
+                    let mut bytes = vec![0; PIECE.min(piece.len - from) as usize];
+                    let read = store.read_exact_at(&mut bytes, piece.stored_at + from);
+                    read.doing("reading a copy of its state")?;
+                    take(number, piece.at + from, &bytes)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes that the files hold, and in how many pieces.
+    pub fn size(&self) -> (u64, u64) {
+        let pieces = self.copies.values().map(|copy| copy.pieces.len() as u64).sum();
+        (self.state.bytes, pieces)
+    }
+}
+
+impl Store {
+    fn beside(root: &Root) -> io::Result<Self> {
+        let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
+        let folder = root.folder.as_raw_fd();
+        let again = |file: File| Ok(Self { file, end: 0 });
+        // SAFETY: the kernel reads a C string.
+        let fd = unsafe { libc::openat(folder, c".".as_ptr(), flags, 0o600) };
+        checked_fd(libc::c_long::from(fd)).map(File::from).and_then(again)
+    }
+
+    /// Whether a file is what its copy is, with something behind it, as far as its end tells.
+    fn goes_on(&self, known: &Copy, stamp: &Stamp, from: &File) -> bool {
+        let same = |piece: &Piece| -> io::Result<bool> {
+            let len = piece.len.min(SEAM);
+            let (mut then, mut now) = (vec![0; len as usize], vec![0; len as usize]);
+            let before_end = piece.len - len;
+            self.file.read_exact_at(&mut then, piece.stored_at + before_end)?;
+            from.read_exact_at(&mut now, piece.at + before_end)?;
+            Ok(then == now)
+        };
+        known.stamp.id == stamp.id
+            && known.stamp.size <= stamp.size
+            && known.pieces.last().is_none_or(|last| same(last).unwrap_or(false))
+    }
+
+    /// Gives the room of a copy back, where the file system can.
+    fn forget(&mut self, copy: &Copy) {
+        let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        for piece in &copy.pieces {
+            let (at, len) = (piece.stored_at.cast_signed(), piece.len.cast_signed());
+            // SAFETY: plain numbers.
+            unsafe { libc::fallocate(self.file.as_raw_fd(), flags, at, len) };
+        }
+    }
+}
+
+const GUISE: &str = "the server's rights to files";
+
+impl Look<'_> {
+    /// A file's copy as the file is now, or was when it was last copied; `None`: it is gone.
+    fn copy(
+        &mut self,
+        root: &Root,
+        store: &mut Store,
+        name: &[u8],
+        known: Option<Copy>,
+        metadata: &Metadata,
+    ) -> Result<Option<Copy>> {
+        self.patience.check()?;
+        let what = || format!("copying {}", root.shown(name));
+        let stamp = Stamp::of(metadata);
+        let is_mapped = self.mapped.contains(&root.path.join(OsStr::from_bytes(name)));
+        let is_doubtful = is_mapped || stamp.changed_ns > self.now_ns - TICK_NS;
+        let is_same = |known: &Copy| known.stamp == stamp && !known.is_doubtful && !is_mapped;
+        let known = match known {
+            Some(known) if is_same(&known) => return Ok(Some(known)),
+            known => known,
+        };
+        let from = match open(root, name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.doing(what())?,
+        };
+        if Stamp::of(&from.metadata().doing(what())?).id != stamp.id {
+            // Another one has its name since: the next look finds that.
+            return Ok(None);
+        }
+        let appends = self.writing.get(&stamp.id).copied().unwrap_or(false) && !is_mapped;
+        let (mut pieces, at) = match known {
+            Some(known) if appends && store.goes_on(&known, &stamp, &from) => {
+                (known.pieces, known.stamp.size)
+            }
+            known => {
+                known.iter().for_each(|known| store.forget(known));
+                root.has_room(stamp.size)?;
+                (Vec::new(), 0)
+            }
+        };
+        let Some(left) = self.left.checked_sub(stamp.size - at) else {
+            let name = root.shown(name);
+            return refuse(format!("{name} changes faster than it can be copied"));
+        };
+        self.left = left;
+        self.extents(&from, store, (at, stamp.size), &mut pieces).or_else(|stop| match stop {
+            Stop::Io(error) => Err(error).doing(what()),
+            Stop::Else(error) => Err(error),
+        })?;
+        Ok(Some(Copy { stamp, is_doubtful, pieces }))
+    }
+
+    fn extents(
+        &mut self,
+        from: &File,
+        store: &mut Store,
+        (from_at, to_at): (u64, u64),
+        pieces: &mut Vec<Piece>,
+    ) -> std::result::Result<(), Stop> {
+        for extent in extents(from, from_at, to_at) {
+            let (mut at, end) = extent?;
+            while at < end {
+                self.patience.check().map_err(Stop::Else)?;
+                if self.is_off.load(Relaxed) {
+                    return refuse("nobody wants the image any more").map_err(Stop::Else);
+                }
+                let piece = Piece { at, stored_at: store.end, len: PIECE.min(end - at) };
+                let (mut reader, mut writer) = (from, &store.file);
+                reader.seek(SeekFrom::Start(at))?;
+                writer.seek(SeekFrom::Start(piece.stored_at))?;
+                // The kernel copies, or shares the blocks where the file system can.
+                let len = io::copy(&mut reader.take(piece.len), &mut writer)?;
+                if len == 0 {
+                    // It was cut meanwhile: the next look finds that.
+                    return Ok(());
+                }
+                pieces.push(Piece { len, ..piece });
+                store.end = (store.end + len).next_multiple_of(PAGE);
+                self.copied += len;
+                at += len;
+            }
+        }
+        Ok(())
+    }
+}
+
+enum Stop {
+    Io(io::Error),
+    Else(super::super::SnapshotError),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+fn now_ns() -> io::Result<i64> {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one timespec.
+    checked(unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut now) })?;
+    Ok(now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec))
+}
+
+fn open(root: &Root, name: &[u8]) -> io::Result<File> {
+    // Nobody is waited for: neither a FIFO nor who holds a lease.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file =
+        OpenOptions::new().read(true).custom_flags(flags).open(root.at(OsStr::from_bytes(name)))?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is no file")),
+    }
+}
+
+/// What is in a folder and the folders in it, in no order.
+fn entries_of(
+    root: &Root,
+    number: u32,
+    look: &mut Look<'_>,
+    most: usize,
+) -> Result<Vec<(StateEntry, Metadata)>> {
+    let device = root.folder.metadata().doing("a state folder")?.dev();
+    let (mut entries, mut folders) = (Vec::new(), vec![(PathBuf::new(), 0)]);
+    while let Some((folder, depth)) = folders.pop() {
+        let what = || format!("the folder {}", root.shown(folder.as_os_str().as_bytes()));
+        for found in fs::read_dir(root.at(&folder)).doing(what())? {
+            look.patience.check()?;
+            let path = folder.join(found.doing(what())?.file_name());
+            let bytes = path.as_os_str().as_bytes();
+            if depth == 0 && (bytes.starts_with(STATE_RESERVED) || bytes == LOST_AND_FOUND) {
+                continue;
+            }
+            let metadata = match fs::symlink_metadata(root.at(&path)) {
+                // It is gone since.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                found => found.doing(root.shown(bytes))?,
+            };
+            let Some(entry) = entry(root, number, &path, &metadata, device, look)? else {
+                continue;
+            };
+            if metadata.is_dir() && depth == DEPTH_MAX {
+                return refuse(format!("{} is too deep", root.shown(bytes)));
+            }
+            if metadata.is_dir() {
+                folders.push((path, depth + 1));
+            }
+            if entries.len() == most {
+                return Err(ImageError::TooMuch("state_entries").into());
+            }
+            entries.push((entry, metadata));
+        }
+    }
+    Ok(entries)
+}
+
+/// `None`: sockets, FIFOs and devices are not what a server knows.
+fn entry(
+    root: &Root,
+    folder: u32,
+    path: &Path,
+    metadata: &Metadata,
+    device: u64,
+    look: &mut Look<'_>,
+) -> Result<Option<StateEntry>> {
+    let name = path.as_os_str().as_bytes();
+    if metadata.dev() != device {
+        return refuse(format!("{} is on another file system", root.shown(name)));
+    }
+    let kind = if metadata.is_dir() {
+        StateKind::Folder
+    } else if metadata.is_symlink() {
+        let to = fs::read_link(root.at(path)).doing(root.shown(name))?;
+        StateKind::Link { to: to.into_os_string().into_vec() }
+    } else if metadata.is_file() {
+        if metadata.nlink() > 1 && !look.linked.insert((metadata.dev(), metadata.ino())) {
+            return refuse(format!("{} has a second name there (a hard link)", root.shown(name)));
+        }
+        StateKind::File { size: metadata.len() }
+    } else {
+        return Ok(None);
+    };
+    let (path, mode) = (name.to_vec(), metadata.mode() & 0o777);
+    let (user, group, written_ns) =
+        (metadata.uid(), metadata.gid(), Stamp::of(metadata).written_ns);
+    Ok(Some(StateEntry { folder, path, mode, user, group, written_ns, kind }))
+}
+
+/// Files that a server has open for writing while it runs.
+fn writing(pid: u32) -> Result<Writing> {
+    let folder = format!("/proc/{pid}/fd");
+    let mut writing = Writing::new();
+    for found in fs::read_dir(&folder).doing(folder.clone())? {
+        let Some(number) = found.ok().and_then(|it| it.file_name().to_str()?.parse().ok()) else {
+            continue;
+        };
+        let Ok(metadata) = fs::metadata(format!("{folder}/{number}")) else { continue };
+        let Ok(info) = info_of(pid, number) else { continue };
+        note(&mut writing, &metadata, flags_of(&info));
+    }
+    Ok(writing)
+}
+
+/// Notes a descriptor.
+pub(in super::super) fn note(writing: &mut Writing, metadata: &Metadata, flags: u32) {
+    let flags = flags.cast_signed();
+    if metadata.is_file() && flags & libc::O_ACCMODE != libc::O_RDONLY {
+        let appends = flags & libc::O_APPEND != 0;
+        *writing.entry((metadata.dev(), metadata.ino())).or_insert(true) &= appends;
+    }
+}
+
+/// How long two rounds are apart: what is written between them no longer looks as if it
+/// might change unseen.
+pub(in super::super) const APART: Duration = Duration::from_nanos(TICK_NS as u64);

@@ -1,0 +1,238 @@
+//! State folders as an image has them, put together in a folder within each, and
+//! exchanged for what was there once all of it has come and is on the disk.
+
+use super::super::error::{Doing, Result, SnapshotError, refuse};
+use super::super::names::Mounts;
+use super::{LOST_AND_FOUND, Root};
+use crate::sockopt::checked;
+use holdfast_wire::snapshot::{State, StateEntry, StateKind};
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{
+    DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt, chown, lchown, symlink,
+};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+/// Where what arrives is put together. Nothing else has changed yet.
+const ARRIVING: &str = ".holdfast-arriving";
+/// The same, all of it: it is being exchanged for what was there.
+const ARRIVED: &str = ".holdfast-arrived";
+
+/// See the module. What has arrived is removed when this is dropped before it is all.
+pub(in super::super) struct Placing<'a> {
+    state: &'a State,
+    roots: Vec<Root>,
+    /// The file that was written to last.
+    open: Option<(u32, File)>,
+}
+
+impl<'a> Placing<'a> {
+    /// Makes room for what arrives, and all folders and files, empty yet.
+    ///
+    /// # Errors
+    /// If the folders are not `allowed`, which this host's own file says.
+    pub fn begin(state: &'a State, allowed: &[PathBuf], mounts: &Mounts) -> Result<Self> {
+        let same = state.folders.iter().map(|folder| Path::new(OsStr::from_bytes(folder)));
+        if !same.clone().eq(allowed.iter()) {
+            let shown: Vec<String> = same.map(|folder| folder.display().to_string()).collect();
+            return refuse(format!(
+                "the other member's state_dirs are [{}], and not those of this host's file",
+                shown.join(", ")
+            ));
+        }
+        let roots: Result<Vec<Root>> =
+            allowed.iter().map(|path| Root::open(path, mounts)).collect();
+        let placing = Self { state, roots: roots?, open: None };
+        for root in &placing.roots {
+            root.has_room(state.bytes)?;
+            settle_in(root).doing(format!("what is left in {}", root.path.display()))?;
+            let mut private = DirBuilder::new();
+            private.mode(0o700).create(root.at(ARRIVING)).doing(root.shown(ARRIVING.as_bytes()))?;
+        }
+        for entry in &state.entries {
+            placing.make(entry).doing(placing.shown(entry))?;
+        }
+        Ok(placing)
+    }
+
+    fn root(&self, entry: &StateEntry) -> &Root {
+        &self.roots[entry.folder as usize]
+    }
+
+    fn shown(&self, entry: &StateEntry) -> String {
+        self.root(entry).shown(&entry.path)
+    }
+
+    fn path(&self, entry: &StateEntry) -> PathBuf {
+        self.root(entry).at(Path::new(ARRIVING).join(OsStr::from_bytes(&entry.path)))
+    }
+
+    fn make(&self, entry: &StateEntry) -> io::Result<()> {
+        let path = self.path(entry);
+        match &entry.kind {
+            StateKind::Folder => DirBuilder::new().mode(0o700).create(path),
+            StateKind::File { size } => {
+                let mut fresh = OpenOptions::new();
+                fresh.write(true).create_new(true).mode(0o600).open(path)?.set_len(*size)
+            }
+            // No name of what arrives may lead through one.
+            StateKind::Link { .. } => Ok(()),
+        }
+    }
+
+    /// Bytes of a file.
+    pub fn fill(&mut self, number: u32, offset: u64, bytes: &[u8]) -> Result<()> {
+        let entry = &self.state.entries[number as usize];
+        let last = self.open.take();
+        let what = || format!("filling {}", self.shown(entry));
+        let file = match last {
+            Some((open, file)) if open == number => file,
+            _ => {
+                let mut again = OpenOptions::new();
+                again.write(true).custom_flags(libc::O_NOFOLLOW);
+                again.open(self.path(entry)).doing(what())?
+            }
+        };
+        file.write_all_at(bytes, offset).doing(what())?;
+        self.open = Some((number, file));
+        Ok(())
+    }
+
+    /// All has come: it is written to the disk, and takes the place of what was there.
+    pub fn finish(mut self) -> Result<()> {
+        self.open = None;
+        let order = |entry: &&StateEntry| matches!(entry.kind, StateKind::Folder);
+        // A folder is written to until all that is in it is there.
+        let folders = self.state.entries.iter().rev().filter(order);
+        for entry in self.state.entries.iter().filter(|it| !order(it)).chain(folders) {
+            self.complete(entry).doing(self.shown(entry))?;
+        }
+        for root in &self.roots {
+            let exchange = || {
+                sync_all_of(root)?;
+                fs::rename(root.at(ARRIVING), root.at(ARRIVED))?;
+                settle_in(root)
+            };
+            exchange().doing(format!("exchanging what is in {}", root.path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Owner, rights and time of what is there by now.
+    fn complete(&self, entry: &StateEntry) -> io::Result<()> {
+        // The kernel refuses other owners to all but root.
+        let owner =
+            |path: &Path, give: fn(&Path, Option<u32>, Option<u32>) -> io::Result<()>| match give(
+                path,
+                Some(entry.user),
+                Some(entry.group),
+            ) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+                given => given,
+            };
+        let path = self.path(entry);
+        if let StateKind::Link { to } = &entry.kind {
+            symlink(OsStr::from_bytes(to), &path)?;
+            return owner(&path, |path, user, group| lchown(path, user, group));
+        }
+        owner(&path, |path, user, group| chown(path, user, group))?;
+        let file = File::open(&path)?;
+        let written = Duration::from_nanos(entry.written_ns.max(0).cast_unsigned());
+        file.set_times(fs::FileTimes::new().set_modified(UNIX_EPOCH + written))?;
+        file.set_permissions(Permissions::from_mode(entry.mode))
+    }
+}
+
+impl Drop for Placing<'_> {
+    fn drop(&mut self) {
+        for root in &self.roots {
+            // Whoever begins next removes it, too.
+            let _ = fs::remove_dir_all(root.at(ARRIVING));
+        }
+    }
+}
+
+/// What an earlier life has left in a state folder: an exchange that had begun is
+/// completed, and what had not come to an end is removed. Before a server uses it.
+///
+/// # Errors
+/// If the folder is not there, or its files cannot be moved.
+pub fn settle(path: &Path) -> std::result::Result<(), SnapshotError> {
+    let mounts = Mounts::read().doing("what is mounted")?;
+    let root = Root::open(path, &mounts)?;
+    settle_in(&root).doing(format!("what is left in {}", path.display()))
+}
+
+fn settle_in(root: &Root) -> io::Result<()> {
+    remove(&root.at(ARRIVING))?;
+    let arrived = root.at(ARRIVED);
+    if !exists(&arrived)? {
+        return Ok(());
+    }
+    // Not a link that somebody has put there.
+    if !fs::symlink_metadata(&arrived)?.is_dir() {
+        return remove(&arrived);
+    }
+    let names = |folder: PathBuf| -> io::Result<Vec<std::ffi::OsString>> {
+        fs::read_dir(folder)?.map(|found| Ok(found?.file_name())).collect()
+    };
+    // What was moved already is not to be removed, so a second life needs to know: what
+    // was there goes first, and only then anything is moved.
+    let moving = root.at(Path::new(ARRIVED).join(MOVING));
+    if !exists(&moving)? {
+        for name in names(root.at(""))? {
+            if name != ARRIVED && name.as_bytes() != LOST_AND_FOUND {
+                remove(&root.at(&name))?;
+            }
+        }
+        sync(root)?;
+        File::create_new(&moving)?.sync_all()?;
+        File::open(&arrived)?.sync_all()?;
+    }
+    for name in names(arrived.clone())? {
+        if name != MOVING {
+            fs::rename(arrived.join(&name), root.at(&name))?;
+        }
+    }
+    sync(root)?;
+    remove(&arrived)?;
+    sync(root)
+}
+
+/// Within [`ARRIVED`]: what was there before is gone.
+const MOVING: &str = ".holdfast-moving";
+
+/// Writes all of its file system to the disk: thousands of files one by one take long.
+fn sync_all_of(root: &Root) -> io::Result<()> {
+    let folder = File::open(root.at(""))?;
+    // SAFETY: plain numbers.
+    checked(unsafe { libc::syncfs(folder.as_raw_fd()) }).map(drop)
+}
+
+fn sync(root: &Root) -> io::Result<()> {
+    File::open(root.at(""))?.sync_all()
+}
+
+fn exists(path: &Path) -> io::Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}

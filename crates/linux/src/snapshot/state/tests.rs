@@ -1,0 +1,215 @@
+use super::collect::Collected;
+use super::place::Placing;
+use super::*;
+use crate::snapshot::bounds::Patience;
+use crate::snapshot::describe::process::Status;
+use holdfast_wire::snapshot::{Ids, Limits, State, StateKind};
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::{Seek, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Two folders that are gone with this.
+struct Folders(PathBuf);
+
+impl Folders {
+    fn new(name: &str) -> Self {
+        let base = std::env::temp_dir().join(format!("hfstate-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&base);
+        fs::create_dir_all(base.join("from")).unwrap();
+        fs::create_dir_all(base.join("to")).unwrap();
+        Self(fs::canonicalize(base).unwrap())
+    }
+
+    fn from(&self, name: &str) -> PathBuf {
+        self.0.join("from").join(name)
+    }
+
+    fn to(&self, name: &str) -> PathBuf {
+        self.0.join("to").join(name)
+    }
+
+    fn collect(&self) -> Collected {
+        let mounts = Mounts::read().unwrap();
+        let from = [self.0.join("from")];
+        Collected::begin(&from, own(), Limits::default(), &mounts).unwrap()
+    }
+
+    /// As it goes over; the state says another folder than it was collected in.
+    fn place(&self, collected: &Collected, state: &State, cut: bool) -> Result<()> {
+        let to = self.0.join("to");
+        let folders = vec![to.as_os_str().as_bytes().to_vec()];
+        let state = State { folders, ..state.clone() };
+        let mounts = Mounts::read().unwrap();
+        let mut placing = Placing::begin(&state, &[to], &mounts)?;
+        collected.write(&mut |entry, offset, bytes| placing.fill(entry, offset, bytes))?;
+        if cut { Ok(()) } else { placing.finish() }
+    }
+}
+
+impl Drop for Folders {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn own() -> Ids {
+    Status::read(std::process::id()).unwrap().all_ids(0).unwrap()
+}
+
+fn round(collected: &mut Collected) -> u64 {
+    std::thread::sleep(super::collect::APART * 2);
+    collected.round(std::process::id(), &AtomicBool::new(false)).unwrap()
+}
+
+fn freeze(collected: &mut Collected, writing: &Writing) -> Result<State> {
+    collected.freeze(writing, &BTreeSet::new(), Patience::of(Duration::from_secs(5)))
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|found| found.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn all_that_a_folder_holds_takes_the_place_of_what_was_there() {
+    let folders = Folders::new("all");
+    fs::create_dir_all(folders.from("a/b")).unwrap();
+    fs::write(folders.from("a/b/file"), vec![7; 9_000_000]).unwrap();
+    fs::set_permissions(folders.from("a/b/file"), PermissionsExt::from_mode(0o4640)).unwrap();
+    fs::write(folders.from("empty"), []).unwrap();
+    symlink("/etc/passwd", folders.from("link")).unwrap();
+    let mut holes = fs::File::create(folders.from("holes")).unwrap();
+    holes.set_len(64 << 20).unwrap();
+    holes.seek(std::io::SeekFrom::Start(32 << 20)).unwrap();
+    holes.write_all(b"an island").unwrap();
+    fs::write(folders.from(".holdfast-arriving"), "reserved").unwrap();
+    fs::create_dir(folders.to("old")).unwrap();
+    fs::write(folders.to("old/file"), "old").unwrap();
+    fs::write(folders.to("empty"), "not so").unwrap();
+    let mut collected = folders.collect();
+    assert!(round(&mut collected) >= 9_000_000);
+    let state = freeze(&mut collected, &Writing::new()).unwrap();
+    assert!(state.bytes < 10_000_000, "holes are left out: {}", state.bytes);
+    folders.place(&collected, &state, true).unwrap();
+    assert_eq!(names(&folders.to("")), ["empty", "old"], "nothing changes before all has come");
+    folders.place(&collected, &state, false).unwrap();
+    assert_eq!(names(&folders.to("")), ["a", "empty", "holes", "link"]);
+    for name in ["a/b/file", "empty", "holes"] {
+        assert!(fs::read(folders.from(name)).unwrap() == fs::read(folders.to(name)).unwrap());
+        let [from, to] = [folders.from(name), folders.to(name)].map(|it| it.metadata().unwrap());
+        assert_eq!((from.mtime_nsec(), from.uid()), (to.mtime_nsec(), to.uid()), "{name}");
+    }
+    assert_eq!(folders.to("a/b/file").metadata().unwrap().mode() & 0o7777, 0o640);
+    assert_eq!(fs::read_link(folders.to("link")).unwrap(), Path::new("/etc/passwd"));
+    assert!(folders.to("holes").metadata().unwrap().blocks() < 1000);
+}
+
+#[test]
+fn what_changes_while_it_is_copied_is_copied_again() {
+    let folders = Folders::new("changes");
+    fs::write(folders.from("same"), vec![1; 1 << 20]).unwrap();
+    fs::write(folders.from("grows"), vec![2; 20 << 20]).unwrap();
+    fs::write(folders.from("goes"), "x").unwrap();
+    fs::write(folders.from("changes"), "before").unwrap();
+    let mut collected = folders.collect();
+    let all = round(&mut collected);
+    assert_eq!((round(&mut collected), all), (0, (21 << 20) + 7));
+    // The same length, and the time that it had.
+    let before = folders.from("changes").metadata().unwrap();
+    fs::write(folders.from("changes"), "behind").unwrap();
+    let times = fs::FileTimes::new().set_modified(before.modified().unwrap());
+    fs::File::open(folders.from("changes")).unwrap().set_times(times).unwrap();
+    fs::remove_file(folders.from("goes")).unwrap();
+    let mut log = OpenOptions::new().append(true).open(folders.from("grows")).unwrap();
+    log.write_all(&[3; 5000]).unwrap();
+    assert_eq!(round(&mut collected), 5006, "of what is appended to only what is new");
+    log.write_all(&[4; 10]).unwrap();
+    let id = (log.metadata().unwrap().dev(), log.metadata().unwrap().ino());
+    let state = freeze(&mut collected, &Writing::from([(id, true)])).unwrap();
+    folders.place(&collected, &state, false).unwrap();
+    assert_eq!(names(&folders.to("")), ["changes", "grows", "same"]);
+    for name in ["changes", "grows", "same"] {
+        assert!(fs::read(folders.from(name)).unwrap() == fs::read(folders.to(name)).unwrap());
+    }
+    // Somebody writes elsewhere in it, too: all of it would have to be copied.
+    log.write_all(&[5]).unwrap();
+    let refused = freeze(&mut collected, &Writing::from([(id, false)])).unwrap_err();
+    assert!(refused.to_string().contains("grows changes faster"), "{refused}");
+    // It was cut and written anew, longer than before.
+    log.set_len(0).unwrap();
+    log.write_all(&vec![6; 21 << 20]).unwrap();
+    let refused = freeze(&mut collected, &Writing::from([(id, true)])).unwrap_err();
+    assert!(refused.to_string().contains("grows changes faster"), "{refused}");
+}
+
+#[test]
+fn a_life_that_ends_in_an_exchange_is_completed_by_the_next() {
+    let begun = |name: &str| {
+        let folders = Folders::new(name);
+        fs::write(folders.to("old"), "old").unwrap();
+        fs::create_dir(folders.to(".holdfast-arrived")).unwrap();
+        fs::write(folders.to(".holdfast-arrived/new"), "new").unwrap();
+        fs::write(folders.to(".holdfast-arrived/newer"), "newer").unwrap();
+        folders
+    };
+    let complete = |folders: &Folders| {
+        settle(&folders.to("")).unwrap();
+        assert_eq!(names(&folders.to("")), ["new", "newer"]);
+        settle(&folders.to("")).unwrap();
+        assert_eq!(fs::read(folders.to("newer")).unwrap(), b"newer");
+    };
+    complete(&begun("exchange-begun"));
+    let half = begun("exchange-half");
+    fs::remove_file(half.to("old")).unwrap();
+    fs::write(half.to(".holdfast-arrived/.holdfast-moving"), "").unwrap();
+    fs::rename(half.to(".holdfast-arrived/new"), half.to("new")).unwrap();
+    complete(&half);
+    // What had not all come is removed, and nothing else.
+    let early = Folders::new("exchange-early");
+    fs::write(early.to("old"), "old").unwrap();
+    fs::create_dir_all(early.to(".holdfast-arriving/x")).unwrap();
+    settle(&early.to("")).unwrap();
+    assert_eq!(names(&early.to("")), ["old"]);
+    // A link of that name is no folder of ours.
+    symlink("/etc", early.to(".holdfast-arrived")).unwrap();
+    settle(&early.to("")).unwrap();
+    assert_eq!(names(&early.to("")), ["old"]);
+    assert!(Path::new("/etc/passwd").exists());
+    assert!(settle(Path::new("/nonexistent/x")).unwrap_err().to_string().contains("state_dirs"));
+}
+
+#[test]
+fn what_cannot_go_over_is_refused_by_name() {
+    let folders = Folders::new("refused");
+    fs::write(folders.from("one"), "x").unwrap();
+    let mut collected = folders.collect();
+    round(&mut collected);
+    let mut state = freeze(&mut collected, &Writing::new()).unwrap();
+    let mounts = Mounts::read().unwrap();
+    let refused = Placing::begin(&state, &[folders.to("")], &mounts).err().unwrap().to_string();
+    assert!(refused.contains("state_dirs are ["), "only this host's own folders: {refused}");
+    // A link that arrives leads nobody elsewhere.
+    state.entries[0].kind = StateKind::Link { to: b"/etc".to_vec() };
+    let mut through = state.entries[0].clone();
+    through.path = b"one/hostname".to_vec();
+    through.kind = StateKind::File { size: 1 };
+    state.entries.push(through);
+    assert!(folders.place(&collected, &state, true).is_err());
+    assert_eq!(names(&folders.to("")), Vec::<String>::new());
+    fs::hard_link(folders.from("one"), folders.from("two")).unwrap();
+    let id = std::process::id();
+    let refused = collected.round(id, &AtomicBool::new(false)).unwrap_err().to_string();
+    assert!(refused.contains("hard link"), "{refused}");
+    fs::remove_file(folders.from("two")).unwrap();
+    round(&mut collected);
+    fs::write(folders.from("three"), "x").unwrap();
+    let refused = collected.round(id, &AtomicBool::new(true)).unwrap_err().to_string();
+    assert!(refused.contains("nobody wants"), "{refused}");
+}
