@@ -13,6 +13,7 @@ use holdfast_linux::bpf::{
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::link::Link;
 use holdfast_linux::process;
+use holdfast_linux::spawn::Standard;
 use holdfast_wire::packet::mapped;
 use serde::Serialize;
 use std::fmt;
@@ -248,17 +249,26 @@ pub fn mark(run_dir: &Path, name: &str) -> Result<String> {
     Ok(format!("holdfast {name} {device}:{number}"))
 }
 
-/// Notes which process is the server: should its daemon die and it live on, it is
-/// found by this.
+/// Notes which process is the server, and what it was given as standard input, output and
+/// error: should its daemon die and it live on, it is found by this.
 ///
 /// # Errors
 /// When the file cannot be written.
-pub fn note_server(run_dir: &Path, name: &str, pid: u32) -> Result<()> {
+pub fn note_server(run_dir: &Path, name: &str, pid: u32, standard: &Standard) -> Result<()> {
     let path = server_file(run_dir, name);
-    let written = process::started(pid)
-        .and_then(|started| std::fs::write(&path, format!("{pid} {started}\n")));
+    let written = process::started(pid).and_then(|started| {
+        let mut text = format!("{pid} {started}\n");
+        for (file, line) in standard.iter().zip(STANDARD) {
+            let file = file.as_deref().unwrap_or(Path::new(""));
+            text.push_str(&format!("{line}{}\n", file.display()));
+        }
+        std::fs::write(&path, text)
+    });
     written.with_context(|| format!("cannot write {}", path.display()))
 }
+
+/// Before what a server was given, one line each.
+const STANDARD: [&str; 3] = ["stdin ", "stdout ", "stderr "];
 
 /// The word behind the number of a server that no daemon's death ends any more.
 const LOOSE: &str = "loose";
@@ -278,16 +288,26 @@ pub fn note_loose(run_dir: &Path, name: &str) -> Result<()> {
     append().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// A server that spoke alone when its daemon died, and still runs: its number, and
-/// a descriptor that tells when it ends.
+/// A server that spoke alone when its daemon died, and still runs.
+pub struct Survivor {
+    pub pid: u32,
+    /// Tells when it ends.
+    pub process: OwnedFd,
+    /// What its daemon gave it.
+    pub standard: Standard,
+}
+
+/// The server that spoke alone when this member's daemon died.
 #[must_use]
-pub fn survivor(run_dir: &Path, name: &str) -> Option<(u32, OwnedFd)> {
+pub fn survivor(run_dir: &Path, name: &str) -> Option<Survivor> {
     let text = std::fs::read_to_string(server_file(run_dir, name)).ok()?;
     let pid = noted(&text).filter(|_| text.lines().any(|line| line == LOOSE))?;
     let process = process::pidfd_open(pid).ok()?;
     // Opened first: the number cannot be given anew meanwhile.
     let lives = noted(&text).is_some() && !process::poll_in(process.as_fd(), 0).ok()?;
-    lives.then_some((pid, process))
+    let line = |begins: &str| text.lines().find_map(|line| line.strip_prefix(begins));
+    let standard = STANDARD.map(|begins| line(begins).filter(|it| !it.is_empty()).map(Into::into));
+    lives.then_some(Survivor { pid, process, standard })
 }
 
 /// The process that a server file names, if it is still the same one.
@@ -363,10 +383,11 @@ mod tests {
         let folder = folder("survivor");
         assert!(survivor(&folder, "a").is_none());
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        note_server(&folder, "a", child.id()).unwrap();
+        let standard = [None, Some("pipe:[7]".into()), Some("/var/log/a log".into())];
+        note_server(&folder, "a", child.id(), &standard).unwrap();
         assert!(survivor(&folder, "a").is_none(), "it may have been protected");
         note_loose(&folder, "a").unwrap();
-        assert!(survivor(&folder, "a").is_some());
+        assert_eq!(survivor(&folder, "a").unwrap().standard, standard);
         assert_eq!(orphan(&folder, "a").unwrap().len(), 1);
         child.wait().unwrap();
         assert!(survivor(&folder, "a").is_none());
@@ -416,7 +437,7 @@ if os.fork() == 0:
         let mut line = String::new();
         let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
         std::io::BufRead::read_line(&mut out, &mut line).unwrap();
-        note_server(&folder, "a", child.id()).unwrap();
+        note_server(&folder, "a", child.id(), &Standard::default()).unwrap();
         let killed: Vec<String> =
             orphan(&folder, "a").unwrap().into_iter().map(|removed| removed.what).collect();
         assert_eq!(killed.len(), 2, "{killed:?}");

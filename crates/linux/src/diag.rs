@@ -13,14 +13,18 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 /// `TCPF_LISTEN`: bit of a state in the mask of a request.
 const LISTENING: u32 = 1 << 10;
-/// `TCPF_SYN_RECV`, `TCPF_TIME_WAIT`, `TCPF_NEW_SYN_RECV`: not yet or no longer the server's.
-const PASSING: u32 = 1 << 3 | 1 << 6 | 1 << 12;
+/// `TCPF_TIME_WAIT`: no longer the server's.
+const PASSED: u32 = 1 << 6;
+/// `TCPF_SYN_RECV`, `TCPF_NEW_SYN_RECV`, and that: not yet or no longer the server's.
+const PASSING: u32 = 1 << 3 | PASSED | 1 << 12;
 /// Lists that are asked for at most. A connection that is closed becomes another object
 /// of the kernel's, under the same name: one that does so while it is listed is found
 /// when it is listed again.
 const ROUNDS_MAX: usize = 4;
 /// `struct inet_diag_sockid` in an answer.
 const ID: std::ops::Range<usize> = 4..52;
+/// Of `idiag_cookie` in it, low half first.
+const COOKIE: usize = 40;
 /// Bytes of a buffer for a list: more than one datagram of it.
 const LIST_BYTES: usize = 64 << 10;
 /// Questions per system call; their answers must fit the socket's buffer.
@@ -218,6 +222,27 @@ impl DiagSocket {
             keys.extend(ids.iter().filter_map(|id| key_of(family, id)));
         }
         Ok(keys)
+    }
+
+    /// As [`Self::own`], with handshakes, and the cookie of each socket (SO_COOKIE).
+    ///
+    /// # Errors
+    /// [`DiagError::Ask`].
+    pub fn own_sockets(
+        &mut self,
+        addresses: &[[u8; 16]],
+        ports: &[u16],
+    ) -> Result<Vec<(ConnKey, u64)>, DiagError> {
+        let mut sockets = Vec::new();
+        for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
+            let ids = self.list(family, !(LISTENING | PASSED), addresses, ports, |_| true)?;
+            let socket = |id: &Vec<u8>| {
+                let cookie = u64::from_ne_bytes(*id.get(COOKIE..)?.first_chunk()?);
+                Some((key_of(family, id)?, cookie))
+            };
+            sockets.extend(ids.iter().filter_map(socket));
+        }
+        Ok(sockets)
     }
 
     /// The `inet_diag_sockid` of each connection in one of `states` whose answer is

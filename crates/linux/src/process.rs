@@ -219,6 +219,23 @@ pub fn holders(memory: &str) -> Vec<u32> {
     numbers.filter(|pid| *pid != std::process::id()).filter(holds).collect()
 }
 
+/// The number by which a process has a memory file of this name.
+///
+/// # Errors
+/// `NotFound` if it has none.
+pub fn memory_of(pid: u32, memory: &str) -> io::Result<RawFd> {
+    let name = format!("/memfd:{memory} (deleted)");
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+        let entry = entry?;
+        let is = std::fs::read_link(entry.path()).is_ok_and(|link| link.as_os_str() == &*name);
+        let number = entry.file_name().to_str().and_then(|number| number.parse().ok());
+        if let Some(number) = number.filter(|_| is) {
+            return Ok(number);
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
 /// A duplicate of descriptor `fd` of another process; it shares the open file.
 ///
 /// # Errors
@@ -468,6 +485,18 @@ pub fn fix_addresses() -> io::Result<()> {
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
+    /// The counter of another process that it has handed over.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is none.
+    pub fn of(fd: OwnedFd) -> io::Result<Self> {
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
+        match link.to_str() {
+            Some("anon_inode:[eventfd]") => Ok(Self(fd)),
+            _ => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
     /// A new, non-blocking counter at 0.
     ///
     /// # Errors

@@ -93,6 +93,41 @@ impl SharedMemory {
         Ok(memory)
     }
 
+    /// Maps memory that an earlier daemon has made, as `settings` say but for the mode. The
+    /// server has it, too, and could have put anything in its place: it is the right one if
+    /// nobody can shorten it, and it says what it must.
+    ///
+    /// # Errors
+    /// `InvalidData` if it is not.
+    pub fn adopt(fd: OwnedFd, settings: &Settings) -> io::Result<Self> {
+        let other = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+        let ring_bytes = settings.ring_bytes.max(1 << 20).next_power_of_two();
+        let total = RING_OFFSET + ring_bytes;
+        // SAFETY: plain numbers.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        let wanted = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        if seals < 0 || seals & wanted != wanted {
+            return Err(other("its memory is not sealed"));
+        }
+        let file = std::fs::File::from(fd);
+        if file.metadata()?.len() != total as u64 {
+            return Err(other("its memory has another size"));
+        }
+        let fd = OwnedFd::from(file);
+        let base = map_twice(fd.as_raw_fd(), total, ring_bytes)?;
+        let memory = Self { fd, base, ring_bytes };
+        let h = memory.header();
+        let mut ports = [0; 16];
+        ports.iter_mut().zip(&settings.ports).for_each(|(to, port)| *to = *port);
+        let same = h.magic == MAGIC
+            && h.version == VERSION
+            && h.ring_bytes == ring_bytes as u64
+            && h.options == settings.options
+            && h.hash_key == settings.hash_key
+            && h.ports == ports;
+        if same { Ok(memory) } else { Err(other("its memory is of another version, or group")) }
+    }
+
     fn initialize(&self, settings: &Settings) {
         let header = self.base.cast::<Header>();
         // SAFETY: the mapping is ours alone until the server starts; it is zeroed.
@@ -457,11 +492,44 @@ mod tests {
     use super::*;
     use zerocopy::FromBytes;
 
-    fn memory() -> SharedMemory {
+    fn settings() -> Settings {
         let (hash_key, ports) = ([1; 8], vec![80]);
         let (name, mode) = (String::new(), mode::RECORD);
-        let settings = Settings { ring_bytes: 1 << 20, hash_key, ports, options: 0, mode, name };
-        SharedMemory::create(&settings).expect("memory")
+        Settings { ring_bytes: 1 << 20, hash_key, ports, options: 0, mode, name }
+    }
+
+    fn memory() -> SharedMemory {
+        SharedMemory::create(&settings()).expect("memory")
+    }
+
+    #[test]
+    fn only_memory_that_a_daemon_would_have_made_is_adopted() {
+        let made = memory();
+        let again = |settings: &Settings| {
+            let fd = made.fd().try_clone_to_owned().expect("a descriptor");
+            SharedMemory::adopt(fd, settings).map_err(|error| error.to_string())
+        };
+        append(&made, b"said before");
+        let adopted = again(&settings()).expect("its own");
+        assert_eq!((adopted.tail(), adopted.mode()), (made.tail(), mode::RECORD));
+        for other in [
+            Settings { hash_key: [2; 8], ..settings() },
+            Settings { ports: vec![81], ..settings() },
+            Settings { ports: vec![80, 81], ..settings() },
+            Settings { options: 1, ..settings() },
+            Settings { ring_bytes: 1 << 21, ..settings() },
+        ] {
+            assert!(again(&other).is_err(), "{other:?}");
+        }
+        // Whoever could shorten it could kill its reader.
+        // SAFETY: the kernel reads a C string; the descriptor is nobody else's.
+        let open = unsafe {
+            OwnedFd::from_raw_fd(libc::memfd_create(c"".as_ptr(), libc::MFD_ALLOW_SEALING))
+        };
+        let file = std::fs::File::from(open.try_clone().expect("a descriptor"));
+        file.set_len((RING_OFFSET + (1 << 20)) as u64).expect("a size");
+        let refused = SharedMemory::adopt(open, &settings()).err().map(|error| error.to_string());
+        assert_eq!(refused.as_deref(), Some("its memory is not sealed"));
     }
 
     fn append(memory: &SharedMemory, payload: &[u8]) -> u64 {

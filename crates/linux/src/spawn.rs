@@ -72,9 +72,12 @@ pub struct Server {
     pidfd: OwnedFd,
     /// How it ended, once it has.
     ending: Option<Ending>,
-    control: OwnedFd,
+    /// Nobody has the other end of an earlier daemon's.
+    control: Option<OwnedFd>,
     wake: EventFd,
     started: Instant,
+    /// What its daemon had as standard input, output and error when it was made.
+    standard: Standard,
     /// Of a copy that was made in a thread of its own: whose child it is, and which ends
     /// when this is dropped.
     _maker: Option<Sender<()>>,
@@ -84,7 +87,12 @@ enum Process {
     /// Its number.
     Child(u32),
     Copy(Restored),
+    /// Another daemon's child, and nobody's now.
+    Found(u32),
 }
+
+/// Files as /proc calls them; `None` where there is none.
+pub type Standard = [Option<PathBuf>; FIRST_OWN as usize];
 
 /// Words on its control socket that a server may not have been asked about yet.
 const WORDS_MAX: usize = 64;
@@ -116,13 +124,40 @@ impl Server {
         })?;
         let (process, started) = (Process::Child(child.id()), Instant::now());
         let (ending, _maker) = (None, None);
-        Ok(Self { memory, process, pidfd, ending, control, wake, started, _maker })
+        let (control, standard) = (Some(control), own_standard());
+        Ok(Self { memory, process, pidfd, ending, control, wake, started, standard, _maker })
+    }
+
+    /// Takes up a server that an earlier daemon has started, and that speaks alone: by the
+    /// memory of that name that both have, which is as `settings` say but for the mode.
+    ///
+    /// # Errors
+    /// If it has no such memory, or not what a shim was handed.
+    pub fn found(
+        (pid, process): (u32, BorrowedFd<'_>),
+        settings: &Settings,
+        standard: Standard,
+    ) -> io::Result<Self> {
+        let memory = process::memory_of(pid, &settings.name)?;
+        let memory = SharedMemory::adopt(process::pidfd_getfd(process, memory)?, settings)?;
+        let wake = memory.header().handed[2].load(Relaxed);
+        let wake = EventFd::of(process::pidfd_getfd(process, wake)?)?;
+        let pidfd = process.try_clone_to_owned()?;
+        let (process, started) = (Process::Found(pid), Instant::now());
+        let (ending, control, _maker) = (None, None, None);
+        Ok(Self { memory, process, pidfd, ending, control, wake, started, standard, _maker })
+    }
+
+    /// What its daemon had as standard input, output and error when it was made.
+    #[must_use]
+    pub const fn standard(&self) -> &Standard {
+        &self.standard
     }
 
     #[must_use]
     pub fn pid(&self) -> u32 {
         match &self.process {
-            Process::Child(pid) => *pid,
+            Process::Child(pid) | Process::Found(pid) => *pid,
             Process::Copy(copy) => copy.pid(),
         }
     }
@@ -134,10 +169,10 @@ impl Server {
     }
 
     /// Hung up as soon as the process closes its descriptors, a little before
-    /// [`Self::pidfd`] reports.
+    /// [`Self::pidfd`] reports; `None` of one that an earlier daemon has started.
     #[must_use]
-    pub fn control(&self) -> BorrowedFd<'_> {
-        self.control.as_fd()
+    pub fn control(&self) -> Option<BorrowedFd<'_>> {
+        self.control.as_ref().map(AsFd::as_fd)
     }
 
     /// Whether the control socket has hung up, or the server says there what it never
@@ -151,6 +186,10 @@ impl Server {
     /// until now, as the shim does at its promotion, is left aside.
     #[must_use]
     pub fn has_control(&self) -> bool {
+        if self.control.is_none() {
+            let theirs = self.memory.header().handed[0].load(Relaxed);
+            return self.take_fd(theirs).is_ok_and(|fd| unread::cookie(fd.as_fd()).is_ok());
+        }
         let last = (0..WORDS_MAX).map(|_| self.word()).find(|word| *word != Some(true));
         last == Some(None)
     }
@@ -159,7 +198,7 @@ impl Server {
     /// up.
     fn word(&self) -> Option<bool> {
         let mut word = [0; 64];
-        match sockopt::receive(self.control.as_fd(), &mut word, libc::MSG_DONTWAIT) {
+        match sockopt::receive(self.control()?, &mut word, libc::MSG_DONTWAIT) {
             Ok(len) => Some(len > 0),
             Err(error) => (error.kind() != io::ErrorKind::WouldBlock).then_some(false),
         }
@@ -208,7 +247,8 @@ impl Server {
     /// If the control socket is full or gone.
     pub fn give_connection(&self, listener: RawFd, connection: BorrowedFd<'_>) -> io::Result<()> {
         let number = listener.to_ne_bytes();
-        send_fd(self.control.as_raw_fd(), &number, connection.as_raw_fd())
+        let control = self.control.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        send_fd(control.as_raw_fd(), &number, connection.as_raw_fd())
     }
 
     /// Kills the server with all that it has started, at once, and waits for its end.
@@ -238,6 +278,10 @@ impl Server {
         if let Process::Copy(copy) = &self.process {
             return mode::is_alone(self.memory.mode()) && copy.let_loose();
         }
+        if let Process::Found(_) = &self.process {
+            // Else it would have ended.
+            return true;
+        }
         match self.memory.header().leash.load(SeqCst) {
             leash::LOOSE => true,
             leash::HELD if !self.has_ended() => {
@@ -261,10 +305,15 @@ impl Server {
     pub fn ending(&mut self) -> Option<Ending> {
         // It is remembered: once it is reaped nobody knows.
         if self.ending.is_none() {
-            let ending = process::ending(self.child()).unwrap_or(Some(Ending::Unknown));
+            let ending = || process::ending(self.child()).unwrap_or(Some(Ending::Unknown));
             self.ending = match self.process {
-                Process::Child(_) => ending,
-                Process::Copy(_) => ending.map(as_the_server),
+                Process::Child(_) => ending(),
+                Process::Copy(_) => ending().map(as_the_server),
+                // Only its parent is told how.
+                Process::Found(_) => {
+                    let has_ended = process::poll_in(self.pidfd(), 0).unwrap_or(true);
+                    has_ended.then_some(Ending::Unknown)
+                }
             };
         }
         self.ending
@@ -277,7 +326,7 @@ impl Server {
     /// The server, or who keeps a copy's namespace and ends as that does.
     fn child(&self) -> BorrowedFd<'_> {
         match &self.process {
-            Process::Child(_) => self.pidfd.as_fd(),
+            Process::Child(_) | Process::Found(_) => self.pidfd.as_fd(),
             Process::Copy(copy) => copy.namespace(),
         }
     }
@@ -313,6 +362,11 @@ impl Drop for Mark<'_> {
     fn drop(&mut self) {
         self.0.borrowed.store(0, Release);
     }
+}
+
+/// What this process has as standard input, output and error.
+fn own_standard() -> Standard {
+    std::array::from_fn(|number| std::fs::read_link(format!("/proc/self/fd/{number}")).ok())
 }
 
 fn build(command: &ServerCommand, handed: [RawFd; HANDED]) -> io::Result<Command> {

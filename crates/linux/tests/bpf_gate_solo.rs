@@ -3,9 +3,12 @@
 
 mod bpf_common;
 
-use bpf_common::gate::{EGRESS, Fixture, IRS, ISS, SLOTS, SYN_ACK_OPTIONS, ack, sack_option, seq};
+use bpf_common::gate::{
+    self, EGRESS, Fixture, IRS, ISS, SLOTS, SYN_ACK_OPTIONS, ack, sack_option, seq,
+};
 use bpf_common::{ACK, Context, FIN, PASS, RST, is_root};
-use holdfast_linux::bpf::{Adopted, BpfError};
+use holdfast_linux::bpf::{Adopted, BpfError, Gate};
+use holdfast_wire::message::ConnRecord;
 use holdfast_wire::seq::SeqNo;
 
 #[test]
@@ -195,4 +198,39 @@ fn who_adopts_a_tuple_again_gives_its_former_slot_back() {
     f.client.1 = 50000;
     assert!(matches!(f.gate.adopt(&f.adopted()), Err(BpfError::NoSlot)));
     assert_eq!(f.gate.conn(&f.key()), None);
+}
+
+/// Another daemon takes up what an earlier one has left: programs, slots, and what came by
+/// while nobody was there.
+#[test]
+fn a_gate_is_taken_up_with_all_that_it_knows() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::alone("taken-up");
+    let wanted = gate::config(&f.lab, f.server, true);
+    let adopted = f.adopted();
+    let conn = f.gate.adopt(&adopted).expect("a slot");
+    // What a daemon holds of it ends with that; the gate does not.
+    f.gate = Gate::reopen(&wanted).expect("an earlier life's");
+    let known = f.gate.known();
+    let last = ConnRecord { tsval: Some(adopted.tsval), ..adopted.record };
+    assert_eq!(known, [(conn, last)]);
+    assert_eq!(f.gate.conn(&f.key()), Some(conn));
+    let data = f.out().seq(seq(500)).ack(ack(3_000)).window(200).payload(300);
+    f.passes(&data);
+    assert_eq!(f.gate.slot(conn).expect("slot").snd_nxt, SeqNo(seq(800)));
+    f.set_solo(false);
+    f.leaves_as(&data, &data.clone().ack(ack(3_000)));
+    assert!(f.gate.free(conn).expect("a map"));
+    assert_eq!(f.gate.known(), []);
+    f.set_solo(true);
+    f.client_syn(IRS);
+    f.passes(&f.syn_ack(ISS, IRS));
+    f.gate = Gate::reopen(&wanted).expect("an earlier life's");
+    assert_eq!((f.events().len(), f.gate.known().len()), (1, 1), "its SYN-ACK waited");
+    let other = gate::config(&f.lab, (f.server.0, 1), true);
+    assert!(matches!(Gate::reopen(&other), Err(BpfError::OtherGate)));
+    f.gate.detach().expect("detach");
+    assert!(matches!(Gate::reopen(&wanted), Err(BpfError::Map { .. })));
 }

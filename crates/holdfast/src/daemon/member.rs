@@ -26,7 +26,7 @@ use holdfast_linux::priority;
 use holdfast_linux::process;
 use holdfast_linux::shm::Settings;
 use holdfast_linux::snapshot::settle;
-use holdfast_linux::spawn::{Server, ServerCommand};
+use holdfast_linux::spawn::{Server, ServerCommand, Standard};
 use holdfast_linux::tap::Service;
 use holdfast_linux::way::SignSocket;
 use holdfast_member::host::{Context, End, Hosted, Member as MemberState};
@@ -96,6 +96,8 @@ pub struct MemberContext<'a> {
     changes: Changes,
     /// The server's process.
     pub server: Option<u32>,
+    /// What it was given as standard input, output and error.
+    pub standard: Standard,
     /// The server outlives this daemon.
     pub loose: bool,
     /// What had come when the loop waited last.
@@ -167,21 +169,34 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
         node.events.add("epoch", format!("{epoch}, current member {current}"));
         // It has told its clients more than any other could.
         let survivor = || leavings::survivor(&config.group.run_dir, &member.name);
-        if current && let Some((pid, server)) = survivor() {
-            let end = survivor::run(&mut node, (pid, &server))?;
-            return node.leave(end);
-        }
-        let orphan = leavings::orphan(&config.group.run_dir, &member.name)?;
-        node.note_removed(&orphan);
-        for folder in &config.server.state_dirs {
-            settle(folder)?;
-        }
-        let end = if current { primary::run(&mut node)? } else { run_backup(&mut node)? };
+        let end = match survivor().filter(|_| current) {
+            Some(found) => go_on(&mut node, &found)?,
+            None => begin(&mut node, current)?,
+        };
         if end != End::Again {
             return node.leave(end);
         }
         node.member.speaks = false;
     }
+}
+
+/// A server that speaks alone has outlived its daemon. Where it cannot be taken up it is
+/// left as it is.
+fn go_on(node: &mut MemberContext<'_>, found: &leavings::Survivor) -> anyhow::Result<End> {
+    match survivor::take_up(node, found) {
+        Ok(survivor) => primary::run_alone(node, survivor),
+        Err(error) => survivor::run(node, found, &error),
+    }
+}
+
+/// With a server of its own, and nothing that an earlier life has left.
+fn begin(node: &mut MemberContext<'_>, current: bool) -> anyhow::Result<End> {
+    let orphan = leavings::orphan(&node.config.group.run_dir, &node.me.name)?;
+    node.note_removed(&orphan);
+    for folder in &node.config.server.state_dirs {
+        settle(folder)?;
+    }
+    if current { primary::run(node) } else { run_backup(node) }
 }
 
 /// A backup, and what becomes of it when it has taken over.
@@ -237,6 +252,7 @@ impl<'a> MemberContext<'a> {
             way_lost: None,
             changes,
             server: None,
+            standard: Standard::default(),
             loose: false,
             tokens: Tokens::default(),
             started: now,
@@ -534,8 +550,14 @@ impl<'a> MemberContext<'a> {
     /// # Errors
     /// When the file cannot be written.
     pub fn note_server(&mut self, server: &Server) -> anyhow::Result<()> {
-        leavings::note_server(&self.config.group.run_dir, &self.me.name, server.pid())?;
+        leavings::note_server(
+            &self.config.group.run_dir,
+            &self.me.name,
+            server.pid(),
+            server.standard(),
+        )?;
         (self.server, self.loose) = (Some(server.pid()), false);
+        self.standard.clone_from(server.standard());
         Ok(())
     }
 }

@@ -234,7 +234,8 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
     /// A server that hangs up is about to end.
     fn hear_control(&mut self) -> anyhow::Result<()> {
         if !self.hears_control {
-            self.node.poll.add(&self.server.control(), CONTROL, Interest::Read)?;
+            let Some(control) = self.server.control() else { return Ok(()) };
+            self.node.poll.add(&control, CONTROL, Interest::Read)?;
             self.hears_control = true;
         }
         Ok(())
@@ -242,7 +243,7 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
 
     fn ignore_control(&mut self) {
         if std::mem::take(&mut self.hears_control) {
-            heed("poll", self.node.poll.remove(&self.server.control()));
+            heed("poll", self.server.control().map_or(Ok(()), |it| self.node.poll.remove(&it)));
         }
     }
 

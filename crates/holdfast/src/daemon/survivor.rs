@@ -2,10 +2,11 @@
 //! (decision 20). That holds for the daemon that is started again, too: it finds the
 //! server running, leaves it as it is, and tells how things are.
 
+use super::backup::Barred;
 use super::drive::{Role, drive};
 use super::member::{MemberContext, RESTART_BOTH, ROLE};
 use super::pairing::{no_rejoin, turn_away};
-use super::primary::states;
+use super::primary::{Survivor, states};
 use super::said::Said;
 use super::services::Services;
 use super::{advice, heed};
@@ -13,13 +14,17 @@ use crate::channel::Listener;
 use crate::leavings;
 use crate::poll::Interest;
 use crate::status::{self, State};
+use holdfast_linux::bpf::Gate;
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::spawn::Server;
 use holdfast_member::host::{ConnState, End, Hosted, MemberHost, News, Turn, turn_found};
+use holdfast_member::primary::Held;
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::TcpSegment;
 use holdfast_wire::packet::mapped;
-use std::os::fd::OwnedFd;
+use holdfast_wire::shm::mode;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 const LISTENER: u64 = ROLE;
@@ -142,12 +147,72 @@ struct Found<'n, 'a, 's> {
     failed: Option<String>,
 }
 
-/// Watches a server that has outlived the daemon that started it.
+/// Takes up a server that has outlived the daemon that started it: from then on it is this
+/// one's, and whoever comes joins it.
+///
+/// # Errors
+/// What its gate or its memory lack; nothing has changed then.
+pub fn take_up(
+    node: &mut MemberContext<'_>,
+    found: &leavings::Survivor,
+) -> anyhow::Result<Survivor> {
+    let mut gate = Gate::reopen(&node.gate_config(true))?;
+    let settings = node.settings(mode::SOLO)?;
+    let process = (found.pid, found.process.as_fd());
+    let server = Server::found(process, &settings, found.standard.clone())?;
+    match server.memory.mode() {
+        // Its joiner, or a backup that the edge has barred, has gone with the daemon.
+        mode::RECORD => server.memory.go_solo(),
+        mode::SOLO | mode::OFF | mode::BROKEN => {}
+        _ => anyhow::bail!("it speaks for nobody"),
+    }
+    gate.set_solo(true)?;
+    let conns = known(node, &mut gate)?;
+    (node.server, node.loose) = (Some(found.pid), true);
+    node.standard.clone_from(&found.standard);
+    node.member.speaks = true;
+    node.set_alone(OUTLIVED);
+    let (listener, alone, barred) = (None, Alone::of_takeover(), Barred::default());
+    Ok(Survivor { server, gate, conns, listener, alone, barred })
+}
+
+const OUTLIVED: &str = "the server has outlived an earlier daemon; running alone";
+
+/// The connections that its gate knows and its kernel still has.
+fn known(node: &MemberContext<'_>, gate: &mut Gate) -> anyhow::Result<Vec<Held>> {
+    // What came by while no daemon was there to take it.
+    let mut fresh = BTreeMap::new();
+    gate.drain_events(|event| {
+        fresh.insert(event.conn, event.record);
+    });
+    let ips: Vec<_> = node.config.service_ips().into_iter().map(mapped).collect();
+    let sockets = DiagSocket::open()?.own_sockets(&ips, &node.config.service_ports())?;
+    let sockets: BTreeMap<ConnKey, u64> = sockets.into_iter().collect();
+    let mut conns = Vec::new();
+    for (conn, record) in gate.known() {
+        match sockets.get(&record.key) {
+            Some(socket) => {
+                let record = fresh.remove(&conn).unwrap_or(record);
+                conns.push(Held { conn, socket: *socket, record });
+            }
+            None => drop(gate.free(conn)?),
+        }
+    }
+    Ok(conns)
+}
+
+/// Watches a server that has outlived the daemon that started it, and cannot be taken up.
 ///
 /// # Errors
 /// When the event loop fails, or a server that must end does not.
-pub fn run(node: &mut MemberContext<'_>, (pid, server): (u32, &OwnedFd)) -> anyhow::Result<End> {
-    (node.server, node.loose) = (Some(pid), true);
+pub fn run(
+    node: &mut MemberContext<'_>,
+    found: &leavings::Survivor,
+    why: &anyhow::Error,
+) -> anyhow::Result<End> {
+    let server = &found.process;
+    (node.server, node.loose) = (Some(found.pid), true);
+    node.standard.clone_from(&found.standard);
     node.member.speaks = true;
     let mut listener = Listener::bind(node.me.address, node.pair_identity()).ok();
     if let Some(listener) = &mut listener {
@@ -155,8 +220,8 @@ pub fn run(node: &mut MemberContext<'_>, (pid, server): (u32, &OwnedFd)) -> anyh
         node.poll.add(&*listener, LISTENER, Interest::Read)?;
     }
     node.poll.add(server, PIDFD, Interest::Read)?;
-    let reason = "the server has outlived an earlier daemon; running alone";
-    node.set_state(status::Role::Primary, State::Unprotected, reason, RESTART_BOTH);
+    let reason = format!("{OUTLIVED}, and nobody can join it: {why:#}");
+    node.set_state(status::Role::Primary, State::Unprotected, &reason, RESTART_BOTH);
     let mut found =
         Found { node, server, listener, alone: Alone::new(), ended: false, failed: None };
     drive(&mut found, |stop, found| {

@@ -37,14 +37,27 @@ fn survives(testbed: &Testbed, group: &mut Group<'_>, alone: Role, fault: impl F
                 let status = group.status(alone).unwrap_or_default();
                 let says = status["reason"].as_str().unwrap_or_default();
                 status["state"] == "unprotected"
-                    && says.contains("outlived")
+                    && (says.contains("outlived") || says.contains("could not join"))
                     && status["connections"].as_u64() >= Some(1)
             });
         }
         assert_eq!(redis.ask(&[b"INCR", b"n"]), ":56");
-        // Who stops it means it.
-        group.stop_daemon(alone, Signal::TERM).expect("its end");
-        assert!(world::has_ended(server));
+        let load = world::start(testbed, &world::counting(3000, 0, None));
+        // The other one joins it, and takes over with the connection that has seen it all.
+        if group.status(alone.other()).is_err() {
+            group.restart(alone.other()).expect("a daemon");
+        }
+        if let Err(error) = group.wait_protected() {
+            panic!("{error:#}\n{}", group.log_tails());
+        }
+        assert_eq!(redis.ask(&[b"INCR", b"n"]), ":57");
+        world::signal(server, "KILL");
+        assert_eq!(redis.ask(&[b"INCR", b"n"]), ":58", "{}", group.log_tails());
+        world::finish(load, group);
+        if let Err(error) = group.wait_protected() {
+            panic!("{error:#}\n{}", group.log_tails());
+        }
+        assert_eq!(group.primary(), Some(alone.other()));
     });
 }
 
@@ -73,5 +86,50 @@ fn a_protected_server_dies_with_its_daemon() {
         let server = group.server_pid(Role::Primary).expect("a server");
         world::signal(group.daemon_pid(Role::Primary).expect("a daemon"), "KILL");
         world::wait_until("the server's end", || world::has_ended(server));
+    });
+}
+
+/// Its daemon dies while another member is joining it: the next one takes the server up,
+/// and the joiner joins that.
+#[test]
+fn a_server_that_is_being_joined() {
+    // It takes a second and a half to go over.
+    const BYTES: usize = 300 << 20;
+    const VALUE: usize = 1 << 20;
+    let _limit = world::limit(Duration::from_secs(120));
+    world::with_server(Program::Redis, 0, &Plan::default(), &options(), |testbed, group| {
+        let mut redis = client::connected(testbed, Duration::from_secs(10));
+        let value = vec![b'v'; VALUE];
+        for n in 0..BYTES / VALUE {
+            let name = n.to_string();
+            assert_eq!(redis.ask(&[b"SET", name.as_bytes(), &value]), "+OK");
+        }
+        let primary = group.primary().expect("a primary");
+        group.stop_daemon(primary.other(), Signal::KILL).expect("its end");
+        world::wait_until("a server alone", || {
+            group.status(primary).is_ok_and(|it| it["state"] == "unprotected")
+        });
+        for n in 1..=2 {
+            group.start_daemon(primary.other()).expect("a daemon");
+            world::wait_until("a join that is under way", || {
+                let said = group.status(primary).unwrap_or_default();
+                said["reason"].as_str().is_some_and(|reason| reason.contains('%'))
+            });
+            group.stop_daemon(primary, Signal::KILL).expect("its end");
+            assert_eq!(redis.ask(&[b"INCR", b"n"]), format!(":{n}"), "nobody serves it");
+            group.start_daemon(primary).expect("a daemon");
+            if n == 1 {
+                // Neither daemon is left of that join.
+                group.stop_daemon(primary.other(), Signal::KILL).expect("its end");
+            }
+        }
+        if let Err(error) = group.wait_protected() {
+            panic!("{error:#}\n{}", group.log_tails());
+        }
+        assert_eq!(redis.ask(&[b"INCR", b"n"]), ":3");
+        if let Err(error) = group.signal_server(primary, Signal::KILL) {
+            panic!("{error:#}\n{}", group.log_tails());
+        }
+        assert_eq!(redis.ask(&[b"INCR", b"n"]), ":4", "{}", group.log_tails());
     });
 }

@@ -11,8 +11,8 @@ pub enum Truth {
     /// Both members stand, this one speaks.
     Pair { current: Role },
     /// This member serves without a backup, and the other one's daemon does not run. It
-    /// is joined when that one is started, but if its own daemon found it at its start.
-    Solo { survivor: Role, joinable: bool },
+    /// is joined when that one is started.
+    Solo { survivor: Role },
     /// Nobody serves; this member did last.
     Dead { last: Role },
 }
@@ -68,11 +68,9 @@ pub enum Deed {
     /// The same, and the server that is being joined dies, perhaps a moment after it has
     /// a backup again; then both members are stopped and started.
     DieJoined,
-    /// kill -9 of the daemon of a server that speaks alone, which lives on and is found
-    /// by the daemon that is started again: nobody can join it.
+    /// kill -9 of the daemon of a server that speaks alone, which lives on and is taken up
+    /// by the daemon that is started again.
     Orphan,
-    /// The member that was lost is started again, beside a server that nobody can join.
-    StartStale,
     /// The documented repair of a server that cannot be joined: both members stop, both
     /// start.
     Repair,
@@ -133,25 +131,16 @@ impl Truth {
             (14, Deed::Join),
             (6, Deed::BreakJoin(broken)),
             (1, Deed::DieJoined),
-            (1, Deed::Orphan),
+            (4, Deed::Orphan),
             (1, Deed::Repair),
             (1, Deed::DownAndUp),
             (1, Deed::KillLast),
             (clock, Deed::Clock),
         ];
-        let orphaned = [
-            (2, Deed::Quiet),
-            (1, Deed::KillEdge),
-            (2, Deed::StartStale),
-            (1, Deed::Hup(host)),
-            (5, Deed::Repair),
-            (1, Deed::DownAndUp),
-        ];
         let dead = [(3, Deed::Repair), (1, Deed::DownAndUp)];
         match self {
             Truth::Pair { .. } => weighted(rng, &pair),
-            Truth::Solo { joinable: true, .. } => weighted(rng, &solo),
-            Truth::Solo { .. } => weighted(rng, &orphaned),
+            Truth::Solo { .. } => weighted(rng, &solo),
             Truth::Dead { .. } => weighted(rng, &dead),
         }
     }
@@ -163,22 +152,19 @@ impl Truth {
                 Truth::Pair { current: current.other() }
             }
             (Deed::KillDaemon | Deed::StopPrimary, Truth::Pair { current }) => {
-                Truth::Solo { survivor: current.other(), joinable: true }
+                Truth::Solo { survivor: current.other() }
             }
             (Deed::KillBackup | Deed::StopBackup, Truth::Pair { current }) => {
-                Truth::Solo { survivor: current, joinable: true }
+                Truth::Solo { survivor: current }
             }
-            (Deed::Join | Deed::BreakJoin(_), Truth::Solo { survivor, .. }) => {
+            (Deed::Join | Deed::BreakJoin(_), Truth::Solo { survivor }) => {
                 Truth::Pair { current: survivor }
             }
-            (Deed::Orphan, Truth::Solo { survivor, .. }) => {
-                Truth::Solo { survivor, joinable: false }
-            }
-            (Deed::KillLast, Truth::Solo { survivor, .. }) => Truth::Dead { last: survivor },
+            (Deed::KillLast, Truth::Solo { survivor }) => Truth::Dead { last: survivor },
             // Whoever was current last starts the next epoch.
             (
                 Deed::Repair | Deed::DownAndUp | Deed::DieJoined,
-                Truth::Solo { survivor: last, .. } | Truth::Dead { last },
+                Truth::Solo { survivor: last } | Truth::Dead { last },
             ) => Truth::Pair { current: last },
             _ => self,
         }
@@ -188,7 +174,7 @@ impl Truth {
     pub fn speaker(self) -> Option<Role> {
         match self {
             Truth::Pair { current } => Some(current),
-            Truth::Solo { survivor, .. } => Some(survivor),
+            Truth::Solo { survivor } => Some(survivor),
             Truth::Dead { .. } => None,
         }
     }

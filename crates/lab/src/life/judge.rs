@@ -174,7 +174,7 @@ fn judge(role: Role, status: &Value, truth: Truth) -> Option<String> {
         (Truth::Pair { current }, member) if member == current => ("primary", Some("protected")),
         (Truth::Pair { .. }, _) => ("backup", Some("protected")),
         (Truth::Solo { .. }, Role::Edge) => ("edge", Some("unprotected")),
-        (Truth::Solo { survivor, .. }, member) if member == survivor => {
+        (Truth::Solo { survivor }, member) if member == survivor => {
             ("primary", Some("unprotected"))
         }
         (Truth::Solo { .. } | Truth::Dead { .. }, _) => ("", None),
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn lies_are_seen() {
         let pair = Truth::Pair { current: Role::Primary };
-        let solo = Truth::Solo { survivor: Role::Backup, joinable: true };
+        let solo = Truth::Solo { survivor: Role::Backup };
         let dead = Truth::Dead { last: Role::Backup };
         let says = |role, state, reason| json!({"role": role, "state": state, "reason": reason});
         let protected = |role| says(role, "protected", "");

@@ -287,7 +287,7 @@ impl<'a> Life<'a> {
     fn perform(&mut self, deed: Deed) -> Result<()> {
         let (current, backup) = match self.truth {
             Truth::Pair { current } => (current, current.other()),
-            Truth::Solo { survivor: last, .. } | Truth::Dead { last } => (last, last.other()),
+            Truth::Solo { survivor: last } | Truth::Dead { last } => (last, last.other()),
         };
         // Who speaks when the deed is done is joined after it.
         self.joined =
@@ -325,7 +325,6 @@ impl<'a> Life<'a> {
             | Deed::BreakJoin(_)
             | Deed::DieJoined
             | Deed::Orphan
-            | Deed::StartStale
             | Deed::Repair
             | Deed::DownAndUp => self.mend(deed, current, backup)?,
         }
@@ -348,12 +347,6 @@ impl<'a> Life<'a> {
             Deed::Orphan => {
                 self.group.stop_daemon(alone, Signal::KILL)?;
                 self.start_member(alone)
-            }
-            Deed::StartStale => {
-                if self.group.has_daemon(lost) {
-                    self.group.stop_daemon(lost, Signal::KILL)?;
-                }
-                self.start_member(lost)
             }
             Deed::Repair => {
                 self.stop_members()?;

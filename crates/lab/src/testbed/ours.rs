@@ -421,9 +421,10 @@ impl<'a> Group<'a> {
     /// When there is none.
     pub fn server_pid(&self, role: Role) -> Result<u32> {
         let program = Path::new(self.recipe.program.path());
-        let from = self.child_pid(role)?;
+        // One that has outlived its daemon is the child of the host's first process.
+        let from = [self.child_pid(role)?, self.testbed.host(role).holder()];
         wait_for("the server's process", SETUP_LIMIT, || {
-            descendants_running(from, program).first().copied()
+            from.iter().find_map(|from| descendants_running(*from, program).first().copied())
         })
     }
 

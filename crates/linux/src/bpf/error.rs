@@ -43,6 +43,8 @@ pub enum BpfError {
     MissingMap { map: &'static str },
     #[error("no slot of the gate is free: raise `connections_max`")]
     NoSlot,
+    #[error("the gate of an earlier life is of another version, or has other services")]
+    OtherGate,
     #[error("cannot map the gate's slots into memory: {0}")]
     Slots(io::Error),
     #[error("cannot list or remove the tc filters of {interface}: {source}")]

@@ -4,10 +4,10 @@
 //! `bpf/gate.bpf.c` does it; this type loads it and speaks for user space.
 
 use super::error::BpfError;
-use super::layout::{GATE_COUNTERS, GateEvent, RawKey};
+use super::layout::{GATE_COUNTERS, GateEvent, GateSlot, RawKey, ServiceKey};
 use super::loader::{Counters, Detached, Object};
 use super::slots::Slots;
-use aya::maps::{Array, HashMap, MapData, MapError, Queue, RingBuf};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, Queue, RingBuf};
 use aya::programs::TcAttachType::{self, Egress, Ingress};
 use holdfast_wire::gate::{Adopted, SlotView};
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
@@ -113,6 +113,54 @@ impl Gate {
         loaded.attach("gate_ingress", &[&config.interface], Ingress)?;
         loaded.attach("gate_egress", &[&config.interface], Egress)?;
         Ok(gate)
+    }
+
+    /// Takes up the gate that an earlier life has left, with all that it knows. Its programs
+    /// have gone on all the time; should they be gone, [`Gate::mend`] puts them back.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if it is not there, [`BpfError::OtherGate`] if it is not one of
+    /// this version, or for these services.
+    pub fn reopen(config: &GateConfig) -> Result<Self, BpfError> {
+        let pinned = |map| OBJECT.pinned(&config.pin_dir, map);
+        let slots = pinned("gate_slots")?;
+        let info = slots.info().map_err(BpfError::map("gate_slots"))?;
+        let services = HashMap::<_, ServiceKey, u32>::try_from(Map::HashMap(pinned("services")?));
+        let services = services.map_err(BpfError::map("services"))?;
+        let known: Vec<ServiceKey> = services.keys().filter_map(Result::ok).collect();
+        let wanted = config.services.iter().map(|(ip, port)| ServiceKey::new(*ip, *port));
+        let same =
+            known.len() == config.services.len() && wanted.clone().all(|it| known.contains(&it));
+        if !same || info.value_size() as usize != size_of::<GateSlot>() {
+            return Err(BpfError::OtherGate);
+        }
+        let array = |map| {
+            let found = Array::try_from(Map::Array(pinned(map)?));
+            found.map_err(BpfError::map(map))
+        };
+        Ok(Self {
+            slots: Slots::new(slots.fd(), info.max_entries()).map_err(BpfError::Slots)?,
+            conns: HashMap::try_from(Map::HashMap(pinned("gate_conns")?))
+                .map_err(BpfError::map("gate_conns"))?,
+            free: Queue::try_from(Map::Queue(pinned("gate_free")?))
+                .map_err(BpfError::map("gate_free"))?,
+            events: RingBuf::try_from(Map::RingBuf(pinned("gate_events")?))
+                .map_err(BpfError::map("gate_events"))?,
+            dead: array("gate_dead")?,
+            solo: array("gate_solo")?,
+            counters: OBJECT.pinned_counters(&config.pin_dir)?,
+            interface: config.interface.clone(),
+            pin_dir: config.pin_dir.clone(),
+        })
+    }
+
+    /// All connections that it knows. Of its clock a record has the last reading, not the
+    /// first one.
+    #[must_use]
+    pub fn known(&self) -> Vec<(ConnId, ConnRecord)> {
+        let indices = self.conns.iter().filter_map(|entry| Some(entry.ok()?.1));
+        let conns = indices.filter_map(|index| self.slots.current(index));
+        conns.filter_map(|conn| Some((conn, self.slots.record(conn)?))).collect()
     }
 
     /// Becomes readable when SYN-ACKs wait for [`Gate::drain_events`].

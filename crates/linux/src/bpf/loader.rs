@@ -77,6 +77,18 @@ impl Object {
         Ok(Loaded { ebpf: loader.load(self.bytes).map_err(refused)?, object: self, directory })
     }
 
+    /// A map that an earlier life has pinned.
+    pub(crate) fn pinned(&self, pin_dir: &Path, map: &'static str) -> Result<MapData, BpfError> {
+        MapData::from_pin(self.directory(pin_dir).join(map)).map_err(BpfError::map(map))
+    }
+
+    /// The counters that an earlier life has pinned.
+    pub(crate) fn pinned_counters(&self, pin_dir: &Path) -> Result<Counters, BpfError> {
+        let map = Map::PerCpuArray(self.pinned(pin_dir, "counters")?);
+        let map = PerCpuArray::try_from(map).map_err(BpfError::map("counters"))?;
+        Ok(Counters { map, names: self.counters })
+    }
+
     /// Removes pins, so that the next [`Object::load`] starts with empty maps.
     pub(crate) fn unpin(&self, pin_dir: &Path) -> Result<(), BpfError> {
         let directory = self.directory(pin_dir);

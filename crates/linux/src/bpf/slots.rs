@@ -78,6 +78,30 @@ impl Slots {
         self.live(conn).map(|_| view)
     }
 
+    /// What its handshake has agreed on; of its clock the last reading.
+    pub(crate) fn record(&self, conn: ConnId) -> Option<ConnRecord> {
+        let (slot, _) = self.live(conn)?;
+        let word = |offset| slot.u32(offset).load(Ordering::Relaxed);
+        let half = |offset| slot.u16(offset).load(Ordering::Relaxed);
+        let byte = |offset| slot.u8(offset).load(Ordering::Relaxed);
+        let has_ts = byte(offset_of!(GateSlot, has_ts)) != 0;
+        let record = ConnRecord {
+            key: slot.key(),
+            iss: SeqNo(word(offset_of!(GateSlot, iss))),
+            irs: SeqNo(word(offset_of!(GateSlot, irs))),
+            mss: half(offset_of!(GateSlot, mss)),
+            peer_mss: half(offset_of!(GateSlot, peer_mss)),
+            rcv_wscale: byte(offset_of!(GateSlot, rcv_wscale)),
+            snd_wscale: byte(offset_of!(GateSlot, snd_wscale)),
+            sack: byte(offset_of!(GateSlot, sack)) != 0,
+            tsval: has_ts.then(|| word(offset_of!(GateSlot, tsval))),
+            window: half(offset_of!(GateSlot, window)),
+        };
+        // As with a view.
+        fence(Ordering::Acquire);
+        self.live(conn).map(|_| record)
+    }
+
     /// One store; that `stable` never goes back is the caller's part.
     pub(crate) fn set_stable(&self, conn: ConnId, stable: SeqNo) -> bool {
         let Some((slot, generation)) = self.live(conn) else { return false };

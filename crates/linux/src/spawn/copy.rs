@@ -1,6 +1,6 @@
 //! A server made of the image of another, which follows that one's log.
 
-use super::{FIRST_OWN, Process, Server, open_log, socket_pair};
+use super::{FIRST_OWN, Process, Server, open_log, own_standard, socket_pair};
 use crate::process::{self, EventFd};
 use crate::shm::{Settings, SharedMemory};
 use crate::snapshot::SnapshotError;
@@ -46,7 +46,8 @@ impl Server {
         let process = Process::Copy(restored);
         let started = Instant::now();
         let (ending, _maker) = (None, None);
-        Ok(Self { memory, process, pidfd, ending, control, wake, started, _maker })
+        let (control, standard) = (Some(control), own_standard());
+        Ok(Self { memory, process, pidfd, ending, control, wake, started, standard, _maker })
     }
 }
 

@@ -42,19 +42,17 @@ impl Server {
         Ok(External { memory, descriptors, watches: true, connections: open })
     }
 
-    /// Standard input, output and error that the daemon has handed on, as far as they are
+    /// Standard input, output and error that a daemon has handed on, as far as they are
     /// no files but a terminal: the copy's daemon has its own.
     fn inherited(&self) -> impl Iterator<Item = u32> {
-        let pid = self.pid();
-        let of =
-            |process: &str, number: u32| fs::read_link(format!("/proc/{process}/fd/{number}")).ok();
+        let (pid, standard) = (self.pid(), self.standard.clone());
         let is_daemons = move |number: &u32| {
-            let theirs = of(&pid.to_string(), *number);
+            let theirs = fs::read_link(format!("/proc/{pid}/fd/{number}")).ok();
             let is_terminal = |path: &std::path::PathBuf| {
                 TERMINALS.iter().any(|folder| path.as_os_str().as_bytes().starts_with(folder))
             };
             let no_file = |path: &std::path::PathBuf| !path.is_absolute() || is_terminal(path);
-            theirs.as_ref().is_some_and(no_file) && theirs == of("self", *number)
+            theirs.as_ref().is_some_and(no_file) && theirs == standard[*number as usize]
         };
         (0..FIRST_OWN.cast_unsigned()).filter(is_daemons)
     }

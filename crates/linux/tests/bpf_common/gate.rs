@@ -36,16 +36,15 @@ impl Fixture {
         let lab = Lab::new(name);
         sh("ip link add p0 type veth peer name p1");
         let server = (server.parse().expect("address"), PORT);
-        let gate = Gate::attach(&GateConfig {
-            interface: "p0".into(),
-            services: vec![server],
-            slots: SLOTS,
-            solo,
-            pin_dir: lab.pin_dir.clone(),
-        });
+        let gate = Gate::attach(&config(&lab, server, solo));
         let gate = gate.unwrap_or_else(|error| panic!("{error}"));
         Self { lab, gate, server, client: (client.parse().expect("address"), 40000) }
     }
+}
+
+pub fn config(lab: &Lab, server: (IpAddr, u16), solo: bool) -> GateConfig {
+    let (services, pin_dir) = (vec![server], lab.pin_dir.clone());
+    GateConfig { interface: "p0".into(), services, slots: SLOTS, solo, pin_dir }
 }
 
 impl Fixture {

@@ -24,14 +24,20 @@ impl MemberContext<'_> {
     /// # Errors
     /// When the interface is gone, or the kernel refuses.
     pub fn attach_gate(&mut self, solo: bool) -> anyhow::Result<Gate> {
-        let config = GateConfig {
+        let config = self.gate_config(solo);
+        Ok(self.attend_until(|| Gate::attach(&config))?)
+    }
+
+    /// Where this member's gate stands, and for what.
+    #[must_use]
+    pub fn gate_config(&self, solo: bool) -> GateConfig {
+        GateConfig {
             interface: self.me.interface.clone(),
             services: self.services(),
             slots: self.config.group.connections_max,
             pin_dir: self.pin_dir(),
             solo,
-        };
-        Ok(self.attend_until(|| Gate::attach(&config))?)
+        }
     }
 
     /// Removes what an earlier life of this member left that its new role has no
@@ -157,7 +163,8 @@ impl MemberContext<'_> {
         let folder = &self.config.group.run_dir;
         self.events.add("mended", format!("files of {} had been removed", folder.display()));
         let name = &self.me.name;
-        let noted = self.server.map_or(Ok(()), |pid| leavings::note_server(folder, name, pid));
+        let note = |pid| leavings::note_server(folder, name, pid, &self.standard);
+        let noted = self.server.map_or(Ok(()), note);
         let loose = || if self.loose { leavings::note_loose(folder, name) } else { Ok(()) };
         if let Err(error) = noted.and_then(|()| loose()) {
             tracing::warn!("{error:#}");
