@@ -84,7 +84,9 @@ impl World {
             Fault::KillDaemon { member, .. } => {
                 // On a machine that stands still nothing is killed.
                 self.thaw(member);
-                self.check.state_lost(member);
+                if !self.is_loose(member) {
+                    self.check.state_lost(member);
+                }
                 self.daemon_dies(member);
             }
             Fault::KillServer { member } => {

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// One protected connection.
 #[derive(Clone, Debug)]
 pub struct Slot {
+    record: ConnRecord,
     pub key: ConnKey,
     iss: SeqNo,
     irs: SeqNo,
@@ -57,14 +58,29 @@ impl std::ops::AddAssign for Counts {
 }
 
 impl Slot {
-    /// `fill_slot`: of a SYN-ACK.
-    pub fn of(p: &Packet) -> Self {
+    /// `fill_slot`: of a SYN-ACK, and of the SYN that it answers.
+    pub fn of(p: &Packet, offer: &Packet) -> Self {
+        let (iss, irs) = (p.seq, p.ack.plus(u64::from(u32::MAX)));
+        let record = ConnRecord {
+            key: p.key,
+            iss,
+            irs,
+            mss: 1460,
+            peer_mss: 1460,
+            rcv_wscale: p.wscale,
+            // Both sides scale or neither does (RFC 7323 §2.2).
+            snd_wscale: if p.wscale == NO_SCALING { NO_SCALING } else { offer.wscale },
+            sack: p.sack_permitted,
+            tsval: Some(p.tsval),
+            window: p.window,
+        };
         // Windows on SYNs are unscaled (RFC 7323 §2.2).
         let edge = p.ack.plus(u64::from(p.window));
         Self {
+            record,
             key: p.key,
-            iss: p.seq,
-            irs: p.ack.plus(u64::from(u32::MAX)),
+            iss,
+            irs,
             open: false,
             fin_allowed: false,
             stable: p.ack,
@@ -83,6 +99,7 @@ impl Slot {
     fn adopted(adopted: &Adopted) -> Self {
         let Adopted { record, snd_una, snd_nxt, rcv_nxt, right_edge, tsval, .. } = *adopted;
         Self {
+            record,
             key: record.key,
             iss: record.iss,
             irs: record.irs,
@@ -240,6 +257,12 @@ impl Gate {
         slot.is_some_and(|slot| slot.fin_allowed)
     }
 
+    /// All connections that it knows, as the wire's gate tells who takes it up.
+    pub fn known(&self) -> Vec<(ConnId, ConnRecord)> {
+        let of = |id: &ConnId| Some((*id, self.slots.get(id)?.record));
+        self.conns.values().filter_map(of).collect()
+    }
+
     pub fn slots_used(&self) -> usize {
         self.slots.len()
     }
@@ -340,20 +363,8 @@ impl Gate {
                 None => return None,
             }
         }
-        let slot = Slot { open: self.solo, ..Slot::of(p) };
-        let record = ConnRecord {
-            key: p.key,
-            iss: slot.iss,
-            irs: slot.irs,
-            mss: 1460,
-            peer_mss: 1460,
-            rcv_wscale: p.wscale,
-            // Both sides scale or neither does (RFC 7323 §2.2).
-            snd_wscale: if p.wscale == NO_SCALING { NO_SCALING } else { offer.wscale },
-            sack: p.sack_permitted,
-            tsval: Some(p.tsval),
-            window: p.window,
-        };
+        let slot = Slot { open: self.solo, ..Slot::of(p, &offer) };
+        let record = slot.record;
         let id = self.insert(slot);
         self.events.push_back(Held { id, record, packet: p.clone(), passed: self.solo });
         Some(id)

@@ -85,6 +85,8 @@ pub struct Reached {
     pub joins: u64,
     /// Connections that joiners were in step without.
     pub left_out: u64,
+    /// Servers that a daemon has taken up.
+    pub taken_up: u64,
 }
 
 impl std::ops::AddAssign for Reached {
@@ -106,6 +108,7 @@ impl std::ops::AddAssign for Reached {
         self.images += other.images;
         self.joins += other.joins;
         self.left_out += other.left_out;
+        self.taken_up += other.taken_up;
     }
 }
 

@@ -8,6 +8,7 @@ use crate::edge::GROUP;
 use crate::hosting::AtHost;
 use crate::hosting::Carried;
 use crate::image::{Copy, Image};
+use crate::kernel::cookie;
 use crate::packet::Packet;
 use crate::pipe::{Input, Kind, PipeId, Process, RETRY};
 use crate::server::{KEY, Mode};
@@ -179,14 +180,29 @@ impl World {
         self.wake_daemon_soon(member);
     }
 
-    /// SIGKILL. The server dies with its daemon (`PR_SET_PDEATHSIG`); gate and
-    /// tap's drop stay as they are.
+    /// SIGKILL. The server dies with its daemon (`PR_SET_PDEATHSIG`), but for one that
+    /// speaks alone (here: without a log, too; the real one lives while it is joined); gate and tap's drop stay as they are.
     pub fn daemon_dies(&mut self, member: usize) {
+        let is_loose = self.is_loose(member);
         let Some(daemon) = self.hosts[member].daemon.take() else { return };
         self.hosts[member].tap = None;
         self.say(|| format!("{}: daemon killed", NAMES[member]));
-        self.kill_server(member);
+        if !is_loose {
+            self.kill_server(member);
+        }
         self.end_pipes_of(daemon.process());
+    }
+
+    /// No daemon's death touches its server any more.
+    pub fn is_loose(&self, member: usize) -> bool {
+        let host = &self.hosts[member];
+        let alone = host.server.as_ref().is_some_and(|it| it.alive && it.mode == Mode::Live);
+        let serves = host.daemon.as_ref().is_none_or(|it| matches!(it.phase, Phase::Primary(_)));
+        host.alive
+            && alone
+            && serves
+            && !self.plan.unattached
+            && host.gate.as_ref().is_some_and(|it| it.solo)
     }
 
     pub fn wake_daemon_soon(&mut self, member: usize) {
@@ -362,6 +378,9 @@ impl World {
 
     fn becomes_primary(&mut self, d: &mut Daemon) -> Phase {
         let member = d.at;
+        if self.hosts[member].daemon.is_none() && self.is_loose(member) {
+            return self.takes_up(d);
+        }
         self.say(|| {
             format!("{}: primary in epoch {}, waits for the backup", NAMES[member], d.member.epoch)
         });
@@ -378,6 +397,7 @@ impl World {
         self.say(|| {
             format!("{}: backup in epoch {}, seeks the primary", NAMES[member], d.member.epoch)
         });
+        self.kill_server(member);
         self.hosts[member].tap_drop = Some(false);
         // It may be a primary's host of old: what its kernel still has would speak again after
         // a takeover, and be in its connections' way.
@@ -415,6 +435,28 @@ impl World {
         self.start_server(at, Mode::Live);
         self.check.lone_begins(at);
         self.say(|| format!("{}: serves, without a backup", NAMES[at]));
+        self.survivor_serves(d)
+    }
+
+    /// Its server has outlived an earlier daemon: what the gate knows and the kernel still
+    /// has (`daemon/survivor.rs`).
+    fn takes_up(&mut self, d: &mut Daemon) -> Phase {
+        self.say(|| format!("{}: takes its server up", NAMES[d.at]));
+        d.member.speaks = true;
+        self.reached.taken_up += 1;
+        let host = &mut self.hosts[d.at];
+        if let Some(gate) = &mut host.gate {
+            gate.events.clear();
+            for (conn, record) in gate.known() {
+                match host.sockets.contains_key(&record.key) {
+                    true => {
+                        let socket = cookie(record.iss, record.irs);
+                        d.survivors.push(Held { conn, socket, record });
+                    }
+                    false => gate.free(conn),
+                }
+            }
+        }
         self.survivor_serves(d)
     }
 

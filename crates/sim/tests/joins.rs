@@ -64,7 +64,10 @@ fn who_speaks_dies_in_every_step() {
         let may = in_step || matches!(step, Step::Commits | Step::Closes);
         let seen = (outcome.takeovers, outcome.service_ended);
         let takes_over = seen == (1, false) && may;
-        assert!(takes_over || (seen == (0, true) && !in_step), "{step:?} {how:?} {seen:?}\n{plan}");
+        // A server that speaks alone outlives its daemon.
+        let lives = seen == (0, false) && step == Step::Prepares && how == How::Daemon;
+        let ends = seen == (0, true) && !in_step;
+        assert!(takes_over || lives || ends, "{step:?} {how:?} {seen:?}\n{plan}");
     }
 }
 
@@ -238,4 +241,26 @@ fn no_drawn_join_breaks_a_law() {
     }
     println!("{runs} runs, {joins} joins, {takeovers} takeovers");
     assert!(joins * 4 > runs, "{joins} joins in {runs} runs: too little is exercised");
+}
+
+/// The daemon of a server that speaks alone dies, and the next one takes it up: nobody loses
+/// a connection, somebody joins it, and takes over.
+#[test]
+fn a_server_that_outlives_its_daemon_is_joined() {
+    for seed in 0..3 * SEEDS {
+        let mut plan = calm(seed);
+        plan.load_until = 8000 * MS;
+        plan.faults = vec![(When::At(300 * MS), Fault::KillDaemon { member: 1, again: None })];
+        for after in [700, 20 + 50 * (seed % 8)] {
+            let dies = Fault::KillDaemon { member: 0, again: Some((1 + seed) * 4 * MS) };
+            plan.faults.push((When::After(after * MS), dies));
+        }
+        plan.faults.push((When::After(700 * MS), Fault::Starts { member: 1 }));
+        let dies = Fault::Dies { speaks: true, how: How::Host };
+        plan.faults.push((When::Join(Step::Joined), dies));
+        let outcome = run(&plan);
+        let seen = (outcome.reached.joins, outcome.takeovers, outcome.service_ended);
+        assert_eq!(seen, (1, 1, false), "{plan}");
+        assert!(outcome.reached.taken_up >= 1, "{plan}");
+    }
 }
