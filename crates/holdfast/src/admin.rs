@@ -62,7 +62,11 @@ pub enum Request {
     Unfence,
     /// The primary's backup is to take over, planned, and the primary to be its backup
     /// (a protected primary only).
-    Switchover,
+    Switchover {
+        /// The primary's daemon ends instead, once the other one has taken over.
+        #[serde(default)]
+        leaves: bool,
+    },
     /// What the edge serves: one object of the schema [`EDGE_SCHEMA`].
     Show,
     /// Where a packet would go.

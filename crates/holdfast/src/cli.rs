@@ -7,6 +7,7 @@ mod demo;
 mod down;
 mod edge;
 mod failure;
+mod hand_over;
 mod log;
 mod namespace;
 mod watch;
@@ -61,7 +62,8 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Events(args) => watch::events(&args),
         Verb::Check(args) => run_check(&args),
         Verb::Down(args) => down::run(&args),
-        Verb::Switchover(args) => watch::switchover(&args),
+        Verb::Switchover(args) => hand_over::switchover(&args),
+        Verb::Move(args) => hand_over::relocate(&args),
         Verb::Capture(args) => capture::run(&args),
         Verb::Key(KeyVerb::Gen) => say(&GroupKey::generate()?.to_text()),
         Verb::Config(verb) => run_config(verb),

@@ -24,7 +24,11 @@ pub enum Side {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Apart<'a> {
     /// The other one does not want to, in its words.
-    TurnedAway(&'a str),
+    /// `again`: later it may be otherwise; else the server of the other one has ended.
+    TurnedAway {
+        reason: &'a str,
+        again: bool,
+    },
     OtherRelease,
     OtherWorld(&'a [WorldPart<'a>]),
 }
@@ -64,7 +68,8 @@ pub struct Pairing {
 /// What came in a turn.
 #[derive(Default)]
 struct Came {
-    turned_away: Option<String>,
+    /// The reason, and whether to ask again.
+    turned_away: Option<(String, bool)>,
     /// The other's hello, encoded.
     hello: Option<Vec<u8>>,
     early: Vec<Vec<u8>>,
@@ -76,7 +81,9 @@ impl Came {
         message.encode(&mut bytes);
         match message {
             Message::Hello { .. } => self.hello = Some(bytes),
-            Message::Refused { reason, .. } => self.turned_away = Some((*reason).to_owned()),
+            Message::Refused { reason, again } => {
+                self.turned_away = Some(((*reason).to_owned(), *again));
+            }
             _ if self.hello.is_some() => self.early.push(bytes),
             _ => {}
         }
@@ -123,8 +130,9 @@ impl Pairing {
             let asks = self.side == Side::Backup && came.turned_away.is_none();
             self.greeted = asks && host.say_hello(false)?;
         }
-        if let Some(reason) = came.turned_away.filter(|_| self.side == Side::Backup) {
-            self.part(&Apart::TurnedAway(&reason), host);
+        let turned_away = came.turned_away.filter(|_| self.side == Side::Backup);
+        if let Some((reason, again)) = turned_away {
+            self.part(&Apart::TurnedAway { reason: &reason, again }, host);
             return Ok(None);
         }
         let Some(bytes) = came.hello else { return Ok(None) };
@@ -331,7 +339,7 @@ mod tests {
         let (mut host, mut pairing) = (host(), Pairing::new(Side::Backup));
         host.next = Some((true, vec![TURNED_AWAY]));
         pairing.turn(false, &mut host);
-        assert_eq!(said(&mut host), ["TurnedAway(\"late\")", "hangs up"]);
+        assert_eq!(said(&mut host), ["TurnedAway { reason: \"late\", again: true }", "hangs up"]);
         assert_eq!(pairing.turn(false, &mut host), Turn::Until(nanos(COMPARE_EVERY)));
         assert_eq!(pairing.turn(true, &mut host), Turn::End(End::Stopped));
     }

@@ -86,6 +86,14 @@ pub enum Verb {
     /// For maintenance or an upgrade of the primary's host, to be asked there. It waits
     /// until the group is protected again, the other way round.
     Switchover(SwitchoverArgs),
+    /// Move the server, with its connections, from this host to the other member's, and end
+    /// the daemon here: planned, no client loses a byte.
+    ///
+    /// To be asked on the host that serves, with or without a backup: the other member's
+    /// daemon must run, or be started meanwhile. It waits until that one has joined, which
+    /// then takes over and serves alone; here nothing of Holdfast is left. If this daemon is
+    /// started again, it joins as a backup.
+    Move(MoveArgs),
     /// Write packets that the programs changed, moved or dropped, with the reason.
     ///
     /// A pcapng file with a comment per packet, for Wireshark or tshark:
@@ -146,6 +154,22 @@ pub struct SwitchoverArgs {
     pub json: bool,
     /// Seconds until it is given up to wait; the switchover goes on.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub timeout: u64,
+}
+
+/// Arguments of `move`.
+#[derive(Args, Debug)]
+pub struct MoveArgs {
+    #[command(flatten)]
+    pub group: GroupArgs,
+    /// Where to: the other member.
+    #[arg(long, value_name = "NAME")]
+    pub to: String,
+    /// One JSON object: `from`, `to`, `moved_after_ms`.
+    #[arg(long)]
+    pub json: bool,
+    /// Seconds until it is given up to wait.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub timeout: u64,
 }
 

@@ -1,9 +1,9 @@
 //! The verbs that ask a running daemon.
 
-use super::args::{EventsArgs, GroupArgs, StatusArgs, SwitchoverArgs};
+use super::args::{EventsArgs, GroupArgs, StatusArgs};
 use super::{Failure, load, print};
 use crate::admin::{self, Event, Request};
-use crate::status::{Role, State, Status, Style, exit, rfc3339};
+use crate::status::{State, Status, Style, exit, rfc3339};
 use serde_json::Value;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 /// How often `--wait` and `--follow` look again.
-const LOOK_PERIOD: Duration = Duration::from_millis(50);
+pub(super) const LOOK_PERIOD: Duration = Duration::from_millis(50);
 /// How long a group must be lost for good until `--wait protected` gives up.
 const LOST_LASTS: Duration = Duration::from_millis(500);
 /// Erases the screen and goes to its corner.
@@ -45,43 +45,6 @@ pub(super) fn status(args: &StatusArgs, style: Style) -> Result<u8, Failure> {
         Some(wanted) if status.state == wanted => exit::OK,
         Some(_) => status.exit_code().max(exit::DEGRADED),
     })
-}
-
-/// Asks the primary of this host to hand over, and waits until the group is protected again.
-pub(super) fn switchover(args: &SwitchoverArgs) -> Result<u8, Failure> {
-    let (file, role) = load(&args.group)?;
-    let path = file.admin_socket(&role);
-    let config = file.replicated().map_err(Failure::usage)?;
-    let other = config.members.iter().find(|member| member.name != role);
-    let other = other.map(|member| member.name.as_str()).unwrap_or_default();
-    if let Some(to) = args.to.as_deref().filter(|to| *to != other) {
-        return Err(Failure::usage(format!(
-            "`{to}` is not the backup of `{role}`\n  remedy: ask on the primary's host; `{other}` takes over"
-        )));
-    }
-    let begun = Instant::now();
-    ask(&path, Request::Switchover)?;
-    let until = begun + Duration::from_secs(args.timeout);
-    loop {
-        let is_done = fetch(&path)
-            .is_ok_and(|status| status.role == Role::Backup && status.state == State::Protected);
-        if is_done {
-            break;
-        }
-        if Instant::now() >= until {
-            let text = format!(
-                "`{other}` is asked to take over, and the group is not protected again yet"
-            );
-            return Err(Failure::degraded(format!("{text}\n  remedy: look at `holdfast status`")));
-        }
-        sleep(LOOK_PERIOD);
-    }
-    let ms = begun.elapsed().as_millis();
-    let json = serde_json::json!({ "from": role, "to": other, "protected_after_ms": ms as u64 });
-    let text =
-        format!("{other} is the primary, and {role} its backup: protected again after {ms} ms");
-    print(&format!("{}\n", if args.json { json.to_string() } else { text }))?;
-    Ok(exit::OK)
 }
 
 /// Ends only with the terminal or by a signal.
@@ -141,7 +104,7 @@ fn socket_of(group: &GroupArgs) -> Result<PathBuf, Failure> {
     Ok(file.admin_socket(&role))
 }
 
-fn fetch(path: &Path) -> Result<Status, Failure> {
+pub(super) fn fetch(path: &Path) -> Result<Status, Failure> {
     Ok(serde_json::from_value(ask(path, Request::Status)?)?)
 }
 

@@ -1,15 +1,14 @@
 //! A member: asks the edge who is current, then is the primary or the backup.
 //! What both roles share lives here.
 
+mod lives;
 mod traces;
 mod words;
 
-use super::backup::Ended;
-use super::drive::{self, drive};
 use super::edge_link::{EdgeLink, LinkEvent};
+use super::heed;
 use super::pulse::{self, Pulse};
 use super::said::Said;
-use super::{backup, heed, primary, survivor};
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
 use crate::config::{Config, Member, Server as ServerConfig, admin_socket, pin_dir};
@@ -25,12 +24,11 @@ use holdfast_linux::changes::Changes;
 use holdfast_linux::priority;
 use holdfast_linux::process;
 use holdfast_linux::shm::Settings;
-use holdfast_linux::snapshot::settle;
 use holdfast_linux::spawn::{Server, ServerCommand, Standard};
 use holdfast_linux::tap::Service;
 use holdfast_linux::way::SignSocket;
-use holdfast_member::host::{Context, End, Hosted, Member as MemberState};
-use holdfast_member::standing::{Ask, Heard, Place};
+use holdfast_member::host::{Context, Member as MemberState};
+use holdfast_member::standing::Heard;
 use holdfast_wire::message::Message;
 use holdfast_wire::packet::mapped;
 use holdfast_wire::shm::option;
@@ -48,6 +46,7 @@ const SIGNS: u64 = 8;
 pub const ROLE: u64 = 16;
 
 pub use crate::status::{REJOINS, RESTART_BOTH};
+pub use lives::run;
 
 /// Loading programs and starting a server take no longer on the slowest machine.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -100,6 +99,8 @@ pub struct MemberContext<'a> {
     pub standard: Standard,
     /// The server outlives this daemon.
     pub loose: bool,
+    /// It ends once the other member has taken over.
+    leaves: bool,
     /// What had come when the loop waited last.
     pub tokens: Tokens,
     started: Instant,
@@ -127,83 +128,6 @@ impl Context for MemberContext<'_> {
         if self.edge.send(message) {
             self.edge.flush(Instant::now(), &self.poll);
         }
-    }
-}
-
-/// A member that does not know yet what it is.
-struct Asking<'n, 'a> {
-    node: &'n mut MemberContext<'a>,
-}
-
-impl<'a> Hosted for Asking<'_, 'a> {
-    type Context = MemberContext<'a>;
-
-    fn context(&self) -> &MemberContext<'a> {
-        self.node
-    }
-
-    fn context_mut(&mut self) -> &mut MemberContext<'a> {
-        self.node
-    }
-}
-
-impl<'a> drive::Role<'a> for Asking<'_, 'a> {}
-
-/// Runs the member's daemon until a signal ends it.
-///
-/// # Errors
-/// Whatever keeps it from starting or ends it.
-pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
-    // A member that could never start its server must not keep the other one waiting.
-    if let Some(lack) = world::lacks(&config.server).first() {
-        anyhow::bail!("{}; remedy: {}", lack.what, lack.remedy);
-    }
-    let mut node = MemberContext::new(config, member)?;
-    loop {
-        let Some(place) = node.ask_edge()? else { return Ok(()) };
-        let (epoch, current) = match place {
-            Place::Primary { epoch } => (epoch, true),
-            Place::Backup { epoch } => (epoch, false),
-        };
-        node.set_epoch(epoch);
-        node.events.add("epoch", format!("{epoch}, current member {current}"));
-        // It has told its clients more than any other could.
-        let survivor = || leavings::survivor(&config.group.run_dir, &member.name);
-        let end = match survivor().filter(|_| current) {
-            Some(found) => go_on(&mut node, &found)?,
-            None => begin(&mut node, current)?,
-        };
-        if end != End::Again {
-            return node.leave(end);
-        }
-        node.member.speaks = false;
-    }
-}
-
-/// A server that speaks alone has outlived its daemon. Where it cannot be taken up it is
-/// left as it is.
-fn go_on(node: &mut MemberContext<'_>, found: &leavings::Survivor) -> anyhow::Result<End> {
-    match survivor::take_up(node, found) {
-        Ok(survivor) => primary::run_alone(node, survivor),
-        Err(error) => survivor::run(node, found, &error),
-    }
-}
-
-/// With a server of its own, and nothing that an earlier life has left.
-fn begin(node: &mut MemberContext<'_>, current: bool) -> anyhow::Result<End> {
-    let orphan = leavings::orphan(&node.config.group.run_dir, &node.me.name)?;
-    node.note_removed(&orphan);
-    for folder in &node.config.server.state_dirs {
-        settle(folder)?;
-    }
-    if current { primary::run(node) } else { run_backup(node) }
-}
-
-/// A backup, and what becomes of it when it has taken over.
-fn run_backup(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
-    match backup::run(node)? {
-        Ended::Over(end) => Ok(end),
-        Ended::Survives(survivor) => primary::run_alone(node, *survivor),
     }
 }
 
@@ -254,6 +178,7 @@ impl<'a> MemberContext<'a> {
             server: None,
             standard: Standard::default(),
             loose: false,
+            leaves: false,
             tokens: Tokens::default(),
             started: now,
         };
@@ -268,28 +193,6 @@ impl<'a> MemberContext<'a> {
         // Images of servers come and go.
         process::keep_no_large_pieces();
         Ok(node)
-    }
-
-    /// Every member starts silent and asks (decision 21). Returns the epoch and
-    /// whether this member is current in it; `None`: asked to stop.
-    fn ask_edge(&mut self) -> anyhow::Result<Option<Place>> {
-        let remedy = "check that the edge's daemon runs and is reachable, and that the preferred member is started";
-        self.set_state(Role::None, State::Waiting, "the edge has not said who is current", remedy);
-        let preferred = self.config.edge.first == self.me.name;
-        let mut ask = Ask::new(&self.me.name, &self.other.name, preferred, Nanos(self.nanos()));
-        let end = drive(&mut Asking { node: self }, |stop, asking| {
-            let turn = ask.turn(stop, asking);
-            if let Some(reason) = ask.take_refused() {
-                let reason = format!("the edge refused: {reason}");
-                let remedy = "look at the edge's status";
-                asking.node.set_state(Role::None, State::Waiting, &reason, remedy);
-            }
-            turn
-        })?;
-        Ok(match end {
-            End::Placed(place) => Some(place),
-            _ => None,
-        })
     }
 
     /// Turns the link to the edge: says hello when it opens, notes a new epoch,
@@ -433,15 +336,15 @@ impl<'a> MemberContext<'a> {
         // Silence is noticed by nobody else between two reports.
         self.show();
         let (status, events) = (self.answer(), &self.events);
-        let hands_over = &mut self.member.hands_over;
+        let (hands_over, leaves) = (&mut self.member.hands_over, &mut self.leaves);
         let mended = self.admin.serve(|request| match request {
-            Request::Switchover
+            Request::Switchover { leaves: then }
                 if status.role == Role::Primary && status.state == State::Protected =>
             {
-                *hands_over = true;
+                (*hands_over, *leaves) = (true, then);
                 serde_json::json!({ "from": status.member })
             }
-            Request::Switchover => refusal(&format!(
+            Request::Switchover { .. } => refusal(&format!(
                 "this member is {} and {}: only a protected primary hands over\n  remedy: ask on \
                  the primary's host, when `holdfast status` says protected",
                 status.role, status.state

@@ -3,8 +3,8 @@
 
 use super::drive::{Role, drive};
 use super::edge_link::{EdgeLink, LinkEvent};
-use super::heed;
 use super::member::MemberContext;
+use super::{advice, heed};
 use crate::channel::{Channel, ChannelError, Listener};
 use crate::poll::Interest;
 use crate::status::{self, State};
@@ -258,7 +258,11 @@ impl PairingHost for Seeker<'_, '_, '_> {
 
     fn show_apart(&mut self, why: &Apart<'_>) {
         let (reason, remedy) = apart(self.node, self.world.as_ref(), why);
-        self.node.set_state(status::Role::Backup, State::Waiting, &reason, &remedy);
+        let state = match why {
+            Apart::TurnedAway { again: false, .. } => State::Ended,
+            _ => State::Waiting,
+        };
+        self.node.set_state(status::Role::Backup, state, &reason, &remedy);
     }
 }
 
@@ -289,7 +293,10 @@ fn difference(
 /// Why the members do not meet: reason and remedy.
 fn apart(node: &MemberContext<'_>, own: Option<&World>, why: &Apart<'_>) -> (String, String) {
     match why {
-        Apart::TurnedAway(reason) => ((*reason).to_owned(), LATER.to_owned()),
+        Apart::TurnedAway { reason, again } => {
+            let remedy = if *again { LATER } else { advice::AFTER_BAD_START };
+            ((*reason).to_owned(), remedy.to_owned())
+        }
         Apart::OtherRelease => (
             format!("{} speaks another version", node.other.name),
             "run the same release on both members".to_owned(),
@@ -302,9 +309,10 @@ fn apart(node: &MemberContext<'_>, own: Option<&World>, why: &Apart<'_>) -> (Str
 
 /// Tells whoever connects why there is nothing to join.
 pub fn turn_away(node: &mut MemberContext<'_>, listener: &mut Listener, reason: &str) {
+    let again = node.own().state != State::Ended;
     while let Ok(Some(mut channel)) = listener.accept(Instant::now()) {
         node.events.add("turned away", format!("{}: {reason}", channel.peer()));
-        let told = channel.send(&Message::Refused { reason, again: true });
+        let told = channel.send(&Message::Refused { reason, again });
         heed("turning away", told.and_then(|()| channel.flush()));
     }
 }

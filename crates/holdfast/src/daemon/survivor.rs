@@ -113,7 +113,10 @@ impl Alone {
     /// A server that does not listen, or beside whom somebody else does, serves no new
     /// client.
     fn look_at_listeners(&mut self, node: &mut MemberContext<'_>, now: Instant) {
-        let serves = node.own().state == State::Unprotected || self.served.is_some();
+        // What is found missing is taken back; not so that the server has ended.
+        let state = node.own().state;
+        let serves =
+            state == State::Unprotected || state == State::Waiting && self.served.is_some();
         let (Some(services), Some(pid)) = (self.services.as_mut().filter(|_| serves), node.server)
         else {
             return;

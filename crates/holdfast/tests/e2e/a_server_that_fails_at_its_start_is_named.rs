@@ -3,6 +3,8 @@
 
 use crate::status_is_true_on_every_host::{HOSTS, expect_with_code, launch_redis, remedy};
 use crate::world;
+use holdfast_lab::testbed::ours::{Group, GroupOptions};
+use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed};
 use std::time::{Duration, Instant};
 
@@ -36,4 +38,24 @@ fn by_a_setting_that_it_does_not_know() {
         assert_eq!(waited.status.code(), Some(1), "{role:?}");
     }
     assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
+}
+
+/// It began without a backup; and who comes later learns it, too.
+#[test]
+fn of_a_member_that_begins_alone() {
+    let _limit = world::limit(Duration::from_secs(60));
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let prepare = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a folder");
+    let [mut recipe, _] = [Role::Primary, Role::Backup].map(prepare);
+    recipe.command.extend(["--no-such-setting", "yes"].map(str::to_owned));
+    let options = GroupOptions { alone_after_s: Some(1), ..GroupOptions::default() };
+    let mut group = Group::prepare(&testbed, &recipe, &options).expect("files");
+    for role in [Role::Edge, Role::Primary] {
+        group.start_daemon(role).expect("a daemon");
+    }
+    let why = "the server ended at its start, with exit status 1; its log is";
+    let all = HOSTS.map(|role| (role, "ended", why));
+    expect_with_code(&testbed, &group, &all[..2], 1);
+    group.start_daemon(Role::Backup).expect("a daemon");
+    expect_with_code(&testbed, &group, &all, 1);
 }

@@ -197,3 +197,40 @@ fn lighttpd_is_joined() {
 fn python_with_a_thread_for_each_connection_is_joined() {
     is_joined(Program::Python, Workload::HttpKeepalive, 3);
 }
+
+/// A server that has no backup goes to the other host with its connections, and nothing is
+/// left where it was.
+#[test]
+fn a_lone_server_moves_to_another_host() {
+    let _limit = world::limit(Duration::from_secs(90));
+    world::with_server(Program::Redis, 0, &Plan::default(), &options(), |testbed, group| {
+        let mut old = connect(testbed);
+        let load = world::start(testbed, &world::counting(6000, 0, None));
+        let from = group.primary().expect("a primary");
+        let to = from.other();
+        kill(group, to);
+        let name = if to == Role::Primary { "a" } else { "b" };
+        let words = ["move", "--to", name, "--json"];
+        let refused = group.verb(from, &[&words[..], &["--timeout", "1"]].concat()).expect("runs");
+        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(error.contains("has not joined"), "{error}");
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "it serves on");
+        group.start_daemon(to).expect("a daemon");
+        let moved = group.verb(from, &words).expect("the verb runs");
+        let said = String::from_utf8_lossy(&moved.stdout).into_owned();
+        let error = String::from_utf8_lossy(&moved.stderr).into_owned();
+        assert!(moved.status.success(), "{said}{error}\n{}", group.log_tails());
+        assert!(said.contains("moved_after_ms"), "{said}");
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), ":2");
+        world::finish(load, group);
+        assert!(group.status(from).is_err(), "its daemon has ended");
+        let left = testbed.host(from).processes().expect("a list");
+        assert!(left.is_empty(), "{left:?} runs there");
+        assert_eq!(group.status(to).expect("a status")["state"], "unprotected");
+        // Started again, it is the backup.
+        group.restart(from).expect("a daemon");
+        heals(group, "it joins");
+        assert_eq!(group.primary(), Some(to));
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), ":3");
+    });
+}

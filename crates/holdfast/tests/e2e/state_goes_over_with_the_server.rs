@@ -163,6 +163,7 @@ fn a_full_disk_keeps_a_member_out_and_nothing_else() {
     let mut redis = connected(&testbed, Duration::from_secs(5));
     let value = vec![b'v'; 4 << 20];
     assert_eq!(redis.ask(&[b"SET", b"large", &value]), "+OK");
+    world::wait_until("files that are alike", || files(&a) == files(&b));
     let server = group.server_pid(Role::Backup).expect("a server");
     group.stop_daemon(Role::Backup, Signal::KILL).expect("a daemon");
     world::wait_until("the server's end", || world::has_ended(server));

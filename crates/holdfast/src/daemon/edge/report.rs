@@ -258,7 +258,9 @@ impl EdgeDaemon<'_> {
         match theirs.state {
             State::Protected => {}
             // A takeover is under way.
-            State::Ended if backup.state == State::Waiting => return self.unless_disk(backup),
+            State::Ended if backup.state == State::Waiting && self.may_take_over(current) => {
+                return self.unless_disk(backup);
+            }
             // It may be known here why its backup does not come.
             State::Waiting if !own.is_fine() => {
                 let reason = format!("{}; `{current}`: {}", own.reason, theirs.reason);
@@ -330,6 +332,12 @@ impl EdgeDaemon<'_> {
             }
             _ => says(State::Waiting, &reason, &format!("start holdfast on `{member}`")),
         }
+    }
+
+    /// Whether a member beside the current one follows it in this epoch.
+    fn may_take_over(&self, current: &str) -> bool {
+        let mut others = self.config.members.iter().filter(|member| member.name != current);
+        others.any(|member| self.machine.membership().is_in_step(&member.name))
     }
 
     /// What the members beside the current one make of the group.

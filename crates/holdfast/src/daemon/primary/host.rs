@@ -223,7 +223,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         for conn in self.held.keys().copied().collect::<Vec<_>>() {
             self.open(conn);
         }
-        self.alone = Some(Alone::new());
+        self.alone = Some(if self.has_served { Alone::new() } else { Alone::of_start() });
         self.watch().map_err(|error| format!("{error:#}"))
     }
 

@@ -1,0 +1,132 @@
+//! `switchover` and `move`: planned, asked on the host that serves.
+
+use super::args::{GroupArgs, MoveArgs, SwitchoverArgs};
+use super::failure::Failure;
+use super::watch::{LOOK_PERIOD, ask, fetch};
+use super::{load, print};
+use crate::admin::{Event, Request};
+use crate::status::{Role, State, exit};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// The two members, and how to ask the one of this host.
+struct Pair {
+    role: String,
+    other: String,
+    path: PathBuf,
+}
+
+impl Pair {
+    fn of(group: &GroupArgs, to: Option<&str>) -> Result<Self, Failure> {
+        let (file, role) = load(group)?;
+        let path = file.admin_socket(&role);
+        let config = file.replicated().map_err(Failure::usage)?;
+        let other = config.members.iter().find(|member| member.name != role);
+        let other = other.map(|member| member.name.clone()).unwrap_or_default();
+        if let Some(to) = to.filter(|to| *to != other) {
+            return Err(Failure::usage(format!(
+                "`{to}` is not the other member of `{role}`\n  remedy: ask on the host that \
+                 serves; `{other}` takes over"
+            )));
+        }
+        Ok(Self { role, other, path })
+    }
+}
+
+/// Asks the primary of this host to hand over, and waits until the group is protected again.
+pub(super) fn switchover(args: &SwitchoverArgs) -> Result<u8, Failure> {
+    let Pair { role, other, path } = Pair::of(&args.group, args.to.as_deref())?;
+    let begun = Instant::now();
+    ask(&path, Request::Switchover { leaves: false })?;
+    let until = begun + Duration::from_secs(args.timeout);
+    loop {
+        let is_done = fetch(&path)
+            .is_ok_and(|status| status.role == Role::Backup && status.state == State::Protected);
+        if is_done {
+            break;
+        }
+        if Instant::now() >= until {
+            let text = format!(
+                "`{other}` is asked to take over, and the group is not protected again yet"
+            );
+            return Err(Failure::degraded(format!("{text}\n  remedy: look at `holdfast status`")));
+        }
+        sleep(LOOK_PERIOD);
+    }
+    let ms = begun.elapsed().as_millis();
+    let json = serde_json::json!({ "from": role, "to": other, "protected_after_ms": ms as u64 });
+    let text =
+        format!("{other} is the primary, and {role} its backup: protected again after {ms} ms");
+    print(&format!("{}\n", if args.json { json.to_string() } else { text }))?;
+    Ok(exit::OK)
+}
+
+/// Waits until the other member has joined, has it take over, and waits until the daemon of
+/// this host has ended.
+pub(super) fn relocate(args: &MoveArgs) -> Result<u8, Failure> {
+    let Pair { role, other, path } = Pair::of(&args.group, Some(&args.to))?;
+    let begun = Instant::now();
+    let until = begun + Duration::from_secs(args.timeout);
+    wait_joined(&path, &other, until)?;
+    let before = events(&path, 0)?.last().map_or(0, |event| event.number + 1);
+    ask(&path, Request::Switchover { leaves: true })?;
+    if !has_handed_over(&path, before, until)? {
+        return Err(Failure::degraded(format!(
+            "the daemon of `{role}` has ended, and did not say that `{other}` has taken over\n  \
+             remedy: look at `holdfast status` there, and at the edge"
+        )));
+    }
+    let ms = begun.elapsed().as_millis();
+    let json = serde_json::json!({ "from": role, "to": other, "moved_after_ms": ms as u64 });
+    let text = format!("{other} serves, and {role} has ended: moved after {ms} ms");
+    print(&format!("{}\n", if args.json { json.to_string() } else { text }))?;
+    Ok(exit::OK)
+}
+
+fn wait_joined(path: &Path, other: &str, until: Instant) -> Result<(), Failure> {
+    loop {
+        let status = fetch(path)?;
+        if status.role != Role::Primary {
+            return Err(Failure::degraded(format!(
+                "this member is {}, and serves nobody\n  remedy: ask on the host that serves",
+                status.role
+            )));
+        }
+        if status.state == State::Protected {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            return Err(Failure::degraded(format!(
+                "`{other}` has not joined: {}\n  remedy: {}",
+                status.reason, status.remedy
+            )));
+        }
+        sleep(LOOK_PERIOD);
+    }
+}
+
+fn events(path: &Path, since: u64) -> Result<Vec<Event>, Failure> {
+    let mut answer = ask(path, Request::Events { since })?;
+    Ok(serde_json::from_value(answer["events"].take())?)
+}
+
+/// Until the daemon is gone: whether it has said from event `next` on that the other one
+/// took over.
+fn has_handed_over(path: &Path, mut next: u64, until: Instant) -> Result<bool, Failure> {
+    let mut said = false;
+    loop {
+        let events = match events(path, next) {
+            Err(failure) if failure.code == exit::UNREACHABLE => return Ok(said),
+            events => events?,
+        };
+        next = events.last().map_or(next, |event| event.number + 1);
+        said |= events.iter().any(|event| event.what == "handed over");
+        if Instant::now() >= until {
+            return Err(Failure::degraded(
+                "the daemon of this host goes on\n  remedy: look at `holdfast status`".to_owned(),
+            ));
+        }
+        sleep(LOOK_PERIOD);
+    }
+}

@@ -1,0 +1,119 @@
+//! A member's life: it asks the edge what it is, is that until it ends or must begin
+//! again, and goes.
+
+use super::MemberContext;
+use crate::config::{Config, Member};
+use crate::daemon::backup::Ended;
+use crate::daemon::drive::{self, drive};
+use crate::daemon::{backup, primary, survivor};
+use crate::leavings;
+use crate::status::{Role, State};
+use crate::world;
+use holdfast_cluster::Nanos;
+use holdfast_linux::snapshot::settle;
+use holdfast_member::host::{End, Hosted};
+use holdfast_member::standing::{Ask, Place};
+
+/// A member that does not know yet what it is.
+struct Asking<'n, 'a> {
+    node: &'n mut MemberContext<'a>,
+}
+
+impl<'a> Hosted for Asking<'_, 'a> {
+    type Context = MemberContext<'a>;
+
+    fn context(&self) -> &MemberContext<'a> {
+        self.node
+    }
+
+    fn context_mut(&mut self) -> &mut MemberContext<'a> {
+        self.node
+    }
+}
+
+impl<'a> drive::Role<'a> for Asking<'_, 'a> {}
+
+/// Runs the member's daemon until a signal ends it.
+///
+/// # Errors
+/// Whatever keeps it from starting or ends it.
+pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
+    // A member that could never start its server must not keep the other one waiting.
+    if let Some(lack) = world::lacks(&config.server).first() {
+        anyhow::bail!("{}; remedy: {}", lack.what, lack.remedy);
+    }
+    let mut node = MemberContext::new(config, member)?;
+    loop {
+        let Some(place) = node.ask_edge()? else { return Ok(()) };
+        let (epoch, current) = match place {
+            Place::Primary { epoch } => (epoch, true),
+            Place::Backup { epoch } => (epoch, false),
+        };
+        node.set_epoch(epoch);
+        node.events.add("epoch", format!("{epoch}, current member {current}"));
+        // It has told its clients more than any other could.
+        let survivor = || leavings::survivor(&config.group.run_dir, &member.name);
+        let end = match survivor().filter(|_| current) {
+            Some(found) => go_on(&mut node, &found)?,
+            None => begin(&mut node, current)?,
+        };
+        if end != End::Again {
+            return node.leave(end);
+        }
+        if node.leaves {
+            return node.leave(End::Stopped);
+        }
+        node.member.speaks = false;
+    }
+}
+
+/// A server that speaks alone has outlived its daemon. Where it cannot be taken up it is
+/// left as it is.
+fn go_on(node: &mut MemberContext<'_>, found: &leavings::Survivor) -> anyhow::Result<End> {
+    match survivor::take_up(node, found) {
+        Ok(survivor) => primary::run_alone(node, survivor),
+        Err(error) => survivor::run(node, found, &error),
+    }
+}
+
+/// With a server of its own, and nothing that an earlier life has left.
+fn begin(node: &mut MemberContext<'_>, current: bool) -> anyhow::Result<End> {
+    let orphan = leavings::orphan(&node.config.group.run_dir, &node.me.name)?;
+    node.note_removed(&orphan);
+    for folder in &node.config.server.state_dirs {
+        settle(folder)?;
+    }
+    if current { primary::run(node) } else { run_backup(node) }
+}
+
+/// A backup, and what becomes of it when it has taken over.
+fn run_backup(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
+    match backup::run(node)? {
+        Ended::Over(end) => Ok(end),
+        Ended::Survives(survivor) => primary::run_alone(node, *survivor),
+    }
+}
+
+impl MemberContext<'_> {
+    /// Every member starts silent and asks (decision 21). Returns the epoch and
+    /// whether this member is current in it; `None`: asked to stop.
+    fn ask_edge(&mut self) -> anyhow::Result<Option<Place>> {
+        let remedy = "check that the edge's daemon runs and is reachable, and that the preferred member is started";
+        self.set_state(Role::None, State::Waiting, "the edge has not said who is current", remedy);
+        let preferred = self.config.edge.first == self.me.name;
+        let mut ask = Ask::new(&self.me.name, &self.other.name, preferred, Nanos(self.nanos()));
+        let end = drive(&mut Asking { node: self }, |stop, asking| {
+            let turn = ask.turn(stop, asking);
+            if let Some(reason) = ask.take_refused() {
+                let reason = format!("the edge refused: {reason}");
+                let remedy = "look at the edge's status";
+                asking.node.set_state(Role::None, State::Waiting, &reason, remedy);
+            }
+            turn
+        })?;
+        Ok(match end {
+            End::Placed(place) => Some(place),
+            _ => None,
+        })
+    }
+}
