@@ -213,3 +213,28 @@ fn what_cannot_go_over_is_refused_by_name() {
     let refused = collected.round(id, &AtomicBool::new(true)).unwrap_err().to_string();
     assert!(refused.contains("nobody wants"), "{refused}");
 }
+
+#[test]
+fn what_may_have_changed_unseen_is_copied_again() {
+    let folders = Folders::new("doubt");
+    let mut collected = folders.collect();
+    let round_at_once =
+        |it: &mut Collected| it.round(std::process::id(), &AtomicBool::new(false)).unwrap();
+    // Written in the very tick in which it is copied.
+    fs::write(folders.from("fresh"), "12345").unwrap();
+    assert_eq!(round_at_once(&mut collected), 5);
+    assert_eq!((round(&mut collected), round(&mut collected)), (5, 0));
+    // Parts of it are memory, which nobody sees being written.
+    fs::write(folders.from("mapped"), vec![1; 9 << 20]).unwrap();
+    assert_eq!(round(&mut collected), 9 << 20);
+    assert!(freeze(&mut collected, &Writing::new()).is_ok(), "nothing has changed");
+    let mapped = BTreeSet::from([folders.from("mapped")]);
+    let patience = Patience::of(Duration::from_secs(5));
+    let refused = collected.freeze(&Writing::new(), &mapped, patience).unwrap_err();
+    assert!(refused.to_string().contains("mapped changes faster"), "{refused}");
+    let (from, mounts) = ([folders.from("")], Mounts::read().unwrap());
+    let limits = Limits { state_entries: 1, ..Limits::default() };
+    let mut collected = Collected::begin(&from, own(), limits, &mounts).unwrap();
+    let refused = collected.round(std::process::id(), &AtomicBool::new(false)).unwrap_err();
+    assert!(refused.to_string().contains("state_entries"), "{refused}");
+}
