@@ -3,8 +3,9 @@
 
 use crate::config::spread::SpreadConfig;
 use crate::config::transit::TransitConfig;
-use crate::config::{Config, GroupFile, Member, Role, pin_dir};
+use crate::config::{Config, GroupFile, Member, Role, Server, pin_dir};
 use crate::lock;
+use crate::world;
 use anyhow::{Context as _, Result};
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{
@@ -103,7 +104,7 @@ pub fn remove_earlier_life(config: &Config, me: &Member, own: Own) -> Result<Vec
 pub fn remove_member(config: &Config, me: &Member) -> Result<Vec<Removed>> {
     let run_dir = &config.group.run_dir;
     let pins = pin_dir(run_dir, &me.name);
-    let mut removed = orphan(run_dir, &me.name)?;
+    let mut removed = orphan(run_dir, &me.name, server_user(&config.server))?;
     removed.extend(sockets(config));
     // Without an address the kernel says nothing for the service, whatever is left
     // of its sockets: now nothing needs to be held back any more.
@@ -232,6 +233,12 @@ fn old_layout(run_dir: &Path, name: &str) -> Result<Vec<Removed>> {
     Ok(removed)
 }
 
+/// As whom a server runs, if it is named.
+#[must_use]
+pub fn server_user(server: &Server) -> Option<u32> {
+    server.user.as_deref().and_then(|name| world::user_ids(name).ok()).map(|(user, _)| user)
+}
+
 /// Where the number of a member's server stands.
 fn server_file(run_dir: &Path, name: &str) -> PathBuf {
     run_dir.join(format!("{name}.server"))
@@ -323,13 +330,17 @@ pub fn forget_server(run_dir: &Path, name: &str) {
     let _absent = std::fs::remove_file(server_file(run_dir, name));
 }
 
-/// The processes of a member's server, whether its daemon lives or not.
+/// The processes of a member's server, whether its daemon lives or not. Of those that map
+/// the memory of its servers only such as run as `user`: a server may hand that on, or make
+/// some of that name, and is to end nobody else by it.
 #[must_use]
-pub fn servers(run_dir: &Path, name: &str) -> Vec<u32> {
+pub fn servers(run_dir: &Path, name: &str, user: Option<u32>) -> Vec<u32> {
     let named = std::fs::read_to_string(server_file(run_dir, name)).ok();
     let named = named.and_then(|text| noted(&text));
     // Where no directory is, no daemon was.
     let marked = mark(run_dir, name).map(|mark| process::holders(&mark)).unwrap_or_default();
+    let own = |pid: &u32| user.is_none_or(|user| process::user_of(*pid).is_ok_and(|it| it == user));
+    let marked = marked.into_iter().filter(own);
     named.into_iter().chain(marked).flat_map(process::family).collect()
 }
 
@@ -338,8 +349,8 @@ pub fn servers(run_dir: &Path, name: &str) -> Vec<u32> {
 ///
 /// # Errors
 /// When it does not die.
-pub fn orphan(run_dir: &Path, name: &str) -> Result<Vec<Removed>> {
-    let (path, found) = (server_file(run_dir, name), servers(run_dir, name));
+pub fn orphan(run_dir: &Path, name: &str, user: Option<u32>) -> Result<Vec<Removed>> {
+    let (path, found) = (server_file(run_dir, name), servers(run_dir, name, user));
     let mut removed: Vec<Removed> = Vec::new();
     let until = Instant::now() + KILLED_MAX;
     for pid in found {
@@ -388,7 +399,7 @@ mod tests {
         assert!(survivor(&folder, "a").is_none(), "it may have been protected");
         note_loose(&folder, "a").unwrap();
         assert_eq!(survivor(&folder, "a").unwrap().standard, standard);
-        assert_eq!(orphan(&folder, "a").unwrap().len(), 1);
+        assert_eq!(orphan(&folder, "a", None).unwrap().len(), 1);
         child.wait().unwrap();
         assert!(survivor(&folder, "a").is_none());
         std::fs::write(server_file(&folder, "a"), format!("{} 1\nloose\n", std::process::id()))
@@ -421,17 +432,18 @@ if os.fork() == 0:
         let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
         std::io::BufRead::read_line(&mut out, &mut line).unwrap();
         assert!(child.wait().unwrap().success());
-        assert_eq!(orphan(&folder, "b").unwrap(), [], "another member's");
-        let killed = orphan(&folder, "a").unwrap();
+        assert_eq!(orphan(&folder, "b", None).unwrap(), [], "another member's");
+        assert_eq!(orphan(&folder, "a", Some(65534)).unwrap(), [], "another user's");
+        let killed = orphan(&folder, "a", None).unwrap();
         assert!(killed.iter().any(|one| one.what == line.trim()), "{killed:?}, not {line}");
-        assert_eq!(orphan(&folder, "a").unwrap(), []);
+        assert_eq!(orphan(&folder, "a", None).unwrap(), []);
         std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn an_orphan_is_killed_with_its_children_and_nobody_else() {
         let folder = folder("orphan");
-        assert_eq!(orphan(&folder, "a").unwrap(), []);
+        assert_eq!(orphan(&folder, "a", None).unwrap(), []);
         let shell = ["-c", "sleep 60 & echo; wait"];
         let mut child = Command::new("sh").args(shell).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -439,17 +451,17 @@ if os.fork() == 0:
         std::io::BufRead::read_line(&mut out, &mut line).unwrap();
         note_server(&folder, "a", child.id(), &Standard::default()).unwrap();
         let killed: Vec<String> =
-            orphan(&folder, "a").unwrap().into_iter().map(|removed| removed.what).collect();
+            orphan(&folder, "a", None).unwrap().into_iter().map(|removed| removed.what).collect();
         assert_eq!(killed.len(), 2, "{killed:?}");
         assert_eq!(killed[0], child.id().to_string());
         assert!(!child.wait().unwrap().success());
-        assert_eq!(orphan(&folder, "a").unwrap(), [], "it is noted no more");
+        assert_eq!(orphan(&folder, "a", None).unwrap(), [], "it is noted no more");
 
         // A number that was given anew, and nonsense.
         let own = std::process::id();
         for text in [format!("{own} 1\n"), format!("{own}"), "x y\n".into(), String::new()] {
             std::fs::write(server_file(&folder, "a"), text).unwrap();
-            assert_eq!(orphan(&folder, "a").unwrap(), []);
+            assert_eq!(orphan(&folder, "a", None).unwrap(), []);
         }
         std::fs::remove_dir_all(folder).unwrap();
     }

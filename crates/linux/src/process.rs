@@ -219,6 +219,18 @@ pub fn holders(memory: &str) -> Vec<u32> {
     numbers.filter(|pid| *pid != std::process::id()).filter(holds).collect()
 }
 
+/// Who runs a process: its real user.
+///
+/// # Errors
+/// `NotFound` if it is gone.
+pub fn user_of(pid: u32) -> io::Result<u32> {
+    let status = std::fs::read(format!("/proc/{pid}/status"))?;
+    let text = String::from_utf8_lossy(&status);
+    let line = text.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let user = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    user.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 /// The number by which a process has a memory file of this name.
 ///
 /// # Errors

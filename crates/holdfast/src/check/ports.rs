@@ -73,7 +73,7 @@ impl Ports {
     fn look(run_dir: &Path, name: &str, socket: &Path) -> io::Result<Self> {
         let mut kernel = ListenerSocket::open()?;
         let (tcp, udp) = (kernel.listening()?, kernel.bound_udp()?);
-        let mut own = leavings::servers(run_dir, name);
+        let mut own = leavings::servers(run_dir, name, None);
         if let Ok(daemon) = UnixStream::connect(socket)
             && let Ok(pid) = process::peer(daemon.as_fd())
         {

@@ -4,9 +4,9 @@
 
 use super::Finding;
 use crate::config::Server;
-use crate::world::find_program;
+use crate::world::{find_program, user_ids};
 use std::io::Read as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "server";
@@ -27,7 +27,35 @@ const FAMILY: &str = "it serves clients by children of its own, which are not pr
 pub fn findings(server: &Server) -> Vec<Finding> {
     let mut found = by_command(server);
     found.extend(find_program(server).and_then(|path| by_file(&path)));
+    found.extend(server.state_dirs.iter().filter_map(|folder| state_dir(server, folder)));
     found
+}
+
+/// A folder that a member which joins replaces the content of, as the server's user.
+fn state_dir(server: &Server, folder: &Path) -> Option<Finding> {
+    const NAME: &str = "state_dirs";
+    let shown = folder.display();
+    let fail = |what: &str, remedy: String| {
+        Some(Finding::fail(NAME, format!("{shown} {what}: no member could join"), remedy))
+    };
+    let Ok(real) = folder.canonicalize() else {
+        return fail("is not there", format!("mkdir -p {shown}"));
+    };
+    if real != folder {
+        let real = real.display();
+        return fail("has a symbolic link in its way", format!("name {real} in its place"));
+    }
+    let metadata = folder.metadata().ok()?;
+    let (user, group) = server.user.as_deref().map(user_ids)?.ok()?;
+    let may = |bits: u32| metadata.permissions().mode() & bits == bits;
+    let writes =
+        metadata.uid() == user && may(0o700) || metadata.gid() == group && may(0o070) || may(0o007);
+    // Further groups and access lists may let it.
+    (!writes).then(|| {
+        let name = server.user.as_deref().unwrap_or_default();
+        let found = format!("{shown} may not be writable for `{name}`: no member could join then");
+        Finding::warn(NAME, found, format!("chown {name}: {shown}"))
+    })
 }
 
 /// What the file says: a shim is loaded by the loader, and sees calls of libc.

@@ -258,7 +258,8 @@ impl MemberHost for Found<'_, '_, '_> {
 
     fn kill_server(&mut self) {
         let folder = &self.node.config.group.run_dir;
-        if let Err(error) = leavings::orphan(folder, &self.node.me.name) {
+        let user = leavings::server_user(&self.node.config.server);
+        if let Err(error) = leavings::orphan(folder, &self.node.me.name, user) {
             self.failed = Some(format!("the server must not go on: {error:#}"));
         }
     }

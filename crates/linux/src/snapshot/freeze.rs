@@ -15,9 +15,12 @@ use super::state::collect::{APART, Collected};
 use super::{Options, names, thread};
 use holdfast_wire::snapshot::{self, Books, Description, Holds, PAGE, Thread, Writer};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Looks at a process that runs, each of which must find what it is refused for.
@@ -119,7 +122,11 @@ impl<'a> Preparation<'a> {
         if !self.options.state_dirs.is_empty() {
             std::thread::sleep(APART);
         }
-        let copied = self.state.round(self.pid, &self.options.is_off)?;
+        self.areas.refresh()?;
+        let written = self.areas.mappings().iter().filter(|it| it.is_shared && it.is_writable());
+        let paths = written.filter_map(|it| Some(OsStr::from_bytes(it.path()?).into()));
+        let mapped: BTreeSet<PathBuf> = paths.collect();
+        let copied = self.state.round(self.pid, &mapped, &self.options.is_off)?;
         let ((state, _), most) = (self.state.size(), self.options.limits.memory_bytes);
         let memory = process::Status::read(self.pid)?.own_pages() * PAGE;
         if state.saturating_add(memory) > most {

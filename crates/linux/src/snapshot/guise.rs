@@ -28,6 +28,17 @@ pub(super) struct Guise {
 }
 
 impl Guise {
+    /// Of a server that has just been started as a user other than root.
+    pub fn of_user(user: u32, group: u32) -> io::Result<Self> {
+        Self::of(&Ids {
+            users: [user; 4],
+            groups: [group; 4],
+            further_groups: Vec::new(),
+            capabilities: [0; 5],
+            secure_bits: 0,
+        })
+    }
+
     pub fn of(ids: &Ids) -> io::Result<Self> {
         let capabilities = Capabilities::get()?;
         let mut dies_by: c_int = 0;

@@ -26,6 +26,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Bytes of an image that are under way: behind them wait heartbeats and log.
 const IMAGE_AHEAD: u64 = 4 * IMAGE_BYTES_MAX as u64;
 const ANOTHER: &str = "another member is joining";
+/// What a member hears that comes too soon.
+const AGAIN: &str = "an attempt to join has failed; the next one may be made soon";
 const SERVES_NOT: &str = "its server does not serve any more";
 const STRANGERS: &str = "the server has connections that the gate does not know, and that \
     would end; wait until their clients have";
@@ -62,11 +64,13 @@ pub(super) struct Alone {
     /// Attempts to join that have failed in a row, and when the next one may be.
     failed: u32,
     again_at: Nanos,
+    /// Why the last one has.
+    why: String,
 }
 
 impl Alone {
     pub(super) fn new(now: Nanos) -> Self {
-        Self { door: Pairing::new(Side::Alone), failed: 0, again_at: now }
+        Self { door: Pairing::new(Side::Alone), failed: 0, again_at: now, why: String::new() }
     }
 
     /// As [`new`](Self::new), after a backup that has given up, and that had joined if it
@@ -74,13 +78,16 @@ impl Alone {
     pub(super) fn after(tried: Option<Tried>, now: Nanos) -> Self {
         let lasted = |since: Nanos| now.since(since) >= nanos(IN_STEP_LASTS);
         match tried.filter(|tried| !tried.in_step.is_some_and(lasted)) {
-            Some(Tried { failed, .. }) => Self { failed, ..Self::new(now) }.fail(now),
+            Some(Tried { failed, .. }) => {
+                Self { failed, ..Self::new(now) }.fail(now, String::new())
+            }
             None => Self::new(now),
         }
     }
 
     /// An attempt has failed: when the next one may be.
-    fn fail(mut self, now: Nanos) -> Self {
+    fn fail(mut self, now: Nanos, why: String) -> Self {
+        self.why = why;
         let pause = doubled(REJOIN_PAUSE, self.failed, REJOIN_PAUSE_MAX);
         self.failed += 1;
         self.again_at = now.plus(nanos(pause));
@@ -177,14 +184,17 @@ impl PrimaryMachine {
         }
         let now = host.now();
         if now < alone.again_at {
-            host.turn_away("an attempt to join has failed; the next one may be made soon");
+            host.turn_away(&match alone.why.as_str() {
+                "" => AGAIN.to_owned(),
+                why => format!("{AGAIN}: {why}"),
+            });
             return (Stage::Alone(alone), Turn::after(ALONE_LOOK, now));
         }
         match alone.door.turn(false, host) {
             Turn::End(End::Met { .. }) => self.begin_join(*alone, host),
             Turn::End(End::Failed(reason)) => {
                 host.show(News::JoinFailed { reason: &reason });
-                (Stage::Alone(Box::new(alone.fail(now))), Turn::after(ALONE_LOOK, now))
+                (Stage::Alone(Box::new(alone.fail(now, reason))), Turn::after(ALONE_LOOK, now))
             }
             turn => (Stage::Alone(alone), turn),
         }
@@ -531,7 +541,8 @@ impl PrimaryMachine {
         host.drop_peer();
         host.show(News::JoinFailed { reason });
         let now = host.now();
-        (Stage::Alone(Box::new(alone.fail(now))), Turn::after(ALONE_LOOK, now))
+        let alone = alone.fail(now, reason.to_owned());
+        (Stage::Alone(Box::new(alone)), Turn::after(ALONE_LOOK, now))
     }
 }
 

@@ -42,8 +42,11 @@ impl Incoming {
     }
 }
 
-fn cannot_be_made(error: &anyhow::Error) -> String {
-    format!("the server cannot be rebuilt here: {error:#}")
+/// In words that the other member repeats: where `here` is it would not say.
+fn cannot_be_made(here: &str, error: &anyhow::Error) -> String {
+    let why = format!("{error:#}");
+    let why = why.strip_prefix("it cannot be rebuilt: ").unwrap_or(&why);
+    format!("the server cannot be rebuilt on {here}: {why}")
 }
 
 impl BackupDaemon<'_, '_> {
@@ -56,7 +59,8 @@ impl BackupDaemon<'_, '_> {
             ));
         }
         self.place.release();
-        let making = self.begin_making().map_err(|error| cannot_be_made(&error))?;
+        let making =
+            self.begin_making().map_err(|error| cannot_be_made(&self.node.me.name, &error))?;
         let (records, bytes) = (VecDeque::new(), 0);
         self.incoming = Some(Incoming { making: Some(making), log_from, records, bytes });
         Ok(())
@@ -95,7 +99,7 @@ impl BackupDaemon<'_, '_> {
     pub(super) fn server_made(&mut self) -> Option<Result<(), String>> {
         let made = self.making()?.made()?;
         let made = made.map_err(anyhow::Error::from).and_then(|copy| self.begin_following(copy));
-        Some(made.map_err(|error| cannot_be_made(&error)))
+        Some(made.map_err(|error| cannot_be_made(&self.node.me.name, &error)))
     }
 
     fn begin_following(&mut self, copy: Server) -> anyhow::Result<()> {

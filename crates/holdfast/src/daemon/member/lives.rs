@@ -76,12 +76,21 @@ fn go_on(node: &mut MemberContext<'_>, found: &leavings::Survivor) -> anyhow::Re
     }
 }
 
+/// What helps where an earlier life's exchange of state folders cannot be completed.
+const UNSETTLED: &str = "give the folder, and all that is in it, to the server's user, or remove \
+    what it names";
+
 /// With a server of its own, and nothing that an earlier life has left.
 fn begin(node: &mut MemberContext<'_>, current: bool) -> anyhow::Result<End> {
-    let orphan = leavings::orphan(&node.config.group.run_dir, &node.me.name)?;
+    let orphan = {
+        let user = leavings::server_user(&node.config.server);
+        leavings::orphan(&node.config.group.run_dir, &node.me.name, user)?
+    };
     node.note_removed(&orphan);
-    for folder in &node.config.server.state_dirs {
-        settle(folder)?;
+    let server = &node.config.server;
+    let user = server.user.as_deref().map(world::user_ids).transpose()?;
+    for folder in &server.state_dirs {
+        settle(folder, user).map_err(|error| anyhow::anyhow!("{error}; remedy: {UNSETTLED}"))?;
     }
     if current { primary::run(node) } else { run_backup(node) }
 }

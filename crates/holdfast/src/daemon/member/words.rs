@@ -40,9 +40,9 @@ impl MemberContext<'_> {
         let other = &self.other.name;
         let reason = format!("running alone; {other} could not join: {reason}");
         let remedy = format!(
-            "{other} tries again, after growing pauses; if the reason stands, mend what it names: \
-             what the server itself has done goes only with a restart of both members, and with it \
-             go the open connections"
+            "{other} tries again, after growing pauses; if the reason stands, mend what it names, on \
+             the host that it names: folders and disks while the server runs; what the server itself \
+             has done goes only with a restart of both members, and with it go the open connections"
         );
         self.set_state(Role::Primary, State::Unprotected, &reason, &remedy);
     }

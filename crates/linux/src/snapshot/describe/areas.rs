@@ -244,7 +244,7 @@ impl Found {
 }
 
 /// Bytes that a file takes, holes left out.
-pub(super) fn allocated(metadata: &std::fs::Metadata) -> u64 {
+pub(in super::super) fn allocated(metadata: &std::fs::Metadata) -> u64 {
     /// Bytes of what `st_blocks` counts.
     const BLOCK: u64 = 512;
     metadata.blocks().saturating_mul(BLOCK)

@@ -2,16 +2,14 @@
 //! while it stands still.
 
 use super::super::bounds::Patience;
-use super::super::describe::areas::extents;
+use super::super::describe::areas::{allocated, extents};
 use super::super::describe::descriptors::{flags_of, info_of};
 use super::super::error::{Doing, Result, refuse};
 use super::super::guise::Guise;
 use super::super::names::Mounts;
 use super::{FileId, LOST_AND_FOUND, Root, Writing};
 use crate::sockopt::{checked, checked_fd};
-use holdfast_wire::snapshot::{
-    Ids, ImageError, Limits, PAGE, STATE_RESERVED, State, StateEntry, StateKind,
-};
+use holdfast_wire::snapshot::{Ids, Limits, PAGE, STATE_RESERVED, State, StateEntry, StateKind};
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -112,6 +110,9 @@ struct Look<'a> {
     now_ns: i64,
     /// Files with several names.
     linked: BTreeSet<FileId>,
+    entries_max: usize,
+    /// The server does.
+    runs: bool,
 }
 
 impl Collected {
@@ -128,14 +129,19 @@ impl Collected {
         Ok(Self { ids, limits, roots, copies, state })
     }
 
-    /// Copies what has changed since the last round; how many bytes.
-    pub fn round(&mut self, pid: u32, is_off: &AtomicBool) -> Result<u64> {
+    /// Copies what has changed since the last round; how many bytes. Of files in `mapped`
+    /// parts are memory that the server may write.
+    pub fn round(
+        &mut self,
+        pid: u32,
+        mapped: &BTreeSet<PathBuf>,
+        is_off: &AtomicBool,
+    ) -> Result<u64> {
         if self.roots.is_empty() {
             return Ok(0);
         }
         let writing = writing(pid)?;
-        let mapped = BTreeSet::new();
-        self.look(&writing, &mapped, Patience::of(ROUND_MAX), is_off, u64::MAX)
+        self.look(&writing, mapped, Patience::of(ROUND_MAX), is_off, u64::MAX)
     }
 
     /// The same while the server stands still, and what the folders are then.
@@ -161,7 +167,19 @@ impl Collected {
     ) -> Result<u64> {
         let _guise = Guise::of(&self.ids).doing(GUISE)?;
         let (copied, linked, now_ns) = (0, BTreeSet::new(), now_ns().doing("the time of day")?);
-        let mut look = Look { writing, mapped, patience, is_off, left, copied, now_ns, linked };
+        let (entries_max, runs) = (self.limits.state_entries, left == u64::MAX);
+        let mut look = Look {
+            writing,
+            mapped,
+            patience,
+            is_off,
+            left,
+            copied,
+            now_ns,
+            linked,
+            entries_max,
+            runs,
+        };
         self.state = State::default();
         let mut found = BTreeMap::new();
         let Self { roots, copies, state, limits, .. } = self;
@@ -225,19 +243,24 @@ impl Store {
         checked_fd(libc::c_long::from(fd)).map(File::from).and_then(again)
     }
 
-    /// Whether a file is what its copy is, with something behind it, as far as its end tells.
-    fn goes_on(&self, known: &Copy, stamp: &Stamp, from: &File) -> bool {
+    /// Whether a file is what its copy is, with something behind it: while the server runs
+    /// all of it is compared, and while it stands its end.
+    fn goes_on(&self, known: &Copy, stamp: &Stamp, from: &File, all: bool) -> bool {
         let same = |piece: &Piece| -> io::Result<bool> {
-            let len = piece.len.min(SEAM);
+            let len = if all { piece.len } else { piece.len.min(SEAM) };
             let (mut then, mut now) = (vec![0; len as usize], vec![0; len as usize]);
             let before_end = piece.len - len;
             self.file.read_exact_at(&mut then, piece.stored_at + before_end)?;
             from.read_exact_at(&mut now, piece.at + before_end)?;
             Ok(then == now)
         };
+        // One that ended with a hole may have been cut there, and longer again since.
+        let ends = |last: &Piece| last.at + last.len == known.stamp.size;
+        let compared = if all { 0 } else { known.pieces.len().saturating_sub(1) };
         known.stamp.id == stamp.id
             && known.stamp.size <= stamp.size
-            && known.pieces.last().is_none_or(|last| same(last).unwrap_or(false))
+            && known.pieces.last().map_or(known.stamp.size == 0, ends)
+            && known.pieces[compared..].iter().all(|piece| same(piece).unwrap_or(false))
     }
 
     /// Gives the room of a copy back, where the file system can.
@@ -283,22 +306,22 @@ impl Look<'_> {
         }
         let appends = self.writing.get(&stamp.id).copied().unwrap_or(false) && !is_mapped;
         let (mut pieces, at) = match known {
-            Some(known) if appends && store.goes_on(&known, &stamp, &from) => {
+            Some(known) if appends && store.goes_on(&known, &stamp, &from, self.runs) => {
+                root.has_room(stamp.size - known.stamp.size)?;
                 (known.pieces, known.stamp.size)
             }
             known => {
                 known.iter().for_each(|known| store.forget(known));
-                root.has_room(stamp.size)?;
+                root.has_room(allocated(metadata).min(stamp.size))?;
                 (Vec::new(), 0)
             }
         };
-        let Some(left) = self.left.checked_sub(stamp.size - at) else {
-            let name = root.shown(name);
-            return refuse(format!("{name} changes faster than it can be copied"));
-        };
-        self.left = left;
         self.extents(&from, store, (at, stamp.size), &mut pieces).or_else(|stop| match stop {
             Stop::Io(error) => Err(error).doing(what()),
+            Stop::TooMuch => {
+                let name = root.shown(name);
+                refuse(format!("{name} changes faster than it can be copied"))
+            }
             Stop::Else(error) => Err(error),
         })?;
         Ok(Some(Copy { stamp, is_doubtful, pieces }))
@@ -319,6 +342,7 @@ impl Look<'_> {
                     return refuse("nobody wants the image any more").map_err(Stop::Else);
                 }
                 let piece = Piece { at, stored_at: store.end, len: PIECE.min(end - at) };
+                self.left = self.left.checked_sub(piece.len).ok_or(Stop::TooMuch)?;
                 let (mut reader, mut writer) = (from, &store.file);
                 reader.seek(SeekFrom::Start(at))?;
                 writer.seek(SeekFrom::Start(piece.stored_at))?;
@@ -340,6 +364,7 @@ impl Look<'_> {
 
 enum Stop {
     Io(io::Error),
+    TooMuch,
     Else(super::super::SnapshotError),
 }
 
@@ -400,7 +425,11 @@ fn entries_of(
                 folders.push((path, depth + 1));
             }
             if entries.len() == most {
-                return Err(ImageError::TooMuch("state_entries").into());
+                return refuse(format!(
+                    "{} has more files and folders than can go over (all state_dirs together: {})",
+                    root.path.display(),
+                    look.entries_max
+                ));
             }
             entries.push((entry, metadata));
         }

@@ -2,6 +2,7 @@
 //! exchanged for what was there once all of it has come and is on the disk.
 
 use super::super::error::{Doing, Result, SnapshotError, refuse};
+use super::super::guise::Guise;
 use super::super::names::Mounts;
 use super::{LOST_AND_FOUND, Root};
 use crate::sockopt::checked;
@@ -21,6 +22,17 @@ use std::time::{Duration, UNIX_EPOCH};
 const ARRIVING: &str = ".holdfast-arriving";
 /// The same, all of it: it is being exchanged for what was there.
 const ARRIVED: &str = ".holdfast-arrived";
+
+/// What is opened is not waited for: somebody may have put a FIFO in its place.
+const AT_ONCE: libc::c_int = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+
+fn own_file(opened: io::Result<File>) -> io::Result<File> {
+    let file = opened?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is no file")),
+    }
+}
 
 /// See the module. What has arrived is removed when this is dropped before it is all.
 pub(in super::super) struct Placing<'a> {
@@ -93,8 +105,8 @@ impl<'a> Placing<'a> {
             Some((open, file)) if open == number => file,
             _ => {
                 let mut again = OpenOptions::new();
-                again.write(true).custom_flags(libc::O_NOFOLLOW);
-                again.open(self.path(entry)).doing(what())?
+                again.write(true).custom_flags(AT_ONCE);
+                own_file(again.open(self.path(entry))).doing(what())?
             }
         };
         file.write_all_at(bytes, offset).doing(what())?;
@@ -140,7 +152,8 @@ impl<'a> Placing<'a> {
             return owner(&path, |path, user, group| lchown(path, user, group));
         }
         owner(&path, |path, user, group| chown(path, user, group))?;
-        let file = File::open(&path)?;
+        let mut again = OpenOptions::new();
+        let file = again.read(true).custom_flags(AT_ONCE).open(&path)?;
         let written = Duration::from_nanos(entry.written_ns.max(0).cast_unsigned());
         file.set_times(fs::FileTimes::new().set_modified(UNIX_EPOCH + written))?;
         file.set_permissions(Permissions::from_mode(entry.mode))
@@ -151,31 +164,35 @@ impl Drop for Placing<'_> {
     fn drop(&mut self) {
         for root in &self.roots {
             // Whoever begins next removes it, too.
-            let _ = fs::remove_dir_all(root.at(ARRIVING));
+            let _ = remove(root, OsStr::new(ARRIVING));
         }
     }
 }
 
 /// What an earlier life has left in a state folder: an exchange that had begun is
-/// completed, and what had not come to an end is removed. Before a server uses it.
+/// completed, and what had not come to an end is removed. Before a server uses it, which
+/// runs as `user` and group, or as root.
 ///
 /// # Errors
-/// If the folder is not there, or its files cannot be moved.
-pub fn settle(path: &Path) -> std::result::Result<(), SnapshotError> {
+/// If the folder is not there, or that user may not move what is in it.
+pub fn settle(path: &Path, user: Option<(u32, u32)>) -> std::result::Result<(), SnapshotError> {
     let mounts = Mounts::read().doing("what is mounted")?;
+    let guise = user.map(|(user, group)| Guise::of_user(user, group)).transpose();
+    let _guise = guise.doing("the server's rights to files")?;
     let root = Root::open(path, &mounts)?;
     settle_in(&root).doing(format!("what is left in {}", path.display()))
 }
 
 fn settle_in(root: &Root) -> io::Result<()> {
-    remove(&root.at(ARRIVING))?;
+    remove(root, OsStr::new(REMOVING))?;
+    remove(root, OsStr::new(ARRIVING))?;
     let arrived = root.at(ARRIVED);
     if !exists(&arrived)? {
         return Ok(());
     }
     // Not a link that somebody has put there.
     if !fs::symlink_metadata(&arrived)?.is_dir() {
-        return remove(&arrived);
+        return remove(root, OsStr::new(ARRIVED));
     }
     let names = |folder: PathBuf| -> io::Result<Vec<std::ffi::OsString>> {
         fs::read_dir(folder)?.map(|found| Ok(found?.file_name())).collect()
@@ -186,7 +203,7 @@ fn settle_in(root: &Root) -> io::Result<()> {
     if !exists(&moving)? {
         for name in names(root.at(""))? {
             if name != ARRIVED && name.as_bytes() != LOST_AND_FOUND {
-                remove(&root.at(&name))?;
+                remove(root, &name)?;
             }
         }
         sync(root)?;
@@ -195,11 +212,13 @@ fn settle_in(root: &Root) -> io::Result<()> {
     }
     for name in names(arrived.clone())? {
         if name != MOVING {
+            // Somebody may have put something there since.
+            remove(root, &name)?;
             fs::rename(arrived.join(&name), root.at(&name))?;
         }
     }
     sync(root)?;
-    remove(&arrived)?;
+    remove(root, OsStr::new(ARRIVED))?;
     sync(root)
 }
 
@@ -225,14 +244,67 @@ fn exists(path: &Path) -> io::Result<bool> {
     }
 }
 
-fn remove(path: &Path) -> io::Result<()> {
-    let removed = match fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
+/// Removes what has a name in the folder, however deep it is: what lies below comes up
+/// into one folder, level by level, so that neither stack nor descriptors are needed.
+fn remove(root: &Root, name: &OsStr) -> io::Result<()> {
+    let path = root.at(name);
+    let removed = match fs::symlink_metadata(&path) {
+        Ok(found) if found.is_dir() => remove_folder(root, &path),
+        Ok(_) => fs::remove_file(&path),
         Err(error) => Err(error),
     };
     match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
+        Err(error) => {
+            let text =
+                format!("{}: it, or something in it, cannot be removed: {error}", name.display());
+            Err(io::Error::new(error.kind(), text))
+        }
+        Ok(()) => Ok(()),
     }
 }
+
+fn remove_folder(root: &Root, path: &Path) -> io::Result<()> {
+    let heap = root.at(REMOVING);
+    if !exists(&heap)? {
+        DirBuilder::new().mode(0o700).create(&heap)?;
+    }
+    let mut number = 0u64;
+    // An earlier life may have left some there, under such names.
+    let mut put = |path: &Path| loop {
+        let place = heap.join(number.to_string());
+        number += 1;
+        if !exists(&place)? {
+            return fs::rename(path, place);
+        }
+    };
+    if path != heap {
+        put(path)?;
+    }
+    loop {
+        let found: Vec<PathBuf> =
+            fs::read_dir(&heap)?.map(|it| Ok(it?.path())).collect::<io::Result<_>>()?;
+        if found.is_empty() {
+            return fs::remove_dir(&heap);
+        }
+        for path in found {
+            if !fs::symlink_metadata(&path)?.is_dir() {
+                fs::remove_file(&path)?;
+                continue;
+            }
+            // Its owner may have kept everybody out, also from what is in it.
+            let _others = fs::set_permissions(&path, Permissions::from_mode(0o700));
+            for below in fs::read_dir(&path)? {
+                let below = below?.path();
+                match fs::symlink_metadata(&below)?.is_dir() {
+                    true => put(&below)?,
+                    false => fs::remove_file(&below)?,
+                }
+            }
+            fs::remove_dir(&path)?;
+        }
+    }
+}
+
+/// Where what is being removed lies.
+const REMOVING: &str = ".holdfast-removing";

@@ -61,7 +61,7 @@ fn own() -> Ids {
 
 fn round(collected: &mut Collected) -> u64 {
     std::thread::sleep(super::collect::APART * 2);
-    collected.round(std::process::id(), &AtomicBool::new(false)).unwrap()
+    collected.round(std::process::id(), &BTreeSet::new(), &AtomicBool::new(false)).unwrap()
 }
 
 fn freeze(collected: &mut Collected, writing: &Writing) -> Result<State> {
@@ -160,9 +160,9 @@ fn a_life_that_ends_in_an_exchange_is_completed_by_the_next() {
         folders
     };
     let complete = |folders: &Folders| {
-        settle(&folders.to("")).unwrap();
+        settle(&folders.to(""), None).unwrap();
         assert_eq!(names(&folders.to("")), ["new", "newer"]);
-        settle(&folders.to("")).unwrap();
+        settle(&folders.to(""), None).unwrap();
         assert_eq!(fs::read(folders.to("newer")).unwrap(), b"newer");
     };
     complete(&begun("exchange-begun"));
@@ -175,14 +175,16 @@ fn a_life_that_ends_in_an_exchange_is_completed_by_the_next() {
     let early = Folders::new("exchange-early");
     fs::write(early.to("old"), "old").unwrap();
     fs::create_dir_all(early.to(".holdfast-arriving/x")).unwrap();
-    settle(&early.to("")).unwrap();
+    settle(&early.to(""), None).unwrap();
     assert_eq!(names(&early.to("")), ["old"]);
     // A link of that name is no folder of ours.
     symlink("/etc", early.to(".holdfast-arrived")).unwrap();
-    settle(&early.to("")).unwrap();
+    settle(&early.to(""), None).unwrap();
     assert_eq!(names(&early.to("")), ["old"]);
     assert!(Path::new("/etc/passwd").exists());
-    assert!(settle(Path::new("/nonexistent/x")).unwrap_err().to_string().contains("state_dirs"));
+    assert!(
+        settle(Path::new("/nonexistent/x"), None).unwrap_err().to_string().contains("state_dirs")
+    );
 }
 
 #[test]
@@ -205,12 +207,14 @@ fn what_cannot_go_over_is_refused_by_name() {
     assert_eq!(names(&folders.to("")), Vec::<String>::new());
     fs::hard_link(folders.from("one"), folders.from("two")).unwrap();
     let id = std::process::id();
-    let refused = collected.round(id, &AtomicBool::new(false)).unwrap_err().to_string();
+    let refused =
+        collected.round(id, &BTreeSet::new(), &AtomicBool::new(false)).unwrap_err().to_string();
     assert!(refused.contains("hard link"), "{refused}");
     fs::remove_file(folders.from("two")).unwrap();
     round(&mut collected);
     fs::write(folders.from("three"), "x").unwrap();
-    let refused = collected.round(id, &AtomicBool::new(true)).unwrap_err().to_string();
+    let refused =
+        collected.round(id, &BTreeSet::new(), &AtomicBool::new(true)).unwrap_err().to_string();
     assert!(refused.contains("nobody wants"), "{refused}");
 }
 
@@ -218,8 +222,9 @@ fn what_cannot_go_over_is_refused_by_name() {
 fn what_may_have_changed_unseen_is_copied_again() {
     let folders = Folders::new("doubt");
     let mut collected = folders.collect();
-    let round_at_once =
-        |it: &mut Collected| it.round(std::process::id(), &AtomicBool::new(false)).unwrap();
+    let round_at_once = |it: &mut Collected| {
+        it.round(std::process::id(), &BTreeSet::new(), &AtomicBool::new(false)).unwrap()
+    };
     // Written in the very tick in which it is copied.
     fs::write(folders.from("fresh"), "12345").unwrap();
     assert_eq!(round_at_once(&mut collected), 5);
@@ -235,6 +240,74 @@ fn what_may_have_changed_unseen_is_copied_again() {
     let (from, mounts) = ([folders.from("")], Mounts::read().unwrap());
     let limits = Limits { state_entries: 1, ..Limits::default() };
     let mut collected = Collected::begin(&from, own(), limits, &mounts).unwrap();
-    let refused = collected.round(std::process::id(), &AtomicBool::new(false)).unwrap_err();
-    assert!(refused.to_string().contains("state_entries"), "{refused}");
+    let refused =
+        collected.round(std::process::id(), &BTreeSet::new(), &AtomicBool::new(false)).unwrap_err();
+    assert!(refused.to_string().contains("more files and folders"), "{refused}");
+}
+
+/// Whoever owns the folder may have put anything in the way of an exchange.
+#[test]
+fn what_somebody_left_in_the_way_is_removed_however_deep() {
+    let folders = Folders::new("way");
+    fs::create_dir_all(folders.to(".holdfast-arrived/x")).unwrap();
+    fs::write(folders.to(".holdfast-arrived/.holdfast-moving"), "").unwrap();
+    fs::write(folders.to(".holdfast-arrived/x/new"), "new").unwrap();
+    fs::create_dir_all(folders.to("x/not/empty")).unwrap();
+    settle(&folders.to(""), None).unwrap();
+    assert_eq!(
+        (names(&folders.to("")), names(&folders.to("x"))),
+        (vec!["x".into()], vec!["new".into()])
+    );
+    // Deeper than any stack, or a path, or as many descriptors as a process has.
+    let deep = folders.to(".holdfast-arriving");
+    fs::create_dir(&deep).unwrap();
+    let script = "for i in range(3000):\n os.mkdir('d'); os.chdir('d')\n open('f', 'w').close()";
+    let python = std::process::Command::new("/usr/bin/python3")
+        .args(["-c", &format!("import os\nos.chdir('{}')\n{script}", deep.display())])
+        .status();
+    assert!(python.unwrap().success());
+    fs::create_dir(folders.to(".holdfast-removing")).unwrap();
+    fs::write(folders.to(".holdfast-removing/1"), "of an earlier life").unwrap();
+    settle(&folders.to(""), None).unwrap();
+    assert_eq!(names(&folders.to("")), ["x"]);
+    // A FIFO in place of a file that arrives holds nobody up.
+    fs::write(folders.from("file"), "x").unwrap();
+    let mut collected = folders.collect();
+    round(&mut collected);
+    let state = freeze(&mut collected, &Writing::new()).unwrap();
+    let to = folders.to("");
+    let own: Vec<u8> = to.as_os_str().as_bytes().strip_suffix(b"/").unwrap().to_vec();
+    let state = State { folders: vec![own.clone()], ..state };
+    let allowed = [PathBuf::from(std::ffi::OsStr::from_bytes(&own))];
+    let mut placing = Placing::begin(&state, &allowed, &Mounts::read().unwrap()).unwrap();
+    fs::remove_file(folders.to(".holdfast-arriving/file")).unwrap();
+    let fifo = folders.to(".holdfast-arriving/file");
+    assert!(std::process::Command::new("mkfifo").arg(fifo).status().unwrap().success());
+    assert!(placing.fill(0, 0, b"x").is_err());
+    drop(placing);
+    assert_eq!(names(&folders.to("")), ["x"]);
+}
+
+#[test]
+fn of_what_is_appended_to_all_is_compared_while_the_server_runs() {
+    let folders = Folders::new("append");
+    fs::write(folders.from("log"), vec![1; 1 << 20]).unwrap();
+    let log = OpenOptions::new().append(true).open(folders.from("log")).unwrap();
+    let mut collected = folders.collect();
+    assert_eq!(round(&mut collected), 1 << 20);
+    // Changed at its beginning by somebody who has closed it again.
+    let elsewhere = OpenOptions::new().write(true).open(folders.from("log")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&elsewhere, b"other", 0).unwrap();
+    drop(elsewhere);
+    (&log).write_all(b"more").unwrap();
+    assert_eq!(round(&mut collected), (1 << 20) + 4, "all of it");
+    // It ended with a hole, was cut there, and is longer again.
+    log.set_len((1 << 20) + (1 << 16)).unwrap();
+    round(&mut collected);
+    log.set_len((1 << 20) + 4).unwrap();
+    (&log).write_all(&[7; 1 << 17]).unwrap();
+    let id = (log.metadata().unwrap().dev(), log.metadata().unwrap().ino());
+    let state = freeze(&mut collected, &Writing::from([(id, true)])).unwrap();
+    folders.place(&collected, &state, false).unwrap();
+    assert!(fs::read(folders.from("log")).unwrap() == fs::read(folders.to("log")).unwrap());
 }
