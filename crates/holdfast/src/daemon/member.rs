@@ -97,8 +97,9 @@ pub struct MemberContext<'a> {
     pub server: Option<u32>,
     /// What it was given as standard input, output and error.
     pub standard: Standard,
-    /// The server outlives this daemon.
+    /// The server outlives this daemon; and so stands in `run_dir`, or is about to.
     pub loose: bool,
+    pub noted_loose: bool,
     /// It ends once the other member has taken over.
     leaves: bool,
     /// What had come when the loop waited last.
@@ -178,6 +179,7 @@ impl<'a> MemberContext<'a> {
             server: None,
             standard: Standard::default(),
             loose: false,
+            noted_loose: false,
             leaves: false,
             tokens: Tokens::default(),
             started: now,
@@ -459,7 +461,7 @@ impl<'a> MemberContext<'a> {
             server.pid(),
             server.standard(),
         )?;
-        (self.server, self.loose) = (Some(server.pid()), false);
+        (self.server, self.loose, self.noted_loose) = (Some(server.pid()), false, false);
         self.standard.clone_from(server.standard());
         Ok(())
     }

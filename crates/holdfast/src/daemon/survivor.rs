@@ -74,13 +74,16 @@ impl Alone {
 
     /// The server of this life is not to die with this daemon.
     pub fn let_loose(node: &mut MemberContext<'_>, server: &mut Server) {
-        if node.loose || !server.let_loose() {
+        if node.loose {
             return;
         }
-        node.loose = true;
-        if let Err(error) = leavings::note_loose(&node.config.group.run_dir, &node.me.name) {
+        // Noted first: this daemon may die before it comes to the next line.
+        if !std::mem::replace(&mut node.noted_loose, true)
+            && let Err(error) = leavings::note_loose(&node.config.group.run_dir, &node.me.name)
+        {
             tracing::warn!("a daemon that is started again would end the server: {error:#}");
         }
+        node.loose = server.let_loose();
     }
 
     /// What the kernel says of connections.
@@ -171,7 +174,7 @@ pub fn take_up(
     }
     gate.set_solo(true)?;
     let conns = known(node, &mut gate)?;
-    (node.server, node.loose) = (Some(found.pid), true);
+    (node.server, node.loose, node.noted_loose) = (Some(found.pid), true, true);
     node.standard.clone_from(&found.standard);
     node.member.speaks = true;
     node.set_alone(OUTLIVED);
@@ -214,7 +217,7 @@ pub fn run(
     why: &anyhow::Error,
 ) -> anyhow::Result<End> {
     let server = &found.process;
-    (node.server, node.loose) = (Some(found.pid), true);
+    (node.server, node.loose, node.noted_loose) = (Some(found.pid), true, true);
     node.standard.clone_from(&found.standard);
     node.member.speaks = true;
     let mut listener = Listener::bind(node.me.address, node.pair_identity()).ok();
@@ -224,7 +227,11 @@ pub fn run(
     }
     node.poll.add(server, PIDFD, Interest::Read)?;
     let reason = format!("{OUTLIVED}, and nobody can join it: {why:#}");
-    node.set_state(status::Role::Primary, State::Unprotected, &reason, RESTART_BOTH);
+    let remedy = format!(
+        "start this daemon with the file and the release that its server was started with; else \
+         {RESTART_BOTH}"
+    );
+    node.set_state(status::Role::Primary, State::Unprotected, &reason, &remedy);
     let mut found =
         Found { node, server, listener, alone: Alone::new(), ended: false, failed: None };
     drive(&mut found, |stop, found| {
