@@ -13,6 +13,8 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 /// `TCPF_LISTEN`: bit of a state in the mask of a request.
 const LISTENING: u32 = 1 << 10;
+/// `TCPF_FIN_WAIT1`, `TCPF_FIN_WAIT2`, `TCPF_LAST_ACK`, `TCPF_CLOSING`.
+const CLOSING: u32 = 1 << 4 | 1 << 5 | 1 << 9 | 1 << 11;
 /// `TCPF_TIME_WAIT`: no longer the server's.
 const PASSED: u32 = 1 << 6;
 /// `TCPF_SYN_RECV`, `TCPF_NEW_SYN_RECV`, and that: not yet or no longer the server's.
@@ -219,6 +221,24 @@ impl DiagSocket {
         let mut keys = Vec::new();
         for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
             let ids = self.list(family, !(LISTENING | PASSING), addresses, ports, |_| true)?;
+            keys.extend(ids.iter().filter_map(|id| key_of(family, id)));
+        }
+        Ok(keys)
+    }
+
+    /// Those of [`Self::own`] that no process holds and the kernel alone closes: it repeats
+    /// the last of them for a minute to a client that has vanished.
+    ///
+    /// # Errors
+    /// [`DiagError::Ask`].
+    pub fn orphans(
+        &mut self,
+        addresses: &[[u8; 16]],
+        ports: &[u16],
+    ) -> Result<Vec<ConnKey>, DiagError> {
+        let mut keys = Vec::new();
+        for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
+            let ids = self.list(family, CLOSING, addresses, ports, |body| !is_held(body))?;
             keys.extend(ids.iter().filter_map(|id| key_of(family, id)));
         }
         Ok(keys)

@@ -88,6 +88,16 @@ fn connections_of_a_dead_server_are_ended_and_no_others() {
         let (mut other, mut others) = pair(&listeners[1]);
 
         let mut diag = DiagSocket::open().unwrap();
+        let waiting = std::net::TcpStream::connect(listeners[0].local_addr().unwrap()).unwrap();
+        let orphans = diag.orphans(&[mapped(ip)], &[port]).unwrap();
+        let ports: Vec<u16> = orphans.iter().map(|key| key.client_port).collect();
+        assert_eq!(
+            ports,
+            [half.local_addr().unwrap().port()],
+            "{address}: not who is not accepted"
+        );
+        drop(waiting);
+        drop(listeners[0].accept().unwrap());
         assert_eq!(diag.destroy_own(&[mapped("192.0.2.1".parse().unwrap())], &[port]).unwrap(), 0);
         assert_eq!(diag.destroy_own(&[mapped(ip)], &[port]).unwrap(), 2, "{address}");
         assert_eq!(diag.destroy_own(&[mapped(ip)], &[port]).unwrap(), 0, "{address}");

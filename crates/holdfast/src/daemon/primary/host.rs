@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 const NO_CONTROL: &str = "the server has closed the socket to its daemon, or speaks there what nobody \
     understands: nothing could be handed to its copy";
 const NO_IMAGE: &str = "no image is taken";
+/// How long a joiner waits for clients of connections that the server has closed.
+const ORPHANS_MAX: Duration = Duration::from_secs(5);
 /// Longer than the gate's program runs for a packet.
 const GATE_RUNS: Duration = Duration::from_micros(200);
 
@@ -313,8 +315,21 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
 
     fn strangers(&mut self) -> usize {
         let ips: Vec<_> = self.node.config.service_ips().into_iter().map(mapped).collect();
-        match self.diag.own(&ips, &self.node.config.service_ports()) {
-            Ok(own) => own.iter().filter(|key| self.gate.conn(key).is_none()).count(),
+        let ports = self.node.config.service_ports();
+        let found = self.diag.own(&ips, &ports);
+        match found.and_then(|own| Ok((own, self.diag.orphans(&ips, &ports)?))) {
+            Ok((own, orphans)) => {
+                let now = Instant::now();
+                self.orphans.retain(|key, _| orphans.contains(key));
+                for key in orphans {
+                    self.orphans.entry(key).or_insert(now);
+                }
+                let is_gone = |key: &ConnKey| {
+                    self.orphans.get(key).is_some_and(|since| now - *since >= ORPHANS_MAX)
+                };
+                let unknown = own.iter().filter(|key| self.gate.conn(key).is_none());
+                unknown.filter(|key| !is_gone(key)).count()
+            }
             Err(error) => {
                 self.node.events.add("connections", error.to_string());
                 usize::MAX
