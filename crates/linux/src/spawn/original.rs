@@ -59,6 +59,7 @@ impl Server {
 
     fn may_be_copied(&self) -> Result<(), SnapshotError> {
         match self.memory.mode() {
+            mode::SOLO if !self.memory.is_attached() => refuse("it runs without the shim"),
             mode::SOLO => Ok(()),
             mode::RECORD => refuse("it has a backup already"),
             mode::OFF | mode::BROKEN => {
