@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 /// `TCPF_LISTEN`: bit of a state in the mask of a request.
-const LISTENING: u32 = 1 << 10;
+const LISTENING: u32 = 1 << LISTENS;
 /// `TCPF_FIN_WAIT1`, `TCPF_FIN_WAIT2`, `TCPF_LAST_ACK`, `TCPF_CLOSING`.
 const CLOSING: u32 = 1 << 4 | 1 << 5 | 1 << 9 | 1 << 11;
 /// `TCPF_TIME_WAIT`: no longer the server's.
@@ -34,7 +34,14 @@ const BATCH: usize = 32;
 /// `struct inet_diag_req_v2` and `struct inet_diag_msg`, in bytes.
 const REQUEST: usize = 56;
 const ANSWER: usize = 72;
-/// Offset of `idiag_wqueue` in the latter: of a listener its backlog, of a connection what
+/// Offset of `idiag_state` in the latter; `TCP_LISTEN` and `TCP_FIN_WAIT2` there.
+const STATE: usize = 1;
+const LISTENS: u8 = 10;
+const WAITS_FOR_FIN: u8 = 5;
+/// Offset of `idiag_retrans` in it: how often the kernel has repeated itself, or asked
+/// for a window, since the peer last answered.
+const REPEATS: usize = 3;
+/// Offset of `idiag_wqueue` in it: of a listener its backlog, of a connection what
 /// its peer has not acknowledged.
 const WAITING: usize = 60;
 
@@ -84,6 +91,16 @@ impl TcpState {
     }
 }
 
+/// What a client has not acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unacked {
+    /// Whether they were sent or not.
+    pub bytes: u32,
+    /// How often the kernel has repeated itself, or asked for a window, since the client last
+    /// answered.
+    pub repeats: u8,
+}
+
 /// A socket diagnosis socket.
 #[derive(Debug)]
 pub struct DiagSocket {
@@ -129,25 +146,28 @@ impl DiagSocket {
     /// [`DiagError::Ask`].
     pub fn backlog(&mut self, key: &ConnKey) -> Result<Option<u32>, DiagError> {
         let mut backlog = None;
-        let found = |_: usize, body: &[u8]| backlog = waiting(body);
-        self.ask(SOCK_DIAG_BY_FAMILY, std::slice::from_ref(key), found).map_err(DiagError::Ask)?;
+        let found = |_: usize, body: &[u8]| {
+            backlog = waiting(body).filter(|_| body[STATE] == LISTENS);
+        };
+        self.look_up(std::slice::from_ref(key), found).map_err(DiagError::Ask)?;
         Ok(backlog)
     }
 
-    /// Bytes of each connection's output that its client has not acknowledged, whether they
-    /// were sent or not; 0 where this host has no such connection.
+    /// What is left of each connection's output; nothing where this host has no such
+    /// connection.
     ///
     /// # Errors
     /// [`DiagError::Ask`].
-    pub fn unacked(&mut self, keys: &[ConnKey]) -> Result<Vec<u32>, DiagError> {
-        let mut unacked = vec![0; keys.len()];
+    pub fn unacked(&mut self, keys: &[ConnKey]) -> Result<Vec<Unacked>, DiagError> {
+        let mut unacked = vec![Unacked::default(); keys.len()];
         for (keys, unacked) in keys.chunks(BATCH).zip(unacked.chunks_mut(BATCH)) {
             let found = |at: usize, body: &[u8]| {
-                if let Some((unacked, bytes)) = unacked.get_mut(at).zip(waiting(body)) {
-                    *unacked = bytes;
+                let bytes = waiting(body).filter(|_| body[STATE] != LISTENS);
+                if let Some((unacked, bytes)) = unacked.get_mut(at).zip(bytes) {
+                    *unacked = Unacked { bytes, repeats: body[REPEATS] };
                 }
             };
-            self.ask(SOCK_DIAG_BY_FAMILY, keys, found).map_err(DiagError::Ask)?;
+            self.look_up(keys, found).map_err(DiagError::Ask)?;
         }
         Ok(unacked)
     }
@@ -159,7 +179,18 @@ impl DiagSocket {
     /// [`DiagError::Destroy`].
     pub fn destroy(&mut self, keys: &[ConnKey]) -> Result<(), DiagError> {
         for keys in keys.chunks(BATCH) {
-            self.ask(SOCK_DESTROY, keys, |_, _| {}).map_err(DiagError::Destroy)?;
+            // Where there is no such connection the kernel would end the listener that would
+            // take it: what is ended is named by the cookie that a connection has.
+            let mut named = Vec::new();
+            let found = |_: usize, body: &[u8]| {
+                if body[STATE] != LISTENS {
+                    named.push(by_id(body[0], u32::MAX, &body[ID]));
+                }
+            };
+            self.look_up(keys, found).map_err(DiagError::Ask)?;
+            if !named.is_empty() {
+                self.ask(SOCK_DESTROY, &named, |_, _| {}).map_err(DiagError::Destroy)?;
+            }
         }
         Ok(())
     }
@@ -226,19 +257,23 @@ impl DiagSocket {
         Ok(keys)
     }
 
-    /// Those of [`Self::own`] that no process holds and the kernel alone closes: it repeats
-    /// the last of them for a minute to a client that has vanished.
+    /// Those of [`Self::own`] that no process holds and the kernel alone closes, and whose
+    /// client owes it nothing but its own end, or has let it repeat itself so often.
     ///
     /// # Errors
     /// [`DiagError::Ask`].
-    pub fn orphans(
+    pub fn left(
         &mut self,
         addresses: &[[u8; 16]],
         ports: &[u16],
+        repeats: u8,
     ) -> Result<Vec<ConnKey>, DiagError> {
+        let is_left = |body: &[u8]| {
+            !is_held(body) && (body[STATE] == WAITS_FOR_FIN || body[REPEATS] >= repeats)
+        };
         let mut keys = Vec::new();
         for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
-            let ids = self.list(family, CLOSING, addresses, ports, |body| !is_held(body))?;
+            let ids = self.list(family, CLOSING, addresses, ports, is_left)?;
             keys.extend(ids.iter().filter_map(|id| key_of(family, id)));
         }
         Ok(keys)
@@ -273,7 +308,7 @@ impl DiagSocket {
         states: u32,
         addresses: &[[u8; 16]],
         ports: &[u16],
-        wanted: fn(&[u8]) -> bool,
+        wanted: impl Fn(&[u8]) -> bool,
     ) -> Result<Vec<Vec<u8>>, DiagError> {
         self.dump(family, states, |body| {
             let own = own_end(body)
@@ -332,39 +367,47 @@ impl DiagSocket {
     }
 
     fn batch(&mut self, keys: &[ConnKey], states: &mut [Option<TcpState>]) -> io::Result<()> {
-        self.ask(SOCK_DIAG_BY_FAMILY, keys, |index, body| {
+        self.look_up(keys, |index, body| {
             if let Some(state) = states.get_mut(index) {
-                *state = TcpState::from_number(body[1]);
+                *state = TcpState::from_number(body[STATE]);
             }
         })
     }
 
-    /// Asks the same about each connection; `found` gets its place among the keys and
-    /// a whole `struct inet_diag_msg`.
+    /// `found` gets the place of a connection among the keys, and a whole
+    /// `struct inet_diag_msg` of it, or, where there is no such connection, of the listener
+    /// that would take it.
+    fn look_up(&mut self, keys: &[ConnKey], found: impl FnMut(usize, &[u8])) -> io::Result<()> {
+        let requests: Vec<Vec<u8>> = keys.iter().map(request).collect();
+        self.ask(SOCK_DIAG_BY_FAMILY, &requests, found)
+    }
+
+    /// Makes requests, all at once; `found` gets the place of each that is answered, and the
+    /// answer.
     fn ask(
         &mut self,
         what: u16,
-        keys: &[ConnKey],
+        bodies: &[Vec<u8>],
         mut found: impl FnMut(usize, &[u8]),
     ) -> io::Result<()> {
         let first = self.sequence;
-        self.sequence = first.wrapping_add(keys.len() as u32);
-        let mut requests = Vec::with_capacity(keys.len() * (REQUEST + 16));
-        for (index, key) in keys.iter().enumerate() {
+        self.sequence = first.wrapping_add(bodies.len() as u32);
+        let mut requests = Vec::with_capacity(bodies.len() * (REQUEST + 16));
+        for (index, body) in bodies.iter().enumerate() {
             let sequence = first.wrapping_add(index as u32);
             let ack = if what == SOCK_DESTROY { libc::NLM_F_ACK } else { 0 };
             let flags = libc::NLM_F_REQUEST | ack;
-            netlink::append(&mut requests, what, flags, sequence, &request(key));
+            netlink::append(&mut requests, what, flags, sequence, body);
         }
         netlink::discard(self.fd.as_fd());
         netlink::send(&self.fd, &requests)?;
 
         let mut buffer = [0; 8192];
-        let mut missing = keys.len();
+        let mut missing = bodies.len();
         while missing > 0 {
             for answer in netlink::answers(netlink::receive(&self.fd, &mut buffer)?) {
                 let index = answer.sequence.wrapping_sub(first) as usize;
-                if index >= keys.len() {
+                if index >= bodies.len() {
                     continue;
                 }
                 missing = missing.saturating_sub(1);

@@ -89,15 +89,18 @@ fn connections_of_a_dead_server_are_ended_and_no_others() {
 
         let mut diag = DiagSocket::open().unwrap();
         let waiting = std::net::TcpStream::connect(listeners[0].local_addr().unwrap()).unwrap();
-        let orphans = diag.orphans(&[mapped(ip)], &[port]).unwrap();
-        let ports: Vec<u16> = orphans.iter().map(|key| key.client_port).collect();
-        assert_eq!(
-            ports,
-            [half.local_addr().unwrap().port()],
-            "{address}: not who is not accepted"
-        );
+        let left = [half.local_addr().unwrap().port()];
+        eventually("its end's ACK", || {
+            let found = diag.left(&[mapped(ip)], &[port], 1).unwrap();
+            found.iter().map(|key| key.client_port).eq(left)
+        });
         drop(waiting);
-        drop(listeners[0].accept().unwrap());
+        // Its end has come before ours is said, or both would be kept for a minute.
+        let (mut waited, _) = listeners[0].accept().unwrap();
+        assert_eq!(waited.read(&mut [0]).unwrap(), 0);
+        drop(waited);
+        let own = |diag: &mut DiagSocket| diag.own(&[mapped(ip)], &[port]).unwrap().len();
+        eventually("its end", || own(&mut diag) == 2);
         assert_eq!(diag.destroy_own(&[mapped("192.0.2.1".parse().unwrap())], &[port]).unwrap(), 0);
         assert_eq!(diag.destroy_own(&[mapped(ip)], &[port]).unwrap(), 2, "{address}");
         assert_eq!(diag.destroy_own(&[mapped(ip)], &[port]).unwrap(), 0, "{address}");
@@ -129,10 +132,34 @@ fn diagnosis_finds_exactly_the_connection_also_on_dual_stack_listeners() {
         let states = diag.states(&keys).unwrap();
         assert_eq!(states[0], Some(TcpState::Established));
         assert!(states[1..].iter().all(Option::is_none));
+        // Nor is the listener, which the kernel finds for them, taken for a connection.
+        assert!(diag.unacked(&keys).unwrap().iter().all(|unacked| unacked.bytes == 0));
+        assert_eq!(diag.backlog(&keys[0]).unwrap(), None);
+        assert!(diag.backlog(&keys[1]).unwrap() > Some(0));
         client.shutdown(std::net::Shutdown::Write).unwrap();
         eventually("CLOSE-WAIT", || {
             diag.state(&key(&world, port)).unwrap() == Some(TcpState::CloseWait)
         });
+    }
+}
+
+#[test]
+fn who_ends_a_connection_that_is_gone_does_not_end_its_listener() {
+    for v6 in [false, true] {
+        let world = World::new(v6);
+        let listener = world.within("p", || TcpListener::bind(world.service()).unwrap());
+        let mut client = world.connect();
+        let _server = listener.accept().unwrap();
+        let mut diag = world.within("p", || DiagSocket::open().unwrap());
+        let port = client.local_addr().unwrap().port();
+        let keys: Vec<_> = (0..100).map(|i| key(&world, port.wrapping_add(i * 2))).collect();
+        diag.destroy(&keys[1..]).unwrap();
+        assert_eq!(diag.state(&keys[0]).unwrap(), Some(TcpState::Established));
+        diag.destroy(&keys).unwrap();
+        assert_eq!(diag.state(&keys[0]).unwrap(), None);
+        assert!(client.read(&mut [0]).is_err(), "it was reset");
+        let _client = world.connect();
+        listener.accept().unwrap();
     }
 }
 

@@ -7,8 +7,10 @@ mod conn;
 mod doubt;
 mod half_open;
 mod join;
+mod lacking;
 
 pub use join::{Book, Image};
+pub use lacking::Unacked;
 
 use crate::host::{Member, MemberHost, Turn, tell_vanished};
 use crate::nanos;
@@ -162,9 +164,8 @@ pub trait PrimaryHost: MemberHost + PairingHost + Sized {
     /// # Errors
     /// When the kernel refuses, in words; the gate stands open as before.
     fn clamp(&mut self) -> Result<(), String>;
-    /// Bytes of each connection's output that its client has not acknowledged; `None`: the
-    /// kernel does not tell.
-    fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<u32>>;
+    /// What each connection's client has not acknowledged; `None`: the kernel does not tell.
+    fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<Unacked>>;
 
     /// How things are, now and then.
     fn report(&mut self, report: &Report<'_>);

@@ -5,6 +5,7 @@
 use crate::Ns;
 use crate::beyond::Beyond;
 use crate::packet::{ACK, NO_SCALING, Packet, Truth, shift};
+use holdfast_member::primary::Unacked;
 use holdfast_replica::primary::Peeked;
 use holdfast_replica::promotion::Restore;
 use holdfast_wire::message::ConnKey;
@@ -340,6 +341,12 @@ impl Socket {
     fn is_waiting(&self) -> bool {
         let unsent_fin = self.fin.is_some() && !self.fin_acked;
         self.established && (self.snd_una < self.out_end() || unsent_fin)
+    }
+
+    /// What the client has not acknowledged.
+    pub fn unacked(&self) -> Unacked {
+        let bytes = (self.out_end() - self.snd_una) as u32;
+        Unacked { bytes, repeats: self.backoff as u8 }
     }
 
     /// When [`Self::on_timer`] is due.

@@ -86,8 +86,6 @@ struct PrimaryDaemon<'n, 'a> {
     alone: Option<Alone>,
     /// After a takeover: listeners whose port somebody else holds.
     barred: Barred,
-    /// Connections that only the kernel still closes, and since when they were seen.
-    orphans: BTreeMap<ConnKey, Instant>,
 }
 
 /// Waits for the backup, then serves until server, backup or daemon end.
@@ -219,7 +217,6 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             place: ServerCpu::new(node.config.group.share_cpu, now),
             alone: None,
             barred: Barred::default(),
-            orphans: BTreeMap::new(),
             node,
         })
     }

@@ -4,13 +4,14 @@
 //! joiner says that it is in step, in this order: who could take over has everything.
 
 use super::apart::{Stage, rest_replaced};
+use super::lacking::Lacking;
 use super::{Conn, Held, LOST, PrimaryHost, PrimaryMachine};
 use crate::host::{ConnState, End, News, Turn, speak_alone};
 use crate::pairing::{Pairing, Side};
 use crate::timing::doubled;
 use crate::timing::primary::{
-    ALONE_LOOK, CLIENTS_MAX, CLOSING_EVERY, IDLE_LOOK, IMAGE_EVERY, IN_STEP_LASTS, JOINER_SILENT,
-    REJOIN_PAUSE, REJOIN_PAUSE_MAX, TICK,
+    ALONE_LOOK, CLOSING_EVERY, IDLE_LOOK, IMAGE_EVERY, IN_STEP_LASTS, JOINER_SILENT, REJOIN_PAUSE,
+    REJOIN_PAUSE_MAX, TICK,
 };
 use crate::{nanos, percent};
 use holdfast_cluster::Nanos;
@@ -20,7 +21,6 @@ use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{
     ADOPTED_MAX, Adopted, ConnId, ConnKey, ConnRecord, IMAGE_BYTES_MAX, Message,
 };
-use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of an image that are under way: behind them wait heartbeats and log.
@@ -78,16 +78,14 @@ impl Alone {
     pub(super) fn after(tried: Option<Tried>, now: Nanos) -> Self {
         let lasted = |since: Nanos| now.since(since) >= nanos(IN_STEP_LASTS);
         match tried.filter(|tried| !tried.in_step.is_some_and(lasted)) {
-            Some(Tried { failed, .. }) => {
-                Self { failed, ..Self::new(now) }.fail(now, String::new())
-            }
+            Some(Tried { failed, .. }) => Self { failed, ..Self::new(now) }.fail(now, ""),
             None => Self::new(now),
         }
     }
 
     /// An attempt has failed: when the next one may be.
-    fn fail(mut self, now: Nanos, why: String) -> Self {
-        self.why = why;
+    fn fail(mut self, now: Nanos, why: &str) -> Self {
+        self.why = why.to_owned();
         let pause = doubled(REJOIN_PAUSE, self.failed, REJOIN_PAUSE_MAX);
         self.failed += 1;
         self.again_at = now.plus(nanos(pause));
@@ -118,11 +116,8 @@ pub(super) struct Join {
     piece_at: Nanos,
     /// The image runs over there, and has come as far as the log.
     caught_up: bool,
-    /// What clients had not acknowledged of what was sent before the image: their
-    /// connections are protected once they have.
-    unacked: BTreeMap<ConnId, SeqNo>,
-    /// When the kernel is asked about them next: a question is a system call.
-    ask_at: Nanos,
+    /// Clients that lack what was sent before the image.
+    lacking: Lacking,
     begun: Nanos,
     heard_at: Nanos,
 }
@@ -194,7 +189,7 @@ impl PrimaryMachine {
             Turn::End(End::Met { .. }) => self.begin_join(*alone, host),
             Turn::End(End::Failed(reason)) => {
                 host.show(News::JoinFailed { reason: &reason });
-                (Stage::Alone(Box::new(alone.fail(now, reason))), Turn::after(ALONE_LOOK, now))
+                (Stage::Alone(Box::new(alone.fail(now, &reason))), Turn::after(ALONE_LOOK, now))
             }
             turn => (Stage::Alone(alone), turn),
         }
@@ -298,11 +293,11 @@ impl PrimaryMachine {
             // What an earlier backup held beyond what the server has read nobody holds now.
             host.set_stable(*id, irs.plus(1 + in_bytes));
         }
-        let mut unacked = unacked(&adopted);
+        let mut lacking = Lacking::new(&adopted, now);
         // Nor has the joiner anything of what a server said that has let go since.
         let known: BTreeSet<ConnId> = taken.iter().map(|taken| taken.id).collect();
         let let_go = ended.iter().filter(|id| !known.contains(id));
-        unacked.extend(let_go.filter_map(|id| Some((*id, host.slot(*id)?.snd_nxt))));
+        lacking.extend(let_go.filter_map(|id| Some((*id, host.slot(*id)?.snd_nxt))));
         self.log = Primary::adopt(image.log_from, self.limits, *self.log.counters(), taken);
         (self.log_at, self.tables.is_committing) = (image.log_from, false);
         // No record will say of them that their FINs may leave.
@@ -324,8 +319,7 @@ impl PrimaryMachine {
             arrived: 0,
             piece_at: now,
             caught_up: false,
-            unacked,
-            ask_at: now,
+            lacking,
             begun: now,
             heard_at: now,
         };
@@ -389,7 +383,7 @@ impl PrimaryMachine {
             return self.abandon(join.alone, &reason, host);
         }
         self.send_image(&mut join, host);
-        if join.caught_up && self.have_clients(&mut join, host) {
+        if join.caught_up && !join.lacking.waits(&mut self.tables.conns, host) {
             if host.strangers() > 0 {
                 return self.abandon(join.alone, STRANGERS, host);
             }
@@ -427,33 +421,6 @@ impl PrimaryMachine {
         lost.then(|| LOST.to_owned())
             .or_else(|| (!host.has_log_room()).then(behind))
             .or_else(|| is_silent.then(silent))
-    }
-
-    /// Whether clients have what was sent before the image, which the joiner lacks. A few
-    /// may take for ever: a takeover will not keep their connections.
-    fn have_clients(&mut self, join: &mut Join, host: &mut impl PrimaryHost) -> bool {
-        // Nobody waits for a life of which the tuple has another one.
-        let waits = |conn: ConnId, end: SeqNo| {
-            let slot = host.slot(conn).filter(|slot| host.conn_of(&slot.key) == Some(conn));
-            slot.is_some_and(|slot| end.after(slot.snd_una))
-        };
-        join.unacked.retain(|conn, end| waits(*conn, *end));
-        let now = host.now();
-        if now >= join.ask_at {
-            join.ask_at = now.plus(nanos(CLOSING_EVERY));
-            // One that the log's machine is done with has a slot still.
-            let known = join.unacked.keys().filter_map(|id| Some((*id, host.slot(*id)?.key)));
-            let (ids, keys): (Vec<ConnId>, Vec<ConnKey>) = known.unzip();
-            // The gate sees what the kernel sends; of a server that says nothing more only
-            // its kernel knows.
-            let unacked = host.unacked(&keys).unwrap_or_default();
-            for (id, _) in ids.iter().zip(unacked).filter(|(_, bytes)| *bytes == 0) {
-                let (end, conn) = (join.unacked.remove(id), self.tables.conns.get_mut(id));
-                // The joiner must hear of it: it has nothing of what was sent before that.
-                conn.into_iter().for_each(|conn| conn.acked = end);
-            }
-        }
-        join.unacked.is_empty() || now.since(join.begun) > nanos(CLIENTS_MAX)
     }
 
     fn send_image(&mut self, join: &mut Join, host: &mut impl PrimaryHost) {
@@ -541,7 +508,7 @@ impl PrimaryMachine {
         host.drop_peer();
         host.show(News::JoinFailed { reason });
         let now = host.now();
-        let alone = alone.fail(now, reason.to_owned());
+        let alone = alone.fail(now, reason);
         (Stage::Alone(Box::new(alone)), Turn::after(ALONE_LOOK, now))
     }
 }
@@ -592,11 +559,4 @@ fn adopt(conn: Option<(ConnId, &Conn)>, book: Option<&Book>, slot: Option<&SlotV
         eof: is(|book| book.eof),
         closed: is(|book| book.closed),
     }
-}
-
-/// Where clients' ACKs must come to until what was sent before the image is theirs.
-fn unacked(adopted: &[Adopted]) -> BTreeMap<ConnId, SeqNo> {
-    let open = adopted.iter().filter(|it| it.acked_bytes < it.out_bytes);
-    let end = |it: &Adopted| it.conn.map(|(id, record)| (id, record.iss.plus(1 + it.out_bytes)));
-    open.filter_map(end).collect()
 }

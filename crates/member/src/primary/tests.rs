@@ -44,7 +44,7 @@ impl Bed {
             books: Vec::new(),
             sockets: BTreeSet::new(),
             strangers: 0,
-            unacked: 0,
+            unacked: Unacked::default(),
             clients_have: None,
             is_log_full: false,
             cannot_clamp: false,

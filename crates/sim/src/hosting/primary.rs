@@ -11,7 +11,7 @@ use crate::plan::{Mutation, Step, When};
 use crate::server::{Mode, Server};
 use holdfast_cluster::Nanos;
 use holdfast_member::host::Context as _;
-use holdfast_member::primary::{Book, Held, Image, PrimaryHost, Report};
+use holdfast_member::primary::{Book, Held, Image, PrimaryHost, Report, Unacked};
 use holdfast_replica::primary::{Peeked, Wanted};
 use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
@@ -371,10 +371,10 @@ impl PrimaryHost for AtHost<'_> {
         Ok(())
     }
 
-    fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<u32>> {
+    fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<Unacked>> {
         let sockets = &self.host().sockets;
-        let bytes = |socket: &Socket| (socket.out_end() - socket.snd_una) as u32;
-        Some(keys.iter().map(|key| sockets.get(key).map_or(0, bytes)).collect())
+        let unacked = |key| sockets.get(key).map(Socket::unacked).unwrap_or_default();
+        Some(keys.iter().map(unacked).collect())
     }
 
     fn report(&mut self, report: &Report<'_>) {

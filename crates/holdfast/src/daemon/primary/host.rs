@@ -8,11 +8,12 @@ use crate::daemon::pairing::turn_away;
 use crate::daemon::said::Said;
 use crate::daemon::survivor::Alone;
 use crate::poll::Interest;
-use holdfast_linux::diag::{DiagSocket, TcpState};
+use holdfast_linux::diag::{self, DiagSocket, TcpState};
 use holdfast_linux::process;
 use holdfast_linux::spawn::Server;
 use holdfast_member::host::{ConnState, Hosted, MemberHost, News};
-use holdfast_member::primary::{Book, Held, Image, PrimaryHost, Report};
+use holdfast_member::primary::{Book, Held, Image, PrimaryHost, Report, Unacked};
+use holdfast_member::timing::primary::REPEATS_MAX;
 use holdfast_replica::primary::{Peeked, Wanted};
 use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
@@ -27,8 +28,6 @@ use std::time::{Duration, Instant};
 const NO_CONTROL: &str = "the server has closed the socket to its daemon, or speaks there what nobody \
     understands: nothing could be handed to its copy";
 const NO_IMAGE: &str = "no image is taken";
-/// How long a joiner waits for clients of connections that the server has closed.
-const ORPHANS_MAX: Duration = Duration::from_secs(5);
 /// Longer than the gate's program runs for a packet.
 const GATE_RUNS: Duration = Duration::from_micros(200);
 
@@ -317,18 +316,10 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         let ips: Vec<_> = self.node.config.service_ips().into_iter().map(mapped).collect();
         let ports = self.node.config.service_ports();
         let found = self.diag.own(&ips, &ports);
-        match found.and_then(|own| Ok((own, self.diag.orphans(&ips, &ports)?))) {
-            Ok((own, orphans)) => {
-                let now = Instant::now();
-                self.orphans.retain(|key, _| orphans.contains(key));
-                for key in orphans {
-                    self.orphans.entry(key).or_insert(now);
-                }
-                let is_gone = |key: &ConnKey| {
-                    self.orphans.get(key).is_some_and(|since| now - *since >= ORPHANS_MAX)
-                };
+        match found.and_then(|own| Ok((own, self.diag.left(&ips, &ports, REPEATS_MAX)?))) {
+            Ok((own, left)) => {
                 let unknown = own.iter().filter(|key| self.gate.conn(key).is_none());
-                unknown.filter(|key| !is_gone(key)).count()
+                unknown.filter(|key| !left.contains(key)).count()
             }
             Err(error) => {
                 self.node.events.add("connections", error.to_string());
@@ -406,8 +397,9 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         Ok(())
     }
 
-    fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<u32>> {
-        self.diag.unacked(keys).ok()
+    fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<Unacked>> {
+        let of = |diag::Unacked { bytes, repeats }| Unacked { bytes, repeats };
+        Some(self.diag.unacked(keys).ok()?.into_iter().map(of).collect())
     }
 
     fn report(&mut self, report: &Report<'_>) {

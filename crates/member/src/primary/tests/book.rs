@@ -29,7 +29,7 @@ pub(super) struct Book {
     pub(super) books: Vec<join::Book>,
     pub(super) sockets: BTreeSet<u64>,
     pub(super) strangers: usize,
-    pub(super) unacked: u32,
+    pub(super) unacked: Unacked,
     /// As the backup was told last, of any connection.
     pub(super) clients_have: Option<u32>,
     pub(super) is_log_full: bool,
@@ -253,7 +253,7 @@ impl PrimaryHost for Book {
         self.note("clamp");
         if self.cannot_clamp { Err("the gate stays open".to_owned()) } else { Ok(()) }
     }
-    fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<u32>> {
+    fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<Unacked>> {
         Some(vec![self.unacked; keys.len()])
     }
     fn report(&mut self, _: &Report<'_>) {}

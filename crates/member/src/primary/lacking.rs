@@ -1,0 +1,81 @@
+//! Clients that lack what the server has said before its image was taken: only the kernel
+//! that runs has it, so a joiner waits until they have acknowledged it.
+
+use super::{Conn, PrimaryHost};
+use crate::nanos;
+use crate::timing::primary::{CLIENTS_MAX, CLOSING_EVERY, REPEATS_MAX};
+use holdfast_cluster::Nanos;
+use holdfast_wire::message::{Adopted, ConnId, ConnKey};
+use holdfast_wire::seq::SeqNo;
+use std::collections::BTreeMap;
+
+/// What a client has not acknowledged, as the kernel knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unacked {
+    pub bytes: u32,
+    /// How often the kernel has repeated itself, or asked for a window, since the client last
+    /// answered.
+    pub repeats: u8,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Lacking {
+    /// Where the clients' ACKs must come to.
+    ends: BTreeMap<ConnId, SeqNo>,
+    begun: Nanos,
+    /// When the kernel is asked about them next: a question is a system call.
+    ask_at: Nanos,
+}
+
+impl Lacking {
+    pub(super) fn new(adopted: &[Adopted], now: Nanos) -> Self {
+        let open = adopted.iter().filter(|it| it.acked_bytes < it.out_bytes);
+        let end = |it: &Adopted| it.conn.map(|(id, of)| (id, of.iss.plus(1 + it.out_bytes)));
+        Self { ends: open.filter_map(end).collect(), begun: now, ask_at: now }
+    }
+
+    pub(super) fn extend(&mut self, more: impl Iterator<Item = (ConnId, SeqNo)>) {
+        self.ends.extend(more);
+    }
+
+    /// Whether a client lacks something still that may yet acknowledge it. One that does not
+    /// answer, or takes its time, is no reason to protect none: a takeover will not keep its
+    /// connection before it has.
+    pub(super) fn waits(
+        &mut self,
+        conns: &mut BTreeMap<ConnId, Conn>,
+        host: &mut impl PrimaryHost,
+    ) -> bool {
+        // Nobody waits for a life of which the tuple has another one.
+        let lacks = |conn: ConnId, end: SeqNo| {
+            let slot = host.slot(conn).filter(|slot| host.conn_of(&slot.key) == Some(conn));
+            slot.is_some_and(|slot| end.after(slot.snd_una))
+        };
+        self.ends.retain(|conn, end| lacks(*conn, *end));
+        let now = host.now();
+        if now >= self.ask_at {
+            self.ask_at = now.plus(nanos(CLOSING_EVERY));
+            self.ask(conns, host);
+        }
+        !self.ends.is_empty() && now.since(self.begun) <= nanos(CLIENTS_MAX)
+    }
+
+    /// The gate sees what the kernel sends; of a server that says nothing more only its kernel
+    /// knows.
+    fn ask(&mut self, conns: &mut BTreeMap<ConnId, Conn>, host: &mut impl PrimaryHost) {
+        // One that the log's machine is done with has a slot still.
+        let known = self.ends.keys().filter_map(|id| Some((*id, host.slot(*id)?.key)));
+        let (ids, keys): (Vec<ConnId>, Vec<ConnKey>) = known.unzip();
+        let unacked = host.unacked(&keys).unwrap_or_default();
+        for (id, Unacked { bytes, repeats }) in ids.iter().zip(unacked) {
+            if bytes == 0 {
+                let (end, conn) = (self.ends.remove(id), conns.get_mut(id));
+                // The joiner must hear of it: it has nothing of what was sent before that.
+                conn.into_iter().for_each(|conn| conn.acked = end);
+            } else if repeats >= REPEATS_MAX {
+                self.ends.remove(id);
+            }
+        }
+    }
+}
