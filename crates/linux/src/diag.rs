@@ -38,6 +38,9 @@ const ANSWER: usize = 72;
 const STATE: usize = 1;
 const LISTENS: u8 = 10;
 const WAITS_FOR_FIN: u8 = 5;
+/// Offset of `idiag_timer` in it; of a connection whose peer's window is closed.
+const TIMER: usize = 2;
+const ASKS_FOR_WINDOW: u8 = 4;
 /// Offset of `idiag_retrans` in it: how often the kernel has repeated itself, or asked
 /// for a window, since the peer last answered.
 const REPEATS: usize = 3;
@@ -99,6 +102,8 @@ pub struct Unacked {
     /// How often the kernel has repeated itself, or asked for a window, since the client last
     /// answered.
     pub repeats: u8,
+    /// The client lets the kernel send nothing.
+    pub window_closed: bool,
 }
 
 /// A socket diagnosis socket.
@@ -164,7 +169,8 @@ impl DiagSocket {
             let found = |at: usize, body: &[u8]| {
                 let bytes = waiting(body).filter(|_| body[STATE] != LISTENS);
                 if let Some((unacked, bytes)) = unacked.get_mut(at).zip(bytes) {
-                    *unacked = Unacked { bytes, repeats: body[REPEATS] };
+                    let window_closed = body[TIMER] == ASKS_FOR_WINDOW;
+                    *unacked = Unacked { bytes, repeats: body[REPEATS], window_closed };
                 }
             };
             self.look_up(keys, found).map_err(DiagError::Ask)?;

@@ -29,5 +29,6 @@ pub mod spawn;
 pub mod tap;
 pub mod threads;
 pub mod timers;
+pub mod unacked;
 pub mod unread;
 pub mod way;

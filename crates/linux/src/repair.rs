@@ -29,10 +29,10 @@ use std::os::fd::BorrowedFd;
 use zerocopy::{Immutable, IntoBytes};
 
 // linux/tcp.h; libc does not have them all.
-const TCP_REPAIR_ON: c_int = 1;
-const TCP_REPAIR_OFF_NO_WP: c_int = -1;
+pub(crate) const TCP_REPAIR_ON: c_int = 1;
+pub(crate) const TCP_REPAIR_OFF_NO_WP: c_int = -1;
 const TCP_RECV_QUEUE: c_int = 1;
-const TCP_SEND_QUEUE: c_int = 2;
+pub(crate) const TCP_SEND_QUEUE: c_int = 2;
 const TCPOPT_MSS: u32 = 2;
 const TCPOPT_WINDOW: u32 = 3;
 const TCPOPT_SACK_PERM: u32 = 4;

@@ -7,7 +7,7 @@ mod copy;
 mod original;
 
 pub use copy::{Copying, Making};
-pub use original::StandStill;
+pub use original::{StandStill, Unacked};
 
 use crate::limits::{self, OpenFiles};
 use crate::process::{self, Ending, EventFd};

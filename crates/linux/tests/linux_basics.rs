@@ -10,6 +10,7 @@ use holdfast_linux::neighbour::Announcer;
 use holdfast_linux::process;
 use holdfast_linux::raw::RawSender;
 use holdfast_linux::tap::{Service, TapSocket};
+use holdfast_linux::unacked;
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::{
     Checksum, Flags, TcpOptions, TcpPacket, TcpSegment, complete_checksum, mapped,
@@ -160,6 +161,43 @@ fn who_ends_a_connection_that_is_gone_does_not_end_its_listener() {
         assert!(client.read(&mut [0]).is_err(), "it was reset");
         let _client = world.connect();
         listener.accept().unwrap();
+    }
+}
+
+/// Its owner goes on to write, and its client to read, as if nobody had looked.
+#[test]
+fn what_a_client_has_not_acknowledged_can_be_looked_at() {
+    const MOST: usize = 8 << 20;
+    for v6 in [false, true] {
+        let world = World::new(v6);
+        let listener = world.within("p", || TcpListener::bind(world.service()).unwrap());
+        let mut client = world.connect();
+        let (mut server, _) = listener.accept().unwrap();
+        let bytes: Vec<u8> = (0..20_000_000_u32).map(|at| (at * 7 + at / 251) as u8).collect();
+        server.set_nonblocking(true).unwrap();
+        let mut written = 0;
+        eventually("a closed window", || {
+            written += server.write(&bytes[written..]).unwrap_or(0);
+            let port = client.local_addr().unwrap().port();
+            let mut diag = world.within("p", || DiagSocket::open().unwrap());
+            diag.unacked(&[key(&world, port)]).unwrap()[0].window_closed
+        });
+        let (from, held) = unacked::look(server.as_fd(), MOST).unwrap().expect("there is some");
+        assert!(!held.is_empty() && held == bytes[written - held.len()..written]);
+        let (again, _) = unacked::look(server.as_fd(), MOST).unwrap().expect("it is there still");
+        assert_eq!(again, from);
+        assert_eq!(unacked::look(server.as_fd(), 1000).unwrap(), None, "too much");
+        assert!(socket2::SockRef::from(&server).reuse_address().unwrap(), "as its listener");
+        let reader = std::thread::spawn(move || {
+            let mut got = Vec::new();
+            client.read_to_end(&mut got).unwrap();
+            got
+        });
+        server.set_nonblocking(false).unwrap();
+        server.write_all(&bytes[written..]).unwrap();
+        server.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(unacked::look(server.as_fd(), MOST).unwrap(), None, "it has said all");
+        assert!(reader.join().unwrap() == bytes, "other bytes");
     }
 }
 

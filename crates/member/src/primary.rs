@@ -10,7 +10,7 @@ mod join;
 mod lacking;
 
 pub use join::{Book, Image};
-pub use lacking::Unacked;
+pub use lacking::{Earlier, Unacked};
 
 use crate::host::{Member, MemberHost, Turn, tell_vanished};
 use crate::nanos;
@@ -130,16 +130,19 @@ pub trait PrimaryHost: MemberHost + PairingHost + Sized {
     /// of them pass any more.
     fn strangers(&mut self) -> usize;
     /// Begins to copy the server as it is at one moment, at which its log begins; its output
-    /// does not wait for it.
+    /// does not wait for it. What the kernel holds then for the clients of the `slow` sockets is
+    /// copied too.
     ///
     /// # Errors
     /// In words; the server goes on as before.
-    fn take_image(&mut self) -> Result<(), String>;
+    fn take_image(&mut self, slow: &[u64]) -> Result<(), String>;
     /// What has become of it; `None`: that moment has not come.
     fn image_taken(&mut self) -> Option<Result<Image, String>>;
     /// The connections that it had accepted then, and of those that it had let go of by then
     /// what the kernel still has: no other way tells them from what it has not accepted.
     fn books(&mut self) -> Vec<Book>;
+    /// Output of the slow sockets, as far as there was room for it.
+    fn earlier(&mut self) -> Vec<Earlier>;
     /// Sockets of connections that it has accepted until now, but those that it has let go of
     /// long ago.
     fn sockets(&mut self) -> BTreeSet<u64>;

@@ -98,6 +98,9 @@ pub mod primary {
     pub const JOINER_SILENT: Duration = Duration::from_secs(10);
     /// How long a joiner waits for clients to acknowledge what they were sent before it.
     pub const CLIENTS_MAX: Duration = Duration::from_secs(5);
+    /// Clients that take nothing, whose output is copied while the server stands still: each
+    /// costs the others some microseconds.
+    pub const SLOW_MAX: usize = 64;
     /// How often the kernel has repeated itself to a client that is not waited for: three
     /// times are 1.4 s of a short path, and more of a long one.
     pub const REPEATS_MAX: u8 = 3;

@@ -123,6 +123,8 @@ pub struct Backup {
     /// wait, and so do they.
     waiting: VecDeque<(ConnId, ConnRecord)>,
     early: Early,
+    /// Output from before the join that connections keep.
+    earlier_bytes: usize,
     limits: Limits,
     pools: Pools,
     peer_lost: bool,
@@ -155,6 +157,7 @@ impl Backup {
             lag: Lag::default(),
             waiting: VecDeque::new(),
             early: Early::new(limits),
+            earlier_bytes: 0,
             limits,
             pools: Pools { held: Pool::new(limits.held), aside: Pool::new(limits.aside) },
             peer_lost: false,
@@ -225,6 +228,7 @@ impl Backup {
                 self.handle_unread(now, *conn, *offset, bytes, *last, out);
             }
             Message::Conn { conn, record } => self.handle_conn(now, *conn, *record, out),
+            Message::Earlier { conn, offset, bytes } => self.handle_earlier(*conn, *offset, bytes),
             Message::Progress { conns } => {
                 for progress in conns {
                     self.handle_progress(now, progress, out);

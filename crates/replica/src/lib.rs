@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backup;
+mod earlier;
 mod lag;
 pub mod limits;
 pub mod primary;

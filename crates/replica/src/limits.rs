@@ -26,6 +26,10 @@ pub const HELD: Share = Share { each: 32 << 10, common: 512 << 20 };
 /// an Ethernet frame for each connection, and 64 MiB more.
 pub const ASIDE: Share = Share { each: 4 << 10, common: 64 << 20 };
 
+/// Bytes of output from before a join that all connections together keep; a connection of
+/// which more came is not carried over before its client has acknowledged that.
+pub const EARLIER_BYTES_MAX: usize = 64 << 20;
+
 /// Memory for many connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
@@ -48,6 +52,8 @@ pub struct Limits {
     pub aside: Share,
     /// Connections that are known; a record more is not confirmed.
     pub conns_max: usize,
+    /// See [`EARLIER_BYTES_MAX`].
+    pub earlier_bytes_max: usize,
     /// See [`ACCEPTS_MAX`], and so on.
     pub accepts_max: usize,
     pub syns_max: usize,
@@ -68,6 +74,7 @@ impl Limits {
         held: HELD,
         aside: ASIDE,
         conns_max: CONNS_MAX,
+        earlier_bytes_max: EARLIER_BYTES_MAX,
         accepts_max: ACCEPTS_MAX,
         syns_max: SYNS_MAX,
         early_bytes_max: EARLY_BYTES_MAX,

@@ -6,6 +6,7 @@ mod settle;
 
 pub use settle::{Closing, Restore, Why};
 
+use crate::earlier::Earlier;
 use crate::limits::Limits;
 use crate::segment::OwnedSegment;
 use crate::tap::Tap;
@@ -99,6 +100,8 @@ pub(crate) struct Planned {
     pub(crate) snd_una: u64,
     /// The client will not send again what lies before this offset.
     pub(crate) told: u64,
+    /// Output from before this member had a replica.
+    pub(crate) earlier: Earlier,
     pub(crate) tsval: Option<(u32, Nanos)>,
     pub(crate) tap: Tap,
 }

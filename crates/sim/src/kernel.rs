@@ -5,7 +5,7 @@
 use crate::Ns;
 use crate::beyond::Beyond;
 use crate::packet::{ACK, NO_SCALING, Packet, Truth, shift};
-use holdfast_member::primary::Unacked;
+use holdfast_member::primary::{Earlier, Unacked};
 use holdfast_replica::primary::Peeked;
 use holdfast_replica::promotion::Restore;
 use holdfast_wire::message::ConnKey;
@@ -346,7 +346,15 @@ impl Socket {
     /// What the client has not acknowledged.
     pub fn unacked(&self) -> Unacked {
         let bytes = (self.out_end() - self.snd_una) as u32;
-        Unacked { bytes, repeats: self.backoff as u8 }
+        let window_closed = bytes > 0 && self.peer_window == 0;
+        Unacked { bytes, repeats: self.backoff as u8, window_closed }
+    }
+
+    /// All that it keeps of its output.
+    pub fn earlier(&self) -> Earlier {
+        let socket = cookie(self.iss, self.irs);
+        let from = self.iss.plus(1 + self.out_from);
+        Earlier { socket, from, bytes: self.out.iter().copied().collect() }
     }
 
     /// When [`Self::on_timer`] is due.

@@ -18,7 +18,7 @@ use holdfast_cluster::Nanos;
 use holdfast_member::backup::{BackupMachine, Cause};
 use holdfast_member::host::{End, Member, Turn};
 use holdfast_member::pairing::{Pairing, Side};
-use holdfast_member::primary::{Book, Held, Image as Taken, PrimaryMachine};
+use holdfast_member::primary::{Book, Earlier, Held, Image as Taken, PrimaryMachine};
 use holdfast_member::standing::{Ask, Place};
 use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
 use holdfast_member::timing::primary::TICK;
@@ -99,6 +99,9 @@ pub struct Daemon {
     pub image_at: u64,
     pub books: Vec<Book>,
     pub unacked: Vec<(ConnKey, u64)>,
+    /// Sockets whose output goes with an image, and what there was.
+    pub slow: Vec<u64>,
+    pub earlier: Vec<Earlier>,
     /// The server that it makes of one.
     pub copy: Option<Copy>,
     /// The connections that it has taken over.
@@ -169,6 +172,8 @@ impl World {
             image_at: 0,
             books: Vec::new(),
             unacked: Vec::new(),
+            slow: Vec::new(),
+            earlier: Vec::new(),
             copy: None,
             survivors: Vec::new(),
         };

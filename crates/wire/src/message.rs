@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::net::{Ipv6Addr, SocketAddr};
 
 /// Version of the conversation; another version is refused in [`Message::Hello`].
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Largest encoded message: several channel records carry a longer one.
 pub const MESSAGE_MAX: usize = 4 << 20;
 /// Parts that a world in [`Message::Hello`] may have; more is malformed.
@@ -248,6 +248,15 @@ pub enum Message<'a> {
         /// At most [`ADOPTED_MAX`].
         conns: Vec<Adopted>,
     },
+    /// Output of such a connection that the server had written by then and its client had not
+    /// acknowledged, from this place of the stream on. Nothing is left out between two of them.
+    Earlier {
+        conn: ConnId,
+        offset: u64,
+        /// At most [`IMAGE_BYTES_MAX`].
+        #[serde(serialize_with = "in_one_piece")]
+        bytes: &'a [u8],
+    },
     /// The next bytes of the image; without any it is whole.
     Image {
         /// At most [`IMAGE_BYTES_MAX`].
@@ -446,7 +455,7 @@ impl<'a> Message<'a> {
             Self::Unread { bytes, .. } => bytes.len() <= UNREAD_BYTES_MAX,
             Self::AreAlive { keys, .. } | Self::NotAlive { keys, .. } => keys.len() <= KEYS_MAX,
             Self::Adopt { conns } => conns.len() <= ADOPTED_MAX,
-            Self::Image { bytes } => bytes.len() <= IMAGE_BYTES_MAX,
+            Self::Image { bytes } | Self::Earlier { bytes, .. } => bytes.len() <= IMAGE_BYTES_MAX,
             Self::Announce { tunnels, services, .. } => {
                 tunnels.len() <= 2 && services.len() <= OFFERS_MAX
             }

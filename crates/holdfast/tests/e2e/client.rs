@@ -113,10 +113,16 @@ impl Redis {
     pub fn value(&mut self) -> Vec<u8> {
         let line = self.line();
         let size: usize = line.strip_prefix('$').and_then(|n| n.parse().ok()).expect("a value");
-        let mut value = vec![0; size + 2];
-        self.0.read_exact(&mut value).expect("all of it");
+        let mut value = self.bytes(size + 2);
         value.truncate(size);
         value
+    }
+
+    /// So many bytes of what comes next.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.0.read_exact(&mut bytes).expect("all of it");
+        bytes
     }
 
     /// A command whose answer is one line.

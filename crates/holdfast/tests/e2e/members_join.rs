@@ -63,6 +63,35 @@ fn a_backup_that_died_joins_again_and_takes_over() {
     });
 }
 
+/// It has acknowledged little of what it was sent before the join, and only the kernel of who
+/// dies has that.
+#[test]
+fn a_client_with_a_closed_window_is_kept_too() {
+    const SIZE: usize = 24 << 20;
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_server(Program::Redis, 0, &Plan::default(), &options(), |testbed, group| {
+        let value: Vec<u8> = (0..SIZE as u32).map(|at| (at * 7 + at / 251) as u8).collect();
+        let (mut other, mut patient) = (connect(testbed), connect(testbed));
+        assert_eq!(other.ask(&[b"SET", b"large", &value]), "+OK");
+        patient.send(&[b"GET", b"large"]);
+        assert_eq!(patient.line(), format!("${SIZE}"));
+        for (failover, part) in [(1, 0..SIZE / 3), (2, SIZE / 3..SIZE)] {
+            let primary = group.primary().expect("a primary");
+            kill(group, primary.other());
+            assert_eq!(other.ask(&[b"INCR", b"kept"]), format!(":{failover}"), "served alone");
+            std::thread::sleep(Duration::from_millis(500));
+            group.start_daemon(primary.other()).expect("a daemon");
+            heals(group, "it joins");
+            kill(group, primary);
+            other.ping();
+            // Some of it is read, and the window closes again.
+            assert!(patient.bytes(part.len()) == value[part], "failover {failover}: another value");
+            group.start_daemon(primary).expect("a daemon");
+            heals(group, "it joins");
+        }
+    });
+}
+
 #[test]
 fn a_chain_of_failovers_keeps_every_connection() {
     let _limit = world::limit(Duration::from_secs(120));

@@ -7,9 +7,11 @@ use crate::snapshot::error::{Doing, refuse};
 use crate::snapshot::quiet::{Quiescence, Resume, Standing};
 use crate::snapshot::{External, Frozen, SnapshotError};
 use crate::threads::Threads;
+use crate::unacked;
+use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
 use holdfast_wire::snapshot::Books;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -19,6 +21,9 @@ use std::time::{Duration, Instant};
 
 /// Between two looks at threads that are to stand still.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
+
+/// Bytes that are copied of what slow clients have not acknowledged: they take a millisecond.
+const UNACKED_MAX: usize = 4 << 20;
 
 /// How names of terminals begin.
 const TERMINALS: [&[u8]; 3] = [b"/dev/pts/", b"/dev/tty", b"/dev/console"];
@@ -73,8 +78,9 @@ impl Server {
     #[must_use]
     pub fn stand_still(&self) -> StandStill<'_> {
         let (threads, said) = (BTreeMap::new(), Threads::default());
-        let open = BTreeMap::new();
-        let mut still = StandStill { server: self, threads, said, open, has_begun: false };
+        let (open, slow, unacked) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
+        let mut still =
+            StandStill { server: self, threads, said, open, slow, unacked, has_begun: false };
         still.number();
         // Memory that nobody has looked at yet takes long the first time.
         let _ = books::read(&self.memory, 0);
@@ -91,7 +97,19 @@ pub struct StandStill<'a> {
     said: Threads,
     /// Numbers of connections that were open, by their descriptors.
     open: BTreeMap<u32, u32>,
+    slow: BTreeSet<u64>,
+    unacked: Vec<Unacked>,
     has_begun: bool,
+}
+
+/// What the kernel held for a client when the server stood still.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unacked {
+    /// The cookie of the kernel's socket.
+    pub socket: u64,
+    /// The number of the first byte, which may be older than what the client lacks.
+    pub from: SeqNo,
+    pub bytes: Vec<u8>,
 }
 
 impl StandStill<'_> {
@@ -100,6 +118,32 @@ impl StandStill<'_> {
         let (memory, pid) = (&self.server.memory, self.server.pid());
         memory.park();
         Threads::read(memory, pid).is_ok_and(|said| said.look_quiet())
+    }
+
+    /// What these sockets' clients have not acknowledged is copied when all stand.
+    pub fn copy_unacked(&mut self, slow: impl IntoIterator<Item = u64>) {
+        self.slow.extend(slow);
+    }
+
+    /// What there was, as far as there was room.
+    pub fn take_unacked(&mut self) -> Vec<Unacked> {
+        std::mem::take(&mut self.unacked)
+    }
+
+    fn look_at_slow(&mut self) {
+        let mut room = UNACKED_MAX;
+        for accept in self.open.values() {
+            let socket = self.server.memory.entry(*accept).socket.load(Relaxed);
+            let wanted = self.slow.contains(&socket);
+            let Some(held) = wanted.then(|| self.server.borrow(*accept, socket)).flatten() else {
+                continue;
+            };
+            // Of what cannot be looked at the joiner waits for the client's ACK.
+            if let Ok(Some((from, bytes))) = unacked::look(held.as_fd(), room) {
+                room = room.saturating_sub(bytes.len());
+                self.unacked.push(Unacked { socket, from, bytes });
+            }
+        }
     }
 
     /// What the shim said when all of them stood last.
@@ -156,6 +200,7 @@ impl Quiescence for StandStill<'_> {
         self.has_begun = true;
         let books = books::read(memory, log_from);
         self.open = books.open().map(|(number, it)| (number, it.conn)).collect();
+        self.look_at_slow();
         Ok(Some(books))
     }
 

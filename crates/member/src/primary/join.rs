@@ -4,7 +4,7 @@
 //! joiner says that it is in step, in this order: who could take over has everything.
 
 use super::apart::{Stage, rest_replaced};
-use super::lacking::Lacking;
+use super::lacking::{Lacking, slow};
 use super::{Conn, Held, LOST, PrimaryHost, PrimaryMachine};
 use crate::host::{ConnState, End, News, Turn, speak_alone};
 use crate::pairing::{Pairing, Side};
@@ -239,7 +239,8 @@ impl PrimaryMachine {
         }
         (self.tables.broken, self.tables.joiner) = (None, Joiner::default());
         self.tables.gave_up = false;
-        if let Err(reason) = host.take_image() {
+        let slow = slow(&self.tables.conns, host);
+        if let Err(reason) = host.take_image(&slow) {
             return self.turn_away(alone, &reason, host);
         }
         let now = host.now();
@@ -309,6 +310,7 @@ impl PrimaryMachine {
         for conns in adopted.chunks(ADOPTED_MAX) {
             host.send(&Message::Adopt { conns: conns.to_vec() });
         }
+        lacking.hand_over(&self.tables.conns, &adopted, host);
         host.member().watch.renew(now);
         host.show(News::Joins { image_bytes: image.bytes });
         let join = Join {

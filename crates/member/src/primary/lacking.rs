@@ -3,9 +3,9 @@
 
 use super::{Conn, PrimaryHost};
 use crate::nanos;
-use crate::timing::primary::{CLIENTS_MAX, CLOSING_EVERY, REPEATS_MAX};
+use crate::timing::primary::{CLIENTS_MAX, CLOSING_EVERY, REPEATS_MAX, SLOW_MAX};
 use holdfast_cluster::Nanos;
-use holdfast_wire::message::{Adopted, ConnId, ConnKey};
+use holdfast_wire::message::{Adopted, ConnId, ConnKey, IMAGE_BYTES_MAX, Message};
 use holdfast_wire::seq::SeqNo;
 use std::collections::BTreeMap;
 
@@ -16,6 +16,18 @@ pub struct Unacked {
     /// How often the kernel has repeated itself, or asked for a window, since the client last
     /// answered.
     pub repeats: u8,
+    /// The client lets the kernel send nothing.
+    pub window_closed: bool,
+}
+
+/// What the kernel held for such a client when the image was taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Earlier {
+    /// The cookie of the kernel's socket.
+    pub socket: u64,
+    /// The number of the first byte, which may be older than what the client lacks.
+    pub from: SeqNo,
+    pub bytes: Vec<u8>,
 }
 
 /// See the module.
@@ -37,6 +49,27 @@ impl Lacking {
 
     pub(super) fn extend(&mut self, more: impl Iterator<Item = (ConnId, SeqNo)>) {
         self.ends.extend(more);
+    }
+
+    /// The joiner gets what the kernel held for some of them: they are waited for no more.
+    pub(super) fn hand_over(
+        &mut self,
+        conns: &BTreeMap<ConnId, Conn>,
+        adopted: &[Adopted],
+        host: &mut impl PrimaryHost,
+    ) {
+        for held in host.earlier() {
+            let conn = conns.iter().find(|(_, conn)| conn.socket == held.socket);
+            let conn = conn.map(|(id, _)| *id);
+            let is_it = |adopted: &&Adopted| adopted.conn.is_some_and(|(id, _)| Some(id) == conn);
+            let lacks = adopted.iter().find(is_it).and_then(|adopted| lacks(adopted, &held));
+            let Some((id, bytes, offset)) = lacks else { continue };
+            for (number, bytes) in bytes.chunks(IMAGE_BYTES_MAX).enumerate() {
+                let offset = offset + (number * IMAGE_BYTES_MAX) as u64;
+                host.send(&Message::Earlier { conn: id, offset, bytes });
+            }
+            self.ends.remove(&id);
+        }
     }
 
     /// Whether a client lacks something still that may yet acknowledge it. One that does not
@@ -68,7 +101,7 @@ impl Lacking {
         let known = self.ends.keys().filter_map(|id| Some((*id, host.slot(*id)?.key)));
         let (ids, keys): (Vec<ConnId>, Vec<ConnKey>) = known.unzip();
         let unacked = host.unacked(&keys).unwrap_or_default();
-        for (id, Unacked { bytes, repeats }) in ids.iter().zip(unacked) {
+        for (id, Unacked { bytes, repeats, .. }) in ids.iter().zip(unacked) {
             if bytes == 0 {
                 let (end, conn) = (self.ends.remove(id), conns.get_mut(id));
                 // The joiner must hear of it: it has nothing of what was sent before that.
@@ -78,4 +111,25 @@ impl Lacking {
             }
         }
     }
+}
+
+/// What a connection's client lacks of what was written before the image, and its place in the
+/// stream, if the kernel held all of that.
+fn lacks<'a>(adopted: &Adopted, held: &'a Earlier) -> Option<(ConnId, &'a [u8], u64)> {
+    let (id, record) = adopted.conn?;
+    let first = record.iss.plus(1 + adopted.acked_bytes);
+    let start = usize::try_from(first.since(held.from)).ok()?;
+    let len = usize::try_from(adopted.out_bytes.checked_sub(adopted.acked_bytes)?).ok()?;
+    Some((id, held.bytes.get(start..start.checked_add(len)?)?, adopted.acked_bytes))
+}
+
+/// Sockets of clients that take nothing: what they lack stays where it is until the image is
+/// taken, and goes over with it.
+pub(super) fn slow(conns: &BTreeMap<ConnId, Conn>, host: &mut impl PrimaryHost) -> Vec<u64> {
+    let (sockets, keys): (Vec<u64>, Vec<ConnKey>) =
+        conns.values().map(|conn| (conn.socket, conn.key)).unzip();
+    let unacked = host.unacked(&keys).unwrap_or_default();
+    let stands = |it: &Unacked| it.bytes > 0 && (it.window_closed || it.repeats > 0);
+    let slow = sockets.into_iter().zip(unacked).filter(|(_, unacked)| stands(unacked));
+    slow.map(|(socket, _)| socket).take(SLOW_MAX).collect()
 }

@@ -2,6 +2,7 @@
 //! bound to accept numbers by the log.
 
 use super::{Backup, BackupOutput, Phase};
+use crate::earlier::Earlier;
 use crate::promotion::Planned;
 use crate::tap::{Room, Tap, Usage};
 use crate::{Broken, Nanos, Verdict};
@@ -24,6 +25,9 @@ pub(super) struct Conn {
     /// Stream offset up to which the client was told that its bytes have come, before this
     /// member joined: it will not send them again.
     told: u64,
+    /// What the server had written before this member joined and the client lacks, from
+    /// `snd_una` as it was then.
+    earlier: Earlier,
     /// Last TSval known to have been sent, and when that was learnt.
     tsval: Option<(u32, Nanos)>,
 }
@@ -127,6 +131,7 @@ impl Backup {
             replaced: false,
             snd_una: None,
             told: 0,
+            earlier: Earlier::default(),
             tsval: record.tsval.map(|tsval| (tsval, now)),
         };
         self.enter(now, conn, out);
@@ -191,12 +196,28 @@ impl Backup {
             replaced: false,
             snd_una: Some(acked_bytes),
             told: 0,
+            earlier: Earlier::default(),
             tsval: record.tsval.map(|tsval| (tsval, now)),
         };
         // The primary is told how far each is held, whether anything comes or not.
         self.dirty.insert(id);
         self.enter(now, conn, out);
         Ok(())
+    }
+
+    /// Takes output from before the join; whatever does not follow the piece before it, or has
+    /// no room, is left out.
+    pub(super) fn handle_earlier(&mut self, id: ConnId, offset: u64, bytes: &[u8]) {
+        let has_room = self.earlier_bytes + bytes.len() <= self.limits.earlier_bytes_max;
+        let Some(conn) = self.conns.get_mut(&id).filter(|_| self.joins && has_room) else {
+            self.counters.refused_full += u64::from(!has_room);
+            return;
+        };
+        if conn.earlier.take(offset, bytes) {
+            self.earlier_bytes += bytes.len();
+        }
+        let max = self.limits.earlier_bytes_max;
+        assert!(self.earlier_bytes <= max, "L6: more earlier output than the limit");
     }
 
     /// Streams of which the primary's kernel has more than is held here, as it said last, and
@@ -279,6 +300,7 @@ impl Backup {
         self.dirty.remove(&id);
         self.gaps.remove(id);
         self.pools.note(conn.tap.usage(), Usage::default());
+        self.earlier_bytes -= conn.earlier.bytes.len();
         let Some(accept) = conn.accept else { return };
         out.gone(accept);
         if let Some(accepted) = self.accepts.get_mut(&accept) {
@@ -301,6 +323,7 @@ impl Backup {
         let snd_una = new.snd_una.offset_near(conn.tap.snd_origin, known).max(known);
         conn.snd_una = Some(snd_una);
         conn.tap.note_progress(new, snd_una);
+        self.earlier_bytes -= conn.earlier.forget(snd_una);
         if conn.tsval.is_some_and(|(old, _)| new.tsval.wrapping_sub(old) as i32 > 0) {
             conn.tsval = Some((new.tsval, now));
         }
@@ -325,6 +348,7 @@ impl Backup {
             closed: accepted.closed,
             snd_una: conn.snd_una.unwrap_or(0),
             told: conn.told,
+            earlier: conn.earlier,
             tsval: conn.tsval,
             tap: conn.tap,
         }

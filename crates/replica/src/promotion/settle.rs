@@ -56,10 +56,13 @@ pub struct Restore<'a> {
     /// First byte that the client lacks, and its stream offset.
     pub snd_una: SeqNo,
     pub snd_una_offset: u64,
+    /// Output from `snd_una_offset` on that the replica does not keep, since it is older; the
+    /// rest is retained by it.
+    pub earlier: &'a [u8],
     /// Output `[snd_una_offset, in_flight_end)` may be on its way: it goes into
     /// the repair SEND queue, so that an ACK of it is not above `snd_nxt`.
     pub in_flight_end: u64,
-    /// Output `[in_flight_end, out_end)` is retained and is sent live.
+    /// Output `[in_flight_end, out_end)` is sent live.
     pub out_end: u64,
     /// What the client can take, in bytes.
     pub peer_window_bytes: u32,
@@ -195,7 +198,13 @@ impl Conn {
         if !self.planned.tap.holds(self.planned.told) {
             return Some(Why::InputNotHeld);
         }
-        (sent.acked.min(replica.out_bytes) < replica.keep_from).then_some(Why::OutputNotRetained)
+        let lacks = self.earlier(replica, sent.acked.min(replica.out_bytes)).is_none();
+        lacks.then_some(Why::OutputNotRetained)
+    }
+
+    /// What the client lacks from this place on and the replica does not keep.
+    fn earlier(&self, replica: &ManifestConn, from: u64) -> Option<&[u8]> {
+        self.planned.earlier.range(from, replica.keep_from)
     }
 
     fn restored(&self, now: Nanos, replica: &ManifestConn, sent: &Sent) -> Restore<'_> {
@@ -222,6 +231,7 @@ impl Conn {
             rcv_nxt: tap.rcv_origin.plus(held),
             snd_una: tap.snd_origin.plus(snd_una_offset),
             snd_una_offset,
+            earlier: self.earlier(replica, snd_una_offset).unwrap_or_default(),
             in_flight_end,
             out_end: replica.out_bytes,
             peer_window_bytes: tap.peer_window,

@@ -49,6 +49,7 @@ fn planned(accept: Option<u32>) -> Planned {
         closed: false,
         snd_una: 0,
         told: 0,
+        earlier: Earlier::default(),
         tsval: Some((100, Nanos(0))),
         tap: Tap::new(&record(), Limits::default()),
     }
@@ -118,6 +119,7 @@ impl PromotionOutput for Notes {
             closing: r.closing,
             half_open: r.half_open.is_some_and(|probe| probe.syn),
         });
+        assert!(r.earlier.is_empty() || r.snd_una_offset + r.earlier.len() as u64 == 50);
         self.rcv_nxt = r.rcv_nxt;
         self.receive_window = r.receive_window_bytes;
         self.tsval = r.tsval;
@@ -324,6 +326,19 @@ fn what_cannot_be_restored_says_why() {
     );
     let replaced = Planned { replaced: true, ..planned(Some(1)) };
     assert_eq!(verdict(replaced, None, None, replica()), Note::Reset(1));
+}
+
+#[test]
+fn what_the_replica_never_kept_comes_from_before_it() {
+    let replica = ManifestConn { keep_from: 50, ..replica() };
+    for (from, len, is_here) in [(40, 10, true), (30, 20, true), (30, 19, false), (41, 9, false)] {
+        let mut planned = planned(Some(1));
+        assert!(planned.earlier.take(from, &vec![b'x'; len]));
+        let verdict = verdict(planned, Some(bounds(80, 40)), None, replica);
+        let lost = Note::Discard(Some(1), Why::OutputNotRetained);
+        let whole = restored(40, 80, Closing::default());
+        assert_eq!(verdict, if is_here { whole } else { lost }, "{from}, {len}");
+    }
 }
 
 #[test]

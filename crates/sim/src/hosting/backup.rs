@@ -287,10 +287,11 @@ impl BackupHost for AtHost<'_> {
     }
 
     fn restore(&mut self, r: &Restore<'_>) {
-        let kept = match (r.accept, self.server()) {
-            (Some(accept), Some(server)) => server.retained(accept, r.snd_una_offset, r.out_end),
-            _ => Vec::new(),
-        };
+        let mut kept = r.earlier.to_vec();
+        let from = r.snd_una_offset + r.earlier.len() as u64;
+        if let (Some(accept), Some(server)) = (r.accept, self.server()) {
+            kept.extend(server.retained(accept, from, r.out_end));
+        }
         if let Some(what) = misfit(r) {
             self.violation("L5", format!("a connection is rebuilt {what}: {r:?}"));
         }

@@ -11,7 +11,7 @@ use crate::plan::{Mutation, Step, When};
 use crate::server::{Mode, Server};
 use holdfast_cluster::Nanos;
 use holdfast_member::host::Context as _;
-use holdfast_member::primary::{Book, Held, Image, PrimaryHost, Report, Unacked};
+use holdfast_member::primary::{Book, Earlier, Held, Image, PrimaryHost, Report, Unacked};
 use holdfast_replica::primary::{Peeked, Wanted};
 use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
@@ -51,8 +51,15 @@ impl AtHost<'_> {
         let books = server.books(&host.sockets);
         server.begins_log();
         self.d.accepts = server.accepts;
+        // Who has a descriptor of it can look, until the server has ended its sending side.
+        let open = books.iter().filter(|(_, book)| !book.closed && !book.shut);
+        let open = open.filter_map(|(key, _)| host.sockets.get(key));
+        let is_slow = |socket: &&Socket| self.d.slow.contains(&cookie(socket.iss, socket.irs));
+        self.d.earlier = open.filter(is_slow).map(Socket::earlier).collect();
         let unacked = books.iter().filter(|(key, book)| {
-            host.sockets.get(key).is_some_and(|socket| socket.snd_una < book.out_bytes)
+            let lacks = |socket: &&Socket| socket.snd_una < book.out_bytes;
+            let goes_over = self.d.earlier.iter().any(|earlier| earlier.socket == book.socket);
+            !goes_over && host.sockets.get(key).filter(lacks).is_some()
         });
         self.d.unacked = unacked.map(|(key, book)| (*key, book.out_bytes)).collect();
         // Places of what it had let go of have been given to others, or not.
@@ -288,7 +295,8 @@ impl PrimaryHost for AtHost<'_> {
         living.filter(|socket| !is_known(socket)).count()
     }
 
-    fn take_image(&mut self) -> Result<(), String> {
+    fn take_image(&mut self, slow: &[u64]) -> Result<(), String> {
+        self.d.slow = slow.to_vec();
         let takes = Nanos(self.world.rng.below(TAKING_MAX.0));
         self.d.image_due = Some(self.now().plus(takes));
         Ok(())
@@ -307,6 +315,10 @@ impl PrimaryHost for AtHost<'_> {
 
     fn books(&mut self) -> Vec<Book> {
         std::mem::take(&mut self.d.books)
+    }
+
+    fn earlier(&mut self) -> Vec<Earlier> {
+        std::mem::take(&mut self.d.earlier)
     }
 
     fn sockets(&mut self) -> BTreeSet<u64> {

@@ -429,14 +429,14 @@ impl SocketRestorer {
             None => fresh_socket(r, replica).map_err(|e| failed("making its socket", &e))?,
         };
         let room = self.room.get_or_insert_with(|| process::memory_bytes(replica.pid()));
-        let mut output = |from, to| match r.accept {
-            Some(accept) => retained(replica, room, accept, (from, to)),
-            None => Ok(Vec::new()),
-        };
-        let in_flight = output(r.snd_una_offset, r.in_flight_end)
-            .map_err(|e| failed("reading its output", &e))?;
-        let rest =
-            output(r.in_flight_end, r.out_end).map_err(|e| failed("reading its output", &e))?;
+        let mut in_flight = r.earlier.to_vec();
+        if let Some(accept) = r.accept {
+            let from = r.snd_una_offset + r.earlier.len() as u64;
+            let own = retained(replica, room, accept, (from, r.out_end));
+            in_flight.extend(own.map_err(|e| failed("reading its output", &e))?);
+        }
+        let under_way = (r.in_flight_end - r.snd_una_offset).min(in_flight.len() as u64);
+        let rest = in_flight.split_off(under_way as usize);
         // An acknowledged FIN lies behind the output.
         let behind_fin = u64::from(r.closing.server_fin_acked);
         Ok(Carried {

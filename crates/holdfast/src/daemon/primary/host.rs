@@ -10,9 +10,9 @@ use crate::daemon::survivor::Alone;
 use crate::poll::Interest;
 use holdfast_linux::diag::{self, DiagSocket, TcpState};
 use holdfast_linux::process;
-use holdfast_linux::spawn::Server;
+use holdfast_linux::spawn::{self, Server};
 use holdfast_member::host::{ConnState, Hosted, MemberHost, News};
-use holdfast_member::primary::{Book, Held, Image, PrimaryHost, Report, Unacked};
+use holdfast_member::primary::{Book, Earlier, Held, Image, PrimaryHost, Report, Unacked};
 use holdfast_member::timing::primary::REPEATS_MAX;
 use holdfast_replica::primary::{Peeked, Wanted};
 use holdfast_wire::gate::SlotView;
@@ -328,12 +328,13 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         }
     }
 
-    fn take_image(&mut self) -> Result<(), String> {
+    fn take_image(&mut self, slow: &[u64]) -> Result<(), String> {
         if !self.server.has_control() {
             return Err(NO_CONTROL.to_owned());
         }
         let state_dirs = self.node.config.server.state_dirs.clone();
-        let begun = Outgoing::begin(Arc::clone(&self.server), self.node.key.hash_key(), state_dirs);
+        let (server, key) = (Arc::clone(&self.server), self.node.key.hash_key());
+        let begun = Outgoing::begin(server, key, state_dirs, slow.to_vec());
         self.image = Some(begun.map_err(|error| error.to_string())?);
         Ok(())
     }
@@ -355,6 +356,14 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
 
     fn books(&mut self) -> Vec<Book> {
         self.image.as_ref().map_or_else(Vec::new, |image| image.books(&self.server.memory))
+    }
+
+    fn earlier(&mut self) -> Vec<Earlier> {
+        let Some(image) = &mut self.image else { return Vec::new() };
+        let unacked = std::mem::take(&mut image.unacked).into_iter();
+        unacked
+            .map(|spawn::Unacked { socket, from, bytes }| Earlier { socket, from, bytes })
+            .collect()
     }
 
     fn sockets(&mut self) -> BTreeSet<u64> {
@@ -398,7 +407,11 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     }
 
     fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<Unacked>> {
-        let of = |diag::Unacked { bytes, repeats }| Unacked { bytes, repeats };
+        let of = |diag::Unacked { bytes, repeats, window_closed }| Unacked {
+            bytes,
+            repeats,
+            window_closed,
+        };
         Some(self.diag.unacked(keys).ok()?.into_iter().map(of).collect())
     }
 

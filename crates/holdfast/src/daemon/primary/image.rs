@@ -6,7 +6,7 @@ use holdfast_linux::priority;
 use holdfast_linux::process;
 use holdfast_linux::shm::SharedMemory;
 use holdfast_linux::snapshot::{Options, Preparation, Snapshot, SnapshotError};
-use holdfast_linux::spawn::Server;
+use holdfast_linux::spawn::{Server, Unacked};
 use holdfast_member::primary::{Book, Image};
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::message::IMAGE_BYTES_MAX;
@@ -38,8 +38,9 @@ pub struct Outgoing {
     /// `None` only when this is dropped.
     steps: Option<Receiver<Step>>,
     /// Once it is taken.
-    books: Option<Box<Books>>,
+    books: Option<Books>,
     pub stop: Option<Stop>,
+    pub unacked: Vec<Unacked>,
     /// Nobody wants it any more.
     is_off: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -57,10 +58,17 @@ pub struct Stop {
 
 enum Step {
     /// The server's log begins, and with it the image, of at most so many bytes.
-    Begun(Box<Books>, u64, Stop),
+    Begun(Box<Begun>),
     Piece(Vec<u8>),
     End,
     Failed(String),
+}
+
+struct Begun {
+    books: Books,
+    bytes: u64,
+    stop: Stop,
+    unacked: Vec<Unacked>,
 }
 
 impl Outgoing {
@@ -68,20 +76,26 @@ impl Outgoing {
     ///
     /// # Errors
     /// If there can be no thread.
-    pub fn begin(server: Arc<Server>, key: HashKey, state_dirs: Vec<PathBuf>) -> io::Result<Self> {
+    pub fn begin(
+        server: Arc<Server>,
+        key: HashKey,
+        state_dirs: Vec<PathBuf>,
+        slow: Vec<u64>,
+    ) -> io::Result<Self> {
         let (to, steps) = sync_channel(PIECES_MAX);
         let is_off = Arc::new(AtomicBool::new(false));
         let taking = Taking { is_off: Arc::clone(&is_off), urgency: priority::realtime(), to };
         let work = move || {
             priority::give_way(NICE);
-            let last =
-                taking.take(server, key, state_dirs).map_or_else(Step::Failed, |()| Step::End);
+            let last = taking
+                .take(server, key, state_dirs, slow)
+                .map_or_else(Step::Failed, |()| Step::End);
             // Nobody waits for what nobody wants.
             let _off = taking.to.send(last);
         };
         let thread = std::thread::Builder::new().name("image".to_owned()).spawn(work)?;
         let (steps, thread) = (Some(steps), Some(thread));
-        Ok(Self { steps, books: None, stop: None, is_off, thread })
+        Ok(Self { steps, books: None, stop: None, unacked: Vec::new(), is_off, thread })
     }
 
     fn step(&self) -> Option<Step> {
@@ -97,9 +111,10 @@ impl Outgoing {
     /// server runs on as before.
     pub fn taken(&mut self) -> Option<Result<Image, String>> {
         Some(match self.step()? {
-            Step::Begun(books, bytes, stop) => {
+            Step::Begun(begun) => {
+                let Begun { books, bytes, stop, unacked } = *begun;
                 let log_from = books.log_from;
-                (self.books, self.stop) = (Some(books), Some(stop));
+                (self.books, self.stop, self.unacked) = (Some(books), Some(stop), unacked);
                 Ok(Image { log_from, bytes })
             }
             Step::Failed(reason) => Err(reason),
@@ -117,7 +132,7 @@ impl Outgoing {
             Some(Step::Piece(bytes)) => Ok(Some(bytes)),
             Some(Step::End) => Ok(Some(Vec::new())),
             Some(Step::Failed(reason)) => Err(reason),
-            Some(Step::Begun(..)) => Err("it begins twice".to_owned()),
+            Some(Step::Begun(_)) => Err("it begins twice".to_owned()),
         }
     }
 
@@ -167,6 +182,7 @@ impl Taking {
         server: Arc<Server>,
         key: HashKey,
         state_dirs: Vec<PathBuf>,
+        slow: Vec<u64>,
     ) -> Result<(), String> {
         let said = |error: SnapshotError| error.to_string();
         let external = server.external().map_err(said)?;
@@ -182,9 +198,11 @@ impl Taking {
             external,
         };
         let preparation = self.prepare(server.pid(), &options)?;
-        let freeze = || preparation.freeze(&mut server.stand_still());
+        let mut still = server.stand_still();
+        still.copy_unacked(slow);
+        let freeze = || preparation.freeze(&mut still);
         let snapshot = priority::urgently(self.urgency, freeze).map_err(said)?;
-        self.begin_log(&snapshot).inspect_err(|_| {
+        self.begin_log(&snapshot, still.take_unacked()).inspect_err(|_| {
             // Nobody follows the log.
             server.memory.go_solo();
         })?;
@@ -209,14 +227,16 @@ impl Taking {
         Ok(preparation)
     }
 
-    fn begin_log(&self, snapshot: &Snapshot) -> Result<(), String> {
+    fn begin_log(&self, snapshot: &Snapshot, unacked: Vec<Unacked>) -> Result<(), String> {
         let books = snapshot.description().books.clone();
         let books = books.ok_or("the server's memory says nothing of its connections")?;
         let bytes = snapshot.bytes_max().map_err(|error| error.to_string())?;
         let Snapshot { pause, until_quiet, frozen_pages, .. } = *snapshot;
         let stop = Stop { pause, until_quiet, pages: frozen_pages };
-        let begun = Step::Begun(Box::new(books), bytes, stop);
-        self.to.send(begun).map_err(|_| "nobody wants it any more".to_owned())
+        let begun = Begun { books, bytes, stop, unacked };
+        self.to
+            .send(Step::Begun(Box::new(begun)))
+            .map_err(|_| "nobody wants it any more".to_owned())
     }
 }
 

@@ -30,6 +30,10 @@ pub(super) struct Book {
     pub(super) sockets: BTreeSet<u64>,
     pub(super) strangers: usize,
     pub(super) unacked: Unacked,
+    /// Sockets whose output is to go with the image, and what there was.
+    pub(super) slow: Vec<u64>,
+    pub(super) earlier: Vec<Earlier>,
+    pub(super) handed_over: Vec<(ConnId, u64, Vec<u8>)>,
     /// As the backup was told last, of any connection.
     pub(super) clients_have: Option<u32>,
     pub(super) is_log_full: bool,
@@ -178,6 +182,9 @@ impl PrimaryHost for Book {
         if let Message::Adopt { conns } = message {
             self.adopted.clone_from(conns);
         }
+        if let Message::Earlier { conn, offset, bytes } = message {
+            self.handed_over.push((*conn, *offset, bytes.to_vec()));
+        }
         match message {
             Message::Beat { .. } => {}
             Message::Progress { conns } => {
@@ -206,7 +213,8 @@ impl PrimaryHost for Book {
     fn strangers(&mut self) -> usize {
         self.strangers
     }
-    fn take_image(&mut self) -> Result<(), String> {
+    fn take_image(&mut self, slow: &[u64]) -> Result<(), String> {
+        self.slow = slow.to_vec();
         self.note("take image");
         self.sent = 0;
         Ok(())
@@ -253,6 +261,10 @@ impl PrimaryHost for Book {
         self.note("clamp");
         if self.cannot_clamp { Err("the gate stays open".to_owned()) } else { Ok(()) }
     }
+    fn earlier(&mut self) -> Vec<Earlier> {
+        std::mem::take(&mut self.earlier)
+    }
+
     fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<Unacked>> {
         Some(vec![self.unacked; keys.len()])
     }

@@ -182,3 +182,40 @@ fn its_replica_sets_the_pace_only_when_it_has_joined() {
     case.backup.joined();
     assert!(case.backup.is_behind(later));
 }
+
+/// What the replica does not keep, since the server had written it before.
+#[test]
+fn output_from_before_is_kept_until_the_client_has_it_and_never_beyond_the_limit() {
+    let limits = Limits { earlier_bytes_max: 10, ..Limits::DEFAULT };
+    let mut case = Case::joins_within(limits);
+    case.adopt(&Adopted { out_bytes: 30, acked_bytes: 20, ..adopted(0) });
+    let mut earlier = |offset, bytes: &[u8]| {
+        let message = Message::Earlier { conn: ID, offset, bytes };
+        case.backup.handle_message(Nanos(0), &message, &mut case.notes);
+        (case.backup.earlier_bytes, case.backup.counters().refused_full)
+    };
+    assert_eq!(earlier(20, b"0123456"), (7, 0));
+    assert_eq!(earlier(29, b"9"), (7, 0), "there is a hole before it");
+    assert_eq!(earlier(27, b"789a"), (7, 1), "no room");
+    assert_eq!(earlier(27, b"789"), (10, 1));
+    for (snd_una, kept) in [(29, 10), (30, 0)] {
+        let seq = conn_record().iss.plus(1 + snd_una);
+        let irs = conn_record().irs;
+        let progress = ConnProgress {
+            conn: ID,
+            snd_una: seq,
+            snd_nxt: seq,
+            right_edge: irs,
+            tsval: 0,
+            rcv_nxt: irs,
+        };
+        let message = Message::Progress { conns: vec![progress] };
+        case.backup.handle_message(Nanos(0), &message, &mut case.notes);
+        assert_eq!(case.backup.earlier_bytes, kept, "{snd_una}");
+    }
+    // Who is in step is told of none.
+    case.backup.joined();
+    let message = Message::Earlier { conn: ID, offset: 30, bytes: b"x" };
+    case.backup.handle_message(Nanos(0), &message, &mut case.notes);
+    assert_eq!(case.backup.earlier_bytes, 0);
+}

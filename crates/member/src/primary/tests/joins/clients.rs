@@ -3,10 +3,10 @@
 use super::*;
 use crate::timing::primary::REPEATS_MAX;
 
-const NONE: Unacked = Unacked { bytes: 0, repeats: 0 };
-const SOME: Unacked = Unacked { bytes: 1, repeats: REPEATS_MAX - 1 };
+const NONE: Unacked = Unacked { bytes: 0, repeats: 0, window_closed: false };
+const SOME: Unacked = Unacked { bytes: 1, repeats: REPEATS_MAX - 1, ..NONE };
 /// Its client does not answer.
-const SILENT: Unacked = Unacked { bytes: 1, repeats: REPEATS_MAX };
+const SILENT: Unacked = Unacked { bytes: 1, repeats: REPEATS_MAX, ..NONE };
 /// What the kernel says, and how long a join waits then, ms.
 const WAITS: [(Unacked, u64); 3] = [(NONE, 1), (SILENT, 1), (SOME, CLIENTS_MAX.as_millis() as u64)];
 
@@ -52,5 +52,36 @@ fn clients_of_connections_that_the_server_has_let_go_of_are_waited_for_too() {
         assert!(!bed.book.has("clamp"));
         bed.pass(2);
         assert!(bed.book.has("clamp"));
+    }
+}
+
+/// What the kernel held for it goes over with the image.
+#[test]
+fn who_takes_nothing_is_not_waited_for_and_loses_nothing() {
+    let closed = Unacked { bytes: 30, window_closed: true, ..NONE };
+    for (unacked, is_slow) in [(closed, true), (SOME, true), (SILENT, true), (NONE, false)] {
+        let mut bed = Bed::alone();
+        (bed.book.books, bed.book.unacked) = (vec![book(5, 30)], unacked);
+        bed.book.knocks = true;
+        bed.turn();
+        assert_eq!(bed.book.slow == [5], is_slow, "{unacked:?}");
+    }
+    // The client has 4 of the 30 bytes; the kernel has kept 2 of those still.
+    let held = |from, len: usize| {
+        vec![Earlier { socket: 5, from: SeqNo(from), bytes: (0..len as u8).collect() }]
+    };
+    for (earlier, goes_over) in
+        [(held(103, 28), true), (held(103, 27), false), (held(106, 40), false), (vec![], false)]
+    {
+        let mut bed = Bed::alone();
+        (bed.book.books, bed.book.unacked) = (vec![book(5, 30)], SOME);
+        bed.slot(ConnId(5)).snd_una = SeqNo(105);
+        (bed.book.earlier, bed.book.knocks) = (earlier, true);
+        bed.turn();
+        let sent = goes_over.then(|| (ConnId(5), 4, (2..28).collect()));
+        assert_eq!(bed.book.handed_over, sent.into_iter().collect::<Vec<_>>());
+        bed.book.peer.push(Message::CaughtUp);
+        bed.pass(10);
+        assert_eq!(bed.book.has("clamp"), goes_over, "{:?}", bed.book.lines);
     }
 }
