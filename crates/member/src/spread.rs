@@ -12,6 +12,7 @@ pub use roster::{Condition, Roster};
 pub use service::Service;
 
 use crate::nanos;
+use crate::shown::{Protection, Shown};
 use crate::standing::hello;
 use crate::timing::spread::{AGE_TICKS, GRACE, TICK};
 use announced::{allowed, check, complaint};
@@ -102,6 +103,11 @@ impl Setup {
     fn given(&self, name: &str) -> Option<&Given> {
         self.hosts.iter().find(|host| host.name == name)
     }
+
+    fn name_at(&self, tunnels: &[IpAddr]) -> String {
+        let is = |host: &&Given| host.tunnels.iter().any(|tunnel| tunnels.contains(tunnel));
+        self.hosts.iter().find(is).map_or("?", |host| &host.name).to_owned()
+    }
 }
 
 /// How the redirector has a host server.
@@ -164,13 +170,15 @@ impl SpreadMachine {
         }
     }
 
-    /// Takes over what an earlier life has left in the kernel.
+    /// Takes over what an earlier life has left in the kernel. Whose slots these are,
+    /// the file says now.
     pub fn handle_start(
         &mut self,
         services: &[Service],
-        placed: Vec<Placed>,
+        mut placed: Vec<Placed>,
         host: &mut impl SpreadHost,
     ) {
+        placed.iter_mut().for_each(|placed| placed.name = self.setup.name_at(&placed.tunnels));
         services.iter().for_each(|service| self.roster.inherit(*service));
         for Placed { slot, state, .. } in &placed {
             self.roster.set_draining(*slot, *state == State::Draining);
@@ -499,6 +507,36 @@ impl SpreadMachine {
     #[must_use]
     pub fn placed(&self) -> &[Placed] {
         &self.placed
+    }
+
+    /// A spread group is protected if every service has two host servers.
+    #[must_use]
+    pub fn shown(&self) -> Shown {
+        let waits = |reason: &str, remedy| Shown::new(Protection::Waiting, reason, remedy);
+        let weakest = self.roster.services().min_by_key(|(_, slots)| slots.len());
+        let Some((service, slots)) = weakest else {
+            let remedy = "start holdfast on the host servers, and their servers";
+            return waits("nothing is announced", remedy);
+        };
+        match slots[..] {
+            [] => {
+                let remedy = "look at `holdfast edge show`, and start a server on a host server";
+                waits(&format!("nobody serves {service}"), remedy)
+            }
+            [only] => {
+                let reason = format!("only {} serves {service}", self.name_of(only));
+                let remedy = "start its server on another host";
+                Shown::new(Protection::Unprotected, &reason, remedy)
+            }
+            _ => Shown::protected(),
+        }
+    }
+
+    /// Whether everybody who was up when this life began is back, or was waited for:
+    /// until then everything stays as an earlier life has left it.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.settled
     }
 
     /// Whether the host server's channel is open.

@@ -28,6 +28,7 @@ mod plan;
 mod pulse;
 mod queue;
 mod server;
+pub mod spread;
 mod sweep;
 mod trace;
 mod world;

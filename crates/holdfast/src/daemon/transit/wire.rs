@@ -17,7 +17,7 @@ use holdfast_linux::raw::RawSender;
 use holdfast_member::transit::{TransitHost, TransitMachine, Way};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The parts of the daemon that the machine acts upon.
 pub(super) struct Wire<'a> {
@@ -68,13 +68,7 @@ impl Wire<'_> {
 
     /// Ends an interval of the cap, if it is over.
     pub fn poll_regulator(&mut self, now: Instant, machine: &mut TransitMachine) -> Result<()> {
-        let Self { regulator, config, .. } = self;
-        let mut waiting = |string: usize| {
-            let bytes_per_s = config.strings[string].capacity as f64 / 8.0;
-            let delay = machine.queue_delay(string)?;
-            Some(Duration::from_nanos(delay.0).as_secs_f64() * bytes_per_s)
-        };
-        Ok(regulator.poll(now, |strings| strings.iter().map(|string| waiting(*string)).sum())?)
+        Ok(self.regulator.poll(now, |strings| machine.queue_bytes(strings))?)
     }
 }
 
