@@ -118,6 +118,18 @@ pub enum State {
     Draining,
     /// Nobody waits for it: a repeated SYN goes elsewhere.
     Dead,
+    /// And when it comes back, it is still drained.
+    DeadDrained,
+}
+
+impl State {
+    fn is_dead(self) -> bool {
+        matches!(self, Self::Dead | Self::DeadDrained)
+    }
+
+    fn is_drained(self) -> bool {
+        matches!(self, Self::Draining | Self::DeadDrained)
+    }
 }
 
 /// A host server that the redirector has a slot for.
@@ -181,7 +193,7 @@ impl SpreadMachine {
         placed.iter_mut().for_each(|placed| placed.name = self.setup.name_at(&placed.tunnels));
         services.iter().for_each(|service| self.roster.inherit(*service));
         for Placed { slot, state, .. } in &placed {
-            self.roster.set_draining(*slot, *state == State::Draining);
+            self.roster.set_draining(*slot, state.is_drained());
         }
         let (services, hosts) = (services.len(), placed.len());
         host.note("started", format!("{services} services and {hosts} host servers found"));
@@ -329,7 +341,8 @@ impl SpreadMachine {
             let condition = self.roster.condition(placed.slot);
             // Before all have come back, nobody is dead.
             placed.state = match (condition.alive || !self.settled, condition.draining) {
-                (false, _) => State::Dead,
+                (false, false) => State::Dead,
+                (false, true) => State::DeadDrained,
                 (true, true) => State::Draining,
                 (true, false) => State::Up,
             };
@@ -401,6 +414,8 @@ impl SpreadMachine {
         host.tick()?;
         host.find_ways(&self.placed);
         self.set_hosts(host);
+        // The redirector may have room for it now.
+        self.roster.try_again();
         if self.ticks.is_multiple_of(AGE_TICKS) {
             host.age_flows()?;
             self.forget_unserved(host)?;
@@ -426,7 +441,7 @@ impl SpreadMachine {
     fn apply(&mut self, host: &mut impl SpreadHost) {
         if !self.settled {
             let is_back = |p: &Placed| self.roster.condition(p.slot).alive;
-            let mut waited_for = self.placed.iter().filter(|p| p.state != State::Dead);
+            let mut waited_for = self.placed.iter().filter(|p| !p.state.is_dead());
             self.settled = waited_for.all(is_back);
         }
         if !self.settled {
@@ -436,9 +451,12 @@ impl SpreadMachine {
         for change in self.roster.changes() {
             let service = change.service;
             if let Err(error) = host.set_service(&service, &change.table) {
-                host.note("refused", format!("{service}: {error}"));
+                if self.roster.refuse(service, &error) {
+                    host.note("refused", format!("{service}: {error}"));
+                }
                 continue;
             }
+            self.roster.apply(&change);
             let members: Vec<&str> =
                 change.members.iter().map(|slot| self.name_of(*slot)).collect();
             let to = if members.is_empty() { "nobody".to_owned() } else { members.join(", ") };
@@ -513,6 +531,10 @@ impl SpreadMachine {
     #[must_use]
     pub fn shown(&self) -> Shown {
         let waits = |reason: &str, remedy| Shown::new(Protection::Waiting, reason, remedy);
+        if let Some((service, why)) = self.roster.refused() {
+            let reason = format!("{service} is not redirected: {why}");
+            return waits(&reason, "serve less services, or make two groups of this one");
+        }
         let weakest = self.roster.services().min_by_key(|(_, slots)| slots.len());
         let Some((service, slots)) = weakest else {
             let remedy = "start holdfast on the host servers, and their servers";

@@ -347,7 +347,7 @@ fn an_edge_that_starts_again_leaves_everything_as_it_is_until_all_are_back() {
     bed.run(2990);
     assert_eq!(bed.table(80), None);
     bed.run(20);
-    assert_eq!((bed.table(80), bed.book.hosts[&5]), (Some(&[0][..]), State::Dead));
+    assert_eq!((bed.table(80), bed.book.hosts[&5]), (Some(&[0][..]), State::DeadDrained));
     // And one that was dead before holds up nobody.
     let mut bed = Bed::new(&services, vec![placed(0, "a", 2, State::Dead)]);
     bed.turn();

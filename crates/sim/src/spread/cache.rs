@@ -20,6 +20,7 @@ const SHARE: usize = 64;
 pub struct Copies {
     pub copying: bool,
     pub ring: VecDeque<Copied>,
+    pub lost: u64,
     /// What comes in anew.
     pub inlet: Vec<Packet>,
 }
@@ -62,6 +63,10 @@ impl HalrHost for Copies {
         false
     }
 
+    fn lost(&mut self) -> u64 {
+        self.lost
+    }
+
     fn release(&mut self) {}
 
     fn forward(&mut self, (): ()) {}
@@ -88,6 +93,6 @@ fn passing(packet: &Packet, place: usize) -> Passing {
 
 /// The cache as it ships in front of host servers.
 pub fn shipped(limits: &HalrLimits, always: bool) -> Halr<Copies> {
-    let config = HalrConfig::shipped(Keeps::Syns, always, limits);
+    let config = HalrConfig::in_front_of_host_servers(Keeps::Syns, always, limits);
     Halr::new(config, Slabs::new(config.slabs_bytes()))
 }

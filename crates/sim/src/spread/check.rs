@@ -7,6 +7,7 @@ pub use truth::{Cause, Truth};
 
 use super::client::End;
 use super::packet::Conn;
+use super::plan::SERVICES;
 use super::server::service_of;
 use crate::check::Violation;
 use crate::Ns;
@@ -234,7 +235,11 @@ impl Checkers {
             self.truth.serving(at, *service).count() >= 2
         };
         let weak = look.services.iter().find(few).map(|it| it.0);
-        let all = !look.services.is_empty() && look.services.iter().all(enough);
+        // What nobody has found room for yet is another matter.
+        let is_there = |service: &u8| look.services.iter().any(|it| it.0 == *service);
+        let all = look.services.iter().all(enough)
+            && (0..SERVICES).all(|it| is_there(&it) || !self.truth.is_offered(it))
+            && !look.services.is_empty();
         match (look.protection, weak) {
             (Protection::Protected, Some(weak)) => {
                 let what = format!("protected, and {} has less than two", service_of(weak));

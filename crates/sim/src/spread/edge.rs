@@ -65,6 +65,7 @@ impl Wire {
     /// What the redirector has copied is the cache's, and what the cache wants of it.
     fn share(&mut self) {
         self.copies.ring.append(&mut self.redirector.ring);
+        self.copies.lost = self.redirector.lost;
         self.redirector.copying = self.copies.copying;
     }
 
@@ -238,7 +239,7 @@ impl Edge {
         wire.cache = Some(cache);
         wire.share();
         let mut machine = SpreadMachine::new(setup, wire.now);
-        let services: Vec<Service> = wire.redirector.services().map(|it| it.0).collect();
+        let services: Vec<Service> = wire.redirector.services().map(|it| it.service).collect();
         // Names are the machine's to say.
         let unnamed = |placed: &Placed| Placed { name: String::new(), ..placed.clone() };
         let placed = wire.redirector.hosts.values().map(unnamed).collect();

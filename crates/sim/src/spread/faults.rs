@@ -28,6 +28,9 @@ impl World {
         match *fault {
             Fault::HostDies { server, again } => {
                 if self.servers[server].alive {
+                    if self.servers[server].frozen.is_some() {
+                        self.check.truth.cause(now, server, Cause::Frozen, false);
+                    }
                     self.server_end_closes(server, false);
                     self.process_ends(server);
                     self.daemon_ends(server);
@@ -233,7 +236,7 @@ impl World {
         // What it has announced before stays, but for what it says that nobody may.
         let nonsense = [before, lie].map(|lie| lie == Some(Lie::Nonsense));
         if nonsense[0] != nonsense[1] {
-            self.check.truth.cause(self.now, server, Cause::Lies, nonsense[1]);
+            self.check.truth.says_nonsense(self.now, server, nonsense[1]);
         }
         // It says everything when its channel opens.
         self.announce_again(server);

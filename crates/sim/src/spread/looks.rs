@@ -118,7 +118,7 @@ impl World {
         let roster = daemon.machine.roster();
         let service = |(service, slots): (&Service, Vec<u8>)| {
             let redirected = self.edge.wire.redirector.members(service)?;
-            Some((Self::number_of(service)?, servers_at(&slots), servers_at(&redirected)))
+            Some((Self::number_of(service)?, servers_at(&slots), servers_at(redirected)))
         };
         // Until all have come back, services are as they were.
         let settled = daemon.machine.is_settled();

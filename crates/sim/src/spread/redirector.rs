@@ -21,6 +21,7 @@ struct Flow {
     host: u8,
     tick: u32,
     established: bool,
+    opened: bool,
     client_fin: bool,
     reset: bool,
 }
@@ -60,11 +61,18 @@ pub enum Copied {
     Opened(Conn),
 }
 
+/// A service's table, and who is in it.
+pub struct Row {
+    pub service: Service,
+    table: Vec<u8>,
+    pub members: Vec<u8>,
+}
+
 /// See the module.
 pub struct Redirector {
     limits: Limits,
     seed: u64,
-    services: Vec<(Service, Vec<u8>)>,
+    services: Vec<Row>,
     pub hosts: BTreeMap<u8, Placed>,
     flows: BTreeMap<Tuple, Flow>,
     embryos: BTreeMap<Tuple, Flow>,
@@ -104,16 +112,13 @@ impl Redirector {
         }
     }
 
-    pub fn services(&self) -> impl Iterator<Item = &(Service, Vec<u8>)> {
+    pub fn services(&self) -> impl Iterator<Item = &Row> {
         self.services.iter()
     }
 
     /// Who gets new flows of a service.
-    pub fn members(&self, service: &Service) -> Option<Vec<u8>> {
-        let (_, table) = self.services.iter().find(|it| it.0 == *service)?;
-        let mut seen = [false; 256];
-        table.iter().for_each(|slot| seen[usize::from(*slot)] = true);
-        Some((0..NOBODY).filter(|slot| seen[usize::from(*slot)]).collect())
+    pub fn members(&self, service: &Service) -> Option<&[u8]> {
+        self.services.iter().find(|it| it.service == *service).map(|it| &it.members[..])
     }
 
     /// # Errors
@@ -121,18 +126,20 @@ impl Redirector {
     pub fn set_service(&mut self, service: &Service, table: &[u8]) -> Result<(), String> {
         assert_eq!(table.len(), ENTRIES);
         let count = self.services.len();
-        match self.services.iter_mut().find(|it| it.0 == *service) {
-            Some(known) => known.1 = table.to_vec(),
-            None if count < self.limits.services_max => {
-                self.services.push((*service, table.to_vec()));
-            }
+        let mut seen = [false; 256];
+        table.iter().for_each(|slot| seen[usize::from(*slot)] = true);
+        let members = (0..NOBODY).filter(|slot| seen[usize::from(*slot)]).collect();
+        let row = Row { service: *service, table: table.to_vec(), members };
+        match self.services.iter_mut().find(|it| it.service == *service) {
+            Some(known) => *known = row,
+            None if count < self.limits.services_max => self.services.push(row),
             None => return Err(format!("{count} services are all there may be")),
         }
         Ok(())
     }
 
     pub fn remove_service(&mut self, service: &Service) {
-        self.services.retain(|it| it.0 != *service);
+        self.services.retain(|it| it.service != *service);
     }
 
     pub fn ticks(&mut self) {
@@ -158,7 +165,7 @@ impl Redirector {
 
     /// A client's packet comes in.
     pub fn handle(&mut self, packet: &Packet, service: &Service) -> Placing {
-        let Some(at) = self.services.iter().position(|it| it.0 == *service) else {
+        let Some(at) = self.services.iter().position(|it| it.service == *service) else {
             return Placing::NOWHERE;
         };
         let placing = match packet.said {
@@ -190,7 +197,7 @@ impl Redirector {
         let Tuple { client, port, service } = tuple;
         let name = u64::from(client) << 32 | u64::from(port) << 8 | u64::from(service);
         let hash = mix(name ^ self.seed) >> 32;
-        self.services[at].1[(hash * ENTRIES as u64 >> 32) as usize]
+        self.services[at].table[(hash * ENTRIES as u64 >> 32) as usize]
     }
 
     fn state(&self, slot: u8) -> Option<State> {
@@ -198,7 +205,7 @@ impl Redirector {
     }
 
     fn is_dead(&self, slot: u8) -> bool {
-        self.state(slot).is_none_or(|state| matches!(state, State::Dead { .. }))
+        !matches!(self.state(slot), Some(State::Up | State::Draining))
     }
 
     /// May another life of this flow's tuple begin at the same host server?
@@ -213,10 +220,9 @@ impl Redirector {
     fn place_syn(&mut self, tuple: Tuple, at: usize) -> Placing {
         let known = self.flows.get(&tuple).copied();
         if let Some(flow) = known.filter(|flow| self.stays(flow)) {
-            if flow.client_fin || flow.reset {
-                let fresh = Flow { host: flow.host, tick: self.tick, ..Flow::default() };
-                self.flows.insert(tuple, fresh);
-            }
+            let fresh = Flow { host: flow.host, tick: self.tick, ..Flow::default() };
+            let is_over = flow.client_fin || flow.reset;
+            self.flows.insert(tuple, if is_over { fresh } else { Flow { opened: false, ..flow } });
             return Placing::at(flow.host);
         }
         if known.is_none()
@@ -264,7 +270,9 @@ impl Redirector {
             flow.established = true;
             flow.reset = said == Said::Rst;
             flow.client_fin |= said == Said::Fin;
-            return Placing::at(flow.host);
+            let opened = !flow.opened && said != Said::Rst;
+            flow.opened |= opened;
+            return Placing { opened, ..Placing::at(flow.host) };
         }
         let Some(embryo) = self.embryos.get(&tuple).copied() else {
             return Placing::at(self.choose(tuple, at));
@@ -279,7 +287,7 @@ impl Redirector {
             self.full = Some(tick);
             return Placing { refused: true, ..Placing::NOWHERE };
         }
-        let fresh = Flow { host: embryo.host, tick, ..Flow::default() };
+        let fresh = Flow { host: embryo.host, tick, opened: true, ..Flow::default() };
         self.flows.insert(tuple, Flow { client_fin: said == Said::Fin, ..fresh });
         self.embryos.remove(&tuple);
         Placing { opened: true, ..Placing::at(embryo.host) }

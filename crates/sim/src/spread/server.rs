@@ -259,7 +259,9 @@ impl Server {
                 Some(Answer::SynAck)
             }
             (Said::Rst, known) => {
-                known.inspect(|_| drop(self.sockets.remove(&tuple)));
+                if known.is_some() {
+                    self.sockets.remove(&tuple);
+                }
                 None
             }
             (_, None) => Some(Answer::Rst),

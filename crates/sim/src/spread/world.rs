@@ -275,7 +275,12 @@ impl World {
 
     fn at_edge(&mut self, packet: Packet) {
         if packet.said == Said::Syn {
-            let excused = self.edge.wire.redirector.is_full() || self.edge.daemon.is_none();
+            // What is not redirected goes the plain way.
+            let service = service_of(packet.conn.tuple.service);
+            let redirector = &self.edge.wire.redirector;
+            let excused = redirector.is_full()
+                || redirector.members(&service).is_none()
+                || self.edge.daemon.is_none();
             self.check.knocks(self.now, packet.conn, excused || self.plan.loss_permille > 0);
         }
         self.redirect(packet);

@@ -76,6 +76,7 @@ impl<'a> Wire<'a> {
             State::Up => HostState::Up,
             State::Draining => HostState::Draining,
             State::Dead => HostState::Dead,
+            State::DeadDrained => HostState::DeadDrained,
         };
         Host { v4: way(true), v6: way(false), state, layer2: placed.layer2 }
     }
@@ -169,6 +170,7 @@ pub(super) fn placed_of((slot, host): &(u8, Host)) -> Placed {
         HostState::Free | HostState::Up => State::Up,
         HostState::Draining => State::Draining,
         HostState::Dead => State::Dead,
+        HostState::DeadDrained => State::DeadDrained,
     };
     // Its name is the machine's to say.
     Placed { slot: *slot, name: String::new(), tunnels, layer2: host.layer2, state }

@@ -10,6 +10,7 @@ use crate::daemon::recover::{self, Exit, Recoverer};
 use crate::daemon::regulate::Regulator;
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
+use holdfast_edge::HalrConfig;
 use holdfast_edge::strings::Table;
 use holdfast_linux::bpf::{NO_STRING, Transit, TransitState};
 use holdfast_linux::link::Link;
@@ -41,7 +42,7 @@ pub(super) fn components(
     let now = Instant::now();
     let copies = bpf.take_copies().context("the copies are taken")?;
     let regulated = bpf.take_regulated().context("the cap is taken")?;
-    let recoverer = Recoverer::new(&config.recover, copies, now)?;
+    let recoverer = Recoverer::new(&config.recover, HalrConfig::shipped, copies, now)?;
     Ok((recoverer, Regulator::new(&config.regulate, regulated, now)?))
 }
 

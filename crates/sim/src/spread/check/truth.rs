@@ -26,11 +26,9 @@ pub enum Cause {
     NoDaemon,
     ToServer,
     ToEdge,
-    /// It says what it must not.
-    Lies,
 }
 
-const CAUSES: usize = 6;
+const CAUSES: usize = 5;
 
 /// A thing that is so, or not, since then.
 #[derive(Clone, Copy, Debug)]
@@ -70,11 +68,20 @@ struct Server {
     listens: Since,
     accepts: Since,
     services: Vec<u8>,
+    /// It says what no host server says, and is shut out again and again.
+    nonsense: Since,
     /// By hand.
     drained: Since,
     boots: u32,
     /// Silences so far.
     silences: u32,
+}
+
+impl Server {
+    /// It lives, and it may be heard or not.
+    fn is_vague(&self, at: Ns) -> bool {
+        self.nonsense.yes || (self.nonsense.since > 0 && at < self.nonsense.since + FOUND_MAX)
+    }
 }
 
 /// See the module.
@@ -99,6 +106,7 @@ impl Truth {
             listens: Since::NEVER,
             accepts: Since { yes: true, since: 0 },
             services: plan.serves.clone(),
+            nonsense: Since::NEVER,
             drained: Since::NEVER,
             boots: 0,
             silences: 0,
@@ -133,6 +141,10 @@ impl Truth {
         let count = &mut self.servers[server].causes[cause as usize];
         *count = if begins { *count + 1 } else { count.saturating_sub(1) };
         self.renew(at, server);
+    }
+
+    pub fn says_nonsense(&mut self, at: Ns, server: usize, yes: bool) {
+        self.servers[server].nonsense.set(at, yes);
     }
 
     pub fn rebooted(&mut self, server: usize) {
@@ -172,10 +184,6 @@ impl Truth {
 
     pub fn boots(&self, server: usize) -> u32 {
         self.servers[server].boots
-    }
-
-    pub fn is_drained(&self, server: usize) -> bool {
-        self.servers[server].drained.yes
     }
 
     /// Time from which the edge could act.
@@ -233,10 +241,16 @@ impl Truth {
                 && server.heard.for_long(at, FOUND_MAX)
                 && server.listens.for_long(at, FOUND_MAX)
                 && server.accepts.for_long(at, FOUND_MAX)
+                && !server.is_vague(at)
                 && !server.drained.yes
                 && at >= server.drained.since + MARGIN;
             is_well.then_some(number)
         })
+    }
+
+    /// Somebody listens for it.
+    pub fn is_offered(&self, service: u8) -> bool {
+        self.servers.iter().any(|it| it.listens.yes && it.services.contains(&service))
     }
 
     pub fn is_served(&self, at: Ns, service: u8) -> Option<usize> {
@@ -279,6 +293,7 @@ impl Truth {
         match word {
             "dead" => {
                 let long = at >= acts + FOUND_MAX;
+                let long = long && !server.is_vague(at);
                 (server.heard.for_long(at, FOUND_MAX) && long).then_some("heard")
             }
             _ if server.heard.not_for_long(at, acts, self.silent_max(server)) => Some("silent"),
