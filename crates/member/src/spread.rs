@@ -202,12 +202,17 @@ impl SpreadMachine {
     }
 
     /// The link of the host server that comes as `name`; `None`: there are too many
-    /// already, or nobody may be called so.
+    /// already, or nobody may be called so. Who is not in the file is told so, as long as
+    /// there is room beside all that are.
     pub fn link_of(&mut self, name: &str, now: Nanos) -> Option<usize> {
         if let Some(index) = self.links.iter().position(|link| link.name == name) {
             return Some(index);
         }
-        if self.links.len() >= self.setup.hosts_max || name.is_empty() || name == "edge" {
+        let is_stranger = |name: &str| self.setup.given(name).is_none();
+        let strangers = self.links.iter().filter(|link| is_stranger(&link.name)).count();
+        let room = self.setup.hosts_max.saturating_sub(self.setup.hosts.len());
+        let is_full = self.links.len() >= self.setup.hosts_max;
+        if is_full || is_stranger(name) && strangers >= room || name.is_empty() || name == "edge" {
             return None;
         }
         self.links.push(Link::new(name, self.setup.period, now));

@@ -39,6 +39,8 @@ pub struct Reached {
     pub kept_most: u64,
     pub drained: u64,
     pub lies: u64,
+    /// Host servers of the file for whom there was no link.
+    pub shut_out: u64,
 }
 
 impl std::ops::AddAssign for Reached {
@@ -54,6 +56,7 @@ impl std::ops::AddAssign for Reached {
         self.kept_most = self.kept_most.max(other.kept_most);
         self.drained += other.drained;
         self.lies += other.lies;
+        self.shut_out += other.shut_out;
     }
 }
 

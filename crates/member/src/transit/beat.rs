@@ -148,7 +148,8 @@ impl Beats {
             self.peer_lost = beat.lost;
         }
         let echoed_ns = self.sent_at(proof);
-        let round_trip = |sent| now.checked_sub(sent)?.checked_sub(u64::from(beat.waited_us) * 1000);
+        let round_trip =
+            |sent| now.checked_sub(sent)?.checked_sub(u64::from(beat.waited_us) * 1000);
         let round_trip_ns = echoed_ns.and_then(round_trip);
         Ok(Fresh { peer_lost: u32::from(self.peer_lost), step, round_trip_ns, echoed_ns })
     }
@@ -214,9 +215,7 @@ mod tests {
     #[test]
     fn missing_numbers_are_noticed() {
         let (mut near, mut far) = acquainted(1);
-        let step = |far: &mut Beats, beat: Beat| {
-            far.receive(0, 0, &beat).expect("fresh").step
-        };
+        let step = |far: &mut Beats, beat: Beat| far.receive(0, 0, &beat).expect("fresh").step;
         assert_eq!(step(&mut far, near.send(0, 0, 0)), 1);
         let _lost = near.send(0, 0, 0);
         assert_eq!(step(&mut far, near.send(0, 0, 0)), 2);

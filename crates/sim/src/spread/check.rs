@@ -9,13 +9,14 @@ use super::client::End;
 use super::packet::Conn;
 use super::plan::SERVICES;
 use super::server::service_of;
-use crate::check::Violation;
 use crate::Ns;
+use crate::check::Violation;
 use holdfast_edge::maglev::ENTRIES;
 use holdfast_member::shown::Protection;
 use std::collections::{BTreeMap, BTreeSet};
 
-const VIOLATIONS_MAX: usize = 20;
+/// Violations of one law that are kept.
+const VIOLATIONS_MAX: usize = 5;
 /// A table's shares differ from the weights by less than this, in entries of 1000.
 const SHARE_PERMILLE: i64 = 10;
 
@@ -76,8 +77,8 @@ impl Checkers {
     }
 
     pub fn violation(&mut self, at: Ns, law: &'static str, what: String) {
-        if self.violations.len() < VIOLATIONS_MAX {
-            let law = if self.hostile && self.struck == 0 { "one client" } else { law };
+        let law = if self.hostile && self.struck == 0 { "one client" } else { law };
+        if self.violations.iter().filter(|it| it.law == law).count() < VIOLATIONS_MAX {
             self.violations.push(Violation { law, at, what });
         }
     }
@@ -128,9 +129,14 @@ impl Checkers {
         if matches!(end, End::Reset | End::Lost)
             && let Some(home) = self.homes.get(&conn).copied()
             && self.truth.boots(home.server) == home.boots
-            && self.truth.is_well_since(home.server, conn.tuple.service, began.max(at.saturating_sub(4_000_000_000)))
+            && self.truth.is_well_since(
+                home.server,
+                conn.tuple.service,
+                began.max(at.saturating_sub(4_000_000_000)),
+            )
         {
-            let what = format!("{conn:?} ended ({end:?}), though host server {} is well", home.server);
+            let what =
+                format!("{conn:?} ended ({end:?}), though host server {} is well", home.server);
             self.violation(at, "liveness", what);
         }
         self.over(conn);

@@ -21,10 +21,7 @@ pub enum Stage {
     /// Its SYN is out.
     Opens,
     /// A request is out, or the next one is thought about.
-    Asks {
-        number: u32,
-        waits: bool,
-    },
+    Asks { number: u32, waits: bool },
     /// Its FIN is out.
     Ends,
 }

@@ -196,6 +196,8 @@ pub struct Daemon {
 pub struct Link {
     pub name: String,
     pub channel: Option<u32>,
+    /// It has spoken since that opened.
+    spoke: bool,
     inbox: VecDeque<Vec<u8>>,
 }
 
@@ -222,7 +224,13 @@ impl Edge {
     }
 
     /// The daemon begins, with this file; programs and maps are there already.
-    pub fn starts(&mut self, now: Ns, plan: &Plan, given: Vec<Given>, addresses: Vec<std::net::IpAddr>) {
+    pub fn starts(
+        &mut self,
+        now: Ns,
+        plan: &Plan,
+        given: Vec<Given>,
+        addresses: Vec<std::net::IpAddr>,
+    ) {
         let setup = Setup {
             group: GROUP.to_owned(),
             addresses,
@@ -244,7 +252,8 @@ impl Edge {
         let unnamed = |placed: &Placed| Placed { name: String::new(), ..placed.clone() };
         let placed = wire.redirector.hosts.values().map(unnamed).collect();
         machine.handle_start(&services, placed, wire);
-        self.daemon = Some(Daemon { machine, links: Vec::new(), comes: Vec::new(), turned_away: Vec::new() });
+        self.daemon =
+            Some(Daemon { machine, links: Vec::new(), comes: Vec::new(), turned_away: Vec::new() });
         self.life += 1;
     }
 
@@ -274,7 +283,7 @@ impl Edge {
         }
         daemon.accept(wire);
         if wire.mutation == Some(Mutation::HearsTheDead) {
-            for index in 0..daemon.links.len() {
+            for index in (0..daemon.links.len()).filter(|it| daemon.links[*it].spoke) {
                 daemon.machine.handle_word(index, Word::Beat, wire.now, wire);
             }
         }
@@ -300,6 +309,7 @@ impl Edge {
 impl Daemon {
     fn hear(&mut self, index: usize, wire: &mut Wire) {
         while let Some(bytes) = self.links[index].inbox.pop_front() {
+            self.links[index].spoke = true;
             let link = &self.links[index];
             let word = match Message::decode(&bytes) {
                 Ok(message) => Word::of(message, GROUP, &link.name),
@@ -320,10 +330,10 @@ impl Daemon {
                 continue;
             };
             if index == self.links.len() {
-                self.links.push(Link { name, channel: None, inbox: VecDeque::new() });
+                self.links.push(Link { name, channel: None, spoke: false, inbox: VecDeque::new() });
             }
             let link = &mut self.links[index];
-            link.channel = Some(channel);
+            (link.channel, link.spoke) = (Some(channel), false);
             link.inbox.clear();
             self.machine.handle_opened(index, wire);
         }

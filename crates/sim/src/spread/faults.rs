@@ -213,7 +213,8 @@ impl World {
     }
 
     fn rename(&mut self, server: usize) {
-        if !self.servers[server].is_up() || self.edge.daemon.is_none() || self.edge.frozen.is_some() {
+        if !self.servers[server].is_up() || self.edge.daemon.is_none() || self.edge.frozen.is_some()
+        {
             return;
         }
         self.server_end_closes(server, true);
@@ -260,5 +261,4 @@ impl World {
         self.strangers.clear();
         self.check.truth.edge_daemon(self.now, false);
     }
-
 }

@@ -275,7 +275,11 @@ impl ServerPlan {
         };
         let weight_max = rng.pick(&[100, 100, 50, 200, 10]);
         Self {
-            weight: if rng.one_in(4) { rng.range(1, u64::from(weight_max) + 1) as u32 } else { weight_max },
+            weight: if rng.one_in(4) {
+                rng.range(1, u64::from(weight_max) + 1) as u32
+            } else {
+                weight_max
+            },
             weight_max,
             named: rng.one_in(3).then(|| serves.clone()),
             serves,

@@ -6,7 +6,7 @@ use super::packet::{Conn, Packet, Said, Tuple, mix};
 use super::plan::Limits;
 use holdfast_edge::maglev::{ENTRIES, NOBODY};
 use holdfast_member::spread::{Placed, Service, State};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Seconds of silence after which a flow is forgotten: reset; closed by the client;
 /// never seen after its handshake; and any other (`crates/linux/src/bpf/redirect.rs`).
@@ -89,6 +89,7 @@ pub struct Redirector {
     pub forgets_flows: bool,
     /// For another one: a full table gives a new connection the place of an old one.
     pub evicts_flows: bool,
+    evicted: BTreeSet<Tuple>,
 }
 
 impl Redirector {
@@ -109,6 +110,7 @@ impl Redirector {
             refused: 0,
             forgets_flows: false,
             evicts_flows: false,
+            evicted: BTreeSet::new(),
         }
     }
 
@@ -264,6 +266,9 @@ impl Redirector {
         if self.forgets_flows {
             return Placing::at(self.choose(tuple, at));
         }
+        if self.evicted.contains(&tuple) {
+            return Placing::NOWHERE;
+        }
         let (tick, flows_max) = (self.tick, self.limits.flows_max);
         if let Some(flow) = self.flows.get_mut(&tuple) {
             flow.tick = tick;
@@ -281,7 +286,7 @@ impl Redirector {
             return Placing::at(embryo.host);
         }
         if self.evicts_flows && self.flows.len() >= flows_max {
-            self.flows.pop_first();
+            self.evicted.extend(self.flows.pop_first().map(|(tuple, _)| tuple));
         }
         if self.flows.len() >= flows_max {
             self.full = Some(tick);

@@ -230,7 +230,8 @@ impl Server {
         if self.desk.answers.is_some() {
             return None;
         }
-        let listens = |service: &Service| self.desk.listens.iter().any(|it| service_of(*it) == *service);
+        let listens =
+            |service: &Service| self.desk.listens.iter().any(|it| service_of(*it) == *service);
         let answers: Vec<(Service, bool)> =
             asked.iter().map(|service| (*service, listens(service) && !self.desk.hangs)).collect();
         let failed = answers.iter().filter(|it| !it.1).count() as u64;
@@ -311,7 +312,11 @@ impl ListenerHost for Desk {
                     Lie::Weight(said) => weight = said,
                     Lie::Method => layer2 = !layer2,
                     Lie::Service => {
-                        services.push(Offer { address: mapped(self.address), port: 22, udp: false });
+                        services.push(Offer {
+                            address: mapped(self.address),
+                            port: 22,
+                            udp: false,
+                        });
                     }
                     Lie::Nonsense | Lie::Strangers => {}
                 }

@@ -98,6 +98,8 @@ impl World {
         let closed = std::mem::take(&mut self.edge.wire.closed);
         let Some(daemon) = &mut self.edge.daemon else { return };
         let mut gone = std::mem::take(&mut daemon.turned_away);
+        let ours = |channel: &&u32| self.wires.server_of(**channel).is_some();
+        self.reached.shut_out += gone.iter().filter(ours).count() as u64;
         gone.extend(closed.iter().filter_map(|link| daemon.links[*link].channel.take()));
         for channel in gone {
             self.send(channel, true, Event::GoneAtServer(channel));
@@ -207,7 +209,8 @@ impl World {
 
     /// A host server's end of its channel is gone: the edge learns it as soon as it can.
     pub fn server_end_closes(&mut self, number: usize, at_once: bool) {
-        let (Channel::Open(channel) | Channel::Opens(channel)) = self.servers[number].channel else {
+        let (Channel::Open(channel) | Channel::Opens(channel)) = self.servers[number].channel
+        else {
             return;
         };
         if at_once {
@@ -314,4 +317,3 @@ impl World {
         self.plan.mutation == Some(Mutation::DrainIgnored)
     }
 }
-

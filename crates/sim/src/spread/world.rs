@@ -95,7 +95,8 @@ impl World {
         };
         world.edge_starts();
         for number in 0..world.servers.len() {
-            let (starts, binds) = (world.plan.servers[number].starts, world.plan.servers[number].binds);
+            let (starts, binds) =
+                (world.plan.servers[number].starts, world.plan.servers[number].binds);
             world.schedule(starts, Event::DaemonStarts(number));
             world.schedule(binds, Event::Binds(number, 0));
         }
@@ -138,7 +139,8 @@ impl World {
     fn is_over(&self) -> bool {
         let end = self.plan.load_until.max(self.faults_over) + REST;
         let all_done = || self.clients.iter().all(|client| client.is_done(self.now));
-        self.now > end || (self.pending == 0 && self.now > self.faults_over + REST / 2 && all_done())
+        self.now > end
+            || (self.pending == 0 && self.now > self.faults_over + REST / 2 && all_done())
     }
 
     pub fn schedule(&mut self, delay: Ns, event: Event) {
@@ -279,6 +281,7 @@ impl World {
             let service = service_of(packet.conn.tuple.service);
             let redirector = &self.edge.wire.redirector;
             let excused = redirector.is_full()
+                || !redirector.copying
                 || redirector.members(&service).is_none()
                 || self.edge.daemon.is_none();
             self.check.knocks(self.now, packet.conn, excused || self.plan.loss_permille > 0);
@@ -461,7 +464,8 @@ impl World {
         }
         let index = usize::from(number);
         if let Some(at) = wants.wake {
-            let is_sooner = self.client_wakes[index].is_none_or(|known| known > at || known <= self.now);
+            let is_sooner =
+                self.client_wakes[index].is_none_or(|known| known > at || known <= self.now);
             if is_sooner {
                 self.client_wakes[index] = Some(at);
                 self.queue.push(at, Event::Client(number));
@@ -472,7 +476,8 @@ impl World {
     /// The cache of SYNs has had no room for somebody.
     fn cache_refuses(&self) -> bool {
         let cache = self.edge.wire.cache.as_ref();
-        cache.is_none_or(|cache| cache.cache().counts().refused > 0) || self.edge.wire.redirector.lost > 0
+        cache.is_none_or(|cache| cache.cache().counts().refused > 0)
+            || self.edge.wire.redirector.lost > 0
     }
 
     fn looks(&mut self) {

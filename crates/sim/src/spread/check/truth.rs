@@ -225,7 +225,9 @@ impl Truth {
         if server.heard.not_for_long(at, acts, self.silent_max(server)) {
             return Some("is silent");
         }
-        if server.heard.yes && server.listens.not_for_long(at, acts.max(heard), WITHDRAWN_MAX + FOUND_MAX) {
+        if server.heard.yes
+            && server.listens.not_for_long(at, acts.max(heard), WITHDRAWN_MAX + FOUND_MAX)
+        {
             return Some("does not listen");
         }
         let hangs = server.accepts.not_for_long(at, acts.max(heard), HANGS_MAX);
@@ -271,7 +273,7 @@ impl Truth {
             let is_silent = !server.heard.yes || recent;
             let serves = server.services.contains(&service);
             // Who has just stopped listening, or accepts nobody, may answer otherwise.
-            let changes = server.listens.since + FOUND_MAX > came;
+            let changes = server.heard.yes && server.listens.since + FOUND_MAX > came;
             !serves || ((!is_silent || self.silent_max(server) < 700 * MS) && !changes)
         };
         let since = self.edge_runs.since.max(self.sees.since);
