@@ -31,6 +31,7 @@ mod server;
 pub mod spread;
 mod sweep;
 mod trace;
+pub mod transit;
 mod world;
 
 pub use check::Violation;

@@ -17,6 +17,7 @@ mod server;
 mod wires;
 mod world;
 
+pub(crate) use packet::mix;
 pub use plan::{ClientPlan, Fault, Lie, Limits, Mutation, Plan, ServerPlan, Trick, Ways};
 
 use crate::{Ns, Violation};
