@@ -270,6 +270,10 @@ impl TransitMachine {
     /// What was kept on its way into these strings goes into one that is in use: its
     /// own, if it is, or the heir of those that are not.
     fn resend<H: TransitHost>(&mut self, strings: u32, host: &mut H) {
+        // Nothing leaves an edge that is closed; all of it does when it is opened.
+        if self.closed {
+            return;
+        }
         let Some(heir) = self.strings.heir() else { return };
         let usable = self.strings.usable();
         let lost = (0..self.setup.names.len()).filter(|string| strings >> string & 1 == 1);

@@ -31,6 +31,8 @@ struct Flow {
     /// The string that it is on, and the one it began on.
     string: Option<usize>,
     home: Option<usize>,
+    /// Its handshake was not seen on its way, and nobody caps its windows.
+    left_alone: bool,
     /// What was resent first after the last restore.
     first: Option<SeqNo>,
 }
@@ -70,7 +72,9 @@ impl Checkers {
 
     /// A sender begins a connection.
     pub fn begins(&mut self, tuple: Tuple) {
-        self.flows.insert(tuple, Flow::default());
+        // Its place is that of the tuple.
+        let Flow { string, home, .. } = self.flows.get(&tuple).copied().unwrap_or_default();
+        self.flows.insert(tuple, Flow { string, home, ..Flow::default() });
     }
 
     /// A packet of a flow goes into a string at the edge that leads. `stays`: its string
@@ -86,6 +90,11 @@ impl Checkers {
             let what = format!("{:?} is on string {before}, which is in use, and goes into {string}", packet.tuple);
             self.violation(at, "order", what);
         }
+    }
+
+    /// No string was left for a handshake.
+    pub fn is_left_alone(&mut self, tuple: Tuple, yes: bool) {
+        self.flows.entry(tuple).or_default().left_alone = yes;
     }
 
     /// An acknowledgement goes to its sender. `cap`: no window may be more than this,
@@ -104,13 +113,14 @@ impl Checkers {
             flow.acked = Some((packet.ack, at));
         }
         let promised = flow.edge;
+        let is_capped = promised.is_some() && !flow.left_alone;
         flow.edge = Some(promised.map_or(edge, |promised| promised.max(edge)));
         let kept = promised.map_or(0, |promised| promised.since(packet.ack).max(0).unsigned_abs());
         if promised.is_some_and(|promised| promised.after(edge)) {
             let what = format!("{packet:?}: {kept} bytes were promised");
             self.violation(at, "L4", what);
         }
-        let Some(cap) = cap.filter(|_| promised.is_some()) else { return };
+        let Some(cap) = cap.filter(|_| is_capped) else { return };
         self.capped += u64::from(packet.window < offered);
         if packet.window > cap.max(kept) || packet.window < offered.min(cap) {
             let what = format!(

@@ -249,6 +249,9 @@ impl World {
         let now = self.edges[edge].clock.shows(self.now);
         let path = &mut self.edges[edge].wire.path;
         let string = path.into_string(now, packet);
+        if edge == 0 && packet.syn {
+            self.check.is_left_alone(packet.tuple, string.is_none());
+        }
         if let Some(string) = string {
             if edge == 0 && self.plan.limits.flows_max > 64 {
                 let usable = path.table.as_ref().map_or(0, |table| table.usable);
