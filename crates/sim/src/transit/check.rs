@@ -19,6 +19,8 @@ const VIOLATIONS_MAX: usize = 5;
 const HELD_MAX: Ns = 15 * MS;
 /// What was acknowledged so long ago is not sent again.
 const ACKED_MAX: Ns = 5 * MS;
+/// For so long what a sender has repeated may be taken for new.
+const REPEATED: Ns = 500 * MS;
 /// In this time after a restore a flow's lowest segment comes first.
 const HEADS: Ns = MS / 2;
 
@@ -33,6 +35,10 @@ struct Flow {
     home: Option<usize>,
     /// Its handshake was not seen on its way, and nobody caps its windows.
     left_alone: bool,
+    /// What was promised before its last SYN is forgotten: one acknowledgement passes.
+    fresh: bool,
+    /// When its sender has last repeated what was acknowledged.
+    repeated: Option<Ns>,
     /// What was resent first after the last restore.
     first: Option<SeqNo>,
 }
@@ -92,9 +98,15 @@ impl Checkers {
         }
     }
 
-    /// No string was left for a handshake.
-    pub fn is_left_alone(&mut self, tuple: Tuple, yes: bool) {
-        self.flows.entry(tuple).or_default().left_alone = yes;
+    /// A sender's packet comes to the edge beside it. `has_way`: a string was left for it.
+    pub fn comes(&mut self, at: Ns, packet: &Packet, has_way: bool) {
+        let flow = self.flows.entry(packet.tuple).or_default();
+        if packet.syn {
+            (flow.left_alone, flow.fresh) = (!has_way, true);
+        }
+        if flow.acked.is_some_and(|(acked, _)| !packet.end().after(acked)) {
+            flow.repeated = Some(at);
+        }
     }
 
     /// An acknowledgement goes to its sender. `cap`: no window may be more than this,
@@ -113,7 +125,8 @@ impl Checkers {
             flow.acked = Some((packet.ack, at));
         }
         let promised = flow.edge;
-        let is_capped = promised.is_some() && !flow.left_alone;
+        let is_fresh = std::mem::take(&mut flow.fresh);
+        let is_capped = promised.is_some() && !flow.left_alone && !is_fresh;
         flow.edge = Some(promised.map_or(edge, |promised| promised.max(edge)));
         let kept = promised.map_or(0, |promised| promised.since(packet.ack).max(0).unsigned_abs());
         if promised.is_some_and(|promised| promised.after(edge)) {
@@ -164,13 +177,15 @@ impl Checkers {
     pub fn resends(&mut self, at: Ns, packet: &Packet, knows: bool) {
         let (restored, flow) = (self.restored, self.flows.entry(packet.tuple).or_default());
         let first = *flow.first.get_or_insert(packet.seq);
+        // Of a flow that it did not know yet, the cache keeps such repeats.
+        let repeated = flow.repeated.is_some_and(|since| at < since + REPEATED);
         let over = flow.acked.filter(|(acked, _)| !packet.end().after(*acked));
         let over = over.is_some_and(|(_, since)| at > since + ACKED_MAX);
         if first.after(packet.seq) && at < restored + HEADS {
             let what = format!("{packet:?} is resent behind {first:?}, which its receiver cannot use before it");
             self.violation(at, "order", what);
         }
-        if over && knows && !packet.syn {
+        if over && knows && !packet.syn && !repeated {
             self.violation(at, "resend", format!("{packet:?} was acknowledged"));
         }
     }

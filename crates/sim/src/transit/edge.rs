@@ -2,7 +2,7 @@
 //! machines that it wants things of. It keeps no order of its own.
 
 use super::path::{Copies, DataPath, NO_STRING};
-use super::plan::Plan;
+use super::plan::{Mutation, Plan};
 use crate::Ns;
 use crate::clock::Clock;
 use holdfast_cluster::Nanos;
@@ -63,6 +63,10 @@ impl Edge {
             },
             period: Nanos(plan.period),
         };
+        let mut limits = plan.limits.cache;
+        if plan.mutation == Some(Mutation::NoLimit) {
+            limits.flows_max = usize::MAX;
+        }
         let wire = Wire {
             now: Nanos(0),
             path: DataPath::new(plan, number == 0),
@@ -89,7 +93,7 @@ impl Edge {
             wakes: None,
             setup,
             pfrc: config,
-            cache: HalrConfig::shipped(plan.keeps, plan.always, &plan.limits.cache),
+            cache: HalrConfig::shipped(plan.keeps, plan.always, &limits),
         }
     }
 

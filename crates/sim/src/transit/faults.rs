@@ -1,6 +1,6 @@
 //! What breaks, and how it is mended again.
 
-use super::plan::{Fault, Ways};
+use super::plan::{Fault, MS, Ways};
 use super::world::{Event, World};
 use crate::clock::Pause;
 
@@ -23,6 +23,12 @@ impl World {
 
     pub fn ends(&mut self, number: usize) {
         let (_, fault) = self.plan.faults[number];
+        if let Fault::ClosedByHand { edge, .. } = fault
+            && (self.edges[edge].frozen.is_some() || self.edges[edge].machine.is_none())
+        {
+            // Nobody is there who could be asked.
+            return self.schedule(10 * MS, Event::Ends(number));
+        }
         self.say(|| format!("over: {fault:?}"));
         self.change(&fault, false);
         self.pending -= 1;

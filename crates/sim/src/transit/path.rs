@@ -59,6 +59,8 @@ pub struct Copies {
     /// Packets that could not be sent again.
     pub failed: u64,
     sack: BTreeMap<Tuple, bool>,
+    /// For a test of the judges.
+    behind: Vec<Packet>,
     mutation: Option<Mutation>,
 }
 
@@ -105,6 +107,7 @@ impl DataPath {
             sent: Vec::new(),
             failed: 0,
             sack: BTreeMap::new(),
+            behind: Vec::new(),
             mutation,
         };
         let regulated =
@@ -365,6 +368,15 @@ impl HalrHost for Copies {
         let mut packet = Packet::decode(shelf.get(resend.packet));
         if self.mutation == Some(Mutation::ResendsOther) {
             packet.sum ^= 1;
+        }
+        if self.mutation == Some(Mutation::ResendsLast) {
+            // The head comes behind the tail.
+            self.behind.push(packet);
+            let Some(string) = self.exits.get(&resend.packet.tag) else { return };
+            self.sent.clear();
+            let all = self.behind.iter().rev();
+            self.sent.extend(all.map(|packet| Sent::Into(*string, *packet)));
+            return;
         }
         if resend.direction == holdfast_edge::Direction::OutOfCluster {
             return self.sent.push(Sent::Out(packet));

@@ -161,6 +161,8 @@ pub struct Plan {
     pub access: Ns,
     pub clocks: [ClockPlan; 2],
     pub load_until: Ns,
+    /// The run ends then, whoever is in the middle of something.
+    pub stops_at: Option<Ns>,
     /// In their order.
     pub faults: Vec<(Ns, Fault)>,
     pub mutation: Option<Mutation>,
@@ -193,6 +195,7 @@ impl Plan {
             access: rng.spread(MS / 10, 10 * MS),
             clocks: [(); 2].map(|()| ClockPlan::draw(&mut rng)),
             load_until: at + 2000 * MS,
+            stops_at: None,
             faults,
             mutation: None,
         }

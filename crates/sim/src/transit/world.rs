@@ -139,7 +139,9 @@ impl World {
     fn is_over(&self) -> bool {
         let end = self.plan.load_until.max(self.faults_over) + REST;
         let all_done = || self.senders.iter().all(|sender| sender.is_done(self.now));
-        self.now > end || (self.pending == 0 && self.now > self.faults_over + MS && all_done())
+        self.plan.stops_at.is_some_and(|at| self.now >= at)
+            || self.now > end
+            || (self.pending == 0 && self.now > self.faults_over + MS && all_done())
     }
 
     fn finish(&mut self) {
@@ -150,7 +152,7 @@ impl World {
         self.check.ends(now);
         let carries = self.check.truth.carries_since().is_some_and(|since| now > since + REST / 2);
         for sender in &self.senders {
-            if carries && !sender.is_done(now) {
+            if carries && !sender.is_done(now) && self.plan.stops_at.is_none() {
                 let what = format!("sender {} hangs", sender.number);
                 self.check.violation(now, "liveness", what);
             }
@@ -249,8 +251,8 @@ impl World {
         let now = self.edges[edge].clock.shows(self.now);
         let path = &mut self.edges[edge].wire.path;
         let string = path.into_string(now, packet);
-        if edge == 0 && packet.syn {
-            self.check.is_left_alone(packet.tuple, string.is_none());
+        if edge == 0 {
+            self.check.comes(self.now, packet, string.is_some());
         }
         if let Some(string) = string {
             if edge == 0 && self.plan.limits.flows_max > 64 {
