@@ -7,8 +7,8 @@ pub use truth::Truth;
 
 use super::packet::{Packet, Tuple};
 use super::plan::MS;
-use crate::check::Violation;
 use crate::Ns;
+use crate::check::Violation;
 use holdfast_member::shown::Protection;
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
@@ -85,7 +85,14 @@ impl Checkers {
 
     /// A packet of a flow goes into a string at the edge that leads. `stays`: its string
     /// before is in use, and the edge knows the flow.
-    pub fn goes_into(&mut self, at: Ns, packet: &Packet, string: usize, is_usable: impl Fn(usize) -> bool, returns: bool) {
+    pub fn goes_into(
+        &mut self,
+        at: Ns,
+        packet: &Packet,
+        string: usize,
+        is_usable: impl Fn(usize) -> bool,
+        returns: bool,
+    ) {
         let flow = self.flows.entry(packet.tuple).or_default();
         let before = flow.string.replace(string);
         let home = *flow.home.get_or_insert(string);
@@ -93,8 +100,19 @@ impl Checkers {
             return;
         };
         if !(returns && string == home) {
-            let what = format!("{:?} is on string {before}, which is in use, and goes into {string}", packet.tuple);
+            let what = format!(
+                "{:?} is on string {before}, which is in use, and goes into {string}",
+                packet.tuple
+            );
             self.violation(at, "order", what);
+        }
+    }
+
+    /// A packet comes back through a string: who has lost its own goes along.
+    pub fn comes_back(&mut self, tuple: Tuple, string: usize, is_usable: impl Fn(usize) -> bool) {
+        let Some(flow) = self.flows.get_mut(&tuple) else { return };
+        if is_usable(string) && flow.string.is_some_and(|before| !is_usable(before)) {
+            flow.string = Some(string);
         }
     }
 
@@ -182,7 +200,9 @@ impl Checkers {
         let over = flow.acked.filter(|(acked, _)| !packet.end().after(*acked));
         let over = over.is_some_and(|(_, since)| at > since + ACKED_MAX);
         if first.after(packet.seq) && at < restored + HEADS {
-            let what = format!("{packet:?} is resent behind {first:?}, which its receiver cannot use before it");
+            let what = format!(
+                "{packet:?} is resent behind {first:?}, which its receiver cannot use before it"
+            );
             self.violation(at, "order", what);
         }
         if over && knows && !packet.syn && !repeated {
@@ -229,7 +249,9 @@ impl Checkers {
             Protection::Fenced => false,
         };
         if !is_true {
-            let what = format!("edge {edge} shows {shown:?}; of {count} strings {out} are dead, {well} well");
+            let what = format!(
+                "edge {edge} shows {shown:?}; of {count} strings {out} are dead, {well} well"
+            );
             self.violation(at, "status", what);
         }
     }

@@ -224,9 +224,8 @@ impl TransitHost for Wire {
             path.copies.exits.insert(string as u16, string);
         }
         path.copies.exits.extend(ways.iter().map(|way| (number(way), way.into)));
-        let since = |slot: &Slot| {
-            ways.iter().find(|way| number(way) == slot.tag).map(|way| way.sound.0)
-        };
+        let since =
+            |slot: &Slot| ways.iter().find(|way| number(way) == slot.tag).map(|way| way.sound.0);
         let flows = halr.handle_restored(now.0, since, &mut path.copies);
         self.resends.push((ways.to_vec(), flows));
         flows

@@ -210,10 +210,9 @@ impl Conn {
         let took = took as f64;
         let (mean, dev) = match self.srtt {
             None => (took, took / 2.0),
-            Some((mean, dev)) => (
-                mean + (took - mean) / 8.0,
-                dev + ((took - mean).abs() - dev) / 4.0,
-            ),
+            Some((mean, dev)) => {
+                (mean + (took - mean) / 8.0, dev + ((took - mean).abs() - dev) / 4.0)
+            }
         };
         self.srtt = Some((mean, dev));
         self.rto = ((mean + 4.0 * dev) as Ns).clamp(RTO_MIN, RTO_MAX);
@@ -303,7 +302,8 @@ impl Receivers {
         if at < 0 || at as u64 > promised {
             return Ok(None);
         }
-        let (from, until) = (at as u64, at as u64 + u64::from(packet.end().since(packet.seq).unsigned_abs()));
+        let (from, until) =
+            (at as u64, at as u64 + u64::from(packet.end().since(packet.seq).unsigned_abs()));
         if until > promised + 1 {
             return Err(format!("{packet:?} is beyond what was promised"));
         }

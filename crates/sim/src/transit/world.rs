@@ -215,7 +215,9 @@ impl World {
             if packet.syn {
                 let sack = self.senders[usize::from(number)].plan.sack;
                 self.check.begins(packet.tuple);
-                self.edges.iter_mut().for_each(|it| it.wire.path.copies.uses_sack(packet.tuple, sack));
+                self.edges
+                    .iter_mut()
+                    .for_each(|it| it.wire.path.copies.uses_sack(packet.tuple, sack));
             }
             self.schedule(self.plan.access, Event::AtEdge(0, packet));
         }
@@ -285,6 +287,11 @@ impl World {
         };
         let now = self.edges[edge].clock.shows(self.now);
         let path = &mut self.edges[edge].wire.path;
+        let usable = path.table.as_ref().map_or(0, |table| table.usable);
+        if edge == 0 {
+            let is_usable = |string: usize| usable >> string & 1 == 1;
+            self.check.comes_back(packet.tuple, string, is_usable);
+        }
         let before = path.copies.holds;
         let passed = path.out_of_string(now, &packet, string);
         let is_held = path.copies.holds > before;
@@ -339,7 +346,10 @@ impl World {
         if self.replays[string] > 0
             && let (Thing::Beat(_), Some(old)) = (thing, way.recorded)
         {
-            self.queue.push(way.free_at + plan.delay + MS, Event::Out(1 - edge, string, Thing::Beat(old)));
+            self.queue.push(
+                way.free_at + plan.delay + MS,
+                Event::Out(1 - edge, string, Thing::Beat(old)),
+            );
         }
     }
 

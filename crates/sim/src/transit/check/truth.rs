@@ -116,7 +116,8 @@ impl Truth {
     /// Nothing is wrong with it that could make its heartbeats miss.
     pub fn is_blameless(&self, at: Ns, string: usize) -> bool {
         let long = self.period * 4 + QUEUE_MAX;
-        let is_well = self.strings[string].well.is_some_and(|since| since == 0 || at > since + long);
+        let is_well =
+            self.strings[string].well.is_some_and(|since| since == 0 || at > since + long);
         is_well && self.watched.is_some_and(|since| since == 0 || at > since + long)
     }
 
