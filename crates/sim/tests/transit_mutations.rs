@@ -112,7 +112,7 @@ fn what_is_left_is_shared_and_used() {
             (string.delay, string.queue_bytes, string.loss_permille) = (20 * MS, 400_000, 0);
         }
         let mut sender = plan.senders[0];
-        (sender.bytes, sender.start, sender.window) = (500_000_000, 500 * MS, 200_000);
+        (sender.bytes, sender.start, sender.window) = (90_000_000, 500 * MS, 200_000);
         plan.senders = vec![sender; senders];
         let at = |until: u64| -> Outcome {
             let mut plan = plan.clone();

@@ -255,6 +255,7 @@ impl Edge {
         self.daemon =
             Some(Daemon { machine, links: Vec::new(), comes: Vec::new(), turned_away: Vec::new() });
         self.life += 1;
+        self.wakes = None;
     }
 
     /// It ends; what it had queued goes with it.

@@ -100,6 +100,7 @@ impl Edge {
     /// The daemon begins; programs and maps are there already.
     pub fn starts(&mut self, now: Ns) {
         self.life += 1;
+        self.wakes = None;
         let session = u64::from(self.life) * 2 + self.number as u64;
         let wire = &mut self.wire;
         wire.now = Nanos(self.clock.shows(now));

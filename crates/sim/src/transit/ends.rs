@@ -8,6 +8,8 @@ use holdfast_wire::seq::SeqNo;
 use std::collections::BTreeMap;
 
 const MSS: u64 = 1000;
+/// More than one life of a tuple sends.
+const LIFE_BYTES: u64 = 100_000_000;
 const RTO_FIRST: Ns = 1000 * MS;
 const RTO_MIN: Ns = 200 * MS;
 const RTO_MAX: Ns = 3000 * MS;
@@ -42,6 +44,7 @@ pub struct Sender {
     next: Ns,
     until: Ns,
     port: u16,
+    iss: SeqNo,
     rng: Rng,
     pub done: u64,
     /// Bytes that were acknowledged, of all connections.
@@ -59,6 +62,7 @@ impl Sender {
             next: plan.start,
             until,
             port: 5000,
+            iss: SeqNo(Rng::new(seed, 800 + u64::from(number)).draw() as u32),
             rng: Rng::new(seed, 700 + u64::from(number)),
             done: 0,
             acked: 0,
@@ -111,9 +115,10 @@ impl Sender {
         if !self.plan.reuses_port {
             self.port += 1;
         }
+        self.iss = self.iss.plus(LIFE_BYTES + self.rng.below(LIFE_BYTES));
         let mut conn = Conn {
             tuple: Tuple { sender: self.number, port: self.port },
-            iss: SeqNo(self.rng.draw() as u32),
+            iss: self.iss,
             bytes: self.plan.bytes,
             una: 0,
             next: 0,
@@ -289,8 +294,10 @@ impl Receivers {
             return Err(format!("{packet:?} is not what was sent"));
         }
         if packet.syn {
-            let known = self.streams.get(&packet.tuple).is_some_and(|it| it.irs == packet.seq);
-            if !known {
+            // First numbers rise with every life of a tuple (RFC 6528): an older one's SYN
+            // begins nothing.
+            let is_new = |it: &Stream| packet.seq.after(it.irs);
+            if self.streams.get(&packet.tuple).is_none_or(is_new) {
                 let fresh = Stream { irs: packet.seq, next: 1, beyond: BTreeMap::new(), window };
                 self.streams.insert(packet.tuple, fresh);
             }

@@ -1,15 +1,13 @@
 //! What is so: which strings carry what, since when, and how long edges may take to
 //! know it.
 
-use crate::transit::plan::Plan;
+use crate::transit::plan::{Plan, StringPlan};
 use crate::{Ns, ns};
 use holdfast_cluster::detector::{FIRST_PATIENCE, PATIENCE_MAX};
 use std::time::Duration;
 
 /// What a string's full queue makes heartbeats wait, at most.
 const QUEUE_MAX: Ns = ns(Duration::from_millis(400));
-/// A direction that loses more than this is as good as dead.
-const LOSSY_PERMILLE: u64 = 10;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Direction {
@@ -20,7 +18,7 @@ struct Direction {
 #[derive(Clone, Debug)]
 struct String {
     ways: [Direction; 2],
-    /// Since when both directions are whole; `None`: they are not.
+    /// Since when both directions lose nothing; `None`: they do.
     well: Option<Ns>,
     /// Since when one of them carries nothing.
     dead: Option<Ns>,
@@ -39,7 +37,10 @@ pub struct Truth {
 
 impl Truth {
     pub fn new(plan: &Plan) -> Self {
-        let string = |_: &_| String { ways: Default::default(), well: Some(0), dead: None };
+        let string = |plan: &StringPlan| {
+            let way = Direction { cuts: 0, loss: plan.loss_permille };
+            String { ways: [way; 2], well: (plan.loss_permille == 0).then_some(0), dead: None }
+        };
         Self {
             strings: plan.strings.iter().map(string).collect(),
             period: plan.period,
@@ -74,7 +75,7 @@ impl Truth {
 
     fn renew(&mut self, at: Ns, string: usize) {
         let string = &mut self.strings[string];
-        let is_well = string.ways.iter().all(|way| way.cuts == 0 && way.loss <= LOSSY_PERMILLE);
+        let is_well = string.ways.iter().all(|way| way.cuts == 0 && way.loss == 0);
         let is_dead = string.ways.iter().any(|way| way.cuts > 0);
         string.well = is_well.then(|| string.well.unwrap_or(at));
         string.dead = is_dead.then(|| string.dead.unwrap_or(at));
