@@ -199,7 +199,7 @@ impl Redirector {
         let Tuple { client, port, service } = tuple;
         let name = u64::from(client) << 32 | u64::from(port) << 8 | u64::from(service);
         let hash = mix(name ^ self.seed) >> 32;
-        self.services[at].table[(hash * ENTRIES as u64 >> 32) as usize]
+        self.services[at].table[((hash * ENTRIES as u64) >> 32) as usize]
     }
 
     fn state(&self, slot: u8) -> Option<State> {

@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    pub fn to_server(&mut self, channel: u32, bytes: &[u8]) {
+    pub fn comes_to_server(&mut self, channel: u32, bytes: &[u8]) {
         let Some(number) = self.wires.server_of(channel) else { return };
         if self.servers[number].channel == Channel::Open(channel) {
             self.servers[number].hears(bytes);
@@ -257,7 +257,7 @@ impl World {
     /// From now on what is sent is not acknowledged.
     pub fn sticks(&mut self, number: usize) {
         let line = &mut self.wires.lines[number];
-        if line.stuck % 2 == 0 {
+        if line.stuck.is_multiple_of(2) {
             line.stuck += 1;
             let stuck = line.stuck;
             self.schedule(USER_TIMEOUT, Event::Stuck(number, stuck));

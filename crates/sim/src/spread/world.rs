@@ -183,7 +183,7 @@ impl World {
                 self.edge.take(channel, bytes);
                 self.edge_turns();
             }
-            Event::ToServer(channel, bytes) => self.to_server(channel, &bytes),
+            Event::ToServer(channel, bytes) => self.comes_to_server(channel, &bytes),
             Event::GoneAtEdge(channel) => self.gone_at_edge(channel),
             Event::GoneAtServer(channel) => self.gone_at_server(channel),
             Event::Stuck(server, number) => self.stuck(server, number),

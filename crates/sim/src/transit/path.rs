@@ -189,7 +189,7 @@ impl DataPath {
     }
 
     /// A packet comes from outside; the string that it goes into.
-    pub fn into_string(&mut self, now: Ns, packet: &Packet) -> Option<usize> {
+    pub fn goes_in(&mut self, now: Ns, packet: &Packet) -> Option<usize> {
         let string = match self.mutation {
             Some(Mutation::Sprays) => {
                 self.turn += 1;
@@ -210,7 +210,7 @@ impl DataPath {
     }
 
     /// A packet comes out of a string; as it goes on, unless it is held.
-    pub fn out_of_string(&mut self, now: Ns, packet: &Packet, string: usize) -> Option<Packet> {
+    pub fn comes_out(&mut self, now: Ns, packet: &Packet, string: usize) -> Option<Packet> {
         let mut packet = *packet;
         self.learn(packet.tuple, string);
         self.traffic[string] += 1;

@@ -252,7 +252,7 @@ impl World {
         }
         let now = self.edges[edge].clock.shows(self.now);
         let path = &mut self.edges[edge].wire.path;
-        let string = path.into_string(now, packet);
+        let string = path.goes_in(now, packet);
         if edge == 0 {
             self.check.comes(self.now, packet, string.is_some());
         }
@@ -293,7 +293,7 @@ impl World {
             self.check.comes_back(packet.tuple, string, is_usable);
         }
         let before = path.copies.holds;
-        let passed = path.out_of_string(now, &packet, string);
+        let passed = path.comes_out(now, &packet, string);
         let is_held = path.copies.holds > before;
         match passed {
             Some(passed) => self.leaves(edge, &passed, packet.window),
