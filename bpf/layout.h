@@ -145,6 +145,8 @@ struct edge_member {
 /* Its SYN-ACK was not seen: how windows scale, the ISS and what went by before are
  * not known, so its bounds say what a client has at least, never what at most. */
 #define FLOW_LEARNT 16
+/* The client has said something after the handshake of this life of the tuple. */
+#define FLOW_OPENED 32
 
 struct edge_flow {
 	__u64 seen_ns; /* CLOCK_MONOTONIC of the host, coarse */
@@ -337,7 +339,7 @@ struct spread_table {
 	__u8 hosts[MAGLEV_ENTRIES];
 };
 
-enum spread_state { SPREAD_FREE, SPREAD_UP, SPREAD_DRAINING, SPREAD_DEAD };
+enum spread_state { SPREAD_FREE, SPREAD_UP, SPREAD_DRAINING, SPREAD_DEAD, SPREAD_DEAD_DRAINED };
 
 /* How packets of one address family reach a host server. */
 struct spread_way {
@@ -377,7 +379,7 @@ struct spread_flow {
 	__u32 tick; /* of the last packet */
 	__u32 hash; /* which outer source it has */
 	__u8 host;
-	__u8 flags; /* FLOW_CLIENT_FIN, FLOW_RESET, FLOW_ESTABLISHED */
+	__u8 flags; /* FLOW_CLIENT_FIN, FLOW_RESET, FLOW_ESTABLISHED, FLOW_OPENED */
 	__u16 zero;
 };
 

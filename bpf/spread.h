@@ -172,7 +172,7 @@ static __always_inline int is_dead(__u8 index)
 {
 	struct spread_host *host = host_at(index);
 
-	return !host || host->state == SPREAD_DEAD || host->state == SPREAD_FREE;
+	return !host || (host->state != SPREAD_UP && host->state != SPREAD_DRAINING);
 }
 
 /* May another life of this flow's tuple begin at the same host server? */
@@ -259,7 +259,7 @@ static __always_inline void note_flags(struct spread_flow *flow, __u8 tcp_flags)
 	if (tcp_flags & TCP_RST)
 		flags |= FLOW_RESET;
 	else
-		flags &= ~FLOW_RESET;
+		flags = (flags & ~FLOW_RESET) | FLOW_OPENED;
 	if (tcp_flags & TCP_FIN)
 		flags |= FLOW_CLIENT_FIN;
 	if (flags != flow->flags)
@@ -278,6 +278,9 @@ static __always_inline int place_syn(struct handling *h, const struct conn_key *
 			flow->tick = h->config->tick;
 			flow->flags = 0;
 		}
+		/* Its client may have begun anew without a word. */
+		if (!h->traced && (flow->flags & FLOW_OPENED))
+			flow->flags &= ~FLOW_OPENED;
 		return 1;
 	}
 	if (!flow) {
@@ -324,7 +327,7 @@ static __always_inline int place_segment(struct handling *h, const struct look *
 		fresh.host = flow->host;
 		fresh.hash = flow->hash;
 		fresh.tick = h->config->tick;
-		fresh.flags = k->tcp_flags & TCP_FIN ? FLOW_CLIENT_FIN : 0;
+		fresh.flags = FLOW_OPENED | (k->tcp_flags & TCP_FIN ? FLOW_CLIENT_FIN : 0);
 		if (IN_TABLE(spread_flows, h, &k->key, bpf_map_update_elem, &fresh, BPF_NOEXIST)) {
 			/* Another processor may have been faster. */
 			flow = flow_of(h, &k->key);
@@ -339,6 +342,9 @@ static __always_inline int place_segment(struct handling *h, const struct look *
 	}
 	follow(h, flow, TRACE_FLOW);
 	stamp(flow, h);
+	/* A tuple that is used again has its entry already, and no embryo. */
+	if (!(flow->flags & FLOW_OPENED) && !(k->tcp_flags & TCP_RST))
+		h->opened = 1;
 	if (!h->traced)
 		note_flags(flow, k->tcp_flags);
 	return 1;

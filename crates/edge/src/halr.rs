@@ -49,6 +49,10 @@ pub trait HalrHost {
     /// forwarded, only copied, until [`HalrHost::release`], and for `at_most_ns` if
     /// that does not come. Whether it is so.
     fn hold(&mut self, at_most_ns: Ns) -> bool;
+    /// Packets that passed and were not copied, for want of room, so far.
+    fn lost(&mut self) -> u64 {
+        0
+    }
     /// They are forwarded again. What was copied before is still to be drained.
     fn release(&mut self);
     /// Sends on what was held.
@@ -95,6 +99,8 @@ pub struct Halr<H: HalrHost + ?Sized> {
     intake: Intake<H>,
     /// While packets are kept: the last look for what was copied.
     looked: Option<Ns>,
+    /// Packets that were not copied, at that time.
+    lost: u64,
     /// When what was cached began to go out again, while acknowledgements are held.
     holding: Option<Ns>,
 }
@@ -105,7 +111,7 @@ impl<H: HalrHost + ?Sized> Halr<H> {
     pub fn new(config: HalrConfig, shelf: H::Shelf) -> Self {
         let cache = Recovery::new(config.cache, shelf);
         let intake = Intake { cache, held: Vec::new(), held_count: 0 };
-        Self { config, intake, looked: None, holding: None }
+        Self { config, intake, looked: None, lost: 0, holding: None }
     }
 
     /// Forgets what an earlier life has left in the host, and caches from now on if
@@ -171,6 +177,11 @@ impl<H: HalrHost + ?Sized> Halr<H> {
             *looked = now;
         }
         let is_all = host.drain(now, &mut self.intake);
+        let lost = host.lost();
+        if std::mem::replace(&mut self.lost, lost) != lost && self.config.forgets_at_loss {
+            // What was not seen may have answered any of them.
+            self.intake.cache.clear();
+        }
         // Of another processor's program, which had begun before they were let go.
         if self.holding.is_none() || self.intake.is_full() {
             self.let_go(host);

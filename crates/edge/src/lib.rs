@@ -21,8 +21,8 @@ pub mod strings;
 
 pub use halr::{Halr, HalrConfig, HalrHost, HalrLimits, Intake, Keeps};
 pub use pfrc::{
-    Flows, Law, Measurement, Pfrc, PfrcConfig, PfrcCounts, PfrcHost, QueueDelay, RightEdge,
-    WindowControl, clamp,
+    Flows, Law, Measurement, Pfrc, PfrcConfig, PfrcCounts, PfrcHost, PfrcSettings, QueueDelay,
+    RightEdge, WindowControl, clamp,
 };
 pub use recovery::{
     Direction, Loose, Passing, Recovery, RecoveryConfig, RecoveryCounts, Resend, Shelf,

@@ -61,6 +61,42 @@ impl PfrcConfig {
     /// Weight of a measurement (α) under [`Law::SHIPPED`]: it converges without
     /// swinging although a round trip may be longer than an interval.
     pub const ALPHA_SHIPPED: f64 = 0.25;
+
+    /// As it ships, with what the group's file says. Nothing is capped before the
+    /// capacity that is left is known.
+    #[must_use]
+    pub fn shipped(settings: &PfrcSettings, flows_max: usize) -> Self {
+        Self {
+            capacity_bytes_per_s: 0,
+            interval_ns: settings.interval_ns,
+            rtt_ns: settings.rtt_ns,
+            alpha: Self::ALPHA_SHIPPED,
+            utilization: settings.utilization_percent as f64 / 100.0,
+            law: Law::SHIPPED,
+            window_min_bytes: settings.window_min_bytes,
+            right_edge: RightEdge::Keeps,
+            flows_max,
+        }
+    }
+}
+
+/// What a group's file says of rate control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PfrcSettings {
+    pub interval_ns: Ns,
+    pub rtt_ns: Ns,
+    pub utilization_percent: u64,
+    pub window_min_bytes: u32,
+}
+
+impl PfrcSettings {
+    /// As a group has them whose file says nothing.
+    pub const STANDARD: Self = Self {
+        interval_ns: 100_000_000,
+        rtt_ns: 100_000_000,
+        utilization_percent: 98,
+        window_min_bytes: 3000,
+    };
 }
 
 /// What a window field may say instead of `field`, where the receiver shifts its

@@ -26,8 +26,10 @@ use crate::check;
 use crate::config::{Config, GroupFile, Role};
 use crate::open_files;
 use crate::poll::Signals;
+use crate::status::State;
 use anyhow::{Context, anyhow};
 use holdfast_linux::limits;
+use holdfast_member::shown::{Protection, Shown};
 
 /// Runs the daemon with this role until a signal ends it.
 ///
@@ -48,6 +50,17 @@ pub fn run(file: &GroupFile, role: &str) -> anyhow::Result<()> {
             transit::run(config, side).with_context(named)
         }
     }
+}
+
+/// What a machine shows of itself, as `status` says it: state, reason and remedy.
+fn shown(shown: Shown) -> (State, String, String) {
+    let state = match shown.protection {
+        Protection::Protected => State::Protected,
+        Protection::Unprotected => State::Unprotected,
+        Protection::Waiting => State::Waiting,
+        Protection::Fenced => State::Fenced,
+    };
+    (state, shown.reason, shown.remedy)
 }
 
 /// What this daemon can do without, and tries again or shows elsewhere: `-v` tells.

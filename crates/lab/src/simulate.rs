@@ -1,11 +1,11 @@
-//! `holdfast-lab simulate`: the whole cluster in virtual time, seed by seed, and
+//! `holdfast-lab simulate`: whole groups in virtual time, seed by seed, and
 //! `holdfast-lab bench simulate`: how fast that is.
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use holdfast_program::BUILD;
 use holdfast_report::progress;
-use holdfast_sim::{Case, Outcome, Plan, simulate, trace_tail};
+use holdfast_sim::{Case, Outcome, Plan, Violation, simulate, spread, trace_tail, transit};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::process::ExitCode;
@@ -13,9 +13,24 @@ use std::process::ExitCode;
 /// Failing seeds that are told.
 const FAILURES_MAX: usize = 20;
 
+/// Which kind of group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Group {
+    /// A primary and its backup.
+    #[default]
+    Pair,
+    /// An edge in front of host servers.
+    Spread,
+    /// Edges with strings between them.
+    Transit,
+}
+
 /// Options of the simulation.
 #[derive(Args, Clone, Debug)]
 pub struct SimulateArgs {
+    /// Which kind of group to run.
+    #[arg(long, value_enum, default_value_t)]
+    pub group: Group,
     /// How many seeds to run.
     #[arg(long, default_value_t = 1000, conflicts_with = "trace")]
     pub seeds: u64,
@@ -27,10 +42,10 @@ pub struct SimulateArgs {
     pub trace: bool,
     /// Run a case of the sweep with that seed instead: what breaks, and right after which
     /// record or message, such as host@record:37.
-    #[arg(long, requires = "trace")]
+    #[arg(long, requires = "trace", conflicts_with = "group")]
     pub case: Option<Case>,
     /// Print one JSON object.
-    #[arg(long, conflicts_with = "trace")]
+    #[arg(long, conflicts_with_all = ["trace", "group"])]
     pub json: bool,
 }
 
@@ -70,6 +85,64 @@ pub struct SimulateReport {
 /// # Errors
 /// If the report cannot be written. A broken law is the exit code 1.
 pub fn run(args: &SimulateArgs) -> Result<ExitCode> {
+    match args.group {
+        Group::Pair => run_pair(args),
+        Group::Spread if args.trace => {
+            let plan = spread::Plan::draw(args.seed);
+            println!("{plan}");
+            let outcome = spread::simulate(plan, true);
+            Ok(tell(&outcome.trace, &outcome.violations, &format!("{:?}", outcome.reached)))
+        }
+        Group::Spread => Ok(many(args, |seed| {
+            let outcome = spread::simulate(spread::Plan::draw(seed), false);
+            (outcome.failure(), outcome.events)
+        })),
+        Group::Transit if args.trace => {
+            let plan = transit::Plan::draw(args.seed);
+            println!("{plan}");
+            let outcome = transit::simulate(plan, true);
+            Ok(tell(&outcome.trace, &outcome.violations, &format!("{:?}", outcome.reached)))
+        }
+        Group::Transit => Ok(many(args, |seed| {
+            let outcome = transit::simulate(transit::Plan::draw(seed), false);
+            (outcome.failure(), outcome.events)
+        })),
+    }
+}
+
+/// What happened in one run of another group than a pair.
+fn tell(trace: &[String], violations: &[Violation], reached: &str) -> ExitCode {
+    trace.iter().for_each(|line| println!("{line}"));
+    violations.iter().for_each(|violation| println!("{violation}"));
+    println!("{reached}");
+    if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Many runs of another group than a pair; `one` says what failed, and how many events
+/// there were.
+fn many(args: &SimulateArgs, one: impl Fn(u64) -> (Option<String>, u64)) -> ExitCode {
+    let bar = progress("simulating", args.seeds);
+    let (begun, mut events, mut failures) = (cpu_seconds(), 0, Vec::new());
+    for seed in args.seed..args.seed.saturating_add(args.seeds) {
+        let (failure, happened) = one(seed);
+        events += happened;
+        failures.extend(failure.map(|line| format!("{line} (holdfast {BUILD})")));
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    failures.iter().take(FAILURES_MAX).for_each(|line| println!("{line}"));
+    let (seconds, count) = ((cpu_seconds() - begun).max(1e-9), args.seeds.max(1));
+    println!(
+        "{count} seeds from {} on: {} violations; {:.0} seeds per CPU-second, {} events per seed",
+        args.seed,
+        failures.len(),
+        count as f64 / seconds,
+        events / count
+    );
+    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run_pair(args: &SimulateArgs) -> Result<ExitCode> {
     if args.trace {
         return Ok(trace(
             args.case.map_or_else(|| Plan::draw(args.seed), |case| Plan::swept(args.seed, case)),

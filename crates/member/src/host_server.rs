@@ -3,8 +3,12 @@
 
 mod answering;
 mod looks;
+mod offered;
+
+pub use offered::Waiting;
 
 use crate::nanos;
+use crate::shown::{Protection, Shown};
 use crate::spread::Service;
 use crate::standing::hello;
 use crate::timing::host_server::ASK_EVERY;
@@ -13,6 +17,7 @@ use holdfast_cluster::Nanos;
 use holdfast_wire::message::{Message, Offer};
 use holdfast_wire::packet::mapped;
 use looks::Looks;
+use offered::offered;
 use std::net::IpAddr;
 
 /// What the machine needs of the host that it runs on: its listeners, clients for
@@ -22,8 +27,8 @@ pub trait ListenerHost {
     fn now(&self) -> Nanos;
     /// Says something to the edge, if its channel is open.
     fn send(&mut self, message: &Message<'_>);
-    /// Who listens of what may be announced, sorted; `None` if the kernel does not say.
-    fn listening(&mut self) -> Option<Vec<Service>>;
+    /// The sockets that wait for clients; `None` if the kernel does not say.
+    fn listening(&mut self) -> Option<Vec<Waiting>>;
     /// Whether a bind was noticed since the last call. It may not have happened yet.
     fn take_bind(&mut self) -> bool;
     /// Begins to ask whether these answer a client, unless that is under way.
@@ -45,6 +50,10 @@ pub struct Setup {
     pub layer2: bool,
     /// Its ends of the tunnel, one for each family at most.
     pub tunnels: Vec<IpAddr>,
+    /// Addresses that clients use.
+    pub addresses: Vec<IpAddr>,
+    /// `None`: whatever is bound of these addresses.
+    pub services: Option<Vec<Service>>,
 }
 
 /// What the edge has said in one turn: of each kind, the last counts.
@@ -153,7 +162,8 @@ impl HostServer {
         let at_bind = self.looks.follow_a_bind();
         self.looks.looked(now, host.now());
         if let Some(found) = found {
-            self.listening = found;
+            let Setup { addresses, services, .. } = &self.setup;
+            self.listening = offered(addresses, services.as_deref(), &found);
             self.announce(at_bind, host);
         }
     }
@@ -190,6 +200,19 @@ impl HostServer {
     #[must_use]
     pub fn announced(&self) -> &[Service] {
         &self.announced
+    }
+
+    /// What it shows of itself, with its channel to the edge open or not.
+    #[must_use]
+    pub fn shown(&self, is_connected: bool) -> Shown {
+        let waits = |reason| Shown::new(Protection::Waiting, reason, "");
+        if !is_connected {
+            return waits("the edge does not answer");
+        }
+        if self.announced.is_empty() {
+            return waits("no server listens at an address of the group");
+        }
+        Shown::protected()
     }
 
     /// How many services were announced because their bind was noticed.

@@ -10,6 +10,7 @@ pub mod host_server;
 pub mod pairing;
 pub mod primary;
 pub mod request;
+pub mod shown;
 pub mod spread;
 pub mod standing;
 pub mod timing;

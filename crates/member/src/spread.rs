@@ -12,6 +12,7 @@ pub use roster::{Condition, Roster};
 pub use service::Service;
 
 use crate::nanos;
+use crate::shown::{Protection, Shown};
 use crate::standing::hello;
 use crate::timing::spread::{AGE_TICKS, GRACE, TICK};
 use announced::{allowed, check, complaint};
@@ -102,6 +103,11 @@ impl Setup {
     fn given(&self, name: &str) -> Option<&Given> {
         self.hosts.iter().find(|host| host.name == name)
     }
+
+    fn name_at(&self, tunnels: &[IpAddr]) -> String {
+        let is = |host: &&Given| host.tunnels.iter().any(|tunnel| tunnels.contains(tunnel));
+        self.hosts.iter().find(is).map_or("?", |host| &host.name).to_owned()
+    }
 }
 
 /// How the redirector has a host server.
@@ -112,6 +118,18 @@ pub enum State {
     Draining,
     /// Nobody waits for it: a repeated SYN goes elsewhere.
     Dead,
+    /// And when it comes back, it is still drained.
+    DeadDrained,
+}
+
+impl State {
+    fn is_dead(self) -> bool {
+        matches!(self, Self::Dead | Self::DeadDrained)
+    }
+
+    fn is_drained(self) -> bool {
+        matches!(self, Self::Draining | Self::DeadDrained)
+    }
 }
 
 /// A host server that the redirector has a slot for.
@@ -164,16 +182,18 @@ impl SpreadMachine {
         }
     }
 
-    /// Takes over what an earlier life has left in the kernel.
+    /// Takes over what an earlier life has left in the kernel. Whose slots these are,
+    /// the file says now.
     pub fn handle_start(
         &mut self,
         services: &[Service],
-        placed: Vec<Placed>,
+        mut placed: Vec<Placed>,
         host: &mut impl SpreadHost,
     ) {
+        placed.iter_mut().for_each(|placed| placed.name = self.setup.name_at(&placed.tunnels));
         services.iter().for_each(|service| self.roster.inherit(*service));
         for Placed { slot, state, .. } in &placed {
-            self.roster.set_draining(*slot, *state == State::Draining);
+            self.roster.set_draining(*slot, state.is_drained());
         }
         let (services, hosts) = (services.len(), placed.len());
         host.note("started", format!("{services} services and {hosts} host servers found"));
@@ -182,12 +202,17 @@ impl SpreadMachine {
     }
 
     /// The link of the host server that comes as `name`; `None`: there are too many
-    /// already, or nobody may be called so.
+    /// already, or nobody may be called so. Who is not in the file is told so, as long as
+    /// there is room beside all that are.
     pub fn link_of(&mut self, name: &str, now: Nanos) -> Option<usize> {
         if let Some(index) = self.links.iter().position(|link| link.name == name) {
             return Some(index);
         }
-        if self.links.len() >= self.setup.hosts_max || name.is_empty() || name == "edge" {
+        let is_stranger = |name: &str| self.setup.given(name).is_none();
+        let strangers = self.links.iter().filter(|link| is_stranger(&link.name)).count();
+        let room = self.setup.hosts_max.saturating_sub(self.setup.hosts.len());
+        let is_full = self.links.len() >= self.setup.hosts_max;
+        if is_full || is_stranger(name) && strangers >= room || name.is_empty() || name == "edge" {
             return None;
         }
         self.links.push(Link::new(name, self.setup.period, now));
@@ -321,7 +346,8 @@ impl SpreadMachine {
             let condition = self.roster.condition(placed.slot);
             // Before all have come back, nobody is dead.
             placed.state = match (condition.alive || !self.settled, condition.draining) {
-                (false, _) => State::Dead,
+                (false, false) => State::Dead,
+                (false, true) => State::DeadDrained,
                 (true, true) => State::Draining,
                 (true, false) => State::Up,
             };
@@ -393,6 +419,8 @@ impl SpreadMachine {
         host.tick()?;
         host.find_ways(&self.placed);
         self.set_hosts(host);
+        // The redirector may have room for it now.
+        self.roster.try_again();
         if self.ticks.is_multiple_of(AGE_TICKS) {
             host.age_flows()?;
             self.forget_unserved(host)?;
@@ -418,7 +446,7 @@ impl SpreadMachine {
     fn apply(&mut self, host: &mut impl SpreadHost) {
         if !self.settled {
             let is_back = |p: &Placed| self.roster.condition(p.slot).alive;
-            let mut waited_for = self.placed.iter().filter(|p| p.state != State::Dead);
+            let mut waited_for = self.placed.iter().filter(|p| !p.state.is_dead());
             self.settled = waited_for.all(is_back);
         }
         if !self.settled {
@@ -428,9 +456,12 @@ impl SpreadMachine {
         for change in self.roster.changes() {
             let service = change.service;
             if let Err(error) = host.set_service(&service, &change.table) {
-                host.note("refused", format!("{service}: {error}"));
+                if self.roster.refuse(service, &error) {
+                    host.note("refused", format!("{service}: {error}"));
+                }
                 continue;
             }
+            self.roster.apply(&change);
             let members: Vec<&str> =
                 change.members.iter().map(|slot| self.name_of(*slot)).collect();
             let to = if members.is_empty() { "nobody".to_owned() } else { members.join(", ") };
@@ -499,6 +530,40 @@ impl SpreadMachine {
     #[must_use]
     pub fn placed(&self) -> &[Placed] {
         &self.placed
+    }
+
+    /// A spread group is protected if every service has two host servers.
+    #[must_use]
+    pub fn shown(&self) -> Shown {
+        let waits = |reason: &str, remedy| Shown::new(Protection::Waiting, reason, remedy);
+        if let Some((service, why)) = self.roster.refused() {
+            let reason = format!("{service} is not redirected: {why}");
+            return waits(&reason, "serve less services, or make two groups of this one");
+        }
+        let weakest = self.roster.services().min_by_key(|(_, slots)| slots.len());
+        let Some((service, slots)) = weakest else {
+            let remedy = "start holdfast on the host servers, and their servers";
+            return waits("nothing is announced", remedy);
+        };
+        match slots[..] {
+            [] => {
+                let remedy = "look at `holdfast edge show`, and start a server on a host server";
+                waits(&format!("nobody serves {service}"), remedy)
+            }
+            [only] => {
+                let reason = format!("only {} serves {service}", self.name_of(only));
+                let remedy = "start its server on another host";
+                Shown::new(Protection::Unprotected, &reason, remedy)
+            }
+            _ => Shown::protected(),
+        }
+    }
+
+    /// Whether everybody who was up when this life began is back, or was waited for:
+    /// until then everything stays as an earlier life has left it.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.settled
     }
 
     /// Whether the host server's channel is open.

@@ -5,10 +5,12 @@
 //! [`Strings`] judges the strings; here are the detectors that it judges by, and the
 //! order in which its verdicts are carried out.
 
+pub mod beat;
 mod lines;
 
 pub use lines::Fresh;
 
+use crate::shown::{Protection, Shown};
 use holdfast_cluster::Nanos;
 use holdfast_edge::strings::{Strings, StringsConfig, StringsEvent, Table};
 use lines::Lines;
@@ -268,6 +270,10 @@ impl TransitMachine {
     /// What was kept on its way into these strings goes into one that is in use: its
     /// own, if it is, or the heir of those that are not.
     fn resend<H: TransitHost>(&mut self, strings: u32, host: &mut H) {
+        // Nothing leaves an edge that is closed; all of it does when it is opened.
+        if self.closed {
+            return;
+        }
         let Some(heir) = self.strings.heir() else { return };
         let usable = self.strings.usable();
         let lost = (0..self.setup.names.len()).filter(|string| strings >> string & 1 == 1);
@@ -311,8 +317,49 @@ impl TransitMachine {
 
     /// How long packets wait in front of a string, there or back, since this was
     /// asked last.
-    pub fn queue_delay(&mut self, string: usize) -> Option<Nanos> {
+    fn queue_delay(&mut self, string: usize) -> Option<Nanos> {
         self.lines.queue_delay(string)
+    }
+
+    /// What waits in front of these strings, as far as heartbeats have told since this
+    /// was asked last.
+    pub fn queue_bytes(&mut self, strings: &[usize]) -> Option<f64> {
+        let mut waiting = |string: usize| {
+            let bytes_per_s = *self.setup.strings.capacities_bytes_per_s.get(string)? as f64;
+            let delay = self.queue_delay(string)?;
+            Some(delay.0 as f64 / 1e9 * bytes_per_s)
+        };
+        strings.iter().map(|string| waiting(*string)).sum()
+    }
+
+    /// What it shows of itself.
+    #[must_use]
+    pub fn shown(&self) -> Shown {
+        if self.closed {
+            return Shown::new(
+                Protection::Fenced,
+                "the edge was closed by hand",
+                "holdfast edge unfence --config FILE --role ROLE",
+            );
+        }
+        let other = self.setup.other;
+        if self.strings.is_all_silent() {
+            return Shown::new(
+                Protection::Waiting,
+                &format!("nothing is heard from the {other} edge; flows stay where they are"),
+                &format!("start holdfast on the {other} edge, or look at the strings"),
+            );
+        }
+        let usable = self.strings.usable();
+        match usable.count_ones() {
+            0 => Shown::new(Protection::Waiting, "no string is left", "look at the strings"),
+            1 => Shown::new(
+                Protection::Unprotected,
+                &format!("only one string is left; dead: {}", self.names(!usable)),
+                "repair the dead strings",
+            ),
+            _ => Shown::protected(),
+        }
     }
 
     /// What the strings are judged to be.

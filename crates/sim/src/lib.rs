@@ -28,8 +28,10 @@ mod plan;
 mod pulse;
 mod queue;
 mod server;
+pub mod spread;
 mod sweep;
 mod trace;
+pub mod transit;
 mod world;
 
 pub use check::Violation;

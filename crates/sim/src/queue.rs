@@ -2,50 +2,54 @@
 //! in which they were scheduled, so that a seed names one run.
 
 use crate::Ns;
-use crate::world::Event;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-struct Entry {
+struct Entry<E> {
     at: Ns,
     number: u64,
-    event: Event,
+    event: E,
 }
 
-impl PartialEq for Entry {
+impl<E> PartialEq for Entry<E> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Entry {}
+impl<E> Eq for Entry<E> {}
 
-impl PartialOrd for Entry {
+impl<E> PartialOrd for Entry<E> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Entry {
+impl<E> Ord for Entry<E> {
     fn cmp(&self, other: &Self) -> Ordering {
         (self.at, self.number).cmp(&(other.at, other.number))
     }
 }
 
 /// What is to happen.
-#[derive(Default)]
-pub struct Queue {
-    heap: BinaryHeap<Reverse<Entry>>,
+pub struct Queue<E> {
+    heap: BinaryHeap<Reverse<Entry<E>>>,
     number: u64,
 }
 
-impl Queue {
-    pub fn push(&mut self, at: Ns, event: Event) {
+impl<E> Default for Queue<E> {
+    fn default() -> Self {
+        Self { heap: BinaryHeap::new(), number: 0 }
+    }
+}
+
+impl<E> Queue<E> {
+    pub fn push(&mut self, at: Ns, event: E) {
         self.number += 1;
         self.heap.push(Reverse(Entry { at, number: self.number, event }));
     }
 
-    pub fn pop(&mut self) -> Option<(Ns, Event)> {
+    pub fn pop(&mut self) -> Option<(Ns, E)> {
         self.heap.pop().map(|Reverse(entry)| (entry.at, entry.event))
     }
 }

@@ -112,7 +112,7 @@ pub struct World {
     pub now: Ns,
     pub rng: Rng,
     pauses: Rng,
-    pub queue: Queue,
+    pub queue: Queue<Event>,
     pub trace: Trace,
     pub check: Checkers,
     pub clients: Vec<Client>,

@@ -79,6 +79,9 @@ pub struct HalrConfig {
     pub hold_max_ns: Ns,
     /// Packets that are resent in one turn.
     pub resends_per_turn: usize,
+    /// Everything is forgotten where a packet was not copied: what is resent although it
+    /// has been answered would do harm.
+    pub forgets_at_loss: bool,
 }
 
 impl HalrConfig {
@@ -86,7 +89,14 @@ impl HalrConfig {
     /// turn, and no acknowledgement is held.
     #[must_use]
     pub fn printed(cache: RecoveryConfig) -> Self {
-        Self { cache, always: true, hold_ns: 0, hold_max_ns: 0, resends_per_turn: usize::MAX }
+        Self {
+            cache,
+            always: true,
+            hold_ns: 0,
+            hold_max_ns: 0,
+            resends_per_turn: usize::MAX,
+            forgets_at_loss: false,
+        }
     }
 
     /// As it ships.
@@ -128,7 +138,15 @@ impl HalrConfig {
             hold_ns: unless_syns(HOLD_NS),
             hold_max_ns: HOLD_MAX_NS,
             resends_per_turn: RESENDS_PER_TURN,
+            forgets_at_loss: false,
         }
+    }
+
+    /// As it ships in front of host servers: SYNs, and none that may have been answered,
+    /// for it would come to another host server than its connection is at.
+    #[must_use]
+    pub fn in_front_of_host_servers(keeps: Keeps, always: bool, limits: &HalrLimits) -> Self {
+        Self { forgets_at_loss: true, ..Self::shipped(keeps, always, limits) }
     }
 
     /// Whether nothing is ever kept.

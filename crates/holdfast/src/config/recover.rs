@@ -4,7 +4,7 @@
 
 use super::checks::number;
 use super::error::Findings;
-use holdfast_edge::HalrLimits;
+use holdfast_edge::{HalrLimits, PfrcSettings};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use toml::Spanned;
@@ -118,12 +118,13 @@ impl Regulate {
     /// What a group without the table has.
     #[must_use]
     pub fn standard() -> Self {
+        let settings = PfrcSettings::STANDARD;
         Self {
             enabled: true,
-            interval_ms: 100,
-            rtt_ms: 100,
-            utilization_percent: 98,
-            window_min_bytes: 3000,
+            interval_ms: settings.interval_ns / 1_000_000,
+            rtt_ms: settings.rtt_ns / 1_000_000,
+            utilization_percent: settings.utilization_percent,
+            window_min_bytes: settings.window_min_bytes.into(),
         }
     }
 

@@ -27,6 +27,7 @@ use crate::status::Takeover;
 use anyhow::{Context, Result};
 use disk::Disk;
 use holdfast_cluster::Nanos;
+use holdfast_edge::HalrConfig;
 use holdfast_linux::bpf::{Edge, EdgeConfig, MemberPort, has_pins};
 use holdfast_linux::changes::Changes;
 use holdfast_linux::priority;
@@ -144,7 +145,8 @@ impl<'a> EdgeDaemon<'a> {
         let hops = (0..config.members.len()).map(|index| bpf.hop(index));
         let hops = hops.collect::<Result<Vec<_>, _>>()?;
         let copies = bpf.take_copies().context("no copies")?;
-        let recoverer = Recoverer::new(&config.recover, copies, Instant::now())?;
+        let recoverer =
+            Recoverer::new(&config.recover, HalrConfig::shipped, copies, Instant::now())?;
         let pulse = Pulse::of_edge(config, key.pulse_key(), started);
         let wire = Wire {
             poll: Poll::new()?,

@@ -81,11 +81,16 @@ struct DataPath {
 
 impl Recoverer {
     /// The cache over the copies of a loaded program. It copies at once if the
-    /// configuration says `always`.
+    /// configuration says `always`; `settings` makes the machine's of that.
     ///
     /// # Errors
     /// [`RecoverError`].
-    pub fn new(config: &Recover, copies: Copies, now: Instant) -> Result<Self, RecoverError> {
+    pub fn new(
+        config: &Recover,
+        settings: fn(Keeps, bool, &HalrLimits) -> HalrConfig,
+        copies: Copies,
+        now: Instant,
+    ) -> Result<Self, RecoverError> {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).map_err(RecoverError::Random)?;
         let (keeps, policy) = match config.policy {
@@ -95,8 +100,7 @@ impl Recoverer {
             Policy::HeadTail => (Keeps::HeadTail, CopyPolicy::Segments),
             Policy::All => (Keeps::All, CopyPolicy::Segments),
         };
-        let settings =
-            HalrConfig::shipped(keeps, config.start == Start::Always, &limits_of(config));
+        let settings = settings(keeps, config.start == Start::Always, &limits_of(config));
         let mut this = Self {
             machine: Halr::new(settings, Slabs::new(settings.slabs_bytes())),
             path: DataPath {
@@ -237,6 +241,10 @@ impl HalrHost for DataPath {
     fn hold(&mut self, at_most_ns: u64) -> bool {
         let held = self.copies.hold(Duration::from_nanos(at_most_ns));
         held.inspect_err(|error| tracing::warn!("acknowledgements are not held: {error}")).is_ok()
+    }
+
+    fn lost(&mut self) -> u64 {
+        self.copies.counts().1
     }
 
     fn release(&mut self) {

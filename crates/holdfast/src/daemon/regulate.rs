@@ -5,7 +5,7 @@
 use super::clock::Clock;
 use crate::config::recover::Regulate;
 use holdfast_cluster::Nanos;
-use holdfast_edge::{Law, Measurement, Pfrc, PfrcConfig, PfrcHost, RightEdge};
+use holdfast_edge::{Measurement, Pfrc, PfrcConfig, PfrcHost, PfrcSettings};
 use holdfast_linux::bpf::{BpfError, Measured, REGULATE_FLOWS_DEFAULT, Regulated};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -155,17 +155,12 @@ impl PfrcHost for DataPath {
     }
 }
 
-/// Nothing is capped before the capacity that is left is known.
 fn law(config: &Regulate) -> PfrcConfig {
-    PfrcConfig {
-        capacity_bytes_per_s: 0,
+    let settings = PfrcSettings {
         interval_ns: config.interval().as_nanos() as u64,
         rtt_ns: config.rtt_ms * 1_000_000,
-        alpha: PfrcConfig::ALPHA_SHIPPED,
-        utilization: config.utilization_percent as f64 / 100.0,
-        law: Law::SHIPPED,
+        utilization_percent: config.utilization_percent,
         window_min_bytes: config.window_min_bytes as u32,
-        right_edge: RightEdge::Keeps,
-        flows_max: REGULATE_FLOWS_DEFAULT as usize,
-    }
+    };
+    PfrcConfig::shipped(&settings, REGULATE_FLOWS_DEFAULT as usize)
 }

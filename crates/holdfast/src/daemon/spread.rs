@@ -6,7 +6,6 @@ mod host;
 mod links;
 mod prober;
 mod report;
-mod services;
 mod syns;
 mod wire;
 

@@ -56,6 +56,8 @@ pub(crate) const FLOW_CLIENT_FIN: u32 = 2;
 pub(crate) const FLOW_RESET: u32 = 4;
 pub(crate) const FLOW_ESTABLISHED: u32 = 8;
 pub(crate) const FLOW_LEARNT: u32 = 16;
+#[cfg(test)]
+pub(crate) const FLOW_OPENED: u32 = 32;
 
 /// Names of the counters, in the order of `enum gate_counter`.
 pub(crate) const GATE_COUNTERS: [&str; 19] = [

@@ -119,6 +119,8 @@ pub enum HostState {
     Draining,
     /// Nobody waits for it: a repeated SYN goes elsewhere.
     Dead,
+    /// And when it comes back, it is still drained.
+    DeadDrained,
 }
 
 /// The flows there are.
@@ -464,6 +466,7 @@ fn raw_host(host: &Host) -> SpreadHost {
         HostState::Up => 1,
         HostState::Draining => 2,
         HostState::Dead => 3,
+        HostState::DeadDrained => 4,
     };
     SpreadHost {
         v4: raw_way(host.v4.as_ref()),
@@ -487,6 +490,7 @@ pub(super) fn host_of(host: &SpreadHost) -> Host {
         1 => HostState::Up,
         2 => HostState::Draining,
         3 => HostState::Dead,
+        4 => HostState::DeadDrained,
         _ => HostState::Free,
     };
     let is_v4 = |way: &Way| mapped_ipv4(&mapped(way.address)).is_some();

@@ -35,10 +35,15 @@ impl ListenerHost for Bench {
             other => format!("{other:?}"),
         });
     }
-    fn listening(&mut self) -> Option<Vec<Service>> {
+    fn listening(&mut self) -> Option<Vec<Waiting>> {
         self.looks.push(self.now.as_ms());
         self.now = self.now.plus(self.look_takes);
-        self.sockets.clone()
+        let waiting = |service: &Service| Waiting {
+            address: service.address.ip(),
+            port: service.address.port(),
+            udp: service.udp,
+        };
+        self.sockets.as_ref().map(|sockets| sockets.iter().map(waiting).collect())
     }
     fn take_bind(&mut self) -> bool {
         std::mem::take(&mut self.binds) > 0
@@ -73,6 +78,8 @@ impl Bed {
             weight: 50,
             layer2: false,
             tunnels: vec![IpAddr::from([10, 9, 0, 2])],
+            addresses: vec![IpAddr::from([10, 9, 0, 100])],
+            services: None,
         };
         let bench = Bench { sockets: Some(Vec::new()), ..Bench::default() };
         Self { machine: HostServer::new(setup, Nanos(0)), bench }

@@ -3,7 +3,7 @@
 
 use super::Service;
 use holdfast_edge::maglev::{self, Share};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How a host server is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +51,17 @@ pub struct Roster {
     hosts: BTreeMap<u8, Entry>,
     /// The shares of which each service's table was made.
     applied: BTreeMap<Service, Vec<(u8, u32)>>,
+    /// Those whose tables an earlier life has made, of nobody knows what.
+    inherited: BTreeSet<Service>,
+    /// Services that the redirector has refused, and why.
+    refused: BTreeMap<Service, Refusal>,
+}
+
+#[derive(Debug)]
+struct Refusal {
+    why: String,
+    /// It may be tried again.
+    again: bool,
 }
 
 /// One service has to be redirected differently.
@@ -60,6 +71,7 @@ pub(super) struct Change {
     pub table: Vec<u8>,
     /// Slots that get new flows.
     pub members: Vec<u8>,
+    shares: Vec<(u8, u32)>,
 }
 
 impl Roster {
@@ -99,6 +111,7 @@ impl Roster {
     /// A service that was redirected before this edge's daemon began.
     pub(super) fn inherit(&mut self, service: Service) {
         self.applied.entry(service).or_default();
+        self.inherited.insert(service);
     }
 
     /// The services there are, each with the slots that get its new flows.
@@ -106,24 +119,56 @@ impl Roster {
         self.applied.iter().map(|(s, shares)| (s, shares.iter().map(|(slot, _)| *slot).collect()))
     }
 
-    /// What has to change in the kernel; calling it again says nothing. A service
+    /// What has to change in the kernel, until it is applied or refused. A service
     /// that nobody serves any more keeps an empty table, for its old flows.
     pub(super) fn changes(&mut self) -> Vec<Change> {
         let announced = self.hosts.values().flat_map(|entry| &entry.said.services);
-        let mut services: Vec<Service> = announced.chain(self.applied.keys()).copied().collect();
+        let known = self.applied.keys().chain(self.refused.keys());
+        let mut services: Vec<Service> = announced.chain(known).copied().collect();
         services.sort_unstable();
         services.dedup();
         let mut changes = Vec::new();
         for service in services {
             let shares = self.shares(&service);
-            if self.applied.get(&service).is_some_and(|applied| *applied == shares) {
+            let applied = self.applied.get(&service);
+            // What was never redirected, and nobody serves, need not be.
+            let is_known = !self.inherited.contains(&service);
+            if is_known && applied.map_or(shares.is_empty(), |applied| *applied == shares) {
+                self.refused.remove(&service);
+                continue;
+            }
+            if self.refused.get(&service).is_some_and(|refusal| !refusal.again) {
                 continue;
             }
             let members = shares.iter().map(|(slot, _)| *slot).collect();
-            changes.push(Change { service, table: self.table(&shares), members });
-            self.applied.insert(service, shares);
+            changes.push(Change { service, table: self.table(&shares), members, shares });
         }
         changes
+    }
+
+    /// The kernel does it now.
+    pub(super) fn apply(&mut self, change: &Change) {
+        self.refused.remove(&change.service);
+        self.inherited.remove(&change.service);
+        self.applied.insert(change.service, change.shares.clone());
+    }
+
+    /// It does not, and is not asked again before [`Roster::try_again`]; false if that is
+    /// no news.
+    pub(super) fn refuse(&mut self, service: Service, why: &str) -> bool {
+        let refusal = Refusal { why: why.to_owned(), again: false };
+        self.refused.insert(service, refusal).is_none_or(|before| before.why != why)
+    }
+
+    /// It may have room by now for what it has refused.
+    pub(super) fn try_again(&mut self) {
+        self.refused.values_mut().for_each(|refusal| refusal.again = true);
+    }
+
+    /// A service that somebody serves and that is not redirected as it should be, and why.
+    #[must_use]
+    pub fn refused(&self) -> Option<(Service, &str)> {
+        self.refused.iter().next().map(|(service, refusal)| (*service, refusal.why.as_str()))
     }
 
     /// Services that nobody serves, to be forgotten when their flows are.
@@ -134,6 +179,7 @@ impl Roster {
 
     pub(super) fn forget(&mut self, service: &Service) {
         self.applied.remove(service);
+        self.inherited.remove(service);
     }
 
     fn shares(&self, service: &Service) -> Vec<(u8, u32)> {
@@ -166,7 +212,9 @@ mod tests {
     }
 
     fn members(roster: &mut Roster) -> Vec<(u16, Vec<u8>)> {
-        roster.changes().into_iter().map(|c| (c.service.address.port(), c.members)).collect()
+        let changes = roster.changes();
+        changes.iter().for_each(|change| roster.apply(change));
+        changes.into_iter().map(|c| (c.service.address.port(), c.members)).collect()
     }
 
     #[test]
@@ -212,5 +260,32 @@ mod tests {
         assert!(change.table.iter().all(|slot| [3, 7].contains(slot)));
         let of_three = change.table.iter().filter(|&&slot| slot == 3).count();
         assert!((32_000..33_600).contains(&of_three), "{of_three}");
+    }
+
+    #[test]
+    fn what_is_refused_is_tried_again_and_not_taken_for_done() {
+        let mut roster = Roster::default();
+        roster.announce(0, said(0, &[80]));
+        let change = roster.changes().pop().unwrap();
+        assert!(roster.refuse(change.service, "full"));
+        assert_eq!((roster.services().count(), roster.changes().len()), (0, 0));
+        assert_eq!(roster.refused(), Some((service(80), "full")));
+        roster.try_again();
+        assert_eq!(roster.changes().len(), 1);
+        assert!(!roster.refuse(change.service, "full"), "said once");
+        roster.try_again();
+        assert_eq!(members(&mut roster), [(80, vec![0])]);
+        assert_eq!((roster.refused(), roster.services().count()), (None, 1));
+        // And who withdraws it does not leave it refused.
+        assert!(roster.refuse(service(443), "full"));
+        assert_eq!((members(&mut roster), roster.refused()), (vec![], None));
+    }
+
+    #[test]
+    fn a_table_of_an_earlier_life_is_made_anew_even_if_nobody_serves_it() {
+        let mut roster = Roster::default();
+        roster.inherit(service(80));
+        assert_eq!(members(&mut roster), [(80, vec![])]);
+        assert_eq!(members(&mut roster), []);
     }
 }

@@ -18,6 +18,8 @@ struct Book {
     closed: Vec<usize>,
     beats: usize,
     flows: bool,
+    /// There is no room for another service.
+    full: bool,
     ticks: u64,
     lines: Vec<String>,
 }
@@ -39,6 +41,9 @@ impl SpreadHost for Book {
         self.hosts = placed.iter().map(|placed| (placed.slot, placed.state)).collect();
     }
     fn set_service(&mut self, service: &Service, table: &[u8]) -> Result<(), String> {
+        if self.full && !self.tables.contains_key(&service.to_string()) {
+            return Err("no room".to_owned());
+        }
         let mut slots = table.to_vec();
         slots.sort_unstable();
         slots.dedup();
@@ -347,7 +352,7 @@ fn an_edge_that_starts_again_leaves_everything_as_it_is_until_all_are_back() {
     bed.run(2990);
     assert_eq!(bed.table(80), None);
     bed.run(20);
-    assert_eq!((bed.table(80), bed.book.hosts[&5]), (Some(&[0][..]), State::Dead));
+    assert_eq!((bed.table(80), bed.book.hosts[&5]), (Some(&[0][..]), State::DeadDrained));
     // And one that was dead before holds up nobody.
     let mut bed = Bed::new(&services, vec![placed(0, "a", 2, State::Dead)]);
     bed.turn();
@@ -368,4 +373,70 @@ fn a_service_that_nobody_serves_goes_when_the_last_flow_has_gone() {
     assert_eq!((bed.table(443), bed.table(80)), (None, Some(&[0, 1][..])));
     assert_eq!(bed.noted().last().unwrap(), "removed: 10.9.0.100:443");
     assert!((10..=12).contains(&bed.book.ticks), "{}", bed.book.ticks);
+}
+
+#[test]
+fn strangers_leave_room_for_all_of_the_file() {
+    let mut bed = Bed::serving();
+    bed.machine.setup.hosts_max = 5;
+    for number in 0..9 {
+        let link = bed.machine.link_of(&format!("x{number}"), bed.now);
+        assert_eq!(link.is_some(), number < 2, "{number}");
+    }
+    assert_eq!(bed.machine.link_of("c", bed.now), Some(4));
+    assert_eq!(bed.machine.link_of("x1", bed.now), Some(3), "known by now");
+}
+
+#[test]
+fn a_service_that_the_redirector_refuses_is_not_shown_as_served_and_is_tried_again() {
+    let mut bed = Bed::serving();
+    bed.book.full = true;
+    bed.say(1, said(3, &[80, 8080]));
+    bed.turn();
+    assert_eq!(bed.noted().last().unwrap(), "refused: 10.9.0.100:8080: no room");
+    bed.run(3000);
+    assert_eq!(bed.noted(), [""; 0], "said once");
+    let shown = bed.machine.shown();
+    assert_eq!(shown.protection, Protection::Waiting);
+    assert_eq!(shown.reason, "10.9.0.100:8080 is not redirected: no room");
+    assert!(!bed.machine.roster().services().any(|(it, _)| *it == service(8080)));
+    bed.book.full = false;
+    bed.run(1100);
+    assert_eq!(bed.table(8080), Some(&[1][..]));
+    assert_eq!(bed.machine.shown().protection, Protection::Unprotected);
+}
+
+#[test]
+fn who_was_drained_when_it_died_is_still_so_for_another_life() {
+    let mut bed = Bed::new(&[service(80)], vec![placed(0, "", 2, State::DeadDrained)]);
+    assert_eq!(bed.machine.name_of(0), "a", "as the file says");
+    bed.join("a", 2, &[80]);
+    bed.join("b", 3, &[80]);
+    bed.run(200);
+    assert_eq!((bed.table(80), bed.book.hosts[&0]), (Some(&[1][..]), State::Draining));
+    bed.dies(0);
+    bed.run(500);
+    assert_eq!(bed.book.hosts[&0], State::DeadDrained);
+}
+
+#[test]
+fn what_it_shows_is_what_it_has_done() {
+    let mut bed = Bed::new(&[], Vec::new());
+    let shown = bed.machine.shown();
+    assert_eq!(
+        (shown.protection, &shown.reason[..]),
+        (Protection::Waiting, "nothing is announced")
+    );
+    bed.join("a", 2, &[80]);
+    bed.turn();
+    let shown = bed.machine.shown();
+    assert_eq!(shown.protection, Protection::Unprotected);
+    assert_eq!(shown.reason, "only a serves 10.9.0.100:80");
+    bed.join("b", 3, &[80]);
+    bed.turn();
+    assert_eq!(bed.machine.shown().protection, Protection::Protected);
+    bed.say(0, said(2, &[]));
+    bed.say(1, said(3, &[]));
+    bed.turn();
+    assert_eq!(bed.machine.shown().reason, "nobody serves 10.9.0.100:80");
 }

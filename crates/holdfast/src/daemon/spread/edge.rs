@@ -75,7 +75,7 @@ impl<'a> SpreadEdge<'a> {
         let mut machine = SpreadMachine::new(setup(config), Nanos(0));
         // What an earlier daemon left in the kernel.
         let services: Vec<Service> = wire.bpf.services().iter().map(key_of).collect();
-        let placed = wire.bpf.hosts().iter().map(|it| placed_of(config, it)).collect();
+        let placed = wire.bpf.hosts().iter().map(placed_of).collect();
         machine.handle_start(&services, placed, &mut wire);
         Ok(Self { config, machine, wire, listener })
     }

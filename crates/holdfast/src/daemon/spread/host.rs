@@ -3,22 +3,23 @@
 
 use super::edge::outers;
 use super::prober::Prober;
-use super::services::Finder;
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
 use crate::config::admin_socket;
 use crate::config::spread::{Method, SpreadConfig, SpreadHost};
 use crate::daemon::clock::Clock;
 use crate::daemon::edge_link::{EdgeLink, LinkEvent};
+use crate::daemon::shown;
 use crate::poll::{Interest, Poll, Signals};
-use crate::status::{Peer, Role, State, Status};
+use crate::status::{Peer, Role, Status};
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{BindWatch, HostEnd, HostEndConfig, Watched};
 use holdfast_linux::link::Link;
+use holdfast_linux::listeners::ListenerSocket;
 use holdfast_linux::route;
-use holdfast_member::host_server::{Heard, HostServer, ListenerHost, Setup};
+use holdfast_member::host_server::{Heard, HostServer, ListenerHost, Setup, Waiting};
 use holdfast_member::spread::Service;
 use holdfast_wire::message::Message;
 use holdfast_wire::packet::mapped;
@@ -46,7 +47,7 @@ struct Wire {
     link: EdgeLink,
     /// None where the kernel refuses: then listeners are only looked up.
     binds: Option<BindWatch>,
-    finder: Finder,
+    listeners: ListenerSocket,
     prober: Prober,
     events: Events,
 }
@@ -89,7 +90,7 @@ impl<'a> HostDaemon<'a> {
             bpf,
             link: EdgeLink::new(config.edge.listen, identity, EDGE, Instant::now()),
             binds: binds.ok(),
-            finder: Finder::new(me, &config.group.addresses)?,
+            listeners: ListenerSocket::open()?,
             prober: Prober::start(),
             events,
         };
@@ -163,13 +164,7 @@ impl<'a> HostDaemon<'a> {
         let connected = self.wire.link.is_open();
         let note = if connected { "" } else { "does not answer" };
         status.peers = vec![Peer { name: "edge".into(), connected, note: note.into() }];
-        (status.state, status.reason) = if !connected {
-            (State::Waiting, "the edge does not answer".to_owned())
-        } else if self.machine.announced().is_empty() {
-            (State::Waiting, "no server listens at an address of the group".to_owned())
-        } else {
-            (State::Protected, String::new())
-        };
+        (status.state, status.reason, status.remedy) = shown(self.machine.shown(connected));
         status
     }
 }
@@ -183,8 +178,15 @@ impl ListenerHost for Wire {
         self.link.send(message);
     }
 
-    fn listening(&mut self) -> Option<Vec<Service>> {
-        self.finder.look().inspect_err(|error| tracing::warn!("listeners: {error}")).ok()
+    fn listening(&mut self) -> Option<Vec<Waiting>> {
+        let found = self.listeners.waiting();
+        let found = found.inspect_err(|error| tracing::warn!("listeners: {error}")).ok()?;
+        let waiting = |it: &holdfast_linux::listeners::Waiting| Waiting {
+            address: it.address,
+            port: it.port,
+            udp: it.udp,
+        };
+        Some(found.iter().map(waiting).collect())
     }
 
     fn take_bind(&mut self) -> bool {
@@ -211,6 +213,8 @@ fn setup(config: &SpreadConfig, me: &SpreadHost) -> Setup {
         weight: me.weight,
         layer2: me.method == Method::Layer2,
         tunnels: me.tunnels(),
+        addresses: config.group.addresses.clone(),
+        services: me.services.clone(),
     }
 }
 

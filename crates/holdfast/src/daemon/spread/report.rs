@@ -3,7 +3,8 @@
 use super::edge::SpreadEdge;
 use crate::admin::EDGE_SCHEMA;
 use crate::config::Kind;
-use crate::status::{Peer, Role, State, Status};
+use crate::daemon::shown;
+use crate::status::{Peer, Role, Status};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -53,7 +54,7 @@ impl SpreadEdge<'_> {
     pub(super) fn status(&self) -> Status {
         let mut status = Status::new(&self.config.group.name, "edge");
         status.role = Role::Edge;
-        (status.state, status.reason, status.remedy) = self.judge();
+        (status.state, status.reason, status.remedy) = shown(self.machine.shown());
         status.connections = self.wire.bpf.flows().count() as u64;
         status.peers = self
             .machine
@@ -72,26 +73,5 @@ impl SpreadEdge<'_> {
         let connected = self.machine.is_here(name);
         let note = self.machine.roster().condition(slot).name().to_owned();
         Peer { name: name.to_owned(), connected, note }
-    }
-
-    /// A spread group is protected if every service has two host servers.
-    fn judge(&self) -> (State, String, String) {
-        let weakest = self.machine.roster().services().min_by_key(|(_, slots)| slots.len());
-        let Some((service, slots)) = weakest else {
-            let remedy = "start holdfast on the host servers, and their servers";
-            return (State::Waiting, "nothing is announced".to_owned(), remedy.to_owned());
-        };
-        let name = service.to_string();
-        match slots[..] {
-            [] => {
-                let remedy = "look at `holdfast edge show`, and start a server on a host server";
-                (State::Waiting, format!("nobody serves {name}"), remedy.to_owned())
-            }
-            [only] => {
-                let reason = format!("only {} serves {name}", self.machine.name_of(only));
-                (State::Unprotected, reason, "start its server on another host".to_owned())
-            }
-            _ => (State::Protected, String::new(), String::new()),
-        }
     }
 }

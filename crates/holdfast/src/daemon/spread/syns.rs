@@ -7,6 +7,7 @@
 use crate::config::recover::Recover;
 use crate::daemon::recover::{Exit, Recoverer, Way};
 use anyhow::{Context, Result};
+use holdfast_edge::HalrConfig;
 use holdfast_linux::bpf::Redirect;
 use holdfast_linux::inlet::Inlet;
 use serde_json::Value;
@@ -27,7 +28,8 @@ impl Syns {
     /// When the kernel refuses.
     pub fn new(config: &Recover, bpf: &mut Redirect, inlet: Inlet) -> Result<Self> {
         let copies = bpf.take_copies().context("the copies are taken")?;
-        let recoverer = Recoverer::new(config, copies, Instant::now())?;
+        let settings = HalrConfig::in_front_of_host_servers;
+        let recoverer = Recoverer::new(config, settings, copies, Instant::now())?;
         Ok(Self { recoverer, exit: Exit::Inlet(inlet).into() })
     }
 

@@ -76,6 +76,7 @@ impl<'a> Wire<'a> {
             State::Up => HostState::Up,
             State::Draining => HostState::Draining,
             State::Dead => HostState::Dead,
+            State::DeadDrained => HostState::DeadDrained,
         };
         Host { v4: way(true), v6: way(false), state, layer2: placed.layer2 }
     }
@@ -163,18 +164,16 @@ impl SpreadHost for Wire<'_> {
 }
 
 /// A host server that an earlier life has left in the kernel.
-pub(super) fn placed_of(config: &SpreadConfig, (slot, host): &(u8, Host)) -> Placed {
+pub(super) fn placed_of((slot, host): &(u8, Host)) -> Placed {
     let tunnels: Vec<IpAddr> = host.v4.iter().chain(&host.v6).map(|way| way.address).collect();
-    let is = |configured: &&crate::config::spread::SpreadHost| {
-        configured.tunnels().iter().any(|tunnel| tunnels.contains(tunnel))
-    };
-    let name = config.hosts.iter().find(is).map_or("?", |host| &host.name).to_owned();
     let state = match host.state {
         HostState::Free | HostState::Up => State::Up,
         HostState::Draining => State::Draining,
         HostState::Dead => State::Dead,
+        HostState::DeadDrained => State::DeadDrained,
     };
-    Placed { slot: *slot, name, tunnels, layer2: host.layer2, state }
+    // Its name is the machine's to say.
+    Placed { slot: *slot, name: String::new(), tunnels, layer2: host.layer2, state }
 }
 
 /// A service of the redirector.

@@ -1,144 +1,26 @@
-//! Heartbeats through strings: datagrams of one size, authenticated with the
-//! group's key. A machine without sockets: it makes them, and says which of
-//! those that arrive are fresh.
-//!
-//! Every life of a daemon has a random session number and counts what it sends.
-//! A datagram is fresh if its number is higher than any before on this string in
-//! the other edge's session; and a session is believed only after it has echoed
-//! a number of ours that no session has echoed before, so that what was recorded
-//! in an earlier life of either edge proves nothing.
-//!
-//! A datagram also says for how long the echoed number has waited at its sender,
-//! so that the echo tells the round trip through the string.
+//! Heartbeats through strings as datagrams of one size, authenticated with the group's
+//! key. Which of them are fresh is the business of the machine,
+//! [`Beats`](holdfast_member::transit::beat::Beats).
 
-use crate::config::transit::Side;
 use crate::daemon::proven::{DATAGRAM_BYTES, Datagram, Echo};
-use holdfast_edge::strings::STRINGS_MAX;
-use holdfast_member::transit::Fresh;
+use holdfast_member::transit::beat::{self, Beat};
 
 /// Name and version of the format.
 const MAGIC: [u8; 5] = *b"HFSB\x02";
-/// Heartbeats of which it is known when they were sent.
-const SENT_KEPT: u64 = 128;
 
-/// Why a datagram does not count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reject {
-    /// It was not made with the group's key, for this edge and this string.
-    Forged,
-    /// It was, but it has been here before or is of an older life.
-    Replayed,
-    /// A session that has not proven yet to be of now.
-    Unproven,
+pub(super) fn encode(beat: &Beat, key: &[u8; 32]) -> [u8; DATAGRAM_BYTES] {
+    let Beat { side, string, lost, session, number, echo, waited_us } = *beat;
+    let echo = Echo { session: echo.session, number: echo.number };
+    Datagram { head: [side, string, lost], session, number, echo, word: waited_us }
+        .encode(MAGIC, key)
 }
 
-/// See the module.
-pub struct Beats {
-    key: [u8; 32],
-    side: Side,
-    session: u64,
-    number: u64,
-    /// The session that is believed; 0: none.
-    peer: u64,
-    /// Highest number of ours that was ever echoed.
-    proven: u64,
-    /// The number with which the other edge has last said what it lost.
-    lost_number: u64,
-    peer_lost: u8,
-    strings: [Heard; STRINGS_MAX],
-    /// When number `n` was sent, at `n % SENT_KEPT`, ns.
-    sent: [u64; SENT_KEPT as usize],
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Heard {
-    echo: Echo,
-    /// When that came, ns.
-    came: u64,
-    /// Highest number in the believed session.
-    number: u64,
-}
-
-impl Beats {
-    /// The heartbeats of one life. `session` is random and not 0.
-    #[must_use]
-    pub fn new(key: [u8; 32], side: Side, session: u64) -> Self {
-        Self {
-            key,
-            side,
-            session,
-            number: 0,
-            peer: 0,
-            proven: 0,
-            lost_number: 0,
-            peer_lost: 0,
-            strings: [Heard::default(); STRINGS_MAX],
-            sent: [0; SENT_KEPT as usize],
-        }
-    }
-
-    /// The next heartbeat for `string`; `lost` are the strings that this edge has
-    /// declared dead; `now` is in ns.
-    pub fn send(&mut self, now: u64, string: usize, lost: u32) -> [u8; DATAGRAM_BYTES] {
-        self.number += 1;
-        self.sent[(self.number % SENT_KEPT) as usize] = now;
-        let Heard { echo, came, .. } = self.strings[string];
-        let beat = Datagram {
-            head: [self.side as u8, string as u8, lost as u8],
-            session: self.session,
-            number: self.number,
-            echo,
-            word: u32::try_from(now.saturating_sub(came) / 1000).unwrap_or(u32::MAX),
-        };
-        beat.encode(MAGIC, &self.key)
-    }
-
-    /// Takes a datagram that came through `string`.
-    ///
-    /// # Errors
-    /// [`Reject`], and nothing has changed but what is echoed.
-    pub fn receive(&mut self, now: u64, string: usize, datagram: &[u8]) -> Result<Fresh, Reject> {
-        let beat = Datagram::decode(datagram, MAGIC, &self.key).ok_or(Reject::Forged)?;
-        let [side, of, lost] = beat.head;
-        if side != self.side.other() as u8 || usize::from(of) != string {
-            return Err(Reject::Forged);
-        }
-        let proof = if beat.echo.session == self.session { beat.echo.number } else { 0 };
-        let heard = &mut self.strings[string];
-        if beat.session != self.peer {
-            heard.echo = Echo { session: beat.session, number: beat.number };
-            heard.came = now;
-            if proof <= self.proven {
-                return Err(Reject::Unproven);
-            }
-            self.peer = beat.session;
-            self.lost_number = 0;
-            self.strings.iter_mut().for_each(|heard| heard.number = 0);
-        } else if beat.number <= heard.number {
-            return Err(Reject::Replayed);
-        }
-        // Nobody can have heard what was not sent yet.
-        self.proven = self.proven.max(proof.min(self.number));
-        let heard = &mut self.strings[string];
-        let step = if heard.number == 0 { 0 } else { beat.number - heard.number };
-        heard.number = beat.number;
-        heard.echo = Echo { session: beat.session, number: beat.number };
-        heard.came = now;
-        if beat.number > self.lost_number {
-            self.lost_number = beat.number;
-            self.peer_lost = lost;
-        }
-        let echoed_ns = self.sent_at(proof);
-        let round_trip = |sent| now.checked_sub(sent)?.checked_sub(u64::from(beat.word) * 1000);
-        let round_trip_ns = echoed_ns.and_then(round_trip);
-        Ok(Fresh { peer_lost: u32::from(self.peer_lost), step, round_trip_ns, echoed_ns })
-    }
-
-    /// When the heartbeat `number` of ours was sent, if that is still known.
-    fn sent_at(&self, number: u64) -> Option<u64> {
-        let is_known = number != 0 && self.number.checked_sub(number)? < SENT_KEPT;
-        is_known.then(|| self.sent[(number % SENT_KEPT) as usize])
-    }
+/// `None` if nobody with the key made it, or for another purpose.
+pub(super) fn decode(bytes: &[u8], key: &[u8; 32]) -> Option<Beat> {
+    let Datagram { head, session, number, echo, word } = Datagram::decode(bytes, MAGIC, key)?;
+    let [side, string, lost] = head;
+    let echo = beat::Echo { session: echo.session, number: echo.number };
+    Some(Beat { side, string, lost, session, number, echo, waited_us: word })
 }
 
 #[cfg(test)]
@@ -147,128 +29,35 @@ mod tests {
     use proptest::prelude::*;
 
     const KEY: [u8; 32] = [7; 32];
-
-    trait LostBy {
-        fn lost_by(&mut self, string: usize, datagram: &[u8]) -> Result<u32, Reject>;
-    }
-
-    impl LostBy for Beats {
-        fn lost_by(&mut self, string: usize, datagram: &[u8]) -> Result<u32, Reject> {
-            self.receive(0, string, datagram).map(|fresh| fresh.peer_lost)
-        }
-    }
-
-    fn edges() -> (Beats, Beats) {
-        (Beats::new(KEY, Side::Near, 11), Beats::new(KEY, Side::Far, 22))
-    }
-
-    /// Both have heard each other on every one of `strings`.
-    fn acquainted(strings: usize) -> (Beats, Beats) {
-        let (mut near, mut far) = edges();
-        for _ in 0..2 {
-            for string in 0..strings {
-                let _first = far.lost_by(string, &near.send(0, string, 0));
-                let _first = near.lost_by(string, &far.send(0, string, 0));
-            }
-        }
-        (near, far)
-    }
+    const BEAT: Beat = Beat {
+        side: 1,
+        string: 2,
+        lost: 3,
+        session: 4,
+        number: 5,
+        echo: beat::Echo { session: 6, number: 7 },
+        waited_us: 8,
+    };
 
     #[test]
-    fn two_edges_believe_each_other_after_one_exchange() {
-        let (mut near, mut far) = edges();
-        assert_eq!(far.lost_by(0, &near.send(0, 0, 0)), Err(Reject::Unproven));
-        assert_eq!(near.lost_by(0, &far.send(0, 0, 0)), Ok(0));
-        assert_eq!(far.lost_by(0, &near.send(0, 0, 2)), Ok(2));
-    }
-
-    #[test]
-    fn a_datagram_counts_once_for_its_string_and_its_edge() {
-        let (mut near, mut far) = acquainted(2);
-        let beat = near.send(0, 0, 0);
-        assert_eq!(far.lost_by(1, &beat), Err(Reject::Forged));
-        assert_eq!(near.lost_by(0, &beat), Err(Reject::Forged));
-        assert_eq!(far.lost_by(0, &beat), Ok(0));
-        assert_eq!(far.lost_by(0, &beat), Err(Reject::Replayed));
-        let older = near.send(0, 0, 0);
-        assert_eq!(far.lost_by(0, &near.send(0, 0, 0)), Ok(0));
-        assert_eq!(far.lost_by(0, &older), Err(Reject::Replayed));
-        let mut stranger = Beats::new([8; 32], Side::Near, 11);
-        assert_eq!(far.lost_by(0, &stranger.send(0, 0, 0)), Err(Reject::Forged));
-    }
-
-    #[test]
-    fn missing_numbers_are_noticed() {
-        let (mut near, mut far) = acquainted(1);
-        let step = |far: &mut Beats, beat: [u8; DATAGRAM_BYTES]| {
-            far.receive(0, 0, &beat).expect("fresh").step
-        };
-        assert_eq!(step(&mut far, near.send(0, 0, 0)), 1);
-        let _lost = near.send(0, 0, 0);
-        assert_eq!(step(&mut far, near.send(0, 0, 0)), 2);
-    }
-
-    #[test]
-    fn an_echo_tells_the_round_trip() {
-        const MS: u64 = 1_000_000;
-        let (mut near, mut far) = acquainted(1);
-        let there = near.send(100 * MS, 0, 0);
-        far.receive(7, 0, &there).expect("fresh");
-        let back = far.send(7 + 20 * MS, 0, 0);
-        let fresh = near.receive(123 * MS, 0, &back).expect("fresh");
-        assert_eq!(fresh.round_trip_ns, Some(3 * MS), "20 of 23 ms at the far edge");
-        for _ in 0..SENT_KEPT {
-            let _lost = near.send(200 * MS, 0, 0);
-        }
-        let fresh = near.receive(201 * MS, 0, &far.send(7 + 98 * MS, 0, 0)).expect("fresh");
-        assert_eq!(fresh.round_trip_ns, None, "forgotten");
-    }
-
-    #[test]
-    fn the_latest_word_on_lost_strings_counts() {
-        let (mut near, mut far) = acquainted(2);
-        let early = near.send(0, 0, 0b01);
-        assert_eq!(far.lost_by(1, &near.send(0, 1, 0b10)), Ok(0b10));
-        assert_eq!(far.lost_by(0, &early), Ok(0b10), "it was on its way for longer");
-    }
-
-    #[test]
-    fn another_life_is_believed_and_the_old_one_is_not() {
-        let (mut near, mut far) = acquainted(1);
-        let recorded = far.send(0, 0, 0xff);
-        let mut reborn = Beats::new(KEY, Side::Far, 33);
-        assert_eq!(near.lost_by(0, &reborn.send(0, 0, 0)), Err(Reject::Unproven));
-        assert_eq!(reborn.lost_by(0, &near.send(0, 0, 0)), Ok(0));
-        assert_eq!(near.lost_by(0, &reborn.send(0, 0, 0)), Ok(0));
-        assert_eq!(near.lost_by(0, &recorded), Err(Reject::Unproven));
-        // What is echoed now is the recorded session; the next true one repairs it.
-        assert_eq!(near.lost_by(0, &reborn.send(0, 0, 0)), Ok(0));
-        assert_eq!(reborn.lost_by(0, &near.send(0, 0, 0)), Ok(0));
-        // And one of our own earlier lives.
-        let mut newborn = Beats::new(KEY, Side::Near, 44);
-        for beat in [recorded, reborn.send(0, 0, 0)] {
-            assert_eq!(newborn.lost_by(0, &beat), Err(Reject::Unproven));
-        }
+    fn a_heartbeat_is_read_as_it_is_written_and_with_no_other_key() {
+        let bytes = encode(&BEAT, &KEY);
+        assert_eq!(decode(&bytes, &KEY), Some(BEAT));
+        assert_eq!(decode(&bytes, &[8; 32]), None);
+        assert!((0..DATAGRAM_BYTES).all(|len| decode(&bytes[..len], &KEY).is_none()));
     }
 
     proptest! {
         #[test]
         fn no_bit_may_change(index in 0..DATAGRAM_BYTES * 8) {
-            let (mut near, mut far) = acquainted(1);
-            let mut beat = near.send(0, 0, 0);
-            beat[index / 8] ^= 1 << (index % 8);
-            prop_assert_eq!(far.lost_by(0, &beat), Err(Reject::Forged));
+            let mut bytes = encode(&BEAT, &KEY);
+            bytes[index / 8] ^= 1 << (index % 8);
+            prop_assert_eq!(decode(&bytes, &KEY), None);
         }
 
         #[test]
-        fn garbage_changes_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let (mut near, mut far) = acquainted(1);
-            prop_assert_eq!(far.lost_by(0, &bytes), Err(Reject::Forged));
-            let whole = near.send(0, 0, 0);
-            for len in 0..DATAGRAM_BYTES {
-                prop_assert_eq!(far.lost_by(0, &whole[..len]), Err(Reject::Forged));
-            }
-            prop_assert_eq!(far.lost_by(0, &whole), Ok(0));
+        fn garbage_is_nobodys(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert_eq!(decode(&bytes, &KEY), None);
         }
     }
 }

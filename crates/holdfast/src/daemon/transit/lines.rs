@@ -1,11 +1,12 @@
 //! The sockets, one per string, and the heartbeats that come and go through them.
 
-use super::beat::{Beats, Reject};
+use super::beat;
 use crate::config::transit::{Side, StringEnd, TransitConfig};
 use crate::daemon::proven::DATAGRAM_BYTES;
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
 use holdfast_member::transit::TransitMachine;
+use holdfast_member::transit::beat::{Beats, Reject};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::net::{SocketAddr, UdpSocket};
 
@@ -32,6 +33,7 @@ struct Line {
 pub(super) struct Lines {
     lines: Vec<Line>,
     beats: Beats,
+    key: [u8; 32],
     rejected: Rejected,
 }
 
@@ -52,7 +54,8 @@ impl Lines {
         let session = u64::from_le_bytes(random).max(1);
         Ok(Self {
             lines: config.strings.iter().map(line).collect::<Result<_>>()?,
-            beats: Beats::new(key, side, session),
+            beats: Beats::new([side, side.other()].map(|side| side as u8), session),
+            key,
             rejected: Rejected::default(),
         })
     }
@@ -69,7 +72,7 @@ impl Lines {
     pub(super) fn send(&mut self, now: Nanos, lost: u32) {
         for (string, line) in self.lines.iter().enumerate() {
             let beat = self.beats.send(now.0, string, lost);
-            let _lost = line.socket.send_to(&beat, line.peer);
+            let _lost = line.socket.send_to(&beat::encode(&beat, &self.key), line.peer);
         }
     }
 
@@ -84,9 +87,13 @@ impl Lines {
                     self.rejected.forged += 1;
                     continue;
                 }
-                match self.beats.receive(now.0, string, &bytes[..len]) {
+                let Some(beat) = beat::decode(&bytes[..len], &self.key) else {
+                    self.rejected.forged += 1;
+                    continue;
+                };
+                match self.beats.receive(now.0, string, &beat) {
                     Ok(fresh) => machine.handle_beat(string, &fresh, now),
-                    Err(Reject::Forged) => self.rejected.forged += 1,
+                    Err(Reject::Misdirected) => self.rejected.forged += 1,
                     Err(Reject::Replayed) => self.rejected.replayed += 1,
                     Err(Reject::Unproven) => self.rejected.unproven += 1,
                 }

@@ -3,7 +3,8 @@
 use super::TransitDaemon;
 use crate::admin::EDGE_SCHEMA;
 use crate::config::Kind;
-use crate::status::{Peer, Role, State, Status};
+use crate::daemon::shown;
+use crate::status::{Peer, Role, Status};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -12,45 +13,12 @@ impl TransitDaemon<'_> {
         let mut status = Status::new(&self.wire.config.group.name, self.wire.side.name());
         status.role = Role::Edge;
         status.epoch = u64::from(self.machine.epoch());
-        (status.state, status.reason, status.remedy) = self.judge();
+        (status.state, status.reason, status.remedy) = shown(self.machine.shown());
         status.connections = self.wire.flow_counts().iter().sum();
         status.peers =
             (0..self.wire.config.strings.len()).map(|string| self.peer(string)).collect();
         status.counters = self.counters();
         status
-    }
-
-    fn judge(&self) -> (State, String, String) {
-        let says =
-            |state, reason: &str, remedy: &str| (state, reason.to_owned(), remedy.to_owned());
-        if self.machine.is_closed() {
-            return says(
-                State::Fenced,
-                "the edge was closed by hand",
-                "holdfast edge unfence --config FILE --role ROLE",
-            );
-        }
-        let (other, strings) = (self.wire.side.other().name(), self.machine.strings());
-        if strings.is_all_silent() {
-            return says(
-                State::Waiting,
-                &format!("nothing is heard from the {other} edge; flows stay where they are"),
-                &format!("start holdfast on the {other} edge, or look at the strings"),
-            );
-        }
-        let dead: Vec<&str> = (0..self.wire.config.strings.len())
-            .filter(|string| strings.usable() >> string & 1 == 0)
-            .map(|string| self.machine.name(string))
-            .collect();
-        match strings.usable().count_ones() {
-            0 => says(State::Waiting, "no string is left", "look at the strings"),
-            1 => says(
-                State::Unprotected,
-                &format!("only one string is left; dead: {}", dead.join(", ")),
-                "repair the dead strings",
-            ),
-            _ => says(State::Protected, "", ""),
-        }
     }
 
     fn peer(&self, string: usize) -> Peer {

@@ -10,6 +10,7 @@ use crate::daemon::recover::{self, Exit, Recoverer};
 use crate::daemon::regulate::Regulator;
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
+use holdfast_edge::HalrConfig;
 use holdfast_edge::strings::Table;
 use holdfast_linux::bpf::{NO_STRING, Transit, TransitState};
 use holdfast_linux::link::Link;
@@ -17,7 +18,7 @@ use holdfast_linux::raw::RawSender;
 use holdfast_member::transit::{TransitHost, TransitMachine, Way};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The parts of the daemon that the machine acts upon.
 pub(super) struct Wire<'a> {
@@ -41,7 +42,7 @@ pub(super) fn components(
     let now = Instant::now();
     let copies = bpf.take_copies().context("the copies are taken")?;
     let regulated = bpf.take_regulated().context("the cap is taken")?;
-    let recoverer = Recoverer::new(&config.recover, copies, now)?;
+    let recoverer = Recoverer::new(&config.recover, HalrConfig::shipped, copies, now)?;
     Ok((recoverer, Regulator::new(&config.regulate, regulated, now)?))
 }
 
@@ -68,13 +69,7 @@ impl Wire<'_> {
 
     /// Ends an interval of the cap, if it is over.
     pub fn poll_regulator(&mut self, now: Instant, machine: &mut TransitMachine) -> Result<()> {
-        let Self { regulator, config, .. } = self;
-        let mut waiting = |string: usize| {
-            let bytes_per_s = config.strings[string].capacity as f64 / 8.0;
-            let delay = machine.queue_delay(string)?;
-            Some(Duration::from_nanos(delay.0).as_secs_f64() * bytes_per_s)
-        };
-        Ok(regulator.poll(now, |strings| strings.iter().map(|string| waiting(*string)).sum())?)
+        Ok(self.regulator.poll(now, |strings| machine.queue_bytes(strings))?)
     }
 }
 

@@ -87,7 +87,8 @@ fn pair(c: &mut String) {
     constants!(c: SERVICES_MAX, MEMBERS_MAX, GATE_SLOTS_DEFAULT, EDGE_FLOWS_DEFAULT,
         SYN_ACK_BYTES_MAX, CAPTURE_BYTES_MAX, CAPTURE_RING_BYTES, RECOVER_RING_BYTES,
         RECOVER_INTO, RECOVER_HELD, RECOVER_OPENED, RECOVER_HOLDS, TRACE_MARK, TRACE_BYTE,
-        NO_MEMBER, FLOW_SERVER_FIN, FLOW_CLIENT_FIN, FLOW_RESET, FLOW_ESTABLISHED, FLOW_LEARNT);
+        NO_MEMBER, FLOW_SERVER_FIN, FLOW_CLIENT_FIN, FLOW_RESET, FLOW_ESTABLISHED, FLOW_LEARNT,
+        FLOW_OPENED);
     claim(c, &format!("RECOVER_FROM_NOW == {RECOVER_FROM_NOW}ULL"));
 }
 
@@ -155,6 +156,7 @@ fn kinds(c: &mut String) {
         ("SPREAD_UP", HostState::Up),
         ("SPREAD_DRAINING", HostState::Draining),
         ("SPREAD_DEAD", HostState::Dead),
+        ("SPREAD_DEAD_DRAINED", HostState::DeadDrained),
     ] {
         let host = |number| SpreadHost { v4: way, v6: way, state: number, layer2: 0 };
         named(name, &|number| host_of(&host(number)).state == state);

@@ -2,40 +2,32 @@
 //! its processes have bound of the group's addresses (HYDRANET's announcement of
 //! a bind), as far as somebody listens.
 
-use crate::config::spread::SpreadHost;
-use holdfast_linux::listeners::{ListenerSocket, Waiting};
-use holdfast_member::spread::Service;
+use crate::spread::Service;
 use holdfast_wire::message::OFFERS_MAX;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-pub(super) struct Finder {
-    socket: ListenerSocket,
-    addresses: Vec<IpAddr>,
-    named: Option<Vec<Service>>,
+/// A socket that waits for clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub address: IpAddr,
+    pub port: u16,
+    pub udp: bool,
 }
 
-impl Finder {
-    pub fn new(host: &SpreadHost, addresses: &[IpAddr]) -> io::Result<Self> {
-        Ok(Self {
-            socket: ListenerSocket::open()?,
-            addresses: addresses.to_vec(),
-            named: host.services.clone(),
-        })
-    }
-
-    /// Who listens now, sorted, at most [`OFFERS_MAX`].
-    pub fn look(&mut self) -> io::Result<Vec<Service>> {
-        let waiting = self.socket.waiting()?;
-        let mut found = match &self.named {
-            Some(named) => named_of(named, &waiting),
-            None => bound_of(&self.addresses, &waiting),
-        };
-        found.sort_unstable();
-        found.dedup();
-        found.truncate(OFFERS_MAX);
-        Ok(found)
-    }
+/// What may be announced of the sockets that wait, sorted, at most [`OFFERS_MAX`].
+pub(super) fn offered(
+    addresses: &[IpAddr],
+    named: Option<&[Service]>,
+    waiting: &[Waiting],
+) -> Vec<Service> {
+    let mut found = match named {
+        Some(named) => named_of(named, waiting),
+        None => bound_of(addresses, waiting),
+    };
+    found.sort_unstable();
+    found.dedup();
+    found.truncate(OFFERS_MAX);
+    found
 }
 
 /// A named service may be served by a socket that is bound to all addresses.
@@ -75,10 +67,11 @@ mod tests {
             waiting("10.9.0.100", 80),
             waiting("10.9.0.2", 8080),
             waiting("fd09::100", 80),
+            waiting("10.9.0.100", 80),
         ];
         let addresses = ["10.9.0.100".parse().unwrap(), "fd09::100".parse().unwrap()];
         let found: Vec<String> =
-            bound_of(&addresses, &sockets).iter().map(ToString::to_string).collect();
+            offered(&addresses, None, &sockets).iter().map(ToString::to_string).collect();
         assert_eq!(found, ["10.9.0.100:80", "[fd09::100]:80"]);
     }
 
@@ -90,6 +83,13 @@ mod tests {
                 .map(|text| text.parse().unwrap())
                 .collect();
         let sockets = [waiting("0.0.0.0", 22), waiting("10.9.0.100", 80)];
-        assert_eq!(named_of(&named, &sockets), [named[0], named[3]]);
+        assert_eq!(offered(&[], Some(&named), &sockets), [named[3], named[0]]);
+    }
+
+    #[test]
+    fn no_more_is_announced_than_a_message_may_say() {
+        let sockets: Vec<Waiting> = (1..100).map(|port| waiting("10.9.0.100", port)).collect();
+        let found = offered(&["10.9.0.100".parse().unwrap()], None, &sockets);
+        assert_eq!(found.len(), OFFERS_MAX);
     }
 }

@@ -1,0 +1,32 @@
+//! What the daemons of spread and transit groups say of how they are, for `status`.
+
+/// In a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// Another failure costs nobody more than a moment.
+    Protected,
+    /// The next failure ends the service.
+    Unprotected,
+    /// Something is missing.
+    Waiting,
+    /// It was closed by hand.
+    Fenced,
+}
+
+/// The word, why it is that one, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub protection: Protection,
+    pub reason: String,
+    pub remedy: String,
+}
+
+impl Shown {
+    pub(crate) fn new(protection: Protection, reason: &str, remedy: &str) -> Self {
+        Self { protection, reason: reason.to_owned(), remedy: remedy.to_owned() }
+    }
+
+    pub(crate) fn protected() -> Self {
+        Self::new(Protection::Protected, "", "")
+    }
+}

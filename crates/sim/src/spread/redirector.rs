@@ -1,0 +1,311 @@
+//! The edge's data path, as `bpf/redirect.bpf.c` has it: maps that live on when the
+//! daemon dies. Who gets a packet, and what is remembered of it, stands in
+//! `bpf/spread.h`; here is the same for one family of addresses.
+
+use super::packet::{Conn, Packet, Said, Tuple, mix};
+use super::plan::Limits;
+use holdfast_edge::maglev::{ENTRIES, NOBODY};
+use holdfast_member::spread::{Placed, Service, State};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Seconds of silence after which a flow is forgotten: reset; closed by the client;
+/// never seen after its handshake; and any other (`crates/linux/src/bpf/redirect.rs`).
+const RESET_AGE: u32 = 10;
+const CLOSED_AGE: u32 = 120;
+const YOUNG_AGE: u32 = 600;
+const IDLE_AGE: u32 = 3 * 3600;
+
+/// Where a connection is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow {
+    host: u8,
+    tick: u32,
+    established: bool,
+    opened: bool,
+    client_fin: bool,
+    reset: bool,
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placing {
+    /// The slot; `None`: it went the plain way.
+    pub slot: Option<u8>,
+    /// It was chosen now, for a new connection.
+    pub is_new: bool,
+    /// The table is full.
+    pub refused: bool,
+    /// The first packet after a handshake.
+    pub opened: bool,
+    /// It made room for another embryo.
+    pub evicted: Option<Tuple>,
+}
+
+impl Placing {
+    const NOWHERE: Self =
+        Self { slot: None, is_new: false, refused: false, opened: false, evicted: None };
+
+    fn at(slot: u8) -> Self {
+        Self { slot: (slot != NOBODY).then_some(slot), ..Self::NOWHERE }
+    }
+}
+
+/// What the cache is shown of a packet.
+#[derive(Clone, Copy, Debug)]
+pub enum Copied {
+    Syn {
+        packet: Packet,
+        slot: u8,
+    },
+    /// Its client was answered.
+    Opened(Conn),
+}
+
+/// A service's table, and who is in it.
+pub struct Row {
+    pub service: Service,
+    table: Vec<u8>,
+    pub members: Vec<u8>,
+}
+
+/// See the module.
+pub struct Redirector {
+    limits: Limits,
+    seed: u64,
+    services: Vec<Row>,
+    pub hosts: BTreeMap<u8, Placed>,
+    flows: BTreeMap<Tuple, Flow>,
+    embryos: BTreeMap<Tuple, Flow>,
+    /// The oldest first; those that are gone may still be named.
+    order: VecDeque<Tuple>,
+    tick: u32,
+    full: Option<u32>,
+    pub copying: bool,
+    pub ring: VecDeque<Copied>,
+    /// Copies that found no room.
+    pub lost: u64,
+    pub refused: u64,
+    /// For a test of the judges: a flow's host server is chosen anew each time.
+    pub forgets_flows: bool,
+    /// For another one: a full table gives a new connection the place of an old one.
+    pub evicts_flows: bool,
+    evicted: BTreeSet<Tuple>,
+}
+
+impl Redirector {
+    pub fn new(limits: Limits, seed: u64) -> Self {
+        Self {
+            limits,
+            seed,
+            services: Vec::new(),
+            hosts: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            embryos: BTreeMap::new(),
+            order: VecDeque::new(),
+            tick: 0,
+            full: None,
+            copying: false,
+            ring: VecDeque::new(),
+            lost: 0,
+            refused: 0,
+            forgets_flows: false,
+            evicts_flows: false,
+            evicted: BTreeSet::new(),
+        }
+    }
+
+    pub fn services(&self) -> impl Iterator<Item = &Row> {
+        self.services.iter()
+    }
+
+    /// Who gets new flows of a service.
+    pub fn members(&self, service: &Service) -> Option<&[u8]> {
+        self.services.iter().find(|it| it.service == *service).map(|it| &it.members[..])
+    }
+
+    /// # Errors
+    /// There is no room for another service.
+    pub fn set_service(&mut self, service: &Service, table: &[u8]) -> Result<(), String> {
+        assert_eq!(table.len(), ENTRIES);
+        let count = self.services.len();
+        let mut seen = [false; 256];
+        table.iter().for_each(|slot| seen[usize::from(*slot)] = true);
+        let members = (0..NOBODY).filter(|slot| seen[usize::from(*slot)]).collect();
+        let row = Row { service: *service, table: table.to_vec(), members };
+        match self.services.iter_mut().find(|it| it.service == *service) {
+            Some(known) => *known = row,
+            None if count < self.limits.services_max => self.services.push(row),
+            None => return Err(format!("{count} services are all there may be")),
+        }
+        Ok(())
+    }
+
+    pub fn remove_service(&mut self, service: &Service) {
+        self.services.retain(|it| it.service != *service);
+    }
+
+    pub fn ticks(&mut self) {
+        self.tick += 1;
+    }
+
+    pub fn age_flows(&mut self) {
+        let now = self.tick;
+        self.flows.retain(|_, flow| now - flow.tick <= flow.age_max());
+    }
+
+    pub fn flows(&self) -> usize {
+        self.flows.len()
+    }
+
+    pub fn embryos(&self) -> usize {
+        self.embryos.len()
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.flows.len() >= self.limits.flows_max
+    }
+
+    /// A client's packet comes in.
+    pub fn handle(&mut self, packet: &Packet, service: &Service) -> Placing {
+        let Some(at) = self.services.iter().position(|it| it.service == *service) else {
+            return Placing::NOWHERE;
+        };
+        let placing = match packet.said {
+            Said::Syn => self.place_syn(packet.conn.tuple, at),
+            said => self.place_segment(packet.conn.tuple, said, at),
+        };
+        let Some(slot) = placing.slot.filter(|slot| self.hosts.contains_key(slot)) else {
+            self.refused += u64::from(placing.refused);
+            return Placing { slot: None, ..placing };
+        };
+        match packet.said {
+            _ if !self.copying => {}
+            Said::Syn => self.copy(Copied::Syn { packet: *packet, slot }),
+            _ if placing.opened => self.copy(Copied::Opened(packet.conn)),
+            _ => {}
+        }
+        placing
+    }
+
+    fn copy(&mut self, copied: Copied) {
+        if self.ring.len() < self.limits.ring_max {
+            self.ring.push_back(copied);
+        } else {
+            self.lost += 1;
+        }
+    }
+
+    fn choose(&self, tuple: Tuple, at: usize) -> u8 {
+        let Tuple { client, port, service } = tuple;
+        let name = u64::from(client) << 32 | u64::from(port) << 8 | u64::from(service);
+        let hash = mix(name ^ self.seed) >> 32;
+        self.services[at].table[((hash * ENTRIES as u64) >> 32) as usize]
+    }
+
+    fn state(&self, slot: u8) -> Option<State> {
+        self.hosts.get(&slot).map(|host| host.state)
+    }
+
+    fn is_dead(&self, slot: u8) -> bool {
+        !matches!(self.state(slot), Some(State::Up | State::Draining))
+    }
+
+    /// May another life of this flow's tuple begin at the same host server?
+    fn stays(&self, flow: &Flow) -> bool {
+        match self.state(flow.host) {
+            Some(State::Up) => true,
+            Some(State::Draining) => !flow.client_fin && !flow.reset,
+            _ => false,
+        }
+    }
+
+    fn place_syn(&mut self, tuple: Tuple, at: usize) -> Placing {
+        let known = self.flows.get(&tuple).copied();
+        if let Some(flow) = known.filter(|flow| self.stays(flow)) {
+            let fresh = Flow { host: flow.host, tick: self.tick, ..Flow::default() };
+            let is_over = flow.client_fin || flow.reset;
+            self.flows.insert(tuple, if is_over { fresh } else { Flow { opened: false, ..flow } });
+            return Placing::at(flow.host);
+        }
+        if known.is_none()
+            && let Some(embryo) = self.embryos.get(&tuple)
+            && !self.is_dead(embryo.host)
+        {
+            return Placing::at(embryo.host);
+        }
+        let host = self.choose(tuple, at);
+        let mut placing = Placing { is_new: true, ..Placing::at(host) };
+        if host == NOBODY {
+            return placing;
+        }
+        let fresh = Flow { host, tick: self.tick, ..Flow::default() };
+        if known.is_some() {
+            self.flows.insert(tuple, fresh);
+        } else if self.full.is_some_and(|full| self.tick - full <= 1) {
+            return Placing { slot: None, refused: true, ..placing };
+        } else {
+            placing.evicted = self.add_embryo(tuple, fresh);
+        }
+        placing
+    }
+
+    fn add_embryo(&mut self, tuple: Tuple, flow: Flow) -> Option<Tuple> {
+        if self.embryos.insert(tuple, flow).is_none() {
+            self.order.push_back(tuple);
+        }
+        while self.embryos.len() > self.limits.embryos_max {
+            let oldest = self.order.pop_front()?;
+            if self.embryos.remove(&oldest).is_some() {
+                return Some(oldest);
+            }
+        }
+        None
+    }
+
+    fn place_segment(&mut self, tuple: Tuple, said: Said, at: usize) -> Placing {
+        if self.forgets_flows {
+            return Placing::at(self.choose(tuple, at));
+        }
+        if self.evicted.contains(&tuple) {
+            return Placing::NOWHERE;
+        }
+        let (tick, flows_max) = (self.tick, self.limits.flows_max);
+        if let Some(flow) = self.flows.get_mut(&tuple) {
+            flow.tick = tick;
+            flow.established = true;
+            flow.reset = said == Said::Rst;
+            flow.client_fin |= said == Said::Fin;
+            let opened = !flow.opened && said != Said::Rst;
+            flow.opened |= opened;
+            return Placing { opened, ..Placing::at(flow.host) };
+        }
+        let Some(embryo) = self.embryos.get(&tuple).copied() else {
+            return Placing::at(self.choose(tuple, at));
+        };
+        if said == Said::Rst {
+            return Placing::at(embryo.host);
+        }
+        if self.evicts_flows && self.flows.len() >= flows_max {
+            self.evicted.extend(self.flows.pop_first().map(|(tuple, _)| tuple));
+        }
+        if self.flows.len() >= flows_max {
+            self.full = Some(tick);
+            return Placing { refused: true, ..Placing::NOWHERE };
+        }
+        let fresh = Flow { host: embryo.host, tick, opened: true, ..Flow::default() };
+        self.flows.insert(tuple, Flow { client_fin: said == Said::Fin, ..fresh });
+        self.embryos.remove(&tuple);
+        Placing { opened: true, ..Placing::at(embryo.host) }
+    }
+}
+
+impl Flow {
+    fn age_max(&self) -> u32 {
+        match self {
+            Self { reset: true, .. } => RESET_AGE,
+            Self { client_fin: true, .. } => CLOSED_AGE,
+            Self { established: true, .. } => IDLE_AGE,
+            _ => YOUNG_AGE,
+        }
+    }
+}

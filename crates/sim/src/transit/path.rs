@@ -1,0 +1,389 @@
+//! An edge's data path, as `bpf/transit.bpf.c`, `bpf/recover.h` and `bpf/regulate.h`
+//! have it: which string a packet goes into, what is copied of it, which window it may
+//! advertise. Its maps live on when the daemon dies.
+
+use super::packet::{Packet, Tuple};
+use super::plan::{Limits, Mutation, Plan};
+use crate::Ns;
+use crate::spread::mix;
+use holdfast_edge::strings::{SLOTS, Table};
+use holdfast_edge::{
+    Flows, HalrHost, Intake, Measurement, PfrcConfig, PfrcHost, PfrcSettings, Resend, Slabs, Slot,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+
+/// The number of no string.
+pub const NO_STRING: u16 = 255;
+/// Copies that are taken at a time.
+const SHARE: usize = 64;
+
+/// A flow's place.
+#[derive(Clone, Copy, Debug)]
+struct Flow {
+    string: usize,
+    home: usize,
+}
+
+/// What the cache is shown of a packet.
+pub struct Copied {
+    packet: Packet,
+    into: bool,
+    way: u16,
+    held: bool,
+}
+
+/// Something that the edge's daemon sends by itself.
+#[derive(Clone, Copy, Debug)]
+pub enum Sent {
+    /// Again, into a string.
+    Into(usize, Packet),
+    /// Again, or now that it is no longer held, out of the strings.
+    Out(Packet),
+    Released(Packet),
+}
+
+/// Copies, and what becomes of them.
+pub struct Copies {
+    pub copying: bool,
+    ring: VecDeque<Copied>,
+    ring_max: usize,
+    pub lost: u64,
+    /// Bare acknowledgements wait until then; `None`: they do not.
+    hold: Option<Ns>,
+    pub holds: u64,
+    now: Ns,
+    /// By the number of a way, the string that it is now.
+    pub exits: BTreeMap<u16, usize>,
+    pub sent: Vec<Sent>,
+    /// Packets that could not be sent again.
+    pub failed: u64,
+    sack: BTreeMap<Tuple, bool>,
+    /// For a test of the judges.
+    behind: Vec<Packet>,
+    mutation: Option<Mutation>,
+}
+
+/// Who is counted and capped.
+pub struct Regulated {
+    pub flows: Flows<u64>,
+    pub queue_bytes: Option<f64>,
+    pub cap: Option<u32>,
+    mutation: Option<Mutation>,
+}
+
+/// See the module.
+pub struct DataPath {
+    limits: Limits,
+    seed: u64,
+    leads: bool,
+    return_all: bool,
+    strings: usize,
+    pub table: Option<Table>,
+    flows: BTreeMap<Tuple, Flow>,
+    /// Packets that came through each string.
+    pub traffic: Vec<u64>,
+    pub copies: Copies,
+    pub regulated: Regulated,
+    pub moved: u64,
+    turn: usize,
+    mutation: Option<Mutation>,
+}
+
+impl DataPath {
+    pub fn new(plan: &Plan, leads: bool) -> Self {
+        let settings = plan.regulate.unwrap_or(PfrcSettings::STANDARD);
+        let config = PfrcConfig::shipped(&settings, plan.limits.regulated_max);
+        let mutation = plan.mutation;
+        let copies = Copies {
+            copying: false,
+            ring: VecDeque::new(),
+            ring_max: plan.limits.ring_max,
+            lost: 0,
+            hold: None,
+            holds: 0,
+            now: 0,
+            exits: BTreeMap::new(),
+            sent: Vec::new(),
+            failed: 0,
+            sack: BTreeMap::new(),
+            behind: Vec::new(),
+            mutation,
+        };
+        let regulated =
+            Regulated { flows: Flows::new(&config), queue_bytes: None, cap: None, mutation };
+        Self {
+            limits: plan.limits,
+            seed: plan.seed,
+            leads,
+            return_all: plan.return_all,
+            strings: plan.strings.len(),
+            table: None,
+            flows: BTreeMap::new(),
+            traffic: vec![0; plan.strings.len()],
+            copies,
+            regulated,
+            moved: 0,
+            turn: 0,
+            mutation,
+        }
+    }
+
+    pub fn flows(&self) -> usize {
+        self.flows.len()
+    }
+
+    fn is_usable(&self, string: usize) -> bool {
+        string < self.strings
+            && self.table.as_ref().is_some_and(|table| table.usable >> string & 1 == 1)
+    }
+
+    fn choose(&self, tuple: Tuple) -> Option<usize> {
+        let table = self.table.as_ref()?;
+        let name = u64::from(tuple.sender) << 16 | u64::from(tuple.port);
+        let string = usize::from(table.slots[(mix(name ^ self.seed) % SLOTS as u64) as usize]);
+        if self.is_usable(string) {
+            return Some(string);
+        }
+        (0..self.strings).find(|string| self.is_usable(*string))
+    }
+
+    fn start_flow(&mut self, tuple: Tuple, string: usize) {
+        if self.flows.len() < self.limits.flows_max {
+            self.flows.insert(tuple, Flow { string, home: string });
+        }
+    }
+
+    fn string_of(&mut self, tuple: Tuple) -> Option<usize> {
+        let chosen = self.choose(tuple);
+        let goes_home = |flow: &Flow| {
+            self.leads && self.return_all && flow.string != flow.home && self.is_usable(flow.home)
+        };
+        let Some(flow) = self.flows.get(&tuple).copied() else {
+            chosen.iter().for_each(|string| self.start_flow(tuple, *string));
+            return chosen;
+        };
+        let string = if goes_home(&flow) {
+            flow.home
+        } else if self.is_usable(flow.string) {
+            return Some(flow.string);
+        } else {
+            chosen?
+        };
+        self.moved += 1;
+        self.flows.insert(tuple, Flow { string, ..flow });
+        Some(string)
+    }
+
+    /// A packet from a string shows where the other edge has put its flow.
+    fn learn(&mut self, tuple: Tuple, string: usize) {
+        if !self.is_usable(string) {
+            return;
+        }
+        match self.flows.get(&tuple).copied() {
+            None => self.start_flow(tuple, string),
+            Some(flow) if flow.string == string => {}
+            Some(flow) if self.leads && self.is_usable(flow.string) => {}
+            Some(flow) => drop(self.flows.insert(tuple, Flow { string, ..flow })),
+        }
+    }
+
+    /// A packet comes from outside; the string that it goes into.
+    pub fn goes_in(&mut self, now: Ns, packet: &Packet) -> Option<usize> {
+        let string = match self.mutation {
+            Some(Mutation::Sprays) => {
+                self.turn += 1;
+                Some(self.turn % self.strings)
+            }
+            _ => self.string_of(packet.tuple),
+        };
+        if packet.is_data && string.is_some() {
+            if packet.syn {
+                self.regulated.flows.forget(packet.key(true));
+            }
+            if packet.len > 0 || packet.syn {
+                self.regulated.flows.handle_data(packet.key(true), packet.bytes() as u32);
+            }
+        }
+        self.copies.see(now, packet, true, string.map_or(NO_STRING, |string| string as u16));
+        string
+    }
+
+    /// A packet comes out of a string; as it goes on, unless it is held.
+    pub fn comes_out(&mut self, now: Ns, packet: &Packet, string: usize) -> Option<Packet> {
+        let mut packet = *packet;
+        self.learn(packet.tuple, string);
+        self.traffic[string] += 1;
+        if !packet.is_data && !packet.syn {
+            packet.window = self.regulated.window(&packet);
+        }
+        let held = self.copies.see(now, &packet, false, string as u16);
+        (!held).then_some(packet)
+    }
+
+    /// For a test of the judges: tables stay as they are.
+    pub fn is_stubborn(&self) -> bool {
+        self.mutation == Some(Mutation::TablesStay)
+    }
+}
+
+impl Regulated {
+    fn window(&mut self, packet: &Packet) -> u32 {
+        let Packet { ack, window, .. } = *packet;
+        match (self.mutation, self.cap) {
+            (Some(Mutation::ShrinkWindow), Some(cap)) => window.min(cap),
+            (Some(Mutation::NeverCapped), _) => window,
+            (Some(Mutation::CapsUnfairly), Some(cap)) if packet.tuple.sender % 2 == 1 => {
+                window.min(cap / 3)
+            }
+            _ => self.flows.handle_ack(packet.key(false), ack, window),
+        }
+    }
+}
+
+impl PfrcHost for Regulated {
+    type Error = Infallible;
+
+    fn measured(&mut self) -> Measurement {
+        let queue_bytes = self.queue_bytes.take();
+        Measurement { queue_bytes, ..self.flows.measured() }
+    }
+
+    fn set_window(&mut self, window_bytes: u32) -> Result<(), Infallible> {
+        self.cap = Some(window_bytes);
+        self.flows.set_window(window_bytes)
+    }
+
+    fn uncap(&mut self) -> Result<(), Infallible> {
+        self.cap = None;
+        self.flows.uncap()
+    }
+}
+
+impl Copies {
+    /// Shows the cache a packet as it leaves the edge; whether it is held.
+    fn see(&mut self, now: Ns, packet: &Packet, into: bool, way: u16) -> bool {
+        let wants = packet.syn || if into { packet.len > 0 || packet.fin } else { true };
+        if !self.copying || !wants {
+            return false;
+        }
+        let held = !into && packet.is_bare_ack() && self.hold.is_some_and(|until| now < until);
+        if self.ring.len() >= self.ring_max {
+            self.lost += 1;
+            return false;
+        }
+        self.holds += u64::from(held);
+        self.ring.push_back(Copied { packet: *packet, into, way, held });
+        held
+    }
+
+    pub fn is_waiting(&self) -> bool {
+        !self.ring.is_empty()
+    }
+
+    pub fn set_now(&mut self, now: Ns) {
+        self.now = now;
+    }
+
+    /// The window of the last acknowledgement that is held, which may be less than its
+    /// receiver's.
+    pub fn last_window(&self, offered: u32) -> u32 {
+        self.ring.back().map_or(offered, |it| it.packet.window)
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// The daemon dies: what it held is lost, and nothing is held for longer than it
+    /// was to be. How many acknowledgements that are.
+    pub fn daemon_dies(&mut self) -> u64 {
+        self.sent.clear();
+        let held = self.ring.iter().filter(|it| it.held).count() as u64;
+        self.ring.clear();
+        held
+    }
+
+    pub fn uses_sack(&mut self, tuple: Tuple, yes: bool) {
+        self.sack.insert(tuple, yes);
+    }
+}
+
+impl HalrHost for Copies {
+    type Key = u64;
+    type Shelf = Slabs;
+    type Held = Packet;
+    type Error = Infallible;
+    const DRAINS_MAX: usize = 128;
+
+    fn set_copying(&mut self, on: bool) -> Result<(), Infallible> {
+        self.copying = on;
+        if !on {
+            // What was held is not thrown away with the rest: nobody would send it.
+            self.ring.clear();
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self, now: Ns, intake: &mut Intake<Self>) -> bool {
+        for _ in 0..SHARE {
+            let Some(Copied { packet, into, way, held }) = self.ring.pop_front() else {
+                return true;
+            };
+            if held {
+                intake.hold(packet);
+            }
+            let sack = self.sack.get(&packet.tuple).copied().unwrap_or(true);
+            let passing = packet.passing(into, sack);
+            intake.cache.handle_packet(now, packet.key(into), &passing, |slabs| {
+                slabs.put(&packet.encode(), way)
+            });
+            if intake.is_full() {
+                return false;
+            }
+        }
+        self.ring.is_empty()
+    }
+
+    fn hold(&mut self, at_most_ns: Ns) -> bool {
+        self.hold = Some(self.now + at_most_ns);
+        true
+    }
+
+    fn release(&mut self) {
+        self.hold = None;
+    }
+
+    fn forward(&mut self, held: Packet) {
+        if self.mutation != Some(Mutation::KeepsHeld) {
+            self.sent.push(Sent::Released(held));
+        }
+    }
+
+    fn lost(&mut self) -> u64 {
+        self.lost
+    }
+
+    fn resend(&mut self, shelf: &Slabs, resend: &Resend<Slot>) {
+        let mut packet = Packet::decode(shelf.get(resend.packet));
+        if self.mutation == Some(Mutation::ResendsOther) {
+            packet.sum ^= 1;
+        }
+        if self.mutation == Some(Mutation::ResendsLast) {
+            // The head comes behind the tail.
+            self.behind.push(packet);
+            let Some(string) = self.exits.get(&resend.packet.tag) else { return };
+            self.sent.clear();
+            let all = self.behind.iter().rev();
+            self.sent.extend(all.map(|packet| Sent::Into(*string, *packet)));
+            return;
+        }
+        if resend.direction == holdfast_edge::Direction::OutOfCluster {
+            return self.sent.push(Sent::Out(packet));
+        }
+        match self.exits.get(&resend.packet.tag) {
+            Some(string) => self.sent.push(Sent::Into(*string, packet)),
+            None => self.failed += 1,
+        }
+    }
+}
