@@ -389,6 +389,9 @@ impl World {
         self.hosts[member].gate = Some(gate);
         // It may be a backup's host of old.
         self.hosts[member].tap_drop = None;
+        if self.plan.cold.is_some() {
+            return self.lone_starts(d);
+        }
         self.daemon_turn(d, Phase::Pairing(Pairing::new(Side::Primary)))
     }
 

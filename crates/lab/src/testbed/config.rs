@@ -50,7 +50,8 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
     };
     let settings = setting("heartbeat_ms", config.options.heartbeat_ms)
         + &setting("connections_max", config.options.connections_max.map(u64::from))
-        + &setting("alone_after_s", config.options.alone_after_s);
+        + &setting("alone_after_s", config.options.alone_after_s)
+        + config.options.cold.as_ref().map_or("", |_| "mode = \"cold\"\n");
     let flows_max = setting("flows_max", config.options.flows_max.map(u64::from));
     let mut out = format!(
         "[group]\nname = \"demo\"\nkey_file = \"{}\"\nservices = [{services}]\n\
@@ -92,5 +93,16 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         config.recipe.user,
         config.log_file.display(),
     );
+    if let Some(cold) = &config.options.cold {
+        let dir = cold.spool_dir.clone();
+        let dir = dir.unwrap_or_else(|| testbed.host(Role::Backup).inside().join("spool"));
+        let sync = if cold.is_synced { "always" } else { "none" };
+        let _ = write!(
+            out,
+            "\n[cold]\nspool_dir = {dir:?}\nspool_sync = \"{sync}\"\n{}{}",
+            setting("spool_max_mb", cold.spool_max_mb),
+            setting("snapshot_every_mb", cold.snapshot_every_mb),
+        );
+    }
     out
 }
