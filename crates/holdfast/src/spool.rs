@@ -69,6 +69,14 @@ pub struct Spool {
     stuck_since: Option<(Instant, u64)>,
 }
 
+/// Makes a file in a folder that is there, as a spool does; it is gone at once.
+///
+/// # Errors
+/// As open(2).
+pub fn try_out(dir: &std::path::Path) -> io::Result<()> {
+    sealed::Sealed::make(dir).map(drop)
+}
+
 impl Spool {
     /// An empty one.
     ///
