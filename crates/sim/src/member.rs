@@ -118,13 +118,14 @@ impl Daemon {
     /// What it holds of connections and channels.
     pub fn left(&self) -> [(&'static str, usize); 6] {
         let inbox = self.edge.inbox.len() + self.pair.inbox.len();
+        let unmade = self.copy.as_ref().filter(|copy| !copy.is_kept());
         [
             ("connections of the machine", self.connections),
             ("frames or bytes of the log", self.unconfirmed),
             ("held SYN-ACKs", self.held.len()),
             ("messages not taken", inbox),
             ("images", usize::from(self.image.is_some() || self.image_due.is_some())),
-            ("copies that are not made", usize::from(self.copy.is_some())),
+            ("copies that are not made", usize::from(unmade.is_some())),
         ]
     }
 

@@ -113,7 +113,7 @@ fn no_drawn_plan_breaks_a_law() {
         plan.cold = plan.cold.or(Some(ColdPlan::ROOMY));
         let outcome = simulate(plan.clone(), false);
         if let Some(line) = outcome.failure() {
-            panic!("{}\n{plan}\n{line}", trace_tail(plan));
+            panic!("{}\n{plan}\n{line}", trace_tail(plan.clone()));
         }
         joins += outcome.reached.joins;
         takeovers += outcome.takeovers;

@@ -2,6 +2,7 @@
 //! the daemon. A thread reads ahead of both.
 
 use super::writer::Files;
+use holdfast_linux::priority;
 use holdfast_wire::log::{HEADER_LEN, Header, read_header, record_len};
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -34,12 +35,13 @@ impl Reading {
     pub(super) fn begin(
         files: impl FnOnce() -> Result<Files, String> + Send + 'static,
         (image_bytes, log_bytes): (u64, u64),
+        urgency: Option<i32>,
     ) -> io::Result<Self> {
         let (to_image, pieces) = sync_channel(AHEAD);
         let (to_log, chunks) = sync_channel(AHEAD);
         let image_read = Arc::new(AtomicU64::new(0));
         let image = Image { pieces, now: Vec::new(), at: 0, read: Arc::clone(&image_read) };
-        let work = move || read(files, to_image, &to_log);
+        let work = move || priority::urgently(urgency, || read(files, to_image, &to_log));
         std::thread::Builder::new().name("unspool".to_owned()).spawn(work)?;
         Ok(Self {
             image: Some(image),

@@ -5,7 +5,7 @@ use crate::client::{Redis, connected};
 use crate::world;
 use holdfast_lab::load::{Group as LoadGroup, Workload};
 use holdfast_lab::testbed::ours::{ColdOptions, Group, GroupOptions, Signal};
-use holdfast_lab::testbed::server::Program;
+use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -153,6 +153,29 @@ fn of_memcached_with_four_workers() {
 #[test]
 fn of_python_with_a_thread_for_each_connection() {
     is_rebuilt(Program::Python, Workload::HttpKeepalive, 3);
+}
+
+/// The files of its state folders are put in their places when it is built.
+#[test]
+fn of_a_server_that_appends_to_files() {
+    let _limit = world::limit(Duration::from_secs(120));
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let recipe = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a folder");
+    let [mut recipe, _] = [Role::Primary, Role::Backup].map(recipe);
+    recipe.command.extend(world::UNCOPIED.map(str::to_owned));
+    recipe.state_dirs = vec![recipe.directory.clone()];
+    let options = cold(ColdOptions::default());
+    let mut group = Group::start(&testbed, &recipe, &options).expect("the group protects");
+    let mut old = connect(&testbed);
+    for takeover in 0..2 {
+        let primary = group.primary().expect("a primary");
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), format!(":{}", 2 * takeover + 1));
+        group.kill_member(primary).expect("they die");
+        let is = old.ask(&[b"INCR", b"kept"]);
+        assert_eq!(is, format!(":{}", 2 * takeover + 2), "{}", group.log_tails());
+        group.start_daemon(primary).expect("a daemon");
+        heals(&mut group, "it joins");
+    }
 }
 
 /// What it kept is gone with its daemon: it joins anew, and takes over.

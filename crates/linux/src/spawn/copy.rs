@@ -1,6 +1,7 @@
 //! A server made of the image of another, which follows that one's log.
 
 use super::{FIRST_OWN, Process, Server, open_log, own_standard, socket_pair};
+use crate::priority;
 use crate::process::{self, EventFd};
 use crate::shm::{Settings, SharedMemory};
 use crate::snapshot::SnapshotError;
@@ -64,19 +65,23 @@ impl Making {
     /// If there can be no thread.
     pub fn begin(copying: Copying) -> io::Result<Self> {
         let (image, pieces) = channel();
-        let making = Self::of(copying, Pieces { pieces, now: Vec::new(), at: 0 })?;
+        let making = Self::of(copying, Pieces { pieces, now: Vec::new(), at: 0 }, None)?;
         Ok(Self { image: Some(image), ..making })
     }
 
-    /// Of an image that is read.
+    /// Of an image that is read, with a real-time priority if somebody waits for it.
     ///
     /// # Errors
     /// If there can be no thread.
-    pub fn of(copying: Copying, image: impl Read + Send + 'static) -> io::Result<Self> {
+    pub fn of(
+        copying: Copying,
+        image: impl Read + Send + 'static,
+        urgency: Option<i32>,
+    ) -> io::Result<Self> {
         let (to, made) = channel();
         let work = move || {
             let (maker, until_dropped) = channel();
-            let server = Server::copy(image, &copying);
+            let server = priority::urgently(urgency, || Server::copy(image, &copying));
             let server = server.map(|server| Server { _maker: Some(maker), ..server });
             if to.send(server).is_ok() {
                 // The copy is this thread's child: it would end with it.

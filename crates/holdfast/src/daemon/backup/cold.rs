@@ -2,6 +2,7 @@
 //! (decision 30).
 
 use super::copy::feed_kept;
+use super::host::REPLICA_PRIORITY;
 use super::{BackupDaemon, Server};
 use crate::config::Cold as Config;
 use crate::spool::{Reading, Settings, Spool};
@@ -267,9 +268,10 @@ impl BackupDaemon<'_, '_> {
         let stage = std::mem::replace(&mut cold.stage, Stage::Nothing);
         let Stage::Keeping(keeping) = stage else { return cold.stage = stage };
         let begin = || -> anyhow::Result<Building> {
-            let mut reading = keeping.spool.read()?;
+            let urgency = Some(REPLICA_PRIORITY);
+            let mut reading = keeping.spool.read(urgency)?;
             let image = reading.image().context("the image was read before")?;
-            let making = Some(Making::of(copying?, image)?);
+            let making = Some(Making::of(copying?, image, urgency)?);
             Ok(Building { reading, making, late: VecDeque::new(), late_bytes: 0 })
         };
         match begin() {

@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 /// Real-time priority of the replica during a takeover, below the daemon's own.
-const REPLICA_PRIORITY: i32 = 5;
+pub(super) const REPLICA_PRIORITY: i32 = 5;
 
 impl<'a> Hosted for BackupDaemon<'_, 'a> {
     type Context = MemberContext<'a>;
@@ -95,6 +95,8 @@ impl MemberHost for BackupDaemon<'_, '_> {
     }
 
     fn kill_server(&mut self) {
+        // Nothing is built of it any more, and its files have nobody else.
+        self.cold = None;
         let Some(replica) = &mut self.replica else { return };
         self.own_end = self.own_end.or_else(|| replica.ending());
         if !replica.kill() {
