@@ -421,7 +421,6 @@ impl Plan {
         }
         let mut joining = Rng::new(seed, 9);
         let joins = JoinPlan::draw(&mut joining);
-        let cold = ColdPlan::draw(&mut Rng::new(seed, 11));
         let more = joins::draw_joins(&mut joining, &mut faults);
         Self {
             seed,
@@ -447,7 +446,7 @@ impl Plan {
             uneven: if strain.one_in(4) { Uneven::ROUGH } else { Uneven::default() },
             pulses: clocks.one_in(2),
             joins,
-            cold,
+            cold: ColdPlan::draw(&mut Rng::new(seed, 11)),
             case: None,
             rest: 0,
             mutation: None,

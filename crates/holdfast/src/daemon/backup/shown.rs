@@ -56,34 +56,8 @@ impl BackupDaemon<'_, '_> {
             News::TookOver { cause, stopped, phases } => {
                 self.tell_taken_over(self.why(cause, stopped), phases);
             }
-            News::GaveUp { fault, .. }
-                if fault == Fault::Ended
-                    && self.replica.as_mut().is_some_and(Server::is_in_background) =>
-            {
-                self.node.other_says = None;
-                let (reason, remedy) = (advice::IN_BACKGROUND, advice::FOREGROUND);
-                self.node.set_state(Role::Backup, State::Ended, reason, remedy);
-            }
-            News::GaveUp { fault: Fault::Ended, reason } if self.own_end.is_some() => {
-                self.tell_replicas_end(reason);
-            }
-            News::GaveUp { fault: Fault::Unkept, reason } => {
-                self.node.other_says = None;
-                let reason = format!("gave up as a backup: {reason}");
-                let remedy = format!("{ROOM}; {REJOINS}");
-                self.node.set_state(Role::Backup, State::Waiting, &reason, &remedy);
-            }
-            News::GaveUp { fault: Fault::Outgrown, reason } => {
-                self.node.other_says = None;
-                self.node.set_state(Role::Backup, State::Waiting, reason, REJOINS);
-            }
+            News::GaveUp { fault, reason } => self.tell_given_up(fault, reason),
             News::Built { took } => self.tell_built(took),
-            News::GaveUp { fault, reason } => {
-                let (node, state) = (&mut *self.node, state(fault));
-                node.other_says = None;
-                let remedy = advice::after_giving_up(state, reason);
-                node.set_state(Role::Backup, state, reason, &remedy);
-            }
             News::GaveUpForGood => {
                 let Said { role, state, reason, .. } = self.node.own().clone();
                 let times = self.node.member.rejoin_max;
@@ -111,6 +85,32 @@ impl BackupDaemon<'_, '_> {
             | News::Doubts { .. }
             | News::Asks { .. }
             | News::Alone { .. } => {}
+        }
+    }
+
+    /// It is no backup any more.
+    fn tell_given_up(&mut self, fault: Fault, reason: &str) {
+        let has_ended = fault == Fault::Ended;
+        if has_ended && self.replica.as_mut().is_some_and(Server::is_in_background) {
+            self.node.other_says = None;
+            let (reason, remedy) = (advice::IN_BACKGROUND, advice::FOREGROUND);
+            return self.node.set_state(Role::Backup, State::Ended, reason, remedy);
+        }
+        if has_ended && self.own_end.is_some() {
+            return self.tell_replicas_end(reason);
+        }
+        let (node, state) = (&mut *self.node, state(fault));
+        node.other_says = None;
+        match fault {
+            Fault::Unkept => {
+                let reason = format!("gave up as a backup: {reason}");
+                node.set_state(Role::Backup, state, &reason, &format!("{ROOM}; {REJOINS}"));
+            }
+            Fault::Outgrown => node.set_state(Role::Backup, state, reason, REJOINS),
+            _ => {
+                let remedy = advice::after_giving_up(state, reason);
+                node.set_state(Role::Backup, state, reason, &remedy);
+            }
         }
     }
 
