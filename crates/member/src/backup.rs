@@ -434,7 +434,13 @@ impl BackupMachine {
         if host.now().since(self.begun) > nanos(PROVEN_AFTER) {
             host.member().given_up = 0;
         }
+        // A primary that goes on alone as it was asked to closes the channel, and what it said
+        // before may be lost with that: whether it lives the edge and its heartbeats tell.
+        let cause = cause.filter(|cause| !self.wants_out || *cause != Cause::ChannelLost);
         match cause.or_else(|| self.told_by_edge(host)) {
+            Some(Cause::Alone) if self.wants_out => {
+                self.give_up(Fault::Outgrown, "a new image is due", false, host)
+            }
             Some(cause) => self.take_over(cause, host),
             None => (Stage::Following, Turn::Until(self.deadline(host))),
         }
