@@ -26,6 +26,6 @@ pub use group::{Checked, Common, Settings};
 pub(crate) use group::{admin_socket, pin_dir};
 pub use kind::Kind;
 pub use replicated::{
-    CONNECTIONS_MAX, Config, Edge, FLOWS_MAX, Group, Mac, Member, RING_BYTES, Replicated, Role,
-    SERVICES_MAX, Server,
+    CONNECTIONS_MAX, Cold, Config, Edge, FLOWS_MAX, Group, Mac, Member, Mode, RING_BYTES,
+    Replicated, Role, SERVICES_MAX, Server,
 };

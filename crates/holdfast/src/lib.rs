@@ -15,5 +15,6 @@ pub mod lock;
 pub mod open_files;
 pub mod poll;
 pub mod run_dir;
+pub mod spool;
 pub mod status;
 pub mod world;

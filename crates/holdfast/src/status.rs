@@ -18,6 +18,9 @@ pub const SCHEMA: &str = "holdfast.status/1";
 pub const RESTART_BOTH: &str = "restart both members at a quiet moment to be protected again \
     (this ends its connections, and its memory is lost)";
 
+/// The mode of a group whose backup runs no replica.
+const COLD: &str = "cold";
+
 /// What is said of a member that will join by itself.
 pub const REJOINS: &str = "it joins again by itself";
 
@@ -31,6 +34,10 @@ pub struct Status {
     /// The member's name, or `edge`.
     pub member: String,
     pub role: Role,
+    /// Of a pair: `hot`, or `cold` if the backup builds its replica only when a takeover
+    /// needs it; else empty.
+    #[serde(default)]
+    pub mode: String,
     pub epoch: u64,
     pub state: State,
     /// Why the state is what it is; never empty unless protected.
@@ -148,6 +155,7 @@ impl Status {
             group: group.to_owned(),
             member: member.to_owned(),
             role: Role::None,
+            mode: String::new(),
             epoch: 0,
             state: State::Waiting,
             reason: String::new(),
@@ -200,8 +208,12 @@ impl Status {
         let state = style.state(self.state);
         writeln!(
             out,
-            "group {}   {} {}   {state}   epoch {}",
-            self.group, self.role, self.member, self.epoch
+            "group {}   {} {}   {state}   epoch {}{}",
+            self.group,
+            self.role,
+            self.member,
+            self.epoch,
+            if self.mode == COLD { "   cold" } else { "" }
         )?;
         if !self.reason.is_empty() {
             writeln!(out, "  reason  {}", self.reason)?;
@@ -419,7 +431,7 @@ mod tests {
             json,
             concat!(
                 r#"{"schema":"holdfast.status/1","version":"0","group":"demo","member":"a","role":"primary","#,
-                r#""epoch":0,"state":"unprotected","reason":"","remedy":"","connections":0,"#,
+                r#""mode":"","epoch":0,"state":"unprotected","reason":"","remedy":"","connections":0,"#,
                 r#""lag":{"frames":0,"bytes":0,"executed":0},"#,
                 r#""peers":[{"name":"b","connected":true,"note":""}],"counters":{"gate.acks_clamped":3},"#,
                 r#""last_takeover":{"cause":"","phases_us":{"detect":0,"fence":0,"drain":0,"probe":0,"repair":0,"#,

@@ -35,6 +35,18 @@ pub enum Replica {
     /// It did something else, in words.
     Diverged(String),
     Ended,
+    /// What is kept of it, so that it could be built, is not kept any more, in words.
+    Unkept(String),
+    /// So much log is kept of it that a takeover would take long: a new image is due.
+    Outgrown(String),
+}
+
+/// What is kept of a replica that is built only when a takeover needs it (decision 30), and
+/// of which nothing runs yet, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    pub image: u64,
+    pub log: u64,
 }
 
 /// What a backup needs of its host.
@@ -68,7 +80,9 @@ pub trait BackupHost: MemberHost + Sized {
     /// No record follows: it parks when it has executed them all.
     fn end_log(&mut self);
 
-    // A joiner's replica, in this order. What is replayed before it runs is kept.
+    // A joiner's replica, in this order. What is replayed before it runs is kept. Where it is
+    // built only when a takeover needs it (decision 30), all of it is kept until then: it is
+    // `made` as soon as it could be built, and once more when the takeover has built it.
 
     /// An image of at most so many bytes comes, of a server whose log begins at `log_from`:
     /// a server is made of it while it comes.
@@ -81,6 +95,8 @@ pub trait BackupHost: MemberHost + Sized {
     /// # Errors
     /// In words.
     fn take_image(&mut self, bytes: &[u8]) -> Result<(), String>;
+    /// Bytes of it for which no room is needed any more: as many may follow.
+    fn image_kept(&self) -> u64;
     /// It is whole.
     fn end_image(&mut self);
     /// What has become of the server: it follows the log, or nothing is left of it, and why.
@@ -88,6 +104,9 @@ pub trait BackupHost: MemberHost + Sized {
     fn copy_made(&mut self) -> Option<Result<(), String>>;
     /// What was kept goes to it, as far as it has room; whether nothing is kept any more.
     fn feed_copy(&mut self) -> bool;
+    /// See [`Kept`]; `None`: the replica is there, or is just being built of an image that
+    /// comes.
+    fn kept(&self) -> Option<Kept>;
 
     // The primary.
 
@@ -101,7 +120,7 @@ pub trait BackupHost: MemberHost + Sized {
 
     // A takeover, in this order.
 
-    /// It has begun: the replica is given the processor.
+    /// It has begun: the replica is given the processor; one of which all is kept is built.
     fn begin_takeover(&mut self);
     /// The parked replica's connections.
     fn manifest(&mut self) -> Vec<ManifestConn>;
@@ -261,6 +280,8 @@ pub struct BackupMachine {
     stopped: bool,
     /// Nothing more comes from the primary, whatever it said last.
     peer_gone: bool,
+    /// It has asked the primary to go on alone, so that it can join anew.
+    wants_out: bool,
     /// When to look at the tap again; `None`: its readiness wakes us.
     tap_at: Option<Nanos>,
     /// Bytes tapped since the last confirmation, and when to confirm them.
@@ -303,6 +324,7 @@ impl BackupMachine {
             promoting: None,
             stopped: false,
             peer_gone: false,
+            wants_out: false,
             tap_at: None,
             held_bytes: 0,
             held_at: None,
@@ -377,6 +399,8 @@ impl BackupMachine {
             Replica::Ended => {
                 return self.give_up(Fault::Ended, "the replica's process has ended", false, host);
             }
+            Replica::Unkept(reason) => return self.give_up(Fault::Unkept, &reason, false, host),
+            Replica::Outgrown(reason) => self.wants_to_leave(&reason, host),
             Replica::Replays | Replica::Parked => {}
         }
         let cause = self.work(host.is_peer_ready(), host);
@@ -384,7 +408,8 @@ impl BackupMachine {
             return self.give_up(Fault::Diverged, &reason, false, host);
         }
         if let Some(reason) = self.refused.take() {
-            return self.give_up(Fault::Fenced, &reason, false, host);
+            let fault = if self.wants_out { Fault::Outgrown } else { Fault::Fenced };
+            return self.give_up(fault, &reason, false, host);
         }
         let mut busy = false;
         let mut is_busy = || {
@@ -409,7 +434,13 @@ impl BackupMachine {
         if host.now().since(self.begun) > nanos(PROVEN_AFTER) {
             host.member().given_up = 0;
         }
+        // A primary that goes on alone as it was asked to closes the channel, and what it said
+        // before may be lost with that: whether it lives the edge and its heartbeats tell.
+        let cause = cause.filter(|cause| !self.wants_out || *cause != Cause::ChannelLost);
         match cause.or_else(|| self.told_by_edge(host)) {
+            Some(Cause::Alone) if self.wants_out => {
+                self.give_up(Fault::Outgrown, "a new image is due", false, host)
+            }
             Some(cause) => self.take_over(cause, host),
             None => (Stage::Following, Turn::Until(self.deadline(host))),
         }
@@ -425,6 +456,16 @@ impl BackupMachine {
         let opened = host.turn_edge(&mut |message| told |= is_ours(message));
         if opened || told {
             say_in_step(true, host);
+        }
+    }
+
+    /// It would join anew. It stays a backup until the primary goes on alone: one that dies
+    /// meanwhile has it still.
+    fn wants_to_leave(&mut self, reason: &str, host: &mut impl BackupHost) {
+        if !std::mem::replace(&mut self.wants_out, true) {
+            let state = Fault::Outgrown.word();
+            host.send(&Message::GaveUp { state, reason: clip(reason) });
+            host.flush();
         }
     }
 
@@ -454,7 +495,7 @@ impl BackupMachine {
         say_in_step(false, host);
         part(fault, reason, host);
         host.show(News::GaveUp { fault, reason });
-        let again_at = again_at(host);
+        let again_at = again_at(fault, host);
         if again_at.is_none() {
             host.show(News::GaveUpForGood);
         }
@@ -487,8 +528,12 @@ fn part(fault: Fault, reason: &str, host: &mut impl BackupHost) {
 }
 
 /// When a backup that gives up may join again: later each time, and not for ever.
-fn again_at(host: &mut impl BackupHost) -> Option<Nanos> {
+fn again_at(fault: Fault, host: &mut impl BackupHost) -> Option<Nanos> {
     let now = host.now();
+    if fault == Fault::Outgrown {
+        // Nothing was wrong.
+        return Some(now);
+    }
     let Member { given_up, rejoin_max, .. } = host.member();
     let pause = doubled(REJOIN_PAUSE, *given_up, REJOIN_PAUSE_MAX);
     *given_up = given_up.saturating_add(1);

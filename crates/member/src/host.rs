@@ -93,6 +93,10 @@ pub enum Fault {
     Fenced,
     /// Its process, or its daemon, has ended.
     Ended,
+    /// What a cold backup keeps has no room, or is lost.
+    Unkept,
+    /// It has so much log that a new image is due.
+    Outgrown,
 }
 
 impl Fault {
@@ -104,6 +108,8 @@ impl Fault {
             Self::Hung => "hung",
             Self::Fenced => "fenced",
             Self::Ended => "ended",
+            Self::Unkept => "unkept",
+            Self::Outgrown => "outgrown",
         }
     }
 }
@@ -141,6 +147,8 @@ pub enum News<'a> {
     Promotes { cause: Cause, stopped: bool },
     /// It still does.
     TakesOver { cause: Cause },
+    /// The server of a cold backup is made of its image; its log follows.
+    Built { took: Nanos },
     /// The edge does not let it, for now.
     Waits { reason: &'a str },
     /// It has.

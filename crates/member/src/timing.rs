@@ -159,6 +159,15 @@ pub mod takeover {
 
     /// How long a replica may take to the end of its log; later it is hung.
     pub const PARK_MAX: Duration = Duration::from_secs(5);
+    /// What a cold backup has besides, until its server is built and has come to its log's
+    /// end (decision 30): on any machine that does it at all, a few times what it takes.
+    pub const BUILD_MAX: Duration = Duration::from_secs(30);
+    /// For each MB of the image, 20 MB/s.
+    pub const BUILD_PER_IMAGE_MB: Duration = Duration::from_millis(50);
+    /// For each MB of the log: a server in Python replays 8 MB/s.
+    pub const BUILD_PER_LOG_MB: Duration = Duration::from_millis(500);
+    /// Time between two looks whether the server is built.
+    pub const BUILD_LOOK: Duration = Duration::from_millis(2);
     /// Time between two requests to an edge that does not answer.
     pub const ASK_EVERY: Duration = Duration::from_millis(50);
     /// Time between two looks at a replica that executes the rest of its log.

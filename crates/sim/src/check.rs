@@ -78,7 +78,9 @@ pub struct Checkers {
 impl Checkers {
     pub fn new(plan: &Plan) -> Self {
         let mut causes = Causes::default();
-        if plan.unattached {
+        // Its spool may fill up at any time.
+        let parts_by_itself = plan.cold.is_some_and(|cold| cold.log_max < u64::MAX);
+        if plan.unattached || parts_by_itself {
             causes.unattached();
         }
         Self {

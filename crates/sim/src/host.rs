@@ -246,11 +246,13 @@ impl World {
         self.wake_server(member);
     }
 
-    /// A server that was copied goes on here, with the log.
-    pub fn copy_starts(&mut self, member: usize, mut server: Server) {
+    /// A server that was copied goes on here, with the log; whether nobody has heard of it yet.
+    pub fn copy_starts(&mut self, member: usize, mut server: Server, is_new: bool) {
         self.servers += 1;
         server.number = self.servers;
-        self.check.copy_made(server.records);
+        if is_new {
+            self.check.copy_made(server.records);
+        }
         self.hosts[member].server = Some(server);
         self.wake_server(member);
     }

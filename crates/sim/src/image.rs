@@ -52,11 +52,28 @@ pub struct Copy {
     pub spool_bytes: u64,
     acked: BTreeMap<u32, u64>,
     gone: BTreeSet<u32>,
+    /// It is made only when a takeover needs it (decision 30).
+    pub cold: Option<Cold>,
+}
+
+/// How far a cold backup has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cold {
+    /// The image comes, or is whole and the machine knows it.
+    Arrives,
+    Keeps,
+    /// A takeover needs it.
+    Builds,
 }
 
 impl Copy {
-    pub fn new(all: u64) -> Self {
-        Self { all, ..Self::default() }
+    pub fn new(all: u64, is_cold: bool) -> Self {
+        Self { all, cold: is_cold.then_some(Cold::Arrives), ..Self::default() }
+    }
+
+    /// All that comes is kept, and nothing runs.
+    pub fn is_kept(&self) -> bool {
+        matches!(self.cold, Some(Cold::Arrives | Cold::Keeps))
     }
 
     /// Takes the next bytes of the image; whether its half is there now.
@@ -70,7 +87,7 @@ impl Copy {
     /// Keeps a record for later; false without room.
     pub fn keep(&mut self, header: &Header, payload: Vec<u8>) -> bool {
         let len = record_len(payload.len()) as u64;
-        let has_room = self.spool_bytes + len <= SPOOL_MAX;
+        let has_room = self.cold.is_some() || self.spool_bytes + len <= SPOOL_MAX;
         if has_room {
             self.spool_bytes += len;
             self.spool.push_back((*header, payload));
@@ -80,7 +97,7 @@ impl Copy {
 
     /// Half of its room is free.
     pub fn has_room(&self) -> bool {
-        self.spool_bytes < SPOOL_MAX / 2
+        self.cold.is_some() || self.spool_bytes < SPOOL_MAX / 2
     }
 
     pub fn acked(&mut self, accept: u32, bytes: u64) {
@@ -111,6 +128,11 @@ impl Copy {
 }
 
 impl World {
+    /// How many records the server of this image had logged.
+    pub fn records_of(&self, bytes: &[u8]) -> Option<u64> {
+        self.images.get(&Image::of(bytes)?.id).map(|server| server.records)
+    }
+
     /// Somebody who joins needs the server of this image no more.
     pub fn image_of(&mut self, bytes: &[u8]) -> Option<Server> {
         self.images.remove(&Image::of(bytes)?.id)

@@ -39,8 +39,8 @@ pub use clock::ClockPlan;
 pub use gate::Counts;
 pub use holdfast_chance::Rng;
 pub use plan::{
-    ClientPlan, DiskPlan, Fault, How, JoinPlan, Limits, Manners, Mutation, Path, Plan, Stage, Step,
-    Trick, Ways, When,
+    ClientPlan, ColdPlan, DiskPlan, Fault, How, JoinPlan, Limits, Manners, Mutation, Path, Plan,
+    Stage, Step, Trick, Ways, When,
 };
 pub use sweep::{Case, Uneven};
 

@@ -3,10 +3,11 @@
 
 use crate::check::{LOOK_EVERY, Said, Truth};
 use crate::gate::Gate;
+use crate::image::Copy;
 use crate::member::Phase;
 use crate::plan::{Fault, Mutation};
 use crate::server::{Mode, Server};
-use crate::world::{EDGE, Event, NAMES, World};
+use crate::world::{EDGE, Event, Host, NAMES, World};
 use crate::{Ns, Reached};
 use std::collections::VecDeque;
 
@@ -50,12 +51,15 @@ impl World {
         daemon.is_some_and(|d| matches!(&d.phase, Phase::Backup(machine) if machine.follows()))
     }
 
-    /// Does a server live there, or a replica of one?
+    /// Does a server live there, or a replica of one, or is that kept?
     fn serves(&self, member: usize, replica: bool) -> bool {
         let is_one = |server: &Server| {
             server.alive && server.diverged.is_none() && (server.mode == Mode::Replay) == replica
         };
-        self.hosts[member].server.as_ref().is_some_and(is_one)
+        let Host { server, daemon, .. } = &self.hosts[member];
+        let kept = daemon.as_ref().and_then(|daemon| daemon.copy.as_ref());
+        let is_kept = replica && kept.is_some_and(Copy::is_kept);
+        is_kept || server.as_ref().is_some_and(is_one)
     }
 
     fn is_heard(&self, from: usize, by: usize) -> bool {

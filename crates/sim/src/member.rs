@@ -121,13 +121,14 @@ impl Daemon {
     /// What it holds of connections and channels.
     pub fn left(&self) -> [(&'static str, usize); 6] {
         let inbox = self.edge.inbox.len() + self.pair.inbox.len();
+        let unmade = self.copy.as_ref().filter(|copy| !copy.is_kept());
         [
             ("connections of the machine", self.connections),
             ("frames or bytes of the log", self.unconfirmed),
             ("held SYN-ACKs", self.held.len()),
             ("messages not taken", inbox),
             ("images", usize::from(self.image.is_some() || self.image_due.is_some())),
-            ("copies that are not made", usize::from(self.copy.is_some())),
+            ("copies that are not made", usize::from(unmade.is_some())),
         ]
     }
 
@@ -394,6 +395,9 @@ impl World {
         self.hosts[member].gate = Some(gate);
         // It may be a backup's host of old.
         self.hosts[member].tap_drop = None;
+        if self.plan.cold.is_some() {
+            return self.lone_starts(d);
+        }
         self.daemon_turn(d, Phase::Pairing(Pairing::new(Side::Primary)))
     }
 

@@ -12,7 +12,7 @@ use crate::packet::NO_SCALING;
 use crate::sweep::{Case, Uneven};
 use draw::{draw_clock, draw_faults, draw_rare};
 use holdfast_replica::limits::{self as replica, PrimaryLimits, Share};
-pub use joins::{How, JoinPlan, Step};
+pub use joins::{ColdPlan, How, JoinPlan, Step};
 
 const MS: Ns = 1_000_000;
 
@@ -379,6 +379,8 @@ pub struct Plan {
     /// The daemons' heartbeats come by datagrams, too.
     pub pulses: bool,
     pub joins: JoinPlan,
+    /// The backup is cold (decision 30).
+    pub cold: Option<ColdPlan>,
     /// The case of a sweep that this is.
     pub case: Option<Case>,
     /// How long the run goes on when all clients are done.
@@ -444,6 +446,7 @@ impl Plan {
             uneven: if strain.one_in(4) { Uneven::ROUGH } else { Uneven::default() },
             pulses: clocks.one_in(2),
             joins,
+            cold: ColdPlan::draw(&mut Rng::new(seed, 11)),
             case: None,
             rest: 0,
             mutation: None,

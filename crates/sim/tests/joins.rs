@@ -22,6 +22,7 @@ fn calm(seed: u64) -> Plan {
     Plan {
         clients,
         faults: Vec::new(),
+        cold: None,
         unattached: false,
         load_until: 3000 * MS,
         disk: DiskPlan::default(),

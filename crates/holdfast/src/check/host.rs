@@ -5,6 +5,7 @@ use super::{Finding, ports, ways};
 use crate::config::{Config, ConfigErrors, Member, Role};
 use crate::key::GroupKey;
 use crate::open_files;
+use crate::spool;
 use crate::world::{self, World};
 use holdfast_linux::limits;
 use std::net::{IpAddr, UdpSocket};
@@ -61,6 +62,7 @@ fn member(config: &Config, member: &Member, findings: &mut Vec<Finding>) {
     findings.push(open_files(config));
     findings.extend(to_start(config));
     findings.extend(super::program::findings(&config.server));
+    findings.extend(config.cold.as_ref().map(|cold| spool(&cold.spool_dir)));
     findings.push(same_world(config));
 }
 
@@ -105,6 +107,18 @@ pub(super) fn local(name: &'static str, address: IpAddr) -> Finding {
 /// The epoch must survive a reboot.
 fn lasting(file: &Path) -> Finding {
     let shown = file.display();
+    match in_memory(file) {
+        Some((point, kind)) => Finding::fail(
+            "state_file",
+            format!("{shown} lies on {point}, a {kind} that a reboot empties"),
+            "choose a place on a disk: an edge that forgets its epoch could let two members speak",
+        ),
+        None => Finding::ok("state_file", format!("{shown} survives a reboot")),
+    }
+}
+
+/// The mount point of a file that lies in memory, and the kind of its file system.
+fn in_memory(file: &Path) -> Option<(String, String)> {
     let mounts = read("/proc/self/mounts");
     let parsed = mounts.lines().filter_map(|l| {
         let mut fields = l.split(' ').skip(1);
@@ -113,13 +127,27 @@ fn lasting(file: &Path) -> Finding {
     // Later mounts hide earlier ones, so the last of the longest counts.
     let under =
         parsed.filter(|(point, _)| file.starts_with(point)).max_by_key(|(point, _)| point.len());
-    match under {
-        Some((point, kind @ ("tmpfs" | "ramfs"))) => Finding::fail(
-            "state_file",
-            format!("{shown} lies on {point}, a {kind} that a reboot empties"),
-            "choose a place on a disk: an edge that forgets its epoch could let two members speak",
+    let (point, kind) = under.filter(|(_, kind)| matches!(*kind, "tmpfs" | "ramfs"))?;
+    Some((point.to_owned(), kind.to_owned()))
+}
+
+/// Where a cold backup keeps what it can build its server of.
+fn spool(dir: &Path) -> Finding {
+    const NAME: &str = "spool_dir";
+    let shown = dir.display();
+    // What is not there is made by the daemon.
+    let there = dir.ancestors().find(|path| path.exists()).unwrap_or(dir);
+    if let Err(error) = spool::try_out(there) {
+        let found = format!("no file can be made in {}: {error}", there.display());
+        return Finding::fail(NAME, found, "choose a folder on a disk of this host");
+    }
+    match in_memory(dir) {
+        Some((point, kind)) => Finding::warn(
+            NAME,
+            format!("{shown} lies on {point}, a {kind}: what is kept takes this host's memory"),
+            "choose a place on a disk",
         ),
-        _ => Finding::ok("state_file", format!("{shown} survives a reboot")),
+        None => Finding::ok(NAME, format!("{shown}")),
     }
 }
 

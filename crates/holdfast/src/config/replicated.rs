@@ -1,6 +1,7 @@
 //! The file of a replicated group: an edge, a primary and its backup.
 
 mod check;
+mod cold;
 mod state_dirs;
 #[cfg(test)]
 mod tests;
@@ -8,6 +9,7 @@ mod tests;
 use super::error::ConfigErrors;
 use super::group::{self, Checked, Common, Settings, choose_role};
 use super::recover::Recover;
+pub use cold::{Cold, Mode};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,6 +44,9 @@ pub struct Replicated {
     pub server: Server,
     /// What the edge keeps for the time in which no member answers.
     pub recover: Recover,
+    /// Where the backup of a cold group keeps what it can build the server of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cold: Option<Cold>,
 }
 
 /// What the members and the edge have in common.
@@ -63,6 +68,8 @@ pub struct Group {
     pub rejoin_max: u32,
     /// How long a member waits for the other one before it serves without a backup.
     pub alone_after_s: u64,
+    /// Whether a replica runs on the backup.
+    pub mode: Mode,
     /// Whether the daemons ask for real-time scheduling and locked memory.
     pub realtime: bool,
     /// Whether the primary's daemon shares one processor with its server's main

@@ -1,6 +1,7 @@
 //! The backup on this host: its tap, its replica, the channel to the primary, and what
 //! a takeover speaks with. What is done with them is `holdfast_member::backup`'s.
 
+mod cold;
 mod copy;
 mod host;
 mod listeners;
@@ -22,6 +23,7 @@ use crate::leavings::Own;
 use crate::poll::Interest;
 use crate::status::{self, State};
 use anyhow::Context as _;
+use cold::Cold;
 use copy::Incoming;
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{Gate, TapDrop};
@@ -54,9 +56,13 @@ struct BackupDaemon<'n, 'a> {
     /// `None` until the image of a server that is joined has come.
     replica: Option<Server>,
     incoming: Option<Incoming>,
+    /// What is kept of a replica that no takeover needs yet, until that has come to it.
+    cold: Option<Cold>,
     /// What clients have acknowledged of connections that the replica has not come to, and
     /// which of them are over (`u64::MAX`).
     unnoted: BTreeMap<u32, u64>,
+    /// When they are looked at again.
+    settle_at: Instant,
     /// It passes everything until this member is the primary of a backup.
     gate: Gate,
     /// Connections that a takeover has carried over, as the gate has them.
@@ -156,7 +162,9 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
         watches_replica: replica.is_some(),
         replica,
         incoming: None,
+        cold: None,
         unnoted: BTreeMap::new(),
+        settle_at: Instant::now(),
         gate,
         conns: Vec::new(),
         tap: Some(tap),

@@ -160,7 +160,10 @@ impl<'a> MemberContext<'a> {
             signals,
             admin,
             edge: EdgeLink::new(config.edge.listen, identity, EDGE, now),
-            status: Status::new(&config.group.name, &me.name),
+            status: Status {
+                mode: config.group.mode.word().to_owned(),
+                ..Status::new(&config.group.name, &me.name)
+            },
             events: Events::default(),
             member: heard_of(config, me),
             pulse,

@@ -17,6 +17,7 @@ use super::said::{Repetition, Said};
 use super::services::Services;
 use super::survivor::Alone;
 use crate::channel::{Channel, Listener};
+use crate::config::Mode;
 use crate::leavings::Own;
 use crate::poll::Interest;
 use crate::status::{self, State};
@@ -108,6 +109,10 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     node.excuse_start();
     let gate = node.attach_gate(false)?;
     node.clear_earlier_life(Own::Gate)?;
+    if node.config.group.mode == Mode::Cold {
+        // Its backup has no replica that could begin with it: it joins.
+        return start_alone(node, listener, gate);
+    }
     // Programs first, they take a while: the backup counts heartbeats from now on.
     let peer = match wait_for_backup(node, &mut listener, PEER)? {
         Came::Stop => return Ok(End::Stopped),

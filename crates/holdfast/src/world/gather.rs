@@ -168,6 +168,7 @@ fn settings(config: &Config) -> Vec<String> {
     let state_dirs = config.server.state_dirs.iter().map(|it| it.display().to_string());
     let state_dirs: Vec<String> = state_dirs.collect();
     vec![
+        format!("mode = {}", config.group.mode.word()),
         format!("heartbeat_ms = {}", config.group.heartbeat_ms),
         format!("connections_max = {}", config.group.connections_max),
         format!("services = {}", services.join(" ")),

@@ -5,6 +5,7 @@
 mod a_bgp_session_survives;
 mod a_clean_start_accuses_nobody;
 mod a_client_may_do_what_tcp_allows;
+mod a_cold_backup_takes_over;
 mod a_disk_that_fails_ends_no_takeover;
 mod a_family_is_not_called_protected;
 mod a_file_that_differs_is_named;

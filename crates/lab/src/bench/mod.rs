@@ -37,6 +37,9 @@ pub enum BenchCommand {
     /// A member dies and is started again: how soon are both protected, and what do
     /// clients notice?
     Rejoin(heal::rejoin::RejoinArgs),
+    /// A cold backup builds its server when the primary's dies: how long, for how much
+    /// memory and log.
+    Cold(heal::cold::ColdArgs),
     /// The members are swapped under load: how long do clients wait?
     Switchover(heal::switchover::SwitchoverArgs),
     /// How often a healthy primary is replaced, idle and busy, and how fast a dead one.
@@ -79,6 +82,11 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
         BenchCommand::Promotion(args) => {
             let report = promotion::run(&args)?;
             show(args.json, &report, promotion::PromotionReport::print)?;
+            Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        BenchCommand::Cold(args) => {
+            let report = heal::cold::run(&args)?;
+            show(args.json, &report, heal::cold::ColdReport::print)?;
             Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         BenchCommand::Rejoin(args) => {

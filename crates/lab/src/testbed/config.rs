@@ -1,7 +1,7 @@
 //! The config files of a testbed's group: one file, the same on every host.
 
 use super::host::DISK;
-use super::ours::GroupOptions;
+use super::ours::{ColdOptions, GroupOptions};
 use super::server::{Program, Recipe};
 use super::topology::addresses;
 use super::{Role, Testbed, interface};
@@ -45,12 +45,10 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         }
     };
     let run_dir = config.run_dir.display();
-    let setting = |name: &str, value: Option<u64>| {
-        value.map_or_else(String::new, |value| format!("{name} = {value}\n"))
-    };
     let settings = setting("heartbeat_ms", config.options.heartbeat_ms)
         + &setting("connections_max", config.options.connections_max.map(u64::from))
-        + &setting("alone_after_s", config.options.alone_after_s);
+        + &setting("alone_after_s", config.options.alone_after_s)
+        + config.options.cold.as_ref().map_or("", |_| "mode = \"cold\"\n");
     let flows_max = setting("flows_max", config.options.flows_max.map(u64::from));
     let mut out = format!(
         "[group]\nname = \"demo\"\nkey_file = \"{}\"\nservices = [{services}]\n\
@@ -92,5 +90,25 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         config.recipe.user,
         config.log_file.display(),
     );
+    if let Some(cold) = &config.options.cold {
+        out += &cold_table(testbed, cold);
+    }
     out
+}
+
+/// Where a cold backup keeps what it needs.
+fn cold_table(testbed: &Testbed, cold: &ColdOptions) -> String {
+    let dir = cold.spool_dir.clone();
+    let dir = dir.unwrap_or_else(|| testbed.host(Role::Backup).inside().join("spool"));
+    let sync = if cold.is_synced { "always" } else { "none" };
+    format!(
+        "\n[cold]\nspool_dir = {dir:?}\nspool_sync = \"{sync}\"\n{}{}",
+        setting("spool_max_mb", cold.spool_max_mb),
+        setting("snapshot_every_mb", cold.snapshot_every_mb),
+    )
+}
+
+/// A line of the file, if it is there.
+fn setting(name: &str, value: Option<u64>) -> String {
+    value.map_or_else(String::new, |value| format!("{name} = {value}\n"))
 }

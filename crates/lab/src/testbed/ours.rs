@@ -57,8 +57,22 @@ pub struct GroupOptions {
     pub open_files_soft: Option<u64>,
     /// How long a member to whom no backup comes waits, s; without it, the default.
     pub alone_after_s: Option<u64>,
+    /// The backup is cold, and keeps what it needs like this.
+    pub cold: Option<ColdOptions>,
     /// Variables of the edge's daemon.
     pub edge_env: Vec<(String, String)>,
+}
+
+/// Where a cold backup keeps image and log.
+#[derive(Clone, Debug, Default)]
+pub struct ColdOptions {
+    /// As the hosts see it; without it, beside the other files of the testbed.
+    pub spool_dir: Option<PathBuf>,
+    /// Without them, the defaults, MB.
+    pub spool_max_mb: Option<u64>,
+    pub snapshot_every_mb: Option<u64>,
+    /// Everything that is kept is synced.
+    pub is_synced: bool,
 }
 
 /// Three running daemons and their server.

@@ -1,6 +1,7 @@
 //! A server made of the image of another, which follows that one's log.
 
 use super::{FIRST_OWN, Process, Server, open_log, own_standard, socket_pair};
+use crate::priority;
 use crate::process::{self, EventFd};
 use crate::shm::{Settings, SharedMemory};
 use crate::snapshot::SnapshotError;
@@ -51,10 +52,10 @@ impl Server {
     }
 }
 
-/// A copy that is being made while its image arrives, in a thread of its own: its daemon has
-/// other things to do. Nothing is left of it when this is dropped before it is made.
+/// A copy that is being made while its image arrives or is read, in a thread of its own: its
+/// daemon has other things to do. Nothing is left of it when this is dropped before it is made.
 pub struct Making {
-    /// `None` when the image is whole.
+    /// `None` when the image is whole, or is read elsewhere.
     image: Option<Sender<Vec<u8>>>,
     made: Receiver<Result<Server, SnapshotError>>,
 }
@@ -64,11 +65,23 @@ impl Making {
     /// If there can be no thread.
     pub fn begin(copying: Copying) -> io::Result<Self> {
         let (image, pieces) = channel();
+        let making = Self::of(copying, Pieces { pieces, now: Vec::new(), at: 0 }, None)?;
+        Ok(Self { image: Some(image), ..making })
+    }
+
+    /// Of an image that is read, with a real-time priority if somebody waits for it.
+    ///
+    /// # Errors
+    /// If there can be no thread.
+    pub fn of(
+        copying: Copying,
+        image: impl Read + Send + 'static,
+        urgency: Option<i32>,
+    ) -> io::Result<Self> {
         let (to, made) = channel();
         let work = move || {
-            let pieces = Pieces { pieces, now: Vec::new(), at: 0 };
             let (maker, until_dropped) = channel();
-            let server = Server::copy(pieces, &copying);
+            let server = priority::urgently(urgency, || Server::copy(image, &copying));
             let server = server.map(|server| Server { _maker: Some(maker), ..server });
             if to.send(server).is_ok() {
                 // The copy is this thread's child: it would end with it.
@@ -76,7 +89,7 @@ impl Making {
             }
         };
         std::thread::Builder::new().name("copy".to_owned()).spawn(work)?;
-        Ok(Self { image: Some(image), made })
+        Ok(Self { image: None, made })
     }
 
     /// The next bytes of the image.

@@ -26,6 +26,8 @@ pub(super) struct Joining {
     image_bytes: Option<u64>,
     arrived: u64,
     is_whole: bool,
+    /// Of what is here, what the primary was told of.
+    told: u64,
     /// The server that was built of it runs, and follows.
     runs: bool,
     /// Where the log was when it began to run: until there it is behind.
@@ -38,6 +40,15 @@ impl Joining {
     /// It was announced, and is not whole.
     const fn awaits_image(&self) -> bool {
         self.image_bytes.is_some() && !self.is_whole
+    }
+
+    /// The primary sends more of the image as this member has room for it.
+    fn tell_kept(&mut self, host: &mut impl BackupHost) {
+        let kept = host.image_kept().min(self.arrived);
+        if kept > self.told {
+            self.told = kept;
+            host.send(&Message::ImageOk { bytes: kept });
+        }
     }
 }
 
@@ -146,7 +157,7 @@ impl BackupMachine {
                         return Err("more of the image came than was announced".to_owned());
                     }
                     host.take_image(&bytes)?;
-                    host.send(&Message::ImageOk { bytes: joining.arrived });
+                    joining.tell_kept(host);
                 }
                 Said::Closing(number) if joining.caught_up && joining.closing.is_none() => {
                     let (since, streams) = (host.now(), self.log.behind());
@@ -156,6 +167,7 @@ impl BackupMachine {
                 _ => return Err("the primary speaks out of turn".to_owned()),
             }
         }
+        joining.tell_kept(host);
         host.flush();
         let made = if joining.runs { None } else { host.copy_made() };
         if let Some(made) = made {
@@ -189,13 +201,17 @@ impl BackupMachine {
         if let Some(cause) = cause.filter(|cause| *cause != Cause::Silent) {
             return Some(cause.text().to_owned());
         }
+        let replica = host.replica();
+        if let Replica::Unkept(reason) = replica {
+            return Some(reason);
+        }
         if !joining.runs {
             return None;
         }
-        match host.replica() {
+        match replica {
             Replica::Diverged(reason) => return Some(reason),
             Replica::Ended => return Some("the replica's process has ended".to_owned()),
-            Replica::Replays | Replica::Parked => {}
+            _ => {}
         }
         let closing = joining.closing.as_ref();
         let late = closing.is_some_and(|it| host.now().since(it.since) > nanos(CLOSING_MAX));

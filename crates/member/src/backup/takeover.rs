@@ -1,19 +1,21 @@
 //! The backup's promotion: fence, drain the log, probe the clients, repair the
 //! sockets, take the address, kick. The order is that of decisions 13 to 18; what it
-//! decides per connection is `holdfast_replica::promotion`'s.
+//! decides per connection is `holdfast_replica::promotion`'s. A cold backup builds its
+//! replica first of what it keeps, while the edge decides (decision 30).
 
-use super::{BackupHost, BackupMachine, Replica, Stage};
+use super::{BackupHost, BackupMachine, Kept, Replica, Stage};
 use crate::host::{Fault, News, Turn, ask_for};
 use crate::nanos;
 use crate::request::EpochRequest;
 use crate::timing::takeover::{
-    ASK_EVERY, DRAIN_LOOK, GRANT_LOOK, IDLE_LOOK, NUDGE_LOOK, NUDGE_MAX, PARK_MAX, PROBE_LOOK,
-    TAP_BATCH,
+    ASK_EVERY, BUILD_LOOK, BUILD_MAX, BUILD_PER_IMAGE_MB, BUILD_PER_LOG_MB, DRAIN_LOOK, GRANT_LOOK,
+    IDLE_LOOK, NUDGE_LOOK, NUDGE_MAX, PARK_MAX, PROBE_LOOK, TAP_BATCH,
 };
 use holdfast_cluster::Nanos;
 use holdfast_replica::promotion::{Diverged, Probe, Promotion, PromotionOutput, Restore, Why};
 use holdfast_wire::message::ConnId;
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
+use std::time::Duration;
 
 /// What made the backup promote itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +67,9 @@ pub struct Takeover {
     request: EpochRequest,
     begun: Nanos,
     peer_lost: bool,
+    /// The replica is being built, and how long it may take to the log's end.
+    builds: bool,
+    drain_max: Nanos,
     drained: Option<Nanos>,
     fenced: Option<Nanos>,
     phases: Phases,
@@ -118,14 +123,25 @@ enum Step {
 /// What a turn of a takeover has come to.
 type Verdict = Result<Step, (Fault, String)>;
 
+/// How long a replica may take to the end of its log, if so much is kept of it.
+fn drain_max(kept: Option<Kept>) -> Nanos {
+    let max = nanos(PARK_MAX);
+    let Some(Kept { image, log }) = kept else { return max };
+    let of = |bytes: u64, per_mb: Duration| Nanos((bytes >> 20) * nanos(per_mb).0);
+    let image = of(image, BUILD_PER_IMAGE_MB);
+    max.plus(nanos(BUILD_MAX)).plus(image).plus(of(log, BUILD_PER_LOG_MB))
+}
+
 impl Takeover {
-    fn new(cause: Cause, epoch: u64, heard_at: Nanos, now: Nanos) -> Self {
+    fn new(cause: Cause, epoch: u64, heard_at: Nanos, kept: Option<Kept>, now: Nanos) -> Self {
         let detect = now.since(heard_at);
         Self {
             cause,
             request: EpochRequest::new(epoch, ASK_EVERY, true),
             begun: now,
             peer_lost: cause != Cause::ServerDied,
+            builds: kept.is_some(),
+            drain_max: drain_max(kept),
             drained: None,
             fenced: None,
             phases: Phases { detect, ..Phases::default() },
@@ -138,6 +154,25 @@ impl Takeover {
 
     fn since_begin(&self, now: Nanos) -> Nanos {
         now.since(self.begun)
+    }
+
+    /// Whether the replica that is being built is there, and what has become of it: a long
+    /// log may show at its begin that it will not be promoted.
+    fn build(&mut self, host: &mut impl BackupHost) -> Result<(), (Fault, String)> {
+        if let Some(made) = self.builds.then(|| host.copy_made()).flatten() {
+            made.map_err(|reason| (Fault::Unkept, reason))?;
+            self.builds = false;
+            host.show(News::Built { took: self.since_begin(host.now()) });
+        }
+        match host.replica() {
+            Replica::Diverged(reason) => Err((Fault::Diverged, reason)),
+            Replica::Unkept(reason) => Err((Fault::Unkept, reason)),
+            Replica::Ended => {
+                let reason = "the replica's process ended during the takeover";
+                Err((Fault::Ended, reason.to_owned()))
+            }
+            Replica::Replays | Replica::Parked | Replica::Outgrown(_) => Ok(()),
+        }
     }
 
     fn hear(&mut self, host: &mut impl BackupHost) {
@@ -178,10 +213,11 @@ impl Takeover {
 
 impl BackupMachine {
     pub(super) fn take_over(&mut self, cause: Cause, host: &mut impl BackupHost) -> (Stage, Turn) {
+        let kept = host.kept();
         host.begin_takeover();
         host.show(News::Promotes { cause, stopped: self.stopped });
         let (epoch, now) = (host.member().epoch, host.now());
-        let mut takeover = Box::new(Takeover::new(cause, epoch, self.heard_at, now));
+        let mut takeover = Box::new(Takeover::new(cause, epoch, self.heard_at, kept, now));
         ask_for(host, &mut takeover.request, false);
         self.begin_promotion(cause, takeover.peer_lost, host);
         host.show(News::TakesOver { cause });
@@ -221,6 +257,7 @@ impl BackupMachine {
         if let Some(reason) = t.request.take_refused() {
             return Err((Fault::Fenced, format!("the edge refused: {reason}")));
         }
+        t.build(host)?;
         // Nothing comes behind the end of the log: what is kept is not left out of it.
         if self.effects.log_ended && t.drained.is_none() && host.feed_copy() {
             host.end_log();
@@ -236,10 +273,11 @@ impl BackupMachine {
                 t.phases.drain = t.since_begin(drained);
                 return self.probe(t, host);
             }
-            (None, _) if t.since_begin(now) > nanos(PARK_MAX) => {
+            (None, _) if t.since_begin(now) > t.drain_max => {
                 let reason = "the replica did not take the rest of the log";
                 return Err((Fault::Hung, reason.to_owned()));
             }
+            (None, _) if t.builds => BUILD_LOOK,
             (None, _) => DRAIN_LOOK,
             (Some(_), None) => GRANT_LOOK,
         };
@@ -284,19 +322,14 @@ fn settle(
     host: &mut impl BackupHost,
 ) -> Verdict {
     t.hear(host);
+    // What clients have acknowledged of connections that the replica comes to only now.
+    host.feed_copy();
     t.settle(&mut promotion, host);
     let now = host.now();
     if let Some(reason) = t.diverged.take() {
         return Err((Fault::Diverged, reason));
     }
-    match host.replica() {
-        Replica::Diverged(reason) => return Err((Fault::Diverged, reason)),
-        Replica::Ended => {
-            let reason = "the replica's process ended during the takeover";
-            return Err((Fault::Ended, reason.to_owned()));
-        }
-        Replica::Replays | Replica::Parked => {}
-    }
+    t.build(host)?;
     if stop {
         let reason = "the daemon was stopped during the takeover";
         return Err((Fault::Ended, reason.to_owned()));
@@ -305,7 +338,7 @@ fn settle(
         t.phases.probe = now.since(since).since(t.phases.repair);
         return go_live(t, promotion, host);
     }
-    if now.since(since) > nanos(PARK_MAX) {
+    if now.since(since) > t.drain_max {
         let reason = "the replica did not come to the end of its log";
         return Err((Fault::Hung, reason.to_owned()));
     }

@@ -6,6 +6,7 @@ use holdfast_wire::message::{ConnRecord, FlowBounds};
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
 use zerocopy::IntoBytes;
 
+mod cold;
 mod joins;
 
 /// Writes down what the machine does.
@@ -29,6 +30,10 @@ struct Book {
     /// The image that came is whole, and the server of it takes its time.
     is_whole: bool,
     is_slow: bool,
+    /// Bytes of the image that came, and how many of them have no room yet.
+    image: u64,
+    unwritten: u64,
+    kept: Option<Kept>,
 }
 
 impl Book {
@@ -102,7 +107,14 @@ impl BackupHost for Book {
     }
     fn take_image(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.note(format!("takes {}", bytes.len()));
+        self.image += bytes.len() as u64;
         self.good("take")
+    }
+    fn image_kept(&self) -> u64 {
+        self.image - self.unwritten
+    }
+    fn kept(&self) -> Option<Kept> {
+        self.kept
     }
     fn feed_copy(&mut self) -> bool {
         !self.keeps
@@ -229,6 +241,9 @@ impl Bed {
             keeps: false,
             is_whole: false,
             is_slow: false,
+            image: 0,
+            unwritten: 0,
+            kept: None,
         };
         let machine = BackupMachine::new([1; 8], &mut book);
         assert_eq!(book.take(), [in_step(true)]);

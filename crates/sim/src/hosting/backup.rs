@@ -3,13 +3,13 @@
 use super::AtHost;
 use crate::check::Said;
 use crate::gate::Gate;
-use crate::image::Copy;
+use crate::image::{Cold, Copy};
 use crate::kernel::{Socket, cookie};
 use crate::packet::{Packet, Truth};
 use crate::pipe::{Input, Kind};
 use crate::plan::{Manners, Mutation, Step, When};
 use holdfast_cluster::Nanos;
-use holdfast_member::backup::{BackupHost, Replica, Report};
+use holdfast_member::backup::{BackupHost, Kept, Replica, Report};
 use holdfast_member::host::Context as _;
 use holdfast_member::primary::Held;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
@@ -84,19 +84,57 @@ impl AtHost<'_> {
     }
 
     fn make_copy(&mut self) -> Result<(), String> {
-        if self.world.rng.below(1000) < self.world.plan.joins.unmade_permille {
-            return Err("the copy cannot be made".to_owned());
+        let is_new = self.d.copy.as_ref().is_none_or(|copy| copy.cold.is_none());
+        if is_new {
+            self.can_be_made()?;
         }
         let bytes = self.d.copy.as_mut().map(|copy| std::mem::take(&mut copy.bytes));
         let Some(server) = self.world.image_of(&bytes.unwrap_or_default()) else {
             return Err("the image is not whole, or of an earlier server".to_owned());
         };
-        self.world.copy_starts(self.d.at, server);
+        self.world.copy_starts(self.d.at, server, is_new);
         if let Some(copy) = &mut self.d.copy {
             copy.runs = true;
         }
+        if is_new {
+            self.world.crosses(When::Join(Step::Runs));
+        }
+        Ok(())
+    }
+
+    fn can_be_made(&mut self) -> Result<(), String> {
+        match self.world.rng.below(1000) < self.world.plan.joins.unmade_permille {
+            true => Err("the copy cannot be made".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    /// All is there that the server could be built of.
+    fn keep_image(&mut self) -> Result<(), String> {
+        self.can_be_made()?;
+        let bytes = self.d.copy.as_ref().map(|copy| copy.bytes.clone()).unwrap_or_default();
+        let Some(records) = self.world.records_of(&bytes) else {
+            return Err("the image is not whole, or of an earlier server".to_owned());
+        };
+        self.world.check.copy_made(records);
         self.world.crosses(When::Join(Step::Runs));
         Ok(())
+    }
+
+    /// The log that is kept, if it is kept.
+    fn log_kept(&self) -> u64 {
+        let copy = self.d.copy.as_ref().filter(|copy| copy.is_kept());
+        copy.map_or(0, |copy| copy.spool_bytes)
+    }
+
+    /// The spool has no room for more.
+    fn is_full(&self) -> bool {
+        self.world.plan.cold.is_some_and(|cold| self.log_kept() > cold.log_max)
+    }
+
+    /// Half of it is used.
+    fn is_outgrown(&self) -> bool {
+        self.world.plan.cold.is_some_and(|cold| self.log_kept() > cold.log_max / 2)
     }
 }
 
@@ -121,7 +159,14 @@ impl BackupHost for AtHost<'_> {
     }
 
     fn replica(&self) -> Replica {
+        if self.is_full() {
+            return Replica::Unkept("the spool is full".to_owned());
+        }
+        if self.is_outgrown() {
+            return Replica::Outgrown("a new image is due".to_owned());
+        }
         match self.server() {
+            None if self.d.copy.is_some() => Replica::Replays,
             None => Replica::Ended,
             Some(server) => match &server.diverged {
                 Some(reason) => Replica::Diverged(reason.clone()),
@@ -171,6 +216,9 @@ impl BackupHost for AtHost<'_> {
 
     fn progress(&self) -> (u64, u64) {
         let kept = self.d.copy.as_ref().map_or(0, |copy| copy.spool_bytes);
+        if self.d.copy.as_ref().is_some_and(Copy::is_kept) {
+            return (kept, kept);
+        }
         let server = self.server().filter(|_| self.d.copy.as_ref().is_none_or(|copy| copy.runs));
         let (appended, executed) = server.map_or((0, 0), |s| (s.appended, s.executed));
         (appended + kept, executed)
@@ -195,8 +243,17 @@ impl BackupHost for AtHost<'_> {
     }
 
     fn begin_copy(&mut self, _: u64, image_bytes: u64) -> Result<(), String> {
-        self.d.copy = Some(Copy::new(image_bytes));
+        self.d.copy = Some(Copy::new(image_bytes, self.world.plan.cold.is_some()));
         Ok(())
+    }
+
+    fn image_kept(&self) -> u64 {
+        self.d.copy.as_ref().map_or(0, |copy| copy.bytes.len() as u64)
+    }
+
+    fn kept(&self) -> Option<Kept> {
+        let copy = self.d.copy.as_ref().filter(|copy| copy.is_kept())?;
+        Some(Kept { image: copy.bytes.len() as u64, log: copy.spool_bytes })
     }
 
     fn take_image(&mut self, bytes: &[u8]) -> Result<(), String> {
@@ -208,10 +265,10 @@ impl BackupHost for AtHost<'_> {
     }
 
     fn feed_copy(&mut self) -> bool {
-        let Some(mut copy) = self.d.copy.take() else { return true };
+        let Some(mut copy) = self.d.copy.take_if(|copy| !copy.is_kept()) else { return true };
         let server = self.server_mut().filter(|_| copy.runs);
         let done = server.is_some_and(|server| copy.feed(server));
-        let keeps = copy.spool_bytes > 0;
+        let keeps = copy.spool_bytes > 0 || !copy.runs;
         if !done {
             self.d.copy = Some(copy);
         }
@@ -229,8 +286,13 @@ impl BackupHost for AtHost<'_> {
 
     fn copy_made(&mut self) -> Option<Result<(), String>> {
         let now = self.now();
-        let due = self.d.copy.as_mut()?.due.take_if(|due| *due <= now);
-        due.map(|_| self.make_copy())
+        let copy = self.d.copy.as_mut()?;
+        copy.due.take_if(|due| *due <= now)?;
+        if copy.cold == Some(Cold::Arrives) {
+            copy.cold = Some(Cold::Keeps);
+            return Some(self.keep_image());
+        }
+        Some(self.make_copy())
     }
 
     fn is_peer_ready(&self) -> bool {
@@ -279,6 +341,11 @@ impl BackupHost for AtHost<'_> {
         let mut gate = Gate::new(&self.world.plan.limits, self.world.plan.mutation);
         gate.solo = true;
         self.host_mut().gate = Some(gate);
+        let takes = Nanos(self.world.rng.below(MAKING_MAX.0));
+        let due = self.now().plus(takes);
+        if let Some(copy) = self.d.copy.as_mut().filter(|copy| copy.is_kept()) {
+            (copy.cold, copy.due) = (Some(Cold::Builds), Some(due));
+        }
     }
 
     fn manifest(&mut self) -> Vec<ManifestConn> {

@@ -64,6 +64,23 @@ impl JoinPlan {
     }
 }
 
+/// What a cold backup keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ColdPlan {
+    /// Bytes of log at most; then it gives up, and joins anew.
+    pub log_max: u64,
+}
+
+impl ColdPlan {
+    pub const ROOMY: Self = Self { log_max: u64::MAX };
+
+    /// One seed in six has a cold backup.
+    pub(super) fn draw(rng: &mut Rng) -> Option<Self> {
+        let log_max = rng.pick(&[u64::MAX, u64::MAX, 1 << 20, 64 << 10]);
+        rng.one_in(6).then_some(Self { log_max })
+    }
+}
+
 /// Of a good share of the runs, what was dead is started again, now and then, and breaks
 /// anew; by how much longer clients have to go on for that.
 pub(super) fn draw_joins(rng: &mut Rng, faults: &mut Vec<(When, Fault)>) -> Ns {

@@ -9,6 +9,7 @@ use super::super::error::Findings;
 use super::super::explain::suggestion;
 use super::super::kind::Kind;
 use super::super::recover::{Policy, RawRecover, Recover, Start, check_recover};
+use super::cold::{self, Mode, RawCold};
 use super::state_dirs::{self, Kept};
 use super::{ALONE_AFTER_S, CONNECTIONS_MAX, FLOWS_MAX, REJOIN_MAX, RING_BYTES, SERVICES_MAX};
 use super::{Edge, Group, Mac, Member, Replicated, Server};
@@ -33,6 +34,7 @@ pub(super) struct RawReplicated {
     member: Vec<Spanned<RawMember>>,
     server: RawServer,
     recover: Option<RawRecover>,
+    cold: Option<Spanned<RawCold>>,
 }
 
 #[derive(Deserialize)]
@@ -47,6 +49,7 @@ struct RawGroup {
     connections_max: Option<Spanned<u64>>,
     rejoin_max: Option<Spanned<u64>>,
     alone_after_s: Option<Spanned<u64>>,
+    mode: Option<Mode>,
     realtime: Option<bool>,
     share_cpu: Option<bool>,
 }
@@ -95,6 +98,7 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
     hosts.extend(members.iter().map(|it| (it.address.ip(), it.name.as_str())));
     let state_dirs = raw.server.state_dirs.take();
     let group = check_group(findings, raw.group, &hosts, &folder);
+    let cold = cold::check(findings, group.mode, raw.cold, &group.name, &folder);
     let mut server = check_server(findings, raw.server, &folder);
     let program = server.command.first().map_or("", String::as_str);
     let mut kept = vec![
@@ -104,6 +108,7 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
         Kept { path: &edge.state_file, what: "state_file" },
         Kept { path: Path::new(program), what: "the program" },
     ];
+    kept.extend(cold.as_ref().map(|cold| Kept { path: &cold.spool_dir, what: "spool_dir" }));
     kept.extend(server.log.as_deref().map(|path| Kept { path, what: "the log" }));
     server.state_dirs = state_dirs::check(findings, state_dirs, &kept);
     Replicated {
@@ -116,6 +121,7 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
             Recover::standard(Policy::Syn, Start::Always),
         ),
         members,
+        cold,
     }
 }
 
@@ -176,6 +182,7 @@ fn check_group(
         connections_max: connections_max as u32,
         rejoin_max: rejoin_max as u32,
         alone_after_s,
+        mode: raw.mode.unwrap_or_default(),
         realtime: raw.realtime.unwrap_or(true),
         share_cpu: raw.share_cpu.unwrap_or(true),
         name,

@@ -210,3 +210,49 @@ fn state_folders_are_one_servers_own() {
         assert!(errors.len() == 1 && errors[0].message.contains(says), "{dirs}: {errors:?}");
     }
 }
+
+/// `GOOD` with a cold backup, and these lines in `[cold]`.
+fn cold(lines: &str) -> String {
+    let text = GOOD.replacen("[edge]", "mode = \"cold\"\n\n[edge]", 1);
+    format!("{text}\n[cold]\n{lines}\n")
+}
+
+#[test]
+fn a_cold_backup_has_its_defaults() {
+    let config = parse(&GOOD.replacen("[edge]", "mode = \"cold\"\n\n[edge]", 1)).unwrap();
+    let kept = config.cold.clone().expect("the table's defaults");
+    assert_eq!(kept.spool_dir, Path::new("/var/lib/holdfast/demo.spool"));
+    assert_eq!((kept.spool_max_mb, kept.snapshot_every_mb), (8192, 1024));
+    assert_eq!(parse(&config.effective()).unwrap().cold, config.cold);
+    let config = parse(&cold("spool_dir = \"here\"\nspool_sync = \"always\"")).unwrap();
+    let kept = config.cold.clone().expect("a table");
+    assert_eq!(kept.spool_dir, Path::new("/etc/holdfast/here"));
+    assert_eq!(kept.spool_sync, crate::spool::Sync::Always);
+    let small = parse(&cold("spool_max_mb = 100")).unwrap();
+    assert_eq!(small.cold.as_ref().expect("a table").snapshot_every_mb, 50);
+    assert_eq!(parse(GOOD).unwrap().cold, None);
+}
+
+#[test]
+fn what_does_not_go_together_in_a_cold_group_is_explained() {
+    let of = |text: &str| {
+        let error = parse(text).expect_err(text).0.into_iter().next().expect("a mistake");
+        (error.message, error.remedy)
+    };
+    let (message, remedy) = of(&format!("{GOOD}\n[cold]\nspool_max_mb = 5\n"));
+    assert_eq!(message, "[cold] in a group that is hot");
+    assert!(remedy.contains("mode = \"cold\""), "{remedy}");
+    let (message, _) = of(&cold("spool_max_mb = 5\nsnapshot_every_mb = 6"));
+    assert!(message.contains("more than spool_max_mb"), "{message}");
+    let (message, remedy) = of(&cold("spool_max_mb = 0"));
+    assert!(message.contains("out of range") && remedy.contains("8192"), "{message}: {remedy}");
+    let (message, _) = of(&cold("spool_sync = \"sometimes\""));
+    assert!(message.contains("sometimes"), "{message}");
+    let (message, _) = of(&GOOD.replacen("[edge]", "mode = \"warm\"\n\n[edge]", 1));
+    assert!(message.contains("warm"), "{message}");
+    let state = "state_dirs = [\"/srv/demo\"]";
+    let text =
+        cold("spool_dir = \"/srv/demo/spool\"").replacen("env =", &format!("{state}\nenv ="), 1);
+    let (message, _) = of(&text);
+    assert!(message.contains("spool_dir"), "{message}");
+}

@@ -1,7 +1,7 @@
 //! A joiner's replica: the image while it arrives, the server that it makes, and the log
 //! that comes before that one can take it.
 
-use super::{BackupDaemon, watch};
+use super::{BackupDaemon, Cold, watch};
 use anyhow::Context as _;
 use holdfast_linux::process;
 use holdfast_linux::snapshot::restore::Loading;
@@ -11,6 +11,7 @@ use holdfast_wire::shm::{conn_state, mode};
 use holdfast_wire::snapshot::Limits;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::time::Instant;
 
 /// Of the memory that is free, the part that an image may have: the server that it makes
 /// needs as much, and pieces that have come and the log come on top.
@@ -26,6 +27,8 @@ pub struct Incoming {
     records: VecDeque<(Header, Vec<u8>)>,
     /// Of `records`, as the replica's log will have them.
     bytes: usize,
+    /// Of the image, those that have come.
+    taken: u64,
 }
 
 impl Incoming {
@@ -51,6 +54,10 @@ fn cannot_be_made(here: &str, error: &anyhow::Error) -> String {
 
 impl BackupDaemon<'_, '_> {
     pub(super) fn expect_image(&mut self, log_from: u64, bytes: u64) -> Result<(), String> {
+        if let Some(config) = &self.node.config.cold {
+            self.cold = Some(Cold::begin(config, log_from, bytes)?);
+            return Ok(());
+        }
         let free = process::memory_available().map_err(|error| error.to_string())?;
         if bytes > free / FREE_PART {
             return Err(format!(
@@ -59,14 +66,16 @@ impl BackupDaemon<'_, '_> {
             ));
         }
         self.place.release();
-        let making =
-            self.begin_making().map_err(|error| cannot_be_made(&self.node.me.name, &error))?;
-        let (records, bytes) = (VecDeque::new(), 0);
-        self.incoming = Some(Incoming { making: Some(making), log_from, records, bytes });
+        let making = self.copying().and_then(|copying| Ok(Making::begin(copying)?));
+        let making = making.map_err(|error| cannot_be_made(&self.node.me.name, &error))?;
+        let records = VecDeque::new();
+        self.incoming =
+            Some(Incoming { making: Some(making), log_from, records, bytes: 0, taken: 0 });
         Ok(())
     }
 
-    fn begin_making(&self) -> anyhow::Result<Making> {
+    /// How the server is made of its image.
+    pub(super) fn copying(&self) -> anyhow::Result<Copying> {
         // Its files are read, too, and compared.
         let free = process::memory_available().context("the host's free memory")?;
         let loading = Loading {
@@ -77,7 +86,7 @@ impl BackupDaemon<'_, '_> {
         };
         let settings = self.node.settings(mode::REPLAY)?;
         let log = self.node.config.server.log.clone();
-        Ok(Making::begin(Copying { loading, settings, log })?)
+        Ok(Copying { loading, settings, log })
     }
 
     fn making(&mut self) -> Option<&mut Making> {
@@ -85,20 +94,46 @@ impl BackupDaemon<'_, '_> {
     }
 
     pub(super) fn take_piece(&mut self, bytes: &[u8]) -> Result<(), String> {
+        if let Some(cold) = &mut self.cold {
+            cold.take_image(bytes);
+            return Ok(());
+        }
         self.making().ok_or("an image that nobody announced")?.take(bytes.to_vec());
+        self.incoming.iter_mut().for_each(|incoming| incoming.taken += bytes.len() as u64);
         Ok(())
     }
 
+    /// See [`BackupHost::image_kept`](holdfast_member::backup::BackupHost::image_kept).
+    pub(super) fn pieces_kept(&self) -> u64 {
+        match (&self.cold, &self.incoming) {
+            (Some(cold), _) => cold.image_kept(),
+            (None, incoming) => incoming.as_ref().map_or(0, |incoming| incoming.taken),
+        }
+    }
+
     pub(super) fn end_pieces(&mut self) {
-        if let Some(making) = self.making() {
+        if let Some(cold) = &mut self.cold {
+            cold.end_image();
+        } else if let Some(making) = self.making() {
             making.end();
         }
     }
 
     /// What has become of the image's server.
     pub(super) fn server_made(&mut self) -> Option<Result<(), String>> {
-        let made = self.making()?.made()?;
+        let made = match &mut self.cold {
+            Some(cold) => match cold.made()? {
+                Some(made) => made,
+                // All is kept: it can be built.
+                None => return Some(Ok(())),
+            },
+            None => self.making()?.made()?,
+        };
         let made = made.map_err(anyhow::Error::from).and_then(|copy| self.begin_following(copy));
+        if self.cold.is_some() {
+            // Its clients wait.
+            self.hurry();
+        }
         Some(made.map_err(|error| cannot_be_made(&self.node.me.name, &error)))
     }
 
@@ -117,29 +152,39 @@ impl BackupDaemon<'_, '_> {
     /// What is kept goes to the server, as far as that has room; whether nothing is left that
     /// one could take.
     pub(super) fn feed(&mut self) -> bool {
-        let Some(replica) = &self.replica else { return true };
-        self.unnoted.retain(|accept, bytes| waits(Some(replica), *accept, *bytes));
-        let Some(incoming) = &mut self.incoming else { return true };
-        let mut any = false;
-        while let Some((header, payload)) = incoming.records.front() {
-            if !replica.memory.append(header, &[payload]) {
-                break;
+        self.settle_notes();
+        if let Some(cold) = &mut self.cold {
+            let is_fed = cold.feed(self.replica.as_ref());
+            if cold.is_over() {
+                self.cold = None;
             }
-            any = true;
-            incoming.bytes -= record_len(payload.len());
-            incoming.records.pop_front();
+            return is_fed;
         }
-        if any {
-            replica.memory.wake_shim();
-        }
-        let is_empty = incoming.records.is_empty();
+        let Some(replica) = &self.replica else { return true };
+        let Some(incoming) = &mut self.incoming else { return true };
+        let is_empty = feed_kept(&mut incoming.records, &mut incoming.bytes, replica);
         if is_empty {
             self.incoming = None;
         }
         is_empty
     }
 
+    /// What is known of connections that the replica has come to is noted in its table. Of
+    /// very many it takes no more than a fifth of the time.
+    fn settle_notes(&mut self) {
+        let Some(replica) = &self.replica else { return };
+        let now = Instant::now();
+        if self.unnoted.is_empty() || now < self.settle_at {
+            return;
+        }
+        self.unnoted.retain(|accept, bytes| waits(Some(replica), *accept, *bytes));
+        self.settle_at = Instant::now() + 4 * now.elapsed();
+    }
+
     pub(super) fn append(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
+        if let Some(cold) = &mut self.cold {
+            return cold.keep(header, payload);
+        }
         match (&mut self.incoming, &self.replica) {
             (Some(incoming), _) => incoming.keep(header, payload),
             (None, Some(replica)) => replica.memory.append(header, payload),
@@ -149,6 +194,9 @@ impl BackupDaemon<'_, '_> {
 
     /// Bytes of the log: appended or kept, and executed.
     pub(super) fn log_progress(&self) -> (u64, u64) {
+        if let Some(cold) = &self.cold {
+            return cold.progress(self.replica.as_ref());
+        }
         let kept = self.incoming.as_ref().map_or(0, |incoming| incoming.bytes as u64);
         match (&self.replica, &self.incoming) {
             (Some(replica), _) => (replica.memory.tail() + kept, replica.memory.head()),
@@ -164,6 +212,27 @@ impl BackupDaemon<'_, '_> {
             *known = bytes.max(*known);
         }
     }
+}
+
+/// Records go to a server's log, as far as that has room; whether none is left.
+pub(super) fn feed_kept(
+    records: &mut VecDeque<(Header, Vec<u8>)>,
+    bytes: &mut usize,
+    replica: &Server,
+) -> bool {
+    let mut any = false;
+    while let Some((header, payload)) = records.front() {
+        if !replica.memory.append(header, &[payload]) {
+            break;
+        }
+        any = true;
+        *bytes -= record_len(payload.len());
+        records.pop_front();
+    }
+    if any {
+        replica.memory.wake_shim();
+    }
+    records.is_empty()
 }
 
 /// Notes it in the replica's table; true: the replica has not come to that connection yet.

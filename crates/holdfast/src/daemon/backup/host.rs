@@ -1,6 +1,6 @@
 //! What the backup's machine asks of this host.
 
-use super::{BackupDaemon, Barred, PIDFD, TAP, segment, sockets};
+use super::{BackupDaemon, Barred, Cold, PIDFD, TAP, segment, sockets};
 use crate::channel::Listener;
 use crate::daemon::edge_link::LinkEvent;
 use crate::daemon::heed;
@@ -12,7 +12,7 @@ use crate::poll::Interest;
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::shm::SharedMemory;
 use holdfast_linux::{process, way};
-use holdfast_member::backup::{BackupHost, Replica, Report};
+use holdfast_member::backup::{BackupHost, Kept, Replica, Report};
 use holdfast_member::host::{ConnState, Hosted, MemberHost, News};
 use holdfast_member::primary::Held;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 /// Real-time priority of the replica during a takeover, below the daemon's own.
-const REPLICA_PRIORITY: i32 = 5;
+pub(super) const REPLICA_PRIORITY: i32 = 5;
 
 impl<'a> Hosted for BackupDaemon<'_, 'a> {
     type Context = MemberContext<'a>;
@@ -41,6 +41,15 @@ impl<'a> Hosted for BackupDaemon<'_, 'a> {
 }
 
 impl BackupDaemon<'_, '_> {
+    /// The clients wait for what the replica has still to run. Without the privilege it just
+    /// takes its turn.
+    pub(super) fn hurry(&self) {
+        if let Some(replica) = &self.replica {
+            let hurried = process::set_process_realtime(replica.pid(), Some(REPLICA_PRIORITY));
+            heed("the replica's priority", hurried);
+        }
+    }
+
     /// What the replica shares with this daemon.
     fn memory(&self) -> Option<&SharedMemory> {
         self.replica.as_ref().map(|replica| &replica.memory)
@@ -86,6 +95,8 @@ impl MemberHost for BackupDaemon<'_, '_> {
     }
 
     fn kill_server(&mut self) {
+        // Nothing is built of it any more, and its files have nobody else.
+        self.cold = None;
         let Some(replica) = &mut self.replica else { return };
         self.own_end = self.own_end.or_else(|| replica.ending());
         if !replica.kill() {
@@ -167,7 +178,13 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn replica(&self) -> Replica {
-        let Some(memory) = self.memory() else { return Replica::Replays };
+        if let Some(reason) = self.cold.as_ref().and_then(Cold::trouble) {
+            return Replica::Unkept(reason.to_owned());
+        }
+        let Some(memory) = self.memory() else {
+            let outgrown = self.cold.as_ref().and_then(Cold::outgrown);
+            return outgrown.map_or(Replica::Replays, Replica::Outgrown);
+        };
         match memory.mode() {
             mode::DIVERGED => Replica::Diverged(memory.reason()),
             _ if self.ended || self.node.tokens.has(PIDFD) => Replica::Ended,
@@ -198,6 +215,9 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn has_room(&self) -> bool {
+        if let Some(cold) = &self.cold {
+            return cold.has_room();
+        }
         self.memory().is_some_and(|memory| memory.unconsumed() < memory.ring_bytes() / 2)
     }
 
@@ -217,6 +237,10 @@ impl BackupHost for BackupDaemon<'_, '_> {
         self.take_piece(bytes)
     }
 
+    fn image_kept(&self) -> u64 {
+        self.pieces_kept()
+    }
+
     fn end_image(&mut self) {
         self.end_pieces();
     }
@@ -227,6 +251,10 @@ impl BackupHost for BackupDaemon<'_, '_> {
 
     fn feed_copy(&mut self) -> bool {
         self.feed()
+    }
+
+    fn kept(&self) -> Option<Kept> {
+        self.cold.as_ref().map(Cold::kept)
     }
 
     fn is_peer_ready(&self) -> bool {
@@ -271,12 +299,10 @@ impl BackupHost for BackupDaemon<'_, '_> {
 
     fn begin_takeover(&mut self) {
         self.place.release();
-        // The clients wait for what the replica has still to run. Without the
-        // privilege it just takes its turn.
-        if let Some(replica) = &self.replica {
-            let hurried = process::set_process_realtime(replica.pid(), Some(REPLICA_PRIORITY));
-            heed("the replica's priority", hurried);
+        if self.cold.is_some() {
+            self.build();
         }
+        self.hurry();
     }
 
     fn manifest(&mut self) -> Vec<ManifestConn> {

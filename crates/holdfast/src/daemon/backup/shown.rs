@@ -1,13 +1,14 @@
 //! What the backup says of itself.
 
-use super::{BackupDaemon, sockets};
+use super::{BackupDaemon, Cold, sockets};
 use crate::daemon::advice;
-use crate::daemon::member::{RESTART_BOTH, count};
+use crate::daemon::member::{REJOINS, RESTART_BOTH, count};
 use crate::daemon::said::Said;
 use crate::leavings::Own;
 use crate::status::{Lag, Phases, Role, State, Takeover, rfc3339};
+use holdfast_cluster::Nanos;
 use holdfast_linux::spawn::Server;
-use holdfast_member::backup::{Cause, Phases as Times, Report};
+use holdfast_member::backup::{Cause, Kept, Phases as Times, Report};
 use holdfast_member::host::{Fault, News};
 use holdfast_wire::message::clip;
 use std::time::{Instant, SystemTime};
@@ -15,8 +16,13 @@ use std::time::{Instant, SystemTime};
 /// The cause of a planned switchover, whatever told of it.
 const STOPPED: &str = "the primary was stopped";
 
+/// What helps a cold backup that has lost what it keeps.
+const ROOM: &str = "give spool_dir a faster or larger disk, or raise spool_max_mb";
+
 fn state(fault: Fault) -> State {
     match fault {
+        // It joins again.
+        Fault::Unkept | Fault::Outgrown => State::Waiting,
         Fault::Diverged => State::Diverged,
         Fault::Hung => State::Hung,
         Fault::Fenced => State::Fenced,
@@ -50,23 +56,8 @@ impl BackupDaemon<'_, '_> {
             News::TookOver { cause, stopped, phases } => {
                 self.tell_taken_over(self.why(cause, stopped), phases);
             }
-            News::GaveUp { fault, .. }
-                if fault == Fault::Ended
-                    && self.replica.as_mut().is_some_and(Server::is_in_background) =>
-            {
-                self.node.other_says = None;
-                let (reason, remedy) = (advice::IN_BACKGROUND, advice::FOREGROUND);
-                self.node.set_state(Role::Backup, State::Ended, reason, remedy);
-            }
-            News::GaveUp { fault: Fault::Ended, reason } if self.own_end.is_some() => {
-                self.tell_replicas_end(reason);
-            }
-            News::GaveUp { fault, reason } => {
-                let (node, state) = (&mut *self.node, state(fault));
-                node.other_says = None;
-                let remedy = advice::after_giving_up(state, reason);
-                node.set_state(Role::Backup, state, reason, &remedy);
-            }
+            News::GaveUp { fault, reason } => self.tell_given_up(fault, reason),
+            News::Built { took } => self.tell_built(took),
             News::GaveUpForGood => {
                 let Said { role, state, reason, .. } = self.node.own().clone();
                 let times = self.node.member.rejoin_max;
@@ -97,6 +88,32 @@ impl BackupDaemon<'_, '_> {
         }
     }
 
+    /// It is no backup any more.
+    fn tell_given_up(&mut self, fault: Fault, reason: &str) {
+        let has_ended = fault == Fault::Ended;
+        if has_ended && self.replica.as_mut().is_some_and(Server::is_in_background) {
+            self.node.other_says = None;
+            let (reason, remedy) = (advice::IN_BACKGROUND, advice::FOREGROUND);
+            return self.node.set_state(Role::Backup, State::Ended, reason, remedy);
+        }
+        if has_ended && self.own_end.is_some() {
+            return self.tell_replicas_end(reason);
+        }
+        let (node, state) = (&mut *self.node, state(fault));
+        node.other_says = None;
+        match fault {
+            Fault::Unkept => {
+                let reason = format!("gave up as a backup: {reason}");
+                node.set_state(Role::Backup, state, &reason, &format!("{ROOM}; {REJOINS}"));
+            }
+            Fault::Outgrown => node.set_state(Role::Backup, state, reason, REJOINS),
+            _ => {
+                let remedy = advice::after_giving_up(state, reason);
+                node.set_state(Role::Backup, state, reason, &remedy);
+            }
+        }
+    }
+
     /// The replica has ended by itself.
     fn tell_replicas_end(&mut self, reason: &str) {
         self.node.other_says = None;
@@ -111,6 +128,27 @@ impl BackupDaemon<'_, '_> {
             }
         };
         self.node.set_state(Role::Backup, State::Ended, &reason, &remedy);
+    }
+
+    /// A cold backup's server is there, and has its log to run.
+    fn tell_built(&mut self, took: Nanos) {
+        let ms = took.0 / 1_000_000;
+        self.node.events.add("built", format!("the server, of its image, after {ms} ms"));
+        self.node.status.counters.insert("spool.built_us".to_owned(), took.0 / 1000);
+    }
+
+    /// What a cold backup keeps.
+    fn count_spool(&mut self) {
+        let Some(cold) = &self.cold else { return };
+        let Some((bytes, bytes_max)) = cold.used() else { return };
+        let Kept { image, log } = cold.kept();
+        let of = [
+            ("image_bytes", image),
+            ("log_bytes", log),
+            ("bytes", bytes),
+            ("bytes_max", bytes_max),
+        ];
+        count(&mut self.node.status.counters, "spool", &of);
     }
 
     /// The cause of a takeover, in words.
@@ -134,6 +172,8 @@ impl BackupDaemon<'_, '_> {
         } else if let Some(refused) = &self.refused {
             let reason = format!("{wants}; the edge does not let it yet: {refused}");
             (reason, "look at the edge's status; this member asks again and again")
+        } else if let Some(percent) = self.cold.as_ref().and_then(Cold::percent) {
+            (format!("takes over: {why}; {percent} % of the server is rebuilt"), "wait")
         } else {
             (format!("takes over: {why}"), "")
         };
@@ -188,10 +228,14 @@ impl BackupDaemon<'_, '_> {
     /// Whether the replica could listen where its server does.
     fn judge_replica(&mut self) {
         let services = &self.node.config.group.services;
-        // Each look takes the server's sockets for a moment: not at every report.
-        let Some(replica) = &self.replica else { return };
-        let listed = replica.memory.listeners().len();
-        let listeners = (listed, || sockets::listeners(replica));
+        // Each look takes the server's sockets for a moment: not at every report. Where there
+        // is no replica, its services are looked at.
+        let replica = self.replica.as_ref();
+        if replica.is_none() && self.cold.is_none() {
+            return;
+        }
+        let listed = replica.map_or(0, |replica| replica.memory.listeners().len());
+        let listeners = (listed, || replica.map_or_else(Vec::new, sockets::listeners));
         let taken = self.ports.taken(services, listeners, Instant::now()).map(str::to_owned);
         let node = &mut *self.node;
         if let Some(reason) = taken {
@@ -199,6 +243,9 @@ impl BackupDaemon<'_, '_> {
                 "stop that process, perhaps a service of the distribution: `ss -ltnp` names it";
             return node.set_state(Role::Backup, State::Unprotected, &reason, remedy);
         }
+        let Some(replica) = &self.replica else {
+            return node.set_state(Role::Backup, State::Protected, "", "");
+        };
         // Before it listens nobody knows what would be in its way.
         let missing = match (replica.memory.is_attached(), self.ports.is_listening()) {
             (false, _) => "the replica has not started yet",
@@ -231,6 +278,8 @@ impl BackupDaemon<'_, '_> {
             ("malformed", self.malformed),
         ];
         count(&mut status.counters, "tap", &of);
+        self.count_spool();
+        let status = &mut self.node.status;
         count(&mut status.counters, "tapdrop", &self.drop.counters());
         // Not while a server is made of an image: who makes it would be kept there, too.
         let link = self.link.as_ref().filter(|_| self.incoming.is_none());

@@ -77,6 +77,7 @@ impl PrimaryDaemon<'_, '_> {
             // A backup's.
             News::Promotes { .. }
             | News::TakesOver { .. }
+            | News::Built { .. }
             | News::Waits { .. }
             | News::TookOver { .. }
             | News::GaveUpForGood

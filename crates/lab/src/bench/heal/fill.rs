@@ -29,13 +29,24 @@ const SCRIPT: &str = "for i = tonumber(ARGV[1]), tonumber(ARGV[2]) do \
 /// # Errors
 /// When the server refuses, or does not answer.
 pub fn fill(testbed: &Testbed, megabytes: u64) -> Result<()> {
+    in_client(testbed, |at| say(at, megabytes))
+}
+
+/// Does something on the client's host, which reaches redis at this address.
+///
+/// # Errors
+/// Those of `work`, and of going there.
+pub fn in_client<T: Send>(
+    testbed: &Testbed,
+    work: impl FnOnce(SocketAddr) -> Result<T> + Send,
+) -> Result<T> {
     let namespace = Path::new("/run/netns").join(testbed.host(Role::Client).namespace());
     let address: IpAddr = addresses::SERVICE_V4.parse().context("an address")?;
     let at = SocketAddr::new(address, Program::Redis.port());
     std::thread::scope(|scope| {
         let client = scope.spawn(|| {
             netns::enter(&namespace)?;
-            say(at, megabytes)
+            work(at)
         });
         client.join().expect("a client that only talks never panics")
     })
@@ -56,6 +67,40 @@ fn say(at: SocketAddr, megabytes: u64) -> Result<()> {
     Ok(())
 }
 
+/// One request, whose answer is a line.
+///
+/// # Errors
+/// When there is none for so many seconds.
+pub fn asked(client: &mut TcpStream, words: &[&[u8]], patience_s: u64) -> Result<()> {
+    each(client, words, 1, patience_s)
+}
+
+/// The same request so many times, and the answers, of one line each.
+///
+/// # Errors
+/// When there is none for so many seconds, or the server refuses.
+pub fn each(client: &mut TcpStream, words: &[&[u8]], times: usize, patience_s: u64) -> Result<()> {
+    client.set_read_timeout(Some(Duration::from_secs(patience_s)))?;
+    client.write_all(&encode(words).repeat(times))?;
+    let mut answers = BufReader::new(client);
+    for _ in 0..times {
+        let mut line = String::new();
+        answers.read_line(&mut line)?;
+        ensure!(line.starts_with(['+', ':']), "the server says {line:?}");
+    }
+    Ok(())
+}
+
+fn encode(words: &[&[u8]]) -> Vec<u8> {
+    let mut out = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        out.extend_from_slice(word);
+        out.extend_from_slice(b"\r\n");
+    }
+    out
+}
+
 /// First and last value of each request.
 fn parts(megabytes: u64) -> impl Iterator<Item = (u64, u64)> {
     let values = megabytes * 1_000_000 / VALUE_BYTES;
@@ -66,12 +111,7 @@ fn parts(megabytes: u64) -> impl Iterator<Item = (u64, u64)> {
 
 fn request(from: u64, to: u64) -> Vec<u8> {
     let [from, to, bytes] = [from, to, VALUE_BYTES].map(|number| number.to_string());
-    let words = ["EVAL", SCRIPT, "0", &from, &to, &bytes];
-    let mut out = format!("*{}\r\n", words.len());
-    for word in words {
-        out.push_str(&format!("${}\r\n{word}\r\n", word.len()));
-    }
-    out.into_bytes()
+    encode(&["EVAL", SCRIPT, "0", &from, &to, &bytes].map(str::as_bytes))
 }
 
 #[cfg(test)]

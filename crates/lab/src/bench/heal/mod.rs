@@ -3,6 +3,7 @@
 //! for as long, in which nothing happens.
 
 pub(crate) mod chain;
+pub(crate) mod cold;
 mod fill;
 pub(crate) mod rejoin;
 pub(crate) mod switchover;

@@ -1,0 +1,267 @@
+//! A cold backup keeps an image and the log on its disk, and builds its server when the
+//! primary dies: no connection and no byte is lost.
+
+use crate::client::{Redis, connected};
+use crate::world;
+use holdfast_lab::load::{Group as LoadGroup, Workload};
+use holdfast_lab::testbed::ours::{ColdOptions, Group, GroupOptions, Signal};
+use holdfast_lab::testbed::server::{Program, Recipe};
+use holdfast_lab::testbed::{Plan, Role, Testbed};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Long enough that a busy machine makes no takeovers of its own.
+const HEARTBEAT_MS: u64 = 300;
+/// Bytes of what HTTP servers serve.
+const DOCUMENTS: u64 = 1 << 20;
+/// A request waits no longer than this: the server is built meanwhile.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn cold(cold: ColdOptions) -> GroupOptions {
+    let (heartbeat_ms, cold) = (Some(HEARTBEAT_MS), Some(cold));
+    GroupOptions { heartbeat_ms, cold, ..GroupOptions::default() }
+}
+
+/// A connection that has left something in the server.
+fn connect(testbed: &Testbed) -> Redis {
+    let mut redis = connected(testbed, PATIENCE);
+    assert_eq!(redis.ask(&[b"SET", b"kept", b"0"]), "+OK");
+    redis
+}
+
+/// The group protects again; else what the daemons said.
+fn heals(group: &mut Group<'_>, why: &str) {
+    if let Err(error) = group.wait_protected() {
+        panic!("{why}: {error:#}\n{}", group.log_tails());
+    }
+}
+
+/// Whether the server runs on a host, or what is to become it.
+fn runs(testbed: &Testbed, role: Role, program: Program) -> bool {
+    // Its path may be a link.
+    let path = std::fs::canonicalize(program.path()).expect("a program");
+    let of_program =
+        |pid: &u32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|it| it == path);
+    testbed.host(role).processes().expect("a list").iter().any(of_program)
+}
+
+fn counter(status: &Value, name: &str) -> u64 {
+    status["counters"][name].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn both_members_say_so_and_no_replica_runs() {
+    let _limit = world::limit(Duration::from_secs(60));
+    let options = cold(ColdOptions { is_synced: true, ..ColdOptions::default() });
+    world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
+        let mut redis = connect(testbed);
+        assert_eq!(redis.ask(&[b"INCR", b"kept"]), ":1");
+        for role in [Role::Edge, Role::Primary, Role::Backup] {
+            let status = group.status(role).expect("a status");
+            assert_eq!(status["mode"], "cold", "{status}");
+            let text = group.verb(role, &["status"]).expect("the verb runs");
+            let text = String::from_utf8_lossy(&text.stdout).into_owned();
+            assert!(text.lines().next().is_some_and(|it| it.ends_with("cold")), "{text}");
+        }
+        assert!(runs(testbed, Role::Primary, Program::Redis));
+        assert!(!runs(testbed, Role::Backup, Program::Redis), "nothing runs there");
+        world::wait_until("the log is kept", || {
+            let status = group.status(Role::Backup).expect("a status");
+            let has = |name| counter(&status, name) > 0;
+            status["state"] == "protected" && has("spool.image_bytes") && has("spool.log_bytes")
+        });
+        let spool = testbed.host(Role::Backup).outside().join("spool");
+        let names = std::fs::read_dir(spool).expect("a folder").count();
+        assert_eq!(names, 0, "its files have no names");
+    });
+}
+
+/// Two takeovers under one load: `end` ends the primary, `again` what is left of it begins
+/// anew.
+fn twice(end: impl Fn(&mut Group<'_>, Role), again: impl Fn(&mut Group<'_>, Role)) {
+    let _limit = world::limit(Duration::from_secs(120));
+    let options = cold(ColdOptions::default());
+    world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
+        let mut old = connect(testbed);
+        let load = world::start(testbed, &world::counting(12_000, 0, None));
+        std::thread::sleep(Duration::from_millis(500));
+        for takeover in 1..=2 {
+            let primary = group.primary().expect("a primary");
+            end(group, primary);
+            let is = old.ask(&[b"INCR", b"kept"]);
+            assert_eq!(is, format!(":{takeover}"), "{}", group.log_tails());
+            assert_eq!(group.primary(), Some(primary.other()));
+            let status = group.status(primary.other()).expect("a status");
+            // On a slow machine the load may be over by the second one.
+            let least = if takeover == 1 { 5 } else { 1 };
+            assert!(status["last_takeover"]["connections"].as_u64() >= Some(least), "{status}");
+            again(group, primary);
+            heals(group, "the old primary is the cold backup");
+            assert!(!runs(testbed, primary, Program::Redis), "nothing runs there");
+        }
+        world::finish(load, group);
+    });
+}
+
+#[test]
+fn of_a_server_that_was_killed() {
+    let end = |group: &mut Group<'_>, role| group.signal_server(role, Signal::KILL).expect("it");
+    twice(end, |_, _| {});
+}
+
+#[test]
+fn of_a_host_that_died() {
+    let end = |group: &mut Group<'_>, role| group.kill_member(role).expect("they die");
+    twice(end, |group, role| group.start_daemon(role).expect("a daemon"));
+}
+
+#[test]
+fn of_a_switchover() {
+    let end = |group: &mut Group<'_>, role| {
+        let swapped = group.verb(role, &["switchover"]).expect("the verb runs");
+        assert!(swapped.status.success(), "{}", group.log_tails());
+    };
+    twice(end, |_, _| {});
+}
+
+/// Each takes over twice from what was kept of it.
+fn is_rebuilt(program: Program, workload: Workload, connections: usize) {
+    let _limit = world::limit(Duration::from_secs(120));
+    let options = cold(ColdOptions::default());
+    world::with_server(program, DOCUMENTS, &Plan::default(), &options, |testbed, group| {
+        let mut load = world::counting(10_000, 0, None);
+        let mut clients = LoadGroup::usual(workload, connections, program.port());
+        // Servers bound the requests of one connection.
+        clients.interval_us = 1000;
+        load.groups = vec![clients];
+        let load = world::start(testbed, &load);
+        std::thread::sleep(Duration::from_millis(500));
+        for _ in 0..2 {
+            let primary = group.primary().expect("a primary");
+            group.kill_member(primary).expect("they die");
+            group.start_daemon(primary).expect("a daemon");
+            heals(group, "it joins");
+        }
+        world::finish(load, group);
+    });
+}
+
+#[test]
+fn of_memcached_with_four_workers() {
+    is_rebuilt(Program::Memcached4, Workload::MemcachedShared, 8);
+}
+
+#[test]
+fn of_python_with_a_thread_for_each_connection() {
+    is_rebuilt(Program::Python, Workload::HttpKeepalive, 3);
+}
+
+/// The files of its state folders are put in their places when it is built.
+#[test]
+fn of_a_server_that_appends_to_files() {
+    let _limit = world::limit(Duration::from_secs(120));
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let recipe = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a folder");
+    let [mut recipe, _] = [Role::Primary, Role::Backup].map(recipe);
+    recipe.command.extend(world::UNCOPIED.map(str::to_owned));
+    recipe.state_dirs = vec![recipe.directory.clone()];
+    let options = cold(ColdOptions::default());
+    let mut group = Group::start(&testbed, &recipe, &options).expect("the group protects");
+    let mut old = connect(&testbed);
+    for takeover in 0..2 {
+        let primary = group.primary().expect("a primary");
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), format!(":{}", 2 * takeover + 1));
+        group.kill_member(primary).expect("they die");
+        let is = old.ask(&[b"INCR", b"kept"]);
+        assert_eq!(is, format!(":{}", 2 * takeover + 2), "{}", group.log_tails());
+        group.start_daemon(primary).expect("a daemon");
+        heals(&mut group, "it joins");
+    }
+}
+
+/// What it kept is gone with its daemon: it joins anew, and takes over.
+#[test]
+fn and_a_daemon_that_dies_with_its_spool_joins_anew() {
+    let _limit = world::limit(Duration::from_secs(90));
+    let options = cold(ColdOptions::default());
+    world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
+        let mut old = connect(testbed);
+        let load = world::start(testbed, &world::counting(8000, 0, None));
+        let primary = group.primary().expect("a primary");
+        let backup = primary.other();
+        std::thread::sleep(Duration::from_millis(500));
+        group.stop_daemon(backup, Signal::KILL).expect("a daemon");
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "served alone");
+        group.start_daemon(backup).expect("a daemon");
+        heals(group, "it joins");
+        group.kill_member(primary).expect("they die");
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), ":2", "{}", group.log_tails());
+        world::finish(load, group);
+    });
+}
+
+/// What a takeover would have to replay stays short.
+#[test]
+fn and_joins_anew_when_its_log_is_long() {
+    let _limit = world::limit(Duration::from_secs(90));
+    let options = cold(ColdOptions { snapshot_every_mb: Some(8), ..ColdOptions::default() });
+    world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
+        let mut old = connect(testbed);
+        let load = world::start(testbed, &world::counting(9000, 0, None));
+        let primary = group.primary().expect("a primary");
+        let value = vec![b'x'; 1 << 20];
+        for _ in 0..10 {
+            assert_eq!(old.ask(&[b"SET", b"large", &value]), "+OK");
+        }
+        world::wait_until("it has joined again", || group.details(primary, "joined").len() > 1);
+        let why = group.log_tails();
+        assert!(why.contains("a new image is due: it has 8 MB of log"), "{why}");
+        heals(group, "it joins");
+        let status = group.status(primary.other()).expect("a status");
+        assert!(counter(&status, "spool.log_bytes") < 8 << 20, "{status}");
+        group.kill_member(primary).expect("they die");
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "{}", group.log_tails());
+        world::finish(load, group);
+    });
+}
+
+/// Protection ends with the reason, and the service goes on.
+fn is_refused(options: ColdOptions, why: &str) {
+    let _limit = world::limit(Duration::from_secs(90));
+    let options = cold(options);
+    world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
+        let mut old = connect(testbed);
+        let primary = group.primary().expect("a primary");
+        let value = vec![b'x'; 1 << 20];
+        for part in 0..40 {
+            assert_eq!(old.ask(&[b"SET", format!("part {part}").as_bytes(), &value]), "+OK");
+        }
+        let [mut here, mut there] = [Value::Null, Value::Null];
+        world::wait_until(why, || {
+            here = group.status(primary).expect("a status");
+            there = group.status(primary.other()).expect("a status");
+            let says =
+                |status: &Value| status["reason"].as_str().is_some_and(|it| it.contains(why));
+            here["state"] == "unprotected" && says(&here) && says(&there)
+        });
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "served alone");
+        assert_eq!(group.primary(), Some(primary));
+    });
+}
+
+#[test]
+fn but_not_with_a_full_spool() {
+    let most = Some(24);
+    let options =
+        ColdOptions { spool_max_mb: most, snapshot_every_mb: most, ..ColdOptions::default() };
+    is_refused(options, "is full: spool_max_mb = 24");
+}
+
+#[test]
+fn but_not_with_a_full_disk() {
+    // The testbed's disks have 16 MB.
+    let spool_dir = Some(PathBuf::from("disk/spool"));
+    let options = ColdOptions { spool_dir, ..ColdOptions::default() };
+    is_refused(options, "No space left on device");
+}

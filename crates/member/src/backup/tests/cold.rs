@@ -1,0 +1,162 @@
+//! A cold backup: its replica is built when a takeover needs it.
+
+use super::*;
+use crate::timing::takeover::{BUILD_MAX, PARK_MAX};
+
+const IMAGE: Message<'static> = Message::Image { bytes: &[1, 2, 3] };
+const WHOLE: Message<'static> = Message::Image { bytes: &[] };
+
+impl Bed {
+    fn cold() -> Self {
+        let mut bed = Self::new();
+        bed.book.beats = Some(0);
+        bed.machine = BackupMachine::joining([1; 8], Limits::DEFAULT, &mut bed.book);
+        bed.book.kept = Some(Kept { image: 0, log: 0 });
+        assert_eq!(bed.book.take(), [in_step(false)]);
+        bed
+    }
+
+    /// All that came is kept, and it counts as executed.
+    fn cold_in_step() -> Self {
+        let mut bed = Self::cold();
+        bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE, WHOLE]);
+        bed.book.progress = (100, 100);
+        bed.turn();
+        bed.book.peer.push(Message::Closing { number: 0 });
+        bed.turn();
+        assert!(bed.book.has("send Joined"), "{:?}", bed.book.lines);
+        // What is there is told once.
+        (bed.book.is_whole, bed.book.keeps) = (false, true);
+        bed.pass(500);
+        bed.book.take();
+        bed
+    }
+
+    /// It takes over, and builds what it has kept.
+    fn building(kept: Kept) -> Self {
+        let mut bed = Self::cold_in_step();
+        (bed.book.kept, bed.book.is_lost) = (Some(kept), true);
+        bed.turn();
+        let begin = ["promotes: ChannelLost", &in_step(true), &promote()];
+        assert_eq!(bed.book.take(), begin, "the edge is asked at once");
+        bed
+    }
+
+    fn is_built(&mut self) {
+        (self.book.is_whole, self.book.keeps) = (true, false);
+        self.turn();
+        self.book.is_whole = false;
+    }
+}
+
+#[test]
+fn the_primary_sends_no_more_of_an_image_than_is_written() {
+    let mut bed = Bed::cold();
+    bed.book.unwritten = 3;
+    bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 6 }, IMAGE]);
+    bed.turn();
+    assert_eq!(bed.book.take(), ["copy of 6 from 7", "Joins", "takes 3"]);
+    bed.book.unwritten = 1;
+    bed.pass(3);
+    assert_eq!(bed.book.take(), ["send ImageOk"]);
+    bed.pass(3);
+    assert!(bed.book.take().is_empty());
+}
+
+#[test]
+fn a_spool_that_fails_while_it_joins_ends_the_attempt() {
+    let mut bed = Bed::cold();
+    bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 6 }, IMAGE]);
+    bed.turn();
+    bed.book.replica = Replica::Unkept("no room".to_owned());
+    assert_eq!(bed.turn(), Turn::End(End::Again));
+    assert!(bed.book.has("JoinFailed"), "{:?}", bed.book.lines);
+}
+
+#[test]
+fn a_spool_that_fails_ends_protection_and_not_the_service() {
+    let mut bed = Bed::cold_in_step();
+    bed.book.replica = Replica::Unkept("no room".to_owned());
+    bed.turn();
+    let lines = bed.book.take();
+    assert_eq!(lines[..2], [in_step(false), "send GaveUp".to_owned()]);
+    assert!(lines.contains(&"gave up: Unkept".to_owned()), "{lines:?}");
+}
+
+#[test]
+fn its_log_ends_when_the_server_is_built_and_has_all_of_it() {
+    let mut bed = Bed::building(Kept { image: 3, log: 100 });
+    bed.pass(PARK_MAX.as_millis() as u64 + 1000);
+    bed.book.take();
+    assert!(matches!(bed.machine.stage, Stage::TakingOver(_)), "it may take longer");
+    (bed.book.is_whole, bed.book.is_slow) = (true, false);
+    bed.turn();
+    assert!(bed.book.has("Built") && !bed.book.has("end log"), "{:?}", bed.book.lines);
+    bed.book.is_whole = false;
+    bed.book.keeps = false;
+    bed.turn();
+    assert!(bed.book.has("end log"), "{:?}", bed.book.lines);
+}
+
+#[test]
+fn a_server_that_cannot_be_built_is_not_promoted() {
+    let mut bed = Bed::building(Kept { image: 3, log: 100 });
+    bed.book.bad = "make";
+    bed.is_built();
+    assert!(bed.book.has("gave up: Unkept"), "{:?}", bed.book.lines);
+}
+
+#[test]
+fn a_long_log_that_diverges_is_not_replayed_to_its_end() {
+    let mut bed = Bed::building(Kept { image: 3, log: 100 });
+    bed.book.replica = Replica::Diverged("other bytes".to_owned());
+    bed.turn();
+    assert!(bed.book.has("gave up: Diverged"), "{:?}", bed.book.lines);
+}
+
+/// How long it may take grows with what is kept.
+#[test]
+fn what_is_never_built_is_given_up() {
+    let most = |bytes: u64| {
+        let mut bed = Bed::building(Kept { image: 0, log: bytes });
+        let mut ms = 0;
+        while !bed.book.has("gave up: Hung") {
+            bed.pass(1000);
+            ms += 1000;
+        }
+        ms
+    };
+    let least = (PARK_MAX + BUILD_MAX).as_millis() as u64;
+    assert!((least..least + 2000).contains(&most(0)), "{}", most(0));
+    assert!((least + 5000..least + 7000).contains(&most(10 << 20)), "{}", most(10 << 20));
+}
+
+/// It stays one until the primary goes on without it, and then joins anew at once.
+#[test]
+fn a_backup_whose_log_is_long_leaves_when_the_primary_lets_it() {
+    let mut bed = Bed::cold_in_step();
+    bed.book.replica = Replica::Outgrown("it is long".to_owned());
+    bed.pass(20);
+    assert_eq!(bed.book.take(), ["send GaveUp"]);
+    bed.book.peer.push(Message::Refused { reason: "it gave up", again: true });
+    bed.turn();
+    let lines = bed.book.take();
+    assert_eq!(lines[0], in_step(false));
+    assert!(lines.contains(&"gave up: Outgrown".to_owned()), "{lines:?}");
+    assert_eq!(bed.book.member.given_up, 0, "nothing was wrong");
+}
+
+#[test]
+fn a_primary_that_dies_while_its_backup_would_leave_is_taken_over() {
+    let mut bed = Bed::cold_in_step();
+    bed.book.replica = Replica::Outgrown("it is long".to_owned());
+    bed.turn();
+    bed.book.take();
+    // The channel may be closed because it has let it.
+    (bed.book.is_lost, bed.book.beats) = (true, None);
+    bed.turn();
+    assert_eq!(bed.book.take(), Vec::<String>::new());
+    bed.book.is_lost = false;
+    bed.pass(500);
+    assert_eq!(bed.book.take()[0], "promotes: Silent");
+}

@@ -1,0 +1,123 @@
+//! A cold backup (docs/REPLICATION.md, 30) is judged by the same laws as one that runs a
+//! replica, whoever dies and whenever.
+
+use holdfast_sim::{
+    ColdPlan, DiskPlan, Fault, How, JoinPlan, Limits, Outcome, Path, Plan, Step, When, simulate,
+    trace_tail,
+};
+
+const MS: u64 = 1_000_000;
+/// Runs of each named plan.
+const SEEDS: u64 = 8;
+/// Runs of drawn plans, beyond those of other tests.
+const DRAWN: std::ops::Range<u64> = 200_000..200_400;
+
+/// Clients that go on for long, a cold backup that joins at once, and nothing that breaks.
+fn calm(seed: u64) -> Plan {
+    let plan = Plan::draw(seed);
+    let mut clients = plan.clients.clone();
+    for client in &mut clients {
+        (client.looks_away, client.vanishes_at, client.vanishes_in) = (None, None, None);
+    }
+    Plan {
+        clients,
+        faults: Vec::new(),
+        cold: Some(ColdPlan::ROOMY),
+        unattached: false,
+        load_until: 4000 * MS,
+        disk: DiskPlan::default(),
+        joins: JoinPlan { image_bytes: 10_000 << (seed % 8), ..JoinPlan::SMOOTH },
+        path: Path { delay: plan.path.delay.min(5 * MS), ..plan.path },
+        limits: Limits::WIDE,
+        ..plan
+    }
+}
+
+fn run(plan: &Plan) -> Outcome {
+    let outcome = simulate(plan.clone(), false);
+    if let Some(first) = outcome.violations.first() {
+        panic!("{}\n{plan}\n{first}", trace_tail(plan.clone()));
+    }
+    outcome
+}
+
+#[test]
+fn it_joins_by_itself_and_takes_over() {
+    for (how, seed) in [How::Daemon, How::Server, How::Host]
+        .into_iter()
+        .flat_map(|how| (0..SEEDS).map(move |n| (how, n)))
+    {
+        let mut plan = calm(seed);
+        plan.faults = vec![
+            (When::Join(Step::Joined), Fault::TapLoss { lasts: MS }),
+            (When::After(500 * MS), Fault::Dies { speaks: true, how }),
+        ];
+        let outcome = run(&plan);
+        let seen = (outcome.reached.joins, outcome.takeovers, outcome.service_ended);
+        assert!(seen.0 >= 1 && (seen.1, seen.2) == (1, false), "{how:?} {seen:?}\n{plan}");
+        assert!(outcome.replies > 50, "{how:?}\n{plan}");
+    }
+}
+
+/// Where it dies before the joiner can be in step, the service ends, as it would have
+/// without a joiner; afterwards the joiner takes over.
+#[test]
+fn who_speaks_dies_in_every_step() {
+    for (step, seed) in Step::ALL.into_iter().flat_map(|step| (0..SEEDS).map(move |n| (step, n))) {
+        let mut plan = calm(seed);
+        plan.faults = vec![(When::Join(step), Fault::Dies { speaks: true, how: How::Host })];
+        let outcome = run(&plan);
+        let in_step = matches!(step, Step::InStep | Step::Joined);
+        let seen = (outcome.takeovers, outcome.service_ended);
+        assert!(seen == (1, false) || seen == (0, true) && !in_step, "{step:?} {seen:?}\n{plan}");
+    }
+}
+
+#[test]
+fn ten_takeovers_in_a_row_cost_nobody_a_connection() {
+    for seed in 0..SEEDS {
+        let mut plan = calm(seed);
+        plan.load_until = 12_000 * MS;
+        for life in 0..10 {
+            let how = [How::Host, How::Daemon, How::Server][life % 3];
+            plan.faults.push((When::Join(Step::Joined), Fault::Dies { speaks: true, how }));
+            // Of a primary whose server has ended the daemon is restarted, too.
+            let rest = Fault::Dies { speaks: false, how: How::Daemon };
+            plan.faults.push((When::After(700 * MS), rest));
+            plan.faults.push((When::After(20 * MS), Fault::Starts { member: life % 2 }));
+        }
+        let outcome = run(&plan);
+        let seen = (outcome.takeovers, outcome.reached.joins >= 10, outcome.service_ended);
+        assert_eq!(seen, (10, true, false), "{plan}");
+    }
+}
+
+/// Again and again it leaves and joins anew, and nobody loses anything.
+#[test]
+fn a_long_log_is_cut_short() {
+    let mut joins = 0;
+    for seed in 0..2 * SEEDS {
+        let plan = Plan { cold: Some(ColdPlan { log_max: 64 << 10 }), ..calm(seed) };
+        let outcome = run(&plan);
+        assert_eq!((outcome.takeovers, outcome.service_ended), (0, false), "{plan}");
+        joins += outcome.reached.joins;
+    }
+    assert!(joins > 3 * SEEDS, "{joins} joins: too little is exercised");
+}
+
+#[test]
+fn no_drawn_plan_breaks_a_law() {
+    let (mut joins, mut takeovers) = (0, 0);
+    for seed in DRAWN {
+        let mut plan = Plan::draw(seed);
+        plan.cold = plan.cold.or(Some(ColdPlan::ROOMY));
+        let outcome = simulate(plan.clone(), false);
+        if let Some(line) = outcome.failure() {
+            panic!("{}\n{plan}\n{line}", trace_tail(plan.clone()));
+        }
+        joins += outcome.reached.joins;
+        takeovers += outcome.takeovers;
+    }
+    println!("{joins} joins, {takeovers} takeovers");
+    assert!(takeovers > 50, "{joins} joins, {takeovers} takeovers: too little is exercised");
+}
