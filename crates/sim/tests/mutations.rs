@@ -7,11 +7,16 @@ use holdfast_sim::{Fault, Mutation, Plan, Ways, When, simulate};
 
 const MS: u64 = 1_000_000;
 
+/// A plan whose backup follows from its start.
+fn follows(seed: u64) -> Plan {
+    Plan { cold: None, ..Plan::draw(seed) }
+}
+
 /// The laws that any of `seeds` breaks.
 fn broken(seeds: u64, mutation: Mutation, faults: &[(When, Fault)]) -> Vec<&'static str> {
     (0..seeds)
         .flat_map(|seed| {
-            let mut plan = Plan::draw(seed);
+            let mut plan = follows(seed);
             plan.mutation = Some(mutation);
             plan.faults = faults.to_vec();
             simulate(plan, false).violations
@@ -29,7 +34,7 @@ fn sees_in(seeds: u64, law: &str, mutation: Mutation, faults: &[(When, Fault)]) 
     let laws = broken(seeds, mutation, faults);
     assert!(laws.contains(&law), "{mutation:?}: {laws:?}");
     for seed in 0..seeds {
-        let mut plan = Plan::draw(seed);
+        let mut plan = follows(seed);
         plan.faults = faults.to_vec();
         let outcome = simulate(plan, false);
         assert!(outcome.violations.is_empty(), "seed {seed}: {:?}", outcome.violations);

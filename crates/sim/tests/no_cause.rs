@@ -54,6 +54,11 @@ fn a_client_at_fault_costs_no_other_anything() {
     assert!(replies > 100 * SEEDS, "they exercise too little");
 }
 
+/// A plan whose backup follows from its start.
+fn follows(seed: u64) -> Plan {
+    Plan { cold: None, ..Plan::draw(seed) }
+}
+
 /// The primary does not hear the backup for a moment, which hears the primary; and the
 /// edge hears both. Who has asked to run on alone asks no more, and nobody takes over.
 #[test]
@@ -61,7 +66,8 @@ fn a_backup_that_is_heard_again_soon_is_a_backup_still() {
     let run = |seed, lasts| {
         let cut = Fault::CutPair { ways: Ways::From, lasts: lasts * MS };
         let faults = vec![(When::At(300 * MS), cut)];
-        let plan = Plan { faults, rest: REST, unattached: false, pulses: true, ..Plan::draw(seed) };
+        let drawn = follows(seed);
+        let plan = Plan { faults, rest: REST, unattached: false, pulses: true, ..drawn };
         let outcome = simulate(plan, true);
         let why = &outcome.violations;
         assert!(why.is_empty(), "seed {seed}, {lasts} ms: {why:?}");
@@ -83,7 +89,7 @@ fn a_primary_that_hears_nothing_is_replaced() {
             (When::At(300 * MS), Fault::CutEdge { member: 0, ways, lasts }),
             (When::After(0), Fault::CutPair { ways: Ways::From, lasts }),
         ];
-        let drawn = Plan::draw(seed);
+        let drawn = follows(seed);
         // One that fails keeps the pair from its start.
         let disk = DiskPlan { fails_permille: 0, ..drawn.disk };
         let plan = Plan { faults, disk, unattached: false, pulses: true, ..drawn };
