@@ -255,12 +255,7 @@ impl DiagSocket {
         addresses: &[[u8; 16]],
         ports: &[u16],
     ) -> Result<Vec<ConnKey>, DiagError> {
-        let mut keys = Vec::new();
-        for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
-            let ids = self.list(family, !(LISTENING | PASSING), addresses, ports, |_| true)?;
-            keys.extend(ids.iter().filter_map(|id| key_of(family, id)));
-        }
-        Ok(keys)
+        self.keys(!(LISTENING | PASSING), addresses, ports, |_| true)
     }
 
     /// Those of [`Self::own`] that no process holds and the kernel alone closes, and whose
@@ -277,9 +272,20 @@ impl DiagSocket {
         let is_left = |body: &[u8]| {
             !is_held(body) && (body[STATE] == WAITS_FOR_FIN || body[REPEATS] >= repeats)
         };
+        self.keys(CLOSING, addresses, ports, is_left)
+    }
+
+    /// As [`Self::list`], of both address families.
+    fn keys(
+        &mut self,
+        states: u32,
+        addresses: &[[u8; 16]],
+        ports: &[u16],
+        wanted: impl Fn(&[u8]) -> bool,
+    ) -> Result<Vec<ConnKey>, DiagError> {
         let mut keys = Vec::new();
         for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
-            let ids = self.list(family, CLOSING, addresses, ports, is_left)?;
+            let ids = self.list(family, states, addresses, ports, &wanted)?;
             keys.extend(ids.iter().filter_map(|id| key_of(family, id)));
         }
         Ok(keys)
