@@ -30,13 +30,6 @@ fn connect(testbed: &Testbed) -> Redis {
     redis
 }
 
-/// The group protects again; else what the daemons said.
-fn heals(group: &mut Group<'_>, why: &str) {
-    if let Err(error) = group.wait_protected() {
-        panic!("{why}: {error:#}\n{}", group.log_tails());
-    }
-}
-
 /// Whether the server runs on a host, or what is to become it.
 fn runs(testbed: &Testbed, role: Role, program: Program) -> bool {
     // Its path may be a link.
@@ -97,7 +90,7 @@ fn twice(end: impl Fn(&mut Group<'_>, Role), again: impl Fn(&mut Group<'_>, Role
             let least = if takeover == 1 { 5 } else { 1 };
             assert!(status["last_takeover"]["connections"].as_u64() >= Some(least), "{status}");
             again(group, primary);
-            heals(group, "the old primary is the cold backup");
+            world::heals(group, "the old primary is the cold backup");
             assert!(!runs(testbed, primary, Program::Redis), "nothing runs there");
         }
         world::finish(load, group);
@@ -137,12 +130,7 @@ fn is_rebuilt(program: Program, workload: Workload, connections: usize) {
         load.groups = vec![clients];
         let load = world::start(testbed, &load);
         std::thread::sleep(Duration::from_millis(500));
-        for _ in 0..2 {
-            let primary = group.primary().expect("a primary");
-            group.kill_member(primary).expect("they die");
-            group.start_daemon(primary).expect("a daemon");
-            heals(group, "it joins");
-        }
+        world::each_dies_and_joins(group);
         world::finish(load, group);
     });
 }
@@ -176,7 +164,7 @@ fn of_a_server_that_appends_to_files() {
         let is = old.ask(&[b"INCR", b"kept"]);
         assert_eq!(is, format!(":{}", 2 * takeover + 2), "{}", group.log_tails());
         group.start_daemon(primary).expect("a daemon");
-        heals(&mut group, "it joins");
+        world::heals(&mut group, "it joins");
     }
 }
 
@@ -194,7 +182,7 @@ fn and_a_daemon_that_dies_with_its_spool_joins_anew() {
         group.stop_daemon(backup, Signal::KILL).expect("a daemon");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "served alone");
         group.start_daemon(backup).expect("a daemon");
-        heals(group, "it joins");
+        world::heals(group, "it joins");
         group.kill_member(primary).expect("they die");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":2", "{}", group.log_tails());
         world::finish(load, group);
@@ -217,7 +205,7 @@ fn and_joins_anew_when_its_log_is_long() {
         world::wait_until("it has joined again", || group.details(primary, "joined").len() > 1);
         let why = group.log_tails();
         assert!(why.contains("a new image is due: it has 8 MB of log"), "{why}");
-        heals(group, "it joins");
+        world::heals(group, "it joins");
         let status = group.status(primary.other()).expect("a status");
         assert!(counter(&status, "spool.log_bytes") < 8 << 20, "{status}");
         group.kill_member(primary).expect("they die");

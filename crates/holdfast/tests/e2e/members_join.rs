@@ -4,7 +4,7 @@
 use crate::client::{Redis, connected};
 use crate::world;
 use holdfast_lab::load::{Group as LoadGroup, Workload};
-use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
+use holdfast_lab::testbed::ours::{GroupOptions, Signal};
 use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::{Plan, Role, Testbed};
 use holdfast_linux::process::resident_bytes;
@@ -30,21 +30,6 @@ fn connect(testbed: &Testbed) -> Redis {
     redis
 }
 
-/// The group protects again; else what the daemons said.
-fn heals(group: &mut Group<'_>, why: &str) {
-    if let Err(error) = group.wait_protected() {
-        panic!("{why}: {error:#}\n{}", group.log_tails());
-    }
-}
-
-/// Daemon and server of a member die.
-fn kill(group: &mut Group<'_>, role: Role) {
-    let server = group.server_pid(role).expect("a server");
-    group.stop_daemon(role, Signal::KILL).expect("a daemon");
-    // It may have died with its daemon.
-    let _ = std::process::Command::new("kill").args(["-9", &server.to_string()]).output();
-}
-
 #[test]
 fn a_backup_that_died_joins_again_and_takes_over() {
     let _limit = world::limit(Duration::from_secs(60));
@@ -52,12 +37,12 @@ fn a_backup_that_died_joins_again_and_takes_over() {
         let mut old = connect(testbed);
         let primary = group.primary().expect("a primary");
         let backup = primary.other();
-        kill(group, backup);
+        group.kill_member(backup).expect("they die");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "served alone");
         group.start_daemon(backup).expect("a daemon");
-        heals(group, "it joins");
+        world::heals(group, "it joins");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":2");
-        kill(group, primary);
+        group.kill_member(primary).expect("they die");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":3", "a connection from before the join");
         world::finish(world::start(testbed, &world::counting(200, 0, None)), group);
     });
@@ -77,17 +62,17 @@ fn a_client_with_a_closed_window_is_kept_too() {
         assert_eq!(patient.line(), format!("${SIZE}"));
         for (failover, part) in [(1, 0..SIZE / 3), (2, SIZE / 3..SIZE)] {
             let primary = group.primary().expect("a primary");
-            kill(group, primary.other());
+            group.kill_member(primary.other()).expect("they die");
             assert_eq!(other.ask(&[b"INCR", b"kept"]), format!(":{failover}"), "served alone");
             std::thread::sleep(Duration::from_millis(500));
             group.start_daemon(primary.other()).expect("a daemon");
-            heals(group, "it joins");
-            kill(group, primary);
+            world::heals(group, "it joins");
+            group.kill_member(primary).expect("they die");
             other.ping();
             // Some of it is read, and the window closes again.
             assert!(patient.bytes(part.len()) == value[part], "failover {failover}: another value");
             group.start_daemon(primary).expect("a daemon");
-            heals(group, "it joins");
+            world::heals(group, "it joins");
         }
     });
 }
@@ -100,11 +85,11 @@ fn a_chain_of_failovers_keeps_every_connection() {
         let load = world::start(testbed, &world::counting(20_000, 0, None));
         for failover in 1..=FAILOVERS {
             let primary = group.primary().expect("a primary");
-            kill(group, primary);
+            group.kill_member(primary).expect("they die");
             let is = old.ask(&[b"INCR", b"kept"]);
             assert_eq!(is, format!(":{failover}"), "failover {failover}: the first connection");
             group.start_daemon(primary).expect("a daemon");
-            heals(group, "it joins");
+            world::heals(group, "it joins");
         }
         world::finish(load, group);
     });
@@ -121,7 +106,7 @@ fn a_member_whose_server_died_is_the_backup_of_the_other_one_by_itself() {
             group.signal_server(primary, Signal::KILL).expect("a server");
             assert_eq!(old.ask(&[b"INCR", b"kept"]), format!(":{takeover}"));
             assert_eq!(group.primary(), Some(primary.other()));
-            heals(group, "nobody does anything");
+            world::heals(group, "nobody does anything");
         }
         world::finish(load, group);
     });
@@ -192,12 +177,7 @@ fn is_joined(program: Program, workload: Workload, connections: usize) {
         load.groups = vec![clients];
         let load = world::start(testbed, &load);
         std::thread::sleep(Duration::from_millis(300));
-        for _ in 0..2 {
-            let primary = group.primary().expect("a primary");
-            kill(group, primary);
-            group.start_daemon(primary).expect("a daemon");
-            heals(group, "it joins");
-        }
+        world::each_dies_and_joins(group);
         world::finish(load, group);
     });
 }
@@ -237,7 +217,7 @@ fn a_lone_server_moves_to_another_host() {
         let load = world::start(testbed, &world::counting(6000, 0, None));
         let from = group.primary().expect("a primary");
         let to = from.other();
-        kill(group, to);
+        group.kill_member(to).expect("they die");
         let name = if to == Role::Primary { "a" } else { "b" };
         let words = ["move", "--to", name, "--json"];
         let refused = group.verb(from, &[&words[..], &["--timeout", "1"]].concat()).expect("runs");
@@ -258,7 +238,7 @@ fn a_lone_server_moves_to_another_host() {
         assert_eq!(group.status(to).expect("a status")["state"], "unprotected");
         // Started again, it is the backup.
         group.restart(from).expect("a daemon");
-        heals(group, "it joins");
+        world::heals(group, "it joins");
         assert_eq!(group.primary(), Some(to));
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":3");
     });

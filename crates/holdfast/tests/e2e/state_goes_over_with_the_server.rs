@@ -36,8 +36,7 @@ fn folder(testbed: &Testbed, role: Role) -> PathBuf {
 /// Daemon and server of a member die; it has other files then.
 fn kill(testbed: &Testbed, group: &mut Group<'_>, role: Role) {
     let server = group.server_pid(role).expect("a server");
-    group.stop_daemon(role, Signal::KILL).expect("a daemon");
-    let _ = std::process::Command::new("kill").args(["-9", &server.to_string()]).output();
+    group.kill_member(role).expect("they die");
     world::wait_until("the server's end", || world::has_ended(server));
     let own = folder(testbed, role);
     fs::remove_dir_all(own.join("appendonlydir")).expect("it wrote there");
@@ -46,9 +45,7 @@ fn kill(testbed: &Testbed, group: &mut Group<'_>, role: Role) {
 
 fn joins(group: &mut Group<'_>, role: Role) {
     group.start_daemon(role).expect("a daemon");
-    if let Err(error) = group.wait_protected() {
-        panic!("{error:#}\n{}", group.log_tails());
-    }
+    world::heals(group, "it joins");
 }
 
 /// All files of a folder and the folders in it.

@@ -237,6 +237,29 @@ pub fn cpu_ms(pid: u32) -> u64 {
     fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number") * 10).sum()
 }
 
+/// The group protects again; else what the daemons said.
+///
+/// # Panics
+/// If it does not.
+pub fn heals(group: &mut Group<'_>, why: &str) {
+    if let Err(error) = group.wait_protected() {
+        panic!("{why}: {error:#}\n{}", group.log_tails());
+    }
+}
+
+/// Daemon and server of each member die in turn, and it joins the other one again.
+///
+/// # Panics
+/// If one does not.
+pub fn each_dies_and_joins(group: &mut Group<'_>) {
+    for _ in 0..2 {
+        let primary = group.primary().expect("a primary");
+        group.kill_member(primary).expect("they die");
+        group.start_daemon(primary).expect("a daemon");
+        heals(group, "it joins");
+    }
+}
+
 /// How long what a test waits for may take, where its promptness is not what is
 /// tested: the machine may be busy with others.
 const WAIT_LIMIT: Duration = Duration::from_secs(20);
