@@ -277,6 +277,7 @@ struct string_row {
 
 #define TRANSIT_LEADS 1      /* the other edge follows this one's choices */
 #define TRANSIT_RETURN_ALL 2 /* moved flows go back to a string that returns */
+#define TRANSIT_CLOSED 4     /* by hand: none is usable; for the daemon's next life */
 
 /* Which strings may be used, and which slot of the hash belongs to which. All
  * of it is replaced in one map update: that is the fence. */

@@ -77,7 +77,7 @@ impl Fixture {
 
     fn use_slots(&mut self, usable: u32, slots: [u8; TRANSIT_SLOTS]) {
         self.epoch += 1;
-        let state = TransitState { epoch: self.epoch, usable, slots };
+        let state = TransitState { epoch: self.epoch, usable, slots, is_closed: false };
         self.transit.set_state(&state).expect("table");
         assert_eq!(self.transit.state().expect("table"), Some(state));
     }
@@ -475,6 +475,12 @@ fn table_and_flows_survive_the_daemon() {
     assert_eq!(f.transit.state().expect("table"), state);
     assert_eq!(f.string_of(&request(1).build()), 0);
     assert_eq!(f.string_of(&request(2).build()), 1);
+    let closed = TransitState { usable: 0, is_closed: true, ..state.expect("set before") };
+    f.transit.set_state(&closed).expect("table");
+    f.transit = Transit::attach(&f.config).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(f.transit.state().expect("table"), Some(closed));
+    f.transit.set_state(&TransitState { is_closed: false, ..closed.clone() }).expect("table");
+    assert!(f.transit.state().expect("table").is_some_and(|state| !state.is_closed));
     let other = TransitConfig { flows_max: 32, ..f.config.clone() };
     assert!(Transit::attach(&other).is_err(), "maps of another size");
 }

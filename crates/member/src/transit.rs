@@ -34,11 +34,11 @@ pub trait TransitHost {
     /// When it cannot be read.
     fn table(&mut self) -> Result<Option<Table>, Self::Error>;
     /// Puts a table in force: nothing goes to a string that is out, and its flows go
-    /// elsewhere with their next packet.
+    /// elsewhere with their next packet. `is_closed` is kept for the daemon's next life.
     ///
     /// # Errors
     /// When the kernel refuses.
-    fn set_table(&mut self, epoch: u32, table: &Table) -> Result<(), Self::Error>;
+    fn set_table(&mut self, epoch: u32, table: &Table, is_closed: bool) -> Result<(), Self::Error>;
     /// What passed until now is told apart from what will.
     fn mark(&mut self);
     /// Packets that pass may be lost, and are kept, or they are not, and what is not
@@ -77,6 +77,22 @@ pub struct Way {
     pub into: usize,
 }
 
+/// What the life of a daemon has left in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Number of the table.
+    pub epoch: u32,
+    /// Bit `i`: string `i` was in use. What was declared dead has to be heard first.
+    pub usable: u32,
+    /// An operator has closed the edge, and not opened it again.
+    pub is_closed: bool,
+}
+
+impl Left {
+    /// By a host that has booted: every string is taken for well.
+    pub const NOTHING: Self = Self { epoch: 0, usable: u32::MAX, is_closed: false };
+}
+
 /// What an edge is.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -110,13 +126,13 @@ pub struct TransitMachine {
 }
 
 impl TransitMachine {
-    /// `epoch` and `usable` are those of the table that an earlier life has left:
-    /// what it has declared dead has to be heard first.
+    /// `left` is what an earlier life has left.
     #[must_use]
-    pub fn new(setup: Setup, epoch: u32, usable: u32, now: Nanos) -> Self {
+    pub fn new(setup: Setup, left: Left, now: Nanos) -> Self {
         let lines = Lines::new(setup.names.len(), setup.period, now);
-        let strings = Strings::new(setup.strings.clone(), usable);
-        Self { strings, lines, beat_at: now, epoch, closed: false, setup }
+        let strings = Strings::new(setup.strings.clone(), left.usable);
+        let Left { epoch, is_closed: closed, .. } = left;
+        Self { strings, lines, beat_at: now, epoch, closed, setup }
     }
 
     /// Puts the first table in force.
@@ -264,7 +280,7 @@ impl TransitMachine {
     fn set_table<H: TransitHost>(&mut self, table: &Table, host: &mut H) -> Result<(), H::Error> {
         self.epoch = self.epoch.wrapping_add(1);
         let usable = if self.closed { 0 } else { table.usable };
-        host.set_table(self.epoch, &Table { usable, slots: table.slots })
+        host.set_table(self.epoch, &Table { usable, slots: table.slots }, self.closed)
     }
 
     /// What was kept on its way into these strings goes into one that is in use: its

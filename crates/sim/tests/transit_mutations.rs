@@ -53,6 +53,13 @@ fn other_bytes_than_were_sent_are_seen() {
 }
 
 #[test]
+fn an_edge_that_is_opened_by_a_restart_is_seen() {
+    let closed = Fault::ClosedByHand { edge: 0, lasts: 3000 * MS };
+    let restarted = Fault::EdgeDaemon { edge: 0, lasts: 100 * MS };
+    sees("by hand", Mutation::ForgetsClosed, &[(2000, closed), (2500, restarted)]);
+}
+
+#[test]
 fn a_flow_that_is_sprayed_over_strings_is_seen() {
     sees("order", Mutation::Sprays, &[]);
 }

@@ -73,10 +73,7 @@ impl<'a> TransitDaemon<'a> {
         let key = config.key()?;
         let mut bpf = Transit::attach(&bpf_config(config, side, key.flows_seed()))?;
         let (recoverer, regulator) = wire::components(config, &mut bpf)?;
-        // What an earlier life has declared dead has to be heard first.
-        let known = bpf.state()?;
-        let epoch = known.as_ref().map_or(0, |state| state.epoch);
-        let usable = known.map_or(u32::MAX, |state| state.usable);
+        let left = wire::left(&bpf)?;
         let poll = Poll::new()?;
         let lines = Lines::open(config, side, key.strings_key())?;
         for (index, socket) in lines.sockets().enumerate() {
@@ -97,7 +94,7 @@ impl<'a> TransitDaemon<'a> {
             events: Events::default(),
             clock: Clock::new(Instant::now()),
         };
-        let machine = TransitMachine::new(setup(config, side), epoch, usable, Nanos(0));
+        let machine = TransitMachine::new(setup(config, side), left, Nanos(0));
         let mut daemon = Self { poll, machine, wire };
         daemon.machine.handle_start(side.name(), &mut daemon.wire)?;
         Ok(daemon)

@@ -304,6 +304,7 @@ pub(crate) const STRING_V4: u32 = 1;
 pub(crate) const STRING_V6: u32 = 2;
 pub(crate) const TRANSIT_LEADS: u32 = 1;
 pub(crate) const TRANSIT_RETURN_ALL: u32 = 2;
+pub(crate) const TRANSIT_CLOSED: u32 = 4;
 pub(crate) const TRANSIT_FROM_OUTSIDE: u8 = 1;
 pub(crate) const TRANSIT_FROM_STRING: u8 = 2;
 pub(crate) const TRANSIT_OUTSIDE_FIN: u8 = 4;

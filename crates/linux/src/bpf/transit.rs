@@ -7,9 +7,9 @@ use super::batch;
 use super::error::BpfError;
 use super::layout::{
     REGULATE_FLOWS_DEFAULT, RawKey, RawRegulateFlow, RawRegulateString, RawString, RawTable,
-    RawTraffic, RawTransitFlow, RawTransitKey, STRING_V4, STRING_V6, STRINGS_MAX, TRANSIT_COUNTERS,
-    TRANSIT_FROM_OUTSIDE, TRANSIT_FROM_STRING, TRANSIT_LEADS, TRANSIT_OUTSIDE_FIN, TRANSIT_RESET,
-    TRANSIT_RETURN_ALL, TRANSIT_SLOTS, TRANSIT_STRING_FIN,
+    RawTraffic, RawTransitFlow, RawTransitKey, STRING_V4, STRING_V6, STRINGS_MAX, TRANSIT_CLOSED,
+    TRANSIT_COUNTERS, TRANSIT_FROM_OUTSIDE, TRANSIT_FROM_STRING, TRANSIT_LEADS,
+    TRANSIT_OUTSIDE_FIN, TRANSIT_RESET, TRANSIT_RETURN_ALL, TRANSIT_SLOTS, TRANSIT_STRING_FIN,
 };
 use super::loader::{Counters, Detached, Object};
 use super::net;
@@ -97,6 +97,8 @@ pub struct TransitState {
     pub usable: u32,
     /// The string of each part.
     pub slots: [u8; TRANSIT_SLOTS],
+    /// Closed by hand, which is why no string is usable.
+    pub is_closed: bool,
 }
 
 /// What went through a string.
@@ -165,6 +167,8 @@ impl Transit {
         self.raw.epoch = state.epoch;
         self.raw.armed = 1;
         self.raw.usable = state.usable;
+        self.raw.flags &= !TRANSIT_CLOSED;
+        self.raw.flags |= if state.is_closed { TRANSIT_CLOSED } else { 0 };
         self.raw.slots = state.slots;
         self.table.set(0, self.raw, 0).map_err(BpfError::map("transit_table"))
     }
@@ -175,8 +179,9 @@ impl Transit {
     /// [`BpfError::Map`] if the kernel refuses.
     pub fn state(&self) -> Result<Option<TransitState>, BpfError> {
         let raw = self.table.get(&0, 0).map_err(BpfError::map("transit_table"))?;
-        let RawTable { epoch, usable, slots, .. } = raw;
-        Ok((raw.armed != 0).then_some(TransitState { epoch, usable, slots }))
+        let RawTable { epoch, usable, slots, flags, .. } = raw;
+        let is_closed = flags & TRANSIT_CLOSED != 0;
+        Ok((raw.armed != 0).then_some(TransitState { epoch, usable, slots, is_closed }))
     }
 
     /// What went into each string here, and what came out of it.
@@ -303,7 +308,8 @@ fn take_over(
 ) -> Result<RawTable, BpfError> {
     let mut raw = table.get(&0, 0).map_err(BpfError::map("transit_table"))?;
     raw.seed = config.seed;
-    raw.flags = if config.leads { TRANSIT_LEADS } else { 0 }
+    raw.flags = raw.flags & TRANSIT_CLOSED
+        | if config.leads { TRANSIT_LEADS } else { 0 }
         | if config.return_all { TRANSIT_RETURN_ALL } else { 0 };
     raw.strings = [RawString::default(); STRINGS_MAX];
     for (row, port) in raw.strings.iter_mut().zip(&config.strings) {

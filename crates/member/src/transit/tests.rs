@@ -14,6 +14,7 @@ struct Book {
     beats: Vec<(Nanos, u32)>,
     traffic: Vec<u64>,
     table: Option<Table>,
+    is_closed: bool,
     caching: bool,
     marks: usize,
     cap: Option<(Vec<usize>, u64)>,
@@ -36,8 +37,9 @@ impl TransitHost for Book {
     fn table(&mut self) -> Result<Option<Table>, Infallible> {
         Ok(self.table.clone())
     }
-    fn set_table(&mut self, _epoch: u32, table: &Table) -> Result<(), Infallible> {
+    fn set_table(&mut self, _epoch: u32, table: &Table, is_closed: bool) -> Result<(), Infallible> {
         self.table = Some(table.clone());
+        self.is_closed = is_closed;
         Ok(())
     }
     fn mark(&mut self) {
@@ -100,7 +102,8 @@ fn edge(usable: u32, mode: Mode) -> Edge {
         strings: StringsConfig { mode, capacities_bytes_per_s: vec![12_500_000; 2] },
         period: PERIOD,
     };
-    let mut machine = TransitMachine::new(setup, 4, usable, Nanos(0));
+    let left = Left { epoch: 4, usable, is_closed: false };
+    let mut machine = TransitMachine::new(setup, left, Nanos(0));
     let mut book = Book { traffic: vec![0; 2], ..Book::default() };
     let Ok(()) = machine.handle_start("near", &mut book);
     let heard = [0; 2];
@@ -183,6 +186,16 @@ impl Bed {
         self.cut.iter_mut().for_each(|it| it[string] = cut);
     }
 
+    /// The daemon of the near edge dies, and another one takes up what the kernel has.
+    fn starts_again(&mut self) {
+        let now = self.now;
+        let Edge { machine, book, .. } = self.near();
+        let usable = book.table.as_ref().unwrap().usable;
+        let left = Left { epoch: machine.epoch(), usable, is_closed: book.is_closed };
+        *machine = TransitMachine::new(machine.setup.clone(), left, now);
+        let Ok(()) = machine.handle_start("near", book);
+    }
+
     fn near(&mut self) -> &mut Edge {
         &mut self.edges[0]
     }
@@ -205,7 +218,8 @@ fn the_first_table_is_put_in_force_once() {
         ["started: near, flows go by upper, lower", "switch: table 5: flows go by upper, lower"];
     assert_eq!(lines, expected);
     let table = edge.book.table.clone();
-    let mut again = TransitMachine::new(edge.machine.setup.clone(), 5, 3, Nanos(0));
+    let left = Left { epoch: 5, usable: 3, is_closed: false };
+    let mut again = TransitMachine::new(edge.machine.setup.clone(), left, Nanos(0));
     edge.book.lines.clear();
     let Ok(()) = again.handle_start("near", &mut edge.book);
     assert_eq!((again.epoch(), edge.book.table), (5, table), "it is in force already");
@@ -369,6 +383,10 @@ fn an_edge_that_is_closed_by_hand_lets_nothing_through_until_it_is_opened() {
     bed.run(200);
     assert_eq!(bed.usable(), [0, 2], "whatever is declared");
     assert!(bed.near().book.resent.is_empty(), "not even what was kept");
+    bed.starts_again();
+    bed.run(200);
+    assert_eq!(bed.usable(), [0, 2], "whoever starts again");
+    assert!(bed.near().machine.is_closed() && bed.near().book.resent.is_empty());
     let Edge { machine, book, .. } = bed.near();
     let Ok(_epoch) = machine.handle_hand(false, book);
     assert_eq!(bed.usable(), [2, 2]);

@@ -227,6 +227,15 @@ impl Checkers {
         }
     }
 
+    /// What an operator has closed, only an operator opens: no daemon that starts.
+    pub fn by_hand(&mut self, at: Ns, edge: usize, ordered: bool, is_closed: bool) {
+        if ordered != is_closed {
+            let what =
+                format!("edge {edge} was to be closed by hand: {ordered}; it is: {is_closed}");
+            self.violation(at, "by hand", what);
+        }
+    }
+
     pub fn look(&mut self, at: Ns, edge: usize, usable: u32, shown: Protection) {
         let count = self.truth.strings();
         for string in 0..count {

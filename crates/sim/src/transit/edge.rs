@@ -9,7 +9,7 @@ use holdfast_cluster::Nanos;
 use holdfast_edge::strings::{StringsConfig, Table};
 use holdfast_edge::{Halr, HalrConfig, Pfrc, PfrcConfig, PfrcHost, Slabs, Slot};
 use holdfast_member::transit::beat::{Beat, Beats};
-use holdfast_member::transit::{Setup, TransitHost, TransitMachine, Way};
+use holdfast_member::transit::{Left, Setup, TransitHost, TransitMachine, Way};
 use std::convert::Infallible;
 
 pub const NAMES: [&str; 2] = ["near", "far"];
@@ -30,6 +30,8 @@ pub struct Wire {
     pub rejected: u64,
     /// The epoch of the table.
     epoch: u32,
+    /// The table says that the edge was closed by hand.
+    is_closed: bool,
 }
 
 /// See the module.
@@ -40,6 +42,8 @@ pub struct Edge {
     inbox: Vec<(usize, Beat)>,
     pub clock: Clock,
     pub frozen: Option<Ns>,
+    /// The last order of an operator that its daemon has taken: to be closed.
+    pub is_ordered_closed: bool,
     pub was_frozen: bool,
     pub life: u32,
     pub wakes: Option<Ns>,
@@ -80,6 +84,7 @@ impl Edge {
             resends: Vec::new(),
             rejected: 0,
             epoch: 0,
+            is_closed: false,
         };
         Self {
             number,
@@ -88,6 +93,7 @@ impl Edge {
             inbox: Vec::new(),
             clock: Clock::new(plan.clocks[number]),
             frozen: None,
+            is_ordered_closed: false,
             was_frozen: false,
             life: 0,
             wakes: None,
@@ -112,8 +118,13 @@ impl Edge {
         // Nothing is capped before the machine says so again.
         wire.pfrc = Pfrc::new(self.pfrc);
         let Ok(()) = wire.path.regulated.uncap();
-        let usable = wire.path.table.as_ref().map_or(u32::MAX, |table| table.usable);
-        let mut machine = TransitMachine::new(self.setup.clone(), wire.epoch, usable, wire.now);
+        let left = match &wire.path.table {
+            Some(table) => {
+                Left { epoch: wire.epoch, usable: table.usable, is_closed: wire.is_closed }
+            }
+            None => Left::NOTHING,
+        };
+        let mut machine = TransitMachine::new(self.setup.clone(), left, wire.now);
         let Ok(()) = machine.handle_start(NAMES[self.number], wire);
         self.machine = Some(machine);
     }
@@ -194,8 +205,9 @@ impl TransitHost for Wire {
         Ok(self.path.table.clone())
     }
 
-    fn set_table(&mut self, epoch: u32, table: &Table) -> Result<(), Infallible> {
+    fn set_table(&mut self, epoch: u32, table: &Table, is_closed: bool) -> Result<(), Infallible> {
         self.epoch = epoch;
+        self.is_closed = is_closed && !self.path.is_forgetful();
         let mut table = table.clone();
         if self.path.is_stubborn() {
             table.usable = (1 << self.path.traffic.len()) - 1;

@@ -98,6 +98,7 @@ impl World {
         let edge = &mut self.edges[number];
         if let (Some(machine), None) = (&mut edge.machine, edge.frozen) {
             let Ok(_epoch) = machine.handle_hand(close, &mut edge.wire);
+            edge.is_ordered_closed = close;
         }
         self.turn(number);
     }

@@ -225,6 +225,11 @@ impl DataPath {
     pub fn is_stubborn(&self) -> bool {
         self.mutation == Some(Mutation::TablesStay)
     }
+
+    /// For a test of the judges: the table does not keep that it was closed by hand.
+    pub fn is_forgetful(&self) -> bool {
+        self.mutation == Some(Mutation::ForgetsClosed)
+    }
 }
 
 impl Regulated {

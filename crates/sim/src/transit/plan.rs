@@ -141,6 +141,8 @@ pub enum Mutation {
     ShowsProtected,
     /// Packets of flows go in turns through all strings.
     Sprays,
+    /// A table does not keep that its edge was closed by hand.
+    ForgetsClosed,
 }
 
 /// Everything a run depends on.

@@ -442,6 +442,7 @@ impl World {
             let Some(machine) = edge.machine.as_ref().filter(|_| edge.frozen.is_none()) else {
                 continue;
             };
+            self.check.by_hand(self.now, number, edge.is_ordered_closed, machine.is_closed());
             if machine.is_closed() {
                 continue;
             }

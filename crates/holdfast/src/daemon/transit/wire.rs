@@ -15,7 +15,7 @@ use holdfast_edge::strings::Table;
 use holdfast_linux::bpf::{NO_STRING, Transit, TransitState};
 use holdfast_linux::link::Link;
 use holdfast_linux::raw::RawSender;
-use holdfast_member::transit::{TransitHost, TransitMachine, Way};
+use holdfast_member::transit::{Left, TransitHost, TransitMachine, Way};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -44,6 +44,12 @@ pub(super) fn components(
     let regulated = bpf.take_regulated().context("the cap is taken")?;
     let recoverer = Recoverer::new(&config.recover, HalrConfig::shipped, copies, now)?;
     Ok((recoverer, Regulator::new(&config.regulate, regulated, now)?))
+}
+
+/// What an earlier life has left in the kernel.
+pub(super) fn left(bpf: &Transit) -> Result<Left> {
+    let left = |TransitState { epoch, usable, is_closed, .. }| Left { epoch, usable, is_closed };
+    Ok(bpf.state()?.map_or(Left::NOTHING, left))
 }
 
 /// A way out for each string, by the routes that lead into it.
@@ -93,9 +99,9 @@ impl TransitHost for Wire<'_> {
         Ok(state.map(|TransitState { usable, slots, .. }| Table { usable, slots }))
     }
 
-    fn set_table(&mut self, epoch: u32, table: &Table) -> Result<()> {
+    fn set_table(&mut self, epoch: u32, table: &Table, is_closed: bool) -> Result<()> {
         let Table { usable, slots } = *table;
-        Ok(self.bpf.set_state(&TransitState { epoch, usable, slots })?)
+        Ok(self.bpf.set_state(&TransitState { epoch, usable, slots, is_closed })?)
     }
 
     fn mark(&mut self) {
