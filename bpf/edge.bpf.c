@@ -11,6 +11,7 @@
 #include "maps.h"
 #include "capture.h"
 #include "recover.h"
+#include "toobig.h"
 
 #define AF_INET 2
 #define AF_INET6 10
@@ -163,6 +164,52 @@ static __always_inline int track_client(const struct packet *p)
 	return 1;
 }
 
+/* What every link of an IPv4 host carries (RFC 791 §3.1), and every one of IPv6. */
+#define ALWAYS_FITS 576
+
+/* The smallest link that this packet would go through, if it does not fit; 0: it does. A
+ * client that is told the backup's has nothing to learn in a takeover. */
+static __always_inline __u32 too_big_for(struct __sk_buff *skb, const struct packet *p,
+					 __u32 current)
+{
+	__u32 smallest = 0;
+
+	if (p->l3_len <= ALWAYS_FITS)
+		return 0;
+	for (__u32 i = 0; i < MEMBERS_MAX; i++) {
+		struct edge_member *m = member(i);
+		__u32 mtu = 0;
+
+		if (!m || (i != current && !m->tap))
+			continue;
+		if (bpf_check_mtu(skb, m->ifindex, &mtu, 0, BPF_MTU_CHK_SEGS) > 0 &&
+		    (!smallest || mtu < smallest))
+			smallest = mtu;
+	}
+	return smallest;
+}
+
+/* As a router would (RFC 1191 §4): the members' links are a part of the path. */
+static __always_inline int answer_too_big(struct __sk_buff *skb, const struct packet *p,
+					  __u32 mtu)
+{
+	struct look k = {};
+
+	count(EDGE_TOO_BIG);
+	if (!may_answer())
+		return TC_ACT_STOLEN;
+	__builtin_memcpy(k.key.client, p->source, 16);
+	__builtin_memcpy(k.key.server, p->target, 16);
+	k.v6 = p->v6;
+	k.protocol = IPPROTO_TCP;
+	k.l4 = p->l4;
+	k.headers = p->l4 - ETH_HLEN + p->tcp_header;
+	capture(skb, CAPTURE_ANSWERED);
+	if (make_too_big(skb, &k, mtu))
+		return steal(EDGE_ODD);
+	return bpf_redirect(skb->ifindex, 0);
+}
+
 /* A packet that only asks is neither copied, counted nor remembered. */
 static __always_inline int answer_trace(struct __sk_buff *skb, const struct packet *p)
 {
@@ -183,7 +230,7 @@ int edge_client(struct __sk_buff *skb)
 	struct packet p = {};
 	enum parsed what = parse(skb, &p);
 	struct edge_member *to;
-	__u32 current;
+	__u32 current, mtu;
 
 	if (skb->mark == TRACE_MARK && what == PARSED_TCP && is_service(p.target, p.target_port))
 		return answer_trace(skb, &p);
@@ -197,6 +244,9 @@ int edge_client(struct __sk_buff *skb)
 		return to ? PASS : steal(EDGE_CLOSED);
 	if (!is_sound(skb, &p))
 		return steal(EDGE_MALFORMED);
+	mtu = too_big_for(skb, &p, current);
+	if (mtu)
+		return answer_too_big(skb, &p, mtu);
 	if (decrement_ttl(skb, &p) || ((p.flags & TCP_URG) && clear_urgent(skb, &p)))
 		return steal(EDGE_ODD);
 	recover_see(skb, &p, RECOVER_INTO);

@@ -454,6 +454,7 @@ enum edge_counter {
 	EDGE_MALFORMED, /* refused: some kernels take it and others do not */
 	EDGE_SLOW_PATH,
 	EDGE_ODD,
+	EDGE_TOO_BIG, /* for a member's link: the client is told, so often at most */
 	EDGE_COUNTERS
 };
 

@@ -28,7 +28,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct answers);
-} spread_answers SEC(".maps");
+} too_big_answers SEC(".maps");
 
 struct icmp_error {
 	__u8 type;
@@ -40,7 +40,7 @@ struct icmp_error {
 static __always_inline int may_answer(void)
 {
 	__u32 zero = 0;
-	struct answers *a = bpf_map_lookup_elem(&spread_answers, &zero);
+	struct answers *a = bpf_map_lookup_elem(&too_big_answers, &zero);
 	__u64 window = bpf_ktime_get_coarse_ns() >> ANSWERS_WINDOW_SHIFT;
 
 	if (!a)

@@ -5,7 +5,7 @@ mod bpf_common;
 
 use bpf_common::edge::*;
 use bpf_common::{ACK, Context, FIN, Frame, Lab, PASS, REDIRECT, RST, STOLEN, SYN};
-use bpf_common::{Capture, counter, ifindex, is_root, sh, sums_are_right};
+use bpf_common::{Capture, assert_too_big, counter, ifindex, is_root, sh, sums_are_right};
 use holdfast_linux::bpf::{Edge, Question, TapDrop, Verdict};
 use std::net::IpAddr;
 
@@ -68,6 +68,32 @@ fn the_backup_gets_a_copy_of_what_carries_information() {
     f.client_sends(&request().build());
     assert_eq!(capture.tcp_frames(), Vec::<Vec<u8>>::new());
     assert_eq!(f.count("copied"), 5);
+}
+
+/// Members' links are a part of the path: what fits the primary's and not the backup's would
+/// not be copied.
+#[test]
+fn a_packet_that_is_too_large_for_a_members_link_is_answered() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("mtu", false, None);
+    f.edge.set_current(1, Some(0)).expect("fence");
+    let frames = [request().payload(1300), request6().payload(1300)];
+    let fits = |f: &Fixture| frames.clone().map(|frame| f.client_sends(&frame.build()).1);
+    let forwarded = frames.clone().map(|frame| hop(&frame, MEMBER_MACS[0], PORT_MACS[0]));
+    sh("ip link set m1 mtu 1290");
+    assert_eq!(fits(&f), forwarded, "nothing goes to the other member yet");
+    f.edge.set_tap(1, true).expect("tap");
+    for (mtu, port) in [(1290, "m1"), (1280, "m0")] {
+        sh(&format!("ip link set {port} mtu {mtu}"));
+        for frame in &frames {
+            let (verdict, out) = f.client_sends(&frame.build());
+            assert_eq!(verdict, REDIRECT);
+            assert_too_big(&out, &frame.build(), mtu);
+        }
+    }
+    assert_eq!((f.count("too_big"), f.count("forwarded_in"), f.count("copied")), (4, 2, 0));
 }
 
 /// In both directions and in the copy: a kernel that saw the pointer would take

@@ -9,7 +9,7 @@ use crate::world;
 use holdfast_lab::load::{Action, pattern};
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
 use holdfast_lab::testbed::server::Program;
-use holdfast_lab::testbed::{Host, Plan, Role};
+use holdfast_lab::testbed::{Host, Plan, Role, interface};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
 use holdfast_wire::seq::SeqNo;
@@ -173,6 +173,17 @@ fn a_path_may_become_narrower() {
                 redis.send(&[b"GET", b"large"]);
                 assert!(redis.value() == value, "another value than was set");
             };
+            round();
+            // The members' own links first.
+            for (role, interface) in [
+                (Role::Edge, interface::EDGE_PRIMARY),
+                (Role::Edge, interface::EDGE_BACKUP),
+                (Role::Primary, interface::PRIMARY),
+                (Role::Backup, interface::BACKUP),
+            ] {
+                let host = testbed.host(role).namespace();
+                ip(&format!("-n {host} link set {interface} mtu 1300"));
+            }
             round();
             ip(&format!("-n {router} link set f0 mtu 1200"));
             ip(&format!("-n {far} link set f1 mtu 1200"));

@@ -86,7 +86,7 @@ pub(crate) const GATE_COUNTERS: [&str; 19] = [
 pub(crate) const TAPDROP_COUNTERS: [&str; 1] = ["dropped"];
 
 /// Names of the counters, in the order of `enum edge_counter`.
-pub(crate) const EDGE_COUNTERS: [&str; 13] = [
+pub(crate) const EDGE_COUNTERS: [&str; 14] = [
     "forwarded_in",
     "forwarded_out",
     "copied",
@@ -100,6 +100,7 @@ pub(crate) const EDGE_COUNTERS: [&str; 13] = [
     "malformed",
     "slow_path",
     "odd",
+    "too_big",
 ];
 
 /// Names of the counters, in the order of `enum transit_counter`.

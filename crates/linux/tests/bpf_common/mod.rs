@@ -404,3 +404,23 @@ fn checksum(parts: &[&[u8]]) -> u16 {
     }
     !(sum as u16)
 }
+
+/// `out` tells the sender of `frame` that at most so many bytes fit: ICMP fragmentation
+/// needed (RFC 1191 §4), or ICMPv6 packet too big (RFC 4443 §3.2).
+pub fn assert_too_big(out: &[u8], frame: &[u8], mtu: u32) {
+    assert_eq!((&out[..6], &out[6..12]), (&frame[6..12], &frame[..6]), "back where it came from");
+    if frame[ETHERNET] >> 4 == 4 {
+        assert_eq!(out[26..34], [&frame[30..34], &frame[26..30]].concat()[..], "from the service");
+        assert_eq!((out[23], out[34], out[35]), (1, 3, 4));
+        assert_eq!(u32::from(u16::from_be_bytes([out[40], out[41]])), mtu);
+        assert_eq!(out[42..], frame[14..94]);
+        assert_eq!((checksum(&[&out[14..34]]), checksum(&[&out[34..]])), (0, 0));
+    } else {
+        assert_eq!(out[22..54], [&frame[38..54], &frame[22..38]].concat()[..], "from the service");
+        assert_eq!((out[20], out[54], out[55]), (58, 2, 0));
+        assert_eq!(u32::from_be_bytes([out[58], out[59], out[60], out[61]]), mtu);
+        assert_eq!(out[62..], frame[14..94]);
+        let length = (out.len() as u32 - 54).to_be_bytes();
+        assert_eq!(checksum(&[&out[22..54], &length, &[0, 0, 0, 58], &out[54..]]), 0);
+    }
+}
