@@ -91,7 +91,7 @@ pub fn remove_earlier_life(config: &Config, me: &Member, own: Own) -> Result<Vec
     removed.extend(addresses(&me.interface, &config.service_ips())?);
     // A backup has a gate too, which takes the place of an earlier one.
     if own == Own::Gate {
-        removed.extend(filters(TapDrop::detach_stale(&me.interface, &pins)?));
+        removed.extend(filters(TapDrop::detach_stale(&me.interface, &config.served(), &pins)?));
     }
     removed.extend(old_layout(run_dir, &me.name)?);
     Ok(removed)
@@ -109,8 +109,8 @@ pub fn remove_member(config: &Config, me: &Member) -> Result<Vec<Removed>> {
     // Without an address the kernel says nothing for the service, whatever is left
     // of its sockets: now nothing needs to be held back any more.
     removed.extend(addresses(&me.interface, &config.service_ips())?);
-    removed.extend(filters(Gate::detach_stale(&me.interface, &pins)?));
-    removed.extend(filters(TapDrop::detach_stale(&me.interface, &pins)?));
+    removed.extend(filters(Gate::detach_stale(&me.interface, &config.served(), &pins)?));
+    removed.extend(filters(TapDrop::detach_stale(&me.interface, &config.served(), &pins)?));
     removed.extend(old_layout(run_dir, &me.name)?);
     removed.extend(kernel_objects(&pins)?);
     Ok(removed)
@@ -144,7 +144,7 @@ fn edge(config: &Config) -> Result<Vec<Removed>> {
         .chain(&config.edge.l3)
         .map(String::as_str)
         .collect();
-    let mut removed = filters(Edge::detach_stale(&interfaces, &pins)?);
+    let mut removed = filters(Edge::detach_stale(&interfaces, &config.served(), &pins)?);
     removed.extend(kernel_objects(&pins)?);
     Ok(removed)
 }

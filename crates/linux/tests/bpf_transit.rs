@@ -478,8 +478,8 @@ fn table_and_flows_survive_the_daemon() {
     let closed = TransitState { usable: 0, is_closed: true, ..state.expect("set before") };
     f.transit.set_state(&closed).expect("table");
     f.transit = Transit::attach(&f.config).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(f.transit.state().expect("table"), Some(closed));
-    f.transit.set_state(&TransitState { is_closed: false, ..closed.clone() }).expect("table");
+    assert_eq!(f.transit.state().expect("table"), Some(closed.clone()));
+    f.transit.set_state(&TransitState { is_closed: false, ..closed }).expect("table");
     assert!(f.transit.state().expect("table").is_some_and(|state| !state.is_closed));
     let other = TransitConfig { flows_max: 32, ..f.config.clone() };
     assert!(Transit::attach(&other).is_err(), "maps of another size");

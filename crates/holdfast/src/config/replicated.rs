@@ -205,6 +205,12 @@ impl Replicated {
         &self.members[usize::from(is_first)]
     }
 
+    /// Addresses and ports that clients use.
+    #[must_use]
+    pub fn served(&self) -> Vec<(IpAddr, u16)> {
+        self.group.services.iter().map(|s| (s.ip(), s.port())).collect()
+    }
+
     /// The distinct service addresses without their ports.
     #[must_use]
     pub fn service_ips(&self) -> Vec<IpAddr> {

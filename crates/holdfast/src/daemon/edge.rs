@@ -432,7 +432,7 @@ fn edge_config(config: &Config) -> EdgeConfig {
             .map(|m| MemberPort { interface: m.edge_port.clone(), mac: m.mac.0 })
             .collect(),
         l3_interface: config.edge.l3.clone(),
-        services: config.group.services.iter().map(|s| (s.ip(), s.port())).collect(),
+        services: config.served(),
         pin_dir: config.pin_dir(Role::Edge),
         flows_max: config.edge.flows_max,
     }

@@ -396,7 +396,7 @@ impl<'a> MemberContext<'a> {
     /// Addresses and ports that clients use.
     #[must_use]
     pub fn services(&self) -> Vec<(IpAddr, u16)> {
-        self.config.group.services.iter().map(|s| (s.ip(), s.port())).collect()
+        self.config.served()
     }
 
     /// As [`Self::services`], for the tap.

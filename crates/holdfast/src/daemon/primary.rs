@@ -176,7 +176,10 @@ pub fn run_alone(node: &mut MemberContext<'_>, survivor: Survivor) -> anyhow::Re
         None => Listener::bind(node.me.address, node.pair_identity())?,
     };
     listener.prefer([node.other.address.ip()]);
-    heed("the earlier role's program", TapDrop::detach_stale(&node.me.interface, &node.pin_dir()));
+    heed(
+        "the earlier role's program",
+        TapDrop::detach_stale(&node.me.interface, &node.config.served(), &node.pin_dir()),
+    );
     let linger_max = node.config.group.connections_max as usize / 2;
     let mut this = PrimaryDaemon::new(node, listener, gate, server, None)?;
     this.node.poll.add(&this.server.pidfd(), PIDFD, Interest::Read)?;

@@ -328,7 +328,7 @@ impl Edge {
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach(self) -> Result<(), BpfError> {
         let interfaces: Vec<&str> = self.interfaces.iter().map(String::as_str).collect();
-        Self::detach_stale(&interfaces, &self.pin_dir).map(drop)
+        Self::detach_stale(&interfaces, &[], &self.pin_dir).map(drop)
     }
 
     /// Removes what a start that failed has made: programs that the pins below
@@ -348,12 +348,17 @@ impl Edge {
         remove_pin_dir(&config.pin_dir).map(drop)
     }
 
-    /// Removes what an earlier process left; nothing to remove is no error.
+    /// Removes what an earlier process left; nothing to remove is no error. Another
+    /// group's programs, which serve none of `services`, stay.
     ///
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
-    pub fn detach_stale(interfaces: &[&str], pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
-        OBJECT.detach_all(interfaces, &[Ingress], pin_dir)
+    pub fn detach_stale(
+        interfaces: &[&str],
+        services: &[(IpAddr, u16)],
+        pin_dir: &Path,
+    ) -> Result<Vec<Detached>, BpfError> {
+        OBJECT.detach_all(interfaces, &[Ingress], services, pin_dir)
     }
 
     /// Writes the members' places. The fence knows its member by its place: one that

@@ -299,15 +299,20 @@ impl Gate {
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach(self) -> Result<(), BpfError> {
-        Self::detach_stale(&self.interface, &self.pin_dir).map(drop)
+        Self::detach_stale(&self.interface, &[], &self.pin_dir).map(drop)
     }
 
-    /// Removes what an earlier process left; nothing to remove is no error.
+    /// Removes what an earlier process left; nothing to remove is no error. Another
+    /// group's programs, which serve none of `services`, stay.
     ///
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
-    pub fn detach_stale(interface: &str, pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
-        OBJECT.detach_all(&[interface], &DIRECTIONS, pin_dir)
+    pub fn detach_stale(
+        interface: &str,
+        services: &[(IpAddr, u16)],
+        pin_dir: &Path,
+    ) -> Result<Vec<Detached>, BpfError> {
+        OBJECT.detach_all(&[interface], &DIRECTIONS, services, pin_dir)
     }
 }
 

@@ -70,7 +70,7 @@ impl HostEnd {
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach_stale(interface: &str, pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
-        OBJECT.detach_all(&[interface], &[Ingress, Egress], pin_dir)
+        OBJECT.detach_all(&[interface], &[Ingress, Egress], &[], pin_dir)
     }
 }
 

@@ -74,7 +74,8 @@ impl Object {
         directory: PathBuf,
     ) -> Result<Loaded, BpfError> {
         let refused = |error| BpfError::Load { object: self.name, source: Box::new(error) };
-        Ok(Loaded { ebpf: loader.load(self.bytes).map_err(refused)?, object: self, directory })
+        let ebpf = loader.load(self.bytes).map_err(refused)?;
+        Ok(Loaded { ebpf, object: self, directory, services: Vec::new() })
     }
 
     /// A map that an earlier life has pinned.
@@ -101,17 +102,24 @@ impl Object {
     }
 
     /// Removes this object's filters and pins; what is not there is no error.
-    /// Returns the filters that were there.
+    /// Returns the filters that were there. Another group's stay: this one's `services`
+    /// tell them apart, or, if none are given, those that it has pinned.
     pub(crate) fn detach_all(
         &self,
         interfaces: &[&str],
         directions: &[TcAttachType],
+        services: &[(IpAddr, u16)],
         pin_dir: &Path,
     ) -> Result<Vec<Detached>, BpfError> {
+        let own: Vec<_> = services.iter().map(|(ip, port)| ServiceKey::new(*ip, *port)).collect();
+        let own = if own.is_empty() { self.own_services(pin_dir) } else { own };
         let places = interfaces.iter().flat_map(|i| directions.iter().map(move |d| (*i, *d)));
         let mut detached = Vec::new();
         for (interface, direction) in places {
-            detached.extend(self.detach(interface, direction)?);
+            let found = self.filter(interface, direction)?;
+            if found.is_some_and(|it| self.other_group(&it, &own, pin_dir).is_none()) {
+                detached.extend(self.detach(interface, direction)?);
+            }
         }
         self.unpin(pin_dir)?;
         Ok(detached)
@@ -163,6 +171,24 @@ impl Object {
         Ok(filters.into_iter().find(own))
     }
 
+    /// # Errors
+    /// [`BpfError::OtherGroup`] if another group has this place at the interface.
+    fn refuse_other(
+        &self,
+        interface: &str,
+        direction: TcAttachType,
+        own: &[ServiceKey],
+        pin_dir: &Path,
+    ) -> Result<(), BpfError> {
+        let Some(found) = self.filter(interface, direction)? else { return Ok(()) };
+        match self.other_group(&found, own, pin_dir) {
+            None => Ok(()),
+            Some(services) => {
+                Err(BpfError::OtherGroup { interface: interface.to_owned(), services })
+            }
+        }
+    }
+
     /// Attaches pinned programs again whose filters somebody has removed, alone or
     /// with their interface, or given to another program. Returns what they had been.
     pub(crate) fn mend(
@@ -181,6 +207,7 @@ impl Object {
             if found.as_ref().is_some_and(stays) {
                 continue;
             }
+            self.refuse_other(interface, direction, &self.own_services(pin_dir), pin_dir)?;
             net::ifindex(interface)?;
             qdisc::ensure(interface, pin_dir);
             let failed = |source| BpfError::Attach {
@@ -284,6 +311,8 @@ pub(crate) struct Loaded {
     object: &'static Object,
     /// Of its pins.
     directory: PathBuf,
+    /// Of a pair: what its filters look after.
+    services: Vec<ServiceKey>,
 }
 
 impl Loaded {
@@ -299,6 +328,10 @@ impl Loaded {
             Some(found) => found.try_into().map_err(refused)?,
             None => return Err(BpfError::MissingMap { map: program }),
         };
+        let pin_dir = self.directory.parent().unwrap_or(&self.directory);
+        for interface in interfaces {
+            self.object.refuse_other(interface, direction, &self.services, pin_dir)?;
+        }
         classifier.load().map_err(refused)?;
         let path = self.directory.join(program);
         // The pin of an earlier run holds the program that is now replaced.
@@ -306,7 +339,7 @@ impl Loaded {
         classifier.pin(&path).map_err(|source| BpfError::Pin { path, source })?;
         for interface in interfaces {
             net::ifindex(interface)?;
-            qdisc::ensure(interface, self.directory.parent().unwrap_or(&self.directory));
+            qdisc::ensure(interface, pin_dir);
             attach_one(classifier, interface, direction, self.object.priority).map_err(
                 |source| BpfError::Attach {
                     program,
@@ -375,6 +408,7 @@ impl Loaded {
         let keys: Vec<_> = services.iter().map(|(ip, port)| ServiceKey::new(*ip, *port)).collect();
         let addresses: Vec<_> = services.iter().map(|(ip, _)| mapped(*ip)).collect();
         self.replace_set("services", &keys)?;
+        self.services = keys;
         self.replace_set("addresses", &addresses)
     }
 

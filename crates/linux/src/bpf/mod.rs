@@ -23,6 +23,7 @@ mod host;
 mod layout;
 mod loader;
 mod net;
+mod owner;
 mod pins;
 mod qdisc;
 mod recover;

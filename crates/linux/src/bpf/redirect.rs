@@ -348,7 +348,7 @@ impl Redirect {
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach_stale(interfaces: &[&str], pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
-        OBJECT.detach_all(interfaces, &[Ingress], pin_dir)
+        OBJECT.detach_all(interfaces, &[Ingress], &[], pin_dir)
     }
 
     fn config(&self) -> Result<SpreadConfig, BpfError> {
