@@ -370,10 +370,10 @@ static __always_inline int on_segment(struct __sk_buff *skb, const struct packet
 	__u32 edge = p->ack + ((__u32)p->window << scale);
 	__u32 seq_end = p->seq + p->payload, gen = slot->gen, stable;
 	int asked = alone || *(volatile __u32 *)&slot->fin_gen == gen;
-	/* A reset's numbers answer a packet, and need not be the stack's own. A segment or
-	 * FIN that carries nothing beyond what was sent belongs to another life of the
-	 * tuple: its handshake is not known here, and the stack answers a SYN that does not
-	 * fit it. */
+	/* A reset's numbers answer a packet, and need not be the stack's own. A segment
+	 * without payload that lies beyond everything sent, a FIN included, belongs to
+	 * another life of the tuple: its handshake is not known here, and the stack answers
+	 * a SYN that does not fit it. */
 	int own = !(p->flags & TCP_RST) && (p->payload || !AFTER(p->seq, slot->snd_nxt + 1));
 	struct tcp_options o = {};
 

@@ -11,7 +11,7 @@ int nothing(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* Half of this program's time is the undoing. */
+/* Half of this program's cost is the undoing. */
 SEC("classifier")
 int wrap_and_undo(struct __sk_buff *skb)
 {

@@ -367,10 +367,11 @@ pub struct Watch {
     pub data: u64,
 }
 
-/// Position at which the log begins that a copy follows.
+/// What a shim has in [`crate::shm`] at the moment of the image, where its log
+/// begins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Books {
-    /// Where the log begins that a copy follows.
+    /// Position at which the log begins that a copy follows.
     pub log_from: u64,
     /// Address of the shim's `ShimState`.
     pub control: u64,
@@ -380,7 +381,7 @@ pub struct Books {
     pub logs: u32,
     pub forks: u32,
     pub connections: Vec<Connection>,
-    /// TCP listeners, as the server has told of them; at most
+    /// TCP listeners, as the server has reported them; at most
     /// [`LISTENERS_MAX`](crate::shm::LISTENERS_MAX).
     pub listeners: Vec<Listening>,
 }
@@ -395,14 +396,15 @@ pub struct Listening {
 }
 
 impl Books {
-    /// Connections of which the server holds a descriptor, with its number.
+    /// Connections for which the server has a descriptor, with its number.
     pub fn open(&self) -> impl Iterator<Item = (u32, &Connection)> {
         let open = self.connections.iter().filter(|it| it.state == conn_state::OPEN);
         open.filter_map(|it| Some((u32::try_from(it.fd).ok()?, it)))
     }
 }
 
-/// One that has had a place in the table of connections, as `shm::ConnEntry` has it.
+/// A connection that has had a place in the table of connections, as
+/// `shm::ConnEntry` has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
     pub conn: u32,
@@ -411,7 +413,7 @@ pub struct Connection {
     pub shut: u32,
     pub in_bytes: u64,
     pub out_bytes: u64,
-    /// Memory of the server's for output that is kept; there is none in it.
+    /// Address of the server's memory for kept output; that memory is empty.
     pub keep_addr: u64,
     pub keep_cap: u64,
     pub pid: i32,
