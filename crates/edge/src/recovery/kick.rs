@@ -122,7 +122,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
             }
         }
         self.seek(now, 0, Unbounded, 0);
-        // Packets are not needed any more once the next one is asked for.
+        // Until the first packet is taken, nobody needs the spent flows.
         self.release_spent();
     }
 

@@ -42,8 +42,8 @@ impl Early {
         self.keeps_strangers = true;
     }
 
-    /// Forgets such segments: all connections older than the tap have been
-    /// announced, and what is left belongs to none.
+    /// Forgets the segments of strangers: all connections older than the tap have
+    /// been announced, and what is left belongs to connections that are over.
     pub(super) fn forget_strangers(&mut self, now: Nanos) {
         self.keeps_strangers = false;
         while let Some(syn) = self.syns.first_entry()
