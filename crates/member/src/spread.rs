@@ -238,8 +238,8 @@ impl SpreadMachine {
         host.note("left", format!("{}: {why}", link.name));
     }
 
-    /// Takes a message of a host server that is here; an error if it must
-    /// leave.
+    /// Takes a message of a host server that is here; false if that is not
+    /// allowed.
     pub fn handle_word(
         &mut self,
         index: usize,

@@ -11,8 +11,8 @@ use std::ops::Bound::{self, Excluded, Included, Unbounded};
 
 /// Rounds of one try: first segments, then further ones.
 const ROUNDS: u32 = 2;
-/// Number of looks for flows that have come to a halt again; each look waits
-/// longer than the one before, by this factor.
+/// Number of looks for flows that have come to a halt again, and the factor by
+/// which each look waits longer than the one before.
 const LOOKS: u32 = 3;
 const LOOK_FACTOR: Ns = 3;
 
