@@ -23,7 +23,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Looks at a running process; only what every look refuses is refused.
+/// Number of looks at a running process; it is refused only for what every look
+/// finds.
 const LOOKS: u32 = 7;
 /// Time before the second look, doubled each time: on a busy machine the process is in the
 /// middle of something for as long as it waits for a processor.

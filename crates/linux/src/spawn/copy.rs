@@ -142,7 +142,7 @@ impl Read for Pieces {
 /// Descriptors that are standard input, output and error.
 const STANDARD: u32 = FIRST_OWN.cast_unsigned();
 
-/// A duplicate of one of the daemon's own.
+/// A duplicate of one of the daemon's own descriptors.
 fn own(number: u32) -> io::Result<OwnedFd> {
     match number {
         0 => io::stdin().as_fd().try_clone_to_owned(),
@@ -153,7 +153,7 @@ fn own(number: u32) -> io::Result<OwnedFd> {
 
 const NO_SHIM: &str = "the image is of a server without the shim";
 
-/// What the copy finds where it comes to.
+/// What the copy finds on its new host.
 struct Place<'a> {
     copying: &'a Copying,
     /// The copy's end of its socket to the daemon.
@@ -203,7 +203,8 @@ impl Surroundings for Place<'_> {
         }
     }
 
-    /// As a replica's shim has them (decision 13); a UNIX socket has its name here, too.
+    /// A socket as a replica's shim has it (decision 13); a UNIX socket has its name
+    /// here, too.
     fn socket(&mut self, socket: &Socket) -> io::Result<OwnedFd> {
         let fd = placeholder(socket)?;
         if socket.family == libc::AF_UNIX && socket.local.len() > size_of::<libc::sa_family_t>() {
