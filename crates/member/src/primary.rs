@@ -42,135 +42,145 @@ const OVERWRITTEN: &str = "the server has written over the log that it shares wi
     look for a server that writes where it should not";
 const LOST: &str = "the channel to the backup was lost";
 
-/// A SYN-ACK that the gate holds back, or has let pass where the server speaks alone.
+/// A SYN-ACK that the gate holds back, or has let pass because the server speaks
+/// alone.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
     pub conn: ConnId,
-    /// Names the socket among all that its tuple ever had.
+    /// Cookie that names the socket among all that its tuple ever had.
     pub socket: u64,
     pub record: ConnRecord,
 }
 
 /// What a primary needs of its host.
 pub trait PrimaryHost: MemberHost + PairingHost + Sized {
-    /// A part of the log.
+    /// The type of a part of the log.
     type Bytes: Deref<Target = [u8]>;
 
     // The gate.
 
-    /// SYN-ACKs that have come to it since the last time.
+    /// SYN-ACKs that have reached the gate since the last call.
     fn held(&mut self) -> Vec<Held>;
     fn conn_of(&self, key: &ConnKey) -> Option<ConnId>;
     fn slot(&self, conn: ConnId) -> Option<SlotView>;
-    /// Lets a connection's SYN-ACK out, and from now on what follows.
+    /// Lets a connection's SYN-ACK leave, and from now on everything after it.
     fn open(&mut self, conn: ConnId);
     /// Forgets a connection; a SYN-ACK that is held is never sent.
     fn free(&mut self, conn: ConnId);
     fn set_stable(&mut self, conn: ConnId, stable: SeqNo);
     fn allow_fin(&mut self, conn: ConnId);
-    /// No FIN or RST of the kernel leaves any more.
+    /// From now on no FIN or RST of the kernel leaves.
     fn set_server_dead(&mut self);
 
     // The log.
 
-    /// A shim runs in the server.
+    /// Whether a shim runs in the server.
     fn is_attached(&self) -> bool;
-    /// Where the log ends.
+    /// End of the log.
     fn tail(&self) -> u64;
-    /// As [`Self::tail`], for who has read up to `from`; `None`: it went back.
+    /// Like [`Self::tail`], for a reader that has read up to `from`; `None` if
+    /// the log went back.
     fn take_tail(&mut self, from: u64) -> Option<u64>;
     fn bytes(&self, pos: u64, len: usize) -> Self::Bytes;
-    /// The server writes no log that would be missed by who sleeps after reading up
-    /// to `read_to`.
+    /// Whether the daemon may sleep after reading up to `read_to`, without missing
+    /// log that the server writes.
     fn may_sleep(&mut self, read_to: u64) -> bool;
     fn set_log_stable(&mut self, pos: u64);
-    /// The shim cannot go on recording, in words.
+    /// The reason why the shim cannot go on recording, if there is one.
     fn log_fault(&self) -> Option<String>;
-    /// Looks at what a connection's socket holds unread.
+    /// Looks at a connection's unread bytes in its socket.
     fn peek(&mut self, wanted: &Wanted, into: &mut Vec<u8>) -> Peeked;
 
     // The server.
 
-    /// Stops it where it is.
+    /// Stops the server where it is.
     fn pause_server(&mut self);
-    /// As [`MemberHost::kill_server`], without waiting for its end.
+    /// Like [`MemberHost::kill_server`], without waiting for the server's end.
     fn strike_server(&mut self);
     /// From now on no death of ours touches the service: the gate lets everything pass and
     /// keeps its books, as the shim does, and held SYN-ACKs are sent.
     ///
     /// # Errors
-    /// When the gate cannot be opened, in words.
+    /// When the gate cannot be opened; the text says why.
     fn go_alone(&mut self) -> Result<(), String>;
-    /// How many handshakes the smallest listener bears, if there is one.
+    /// Most handshakes that the smallest listener accepts, if there is a
+    /// listener.
     fn backlog(&mut self) -> Option<usize>;
-    /// Ends connections in the kernel; whether it did.
+    /// Ends connections in the kernel; true if it did.
     fn destroy(&mut self, keys: &[ConnKey]) -> bool;
-    /// Server and gate have nothing more to say that anybody reads.
+    /// Stops watching server and gate: nobody reads what they say any more.
     fn stop_watching(&mut self);
 
     // The backup.
 
-    /// Hands on what has come; whether the channel is lost.
+    /// Hands on the messages that have come; true if the channel is lost.
     fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool;
     fn send(&mut self, message: &Message<'_>);
-    /// Whether what was to be sent is on its way, as far as there is room.
+    /// Sends what is queued, as far as there is room; true if all of it is on
+    /// its way.
     fn flush(&mut self) -> bool;
-    /// The channel is of no use any more.
+    /// Closes the channel, which is of no use any more.
     fn drop_peer(&mut self);
 
     // A joiner, while the server speaks alone.
 
-    /// What a member does beside a server that speaks alone and that somebody may join.
+    /// What a member does while its server speaks alone and somebody may join.
     fn stand_beside(&mut self);
-    /// Whoever comes hears that it cannot join now.
+    /// Tells everybody who comes that joining is impossible now.
     fn turn_away(&mut self, reason: &str);
-    /// Who has just been met is the one that joins.
+    /// Lets the member that has just been met join.
     fn admit(&mut self);
-    /// Living connections of the server that the gate does not know: it would let nothing
-    /// of them pass any more.
+    /// Number of the server's living connections that the gate does not know: it would
+    /// let none of their packets pass any more.
     fn strangers(&mut self) -> usize;
     /// Begins to copy the server as it is at one moment, at which its log begins; its output
-    /// does not wait for it. What the kernel holds then for the clients of the `slow` sockets is
-    /// copied too.
+    /// does not wait for that. The output that the kernel then holds for the clients of the
+    /// `slow` sockets is copied too.
     ///
     /// # Errors
-    /// In words; the server goes on as before.
+    /// When there can be no image, with the reason; the server goes on as
+    /// before.
     fn take_image(&mut self, slow: &[u64]) -> Result<(), String>;
-    /// What has become of it; `None`: that moment has not come.
+    /// The outcome of taking the image; `None` if that moment has not come yet.
     fn image_taken(&mut self) -> Option<Result<Image, String>>;
-    /// The connections that it had accepted then, and of those that it had let go of by then
-    /// what the kernel still has: no other way tells them from what it has not accepted.
+    /// The connections that the server had accepted then, and those that it had released by
+    /// then as far as the kernel still has them: nothing else distinguishes these from
+    /// connections that it has not accepted.
     fn books(&mut self) -> Vec<Book>;
     /// Output of the slow sockets, as far as there was room for it.
     fn earlier(&mut self) -> Vec<Earlier>;
-    /// Sockets of connections that it has accepted until now, but those that it has let go of
-    /// long ago.
+    /// Sockets of the connections that it has accepted until now, except those that it
+    /// released long ago.
     fn sockets(&mut self) -> BTreeSet<u64>;
-    /// The next bytes of the image, at most so many; none are left if it gives none.
-    /// `None`: they are not there yet.
+    /// The next bytes of the image, at most `most`; an empty piece means that none
+    /// are left. `None`: they are not there yet.
     ///
     /// # Errors
-    /// In words: the image will never be whole.
+    /// When the image will never be complete; the text says why.
     fn image(&mut self, most: usize) -> Result<Option<Vec<u8>>, String>;
-    /// Nobody needs the image any more, and from here on nobody takes one.
+    /// Drops the image, which nobody needs any more; from here on nobody takes
+    /// one.
     fn drop_image(&mut self);
-    /// The joiner holds the log before `pos`: its room may be used again.
+    /// The joiner holds the log before `pos`: its space may be used again.
     fn free_log(&mut self, pos: u64);
-    /// The server will not have to wait for room soon.
+    /// Whether the server will not soon have to wait for room in the log.
     fn has_log_room(&self) -> bool;
-    /// Nobody follows the log any more, and none did: it ends.
+    /// Ends the log: nobody follows it any more, and nobody ever did.
     fn end_log(&mut self);
-    /// Output waits from now on until what it depends on is stable, as it is up to `pos`.
+    /// From now on output waits until what it depends on is stable, as it is up to `pos`.
     fn commit(&mut self, pos: u64);
-    /// From now on ACKs wait, and what else the gate holds back.
+    /// From now on the gate holds back ACKs, and everything else that it holds
+    /// back.
     ///
     /// # Errors
-    /// When the kernel refuses, in words; the gate stands open as before.
+    /// When the kernel refuses, with the reason; the gate stands open as
+    /// before.
     fn clamp(&mut self) -> Result<(), String>;
-    /// What each connection's client has not acknowledged; `None`: the kernel does not tell.
+    /// The output that each connection's client has not acknowledged; `None`: the kernel
+    /// does not tell.
     fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<Unacked>>;
 
-    /// How things are, now and then.
+    /// Reports the member's state from time to time.
     fn report(&mut self, report: &Report<'_>);
 }
 
@@ -178,42 +188,44 @@ pub trait PrimaryHost: MemberHost + PairingHost + Sized {
 #[derive(Debug)]
 pub struct Report<'a> {
     pub is_attached: bool,
-    /// The backup does not answer, and the edge is asked to bar it.
+    /// Whether the backup does not answer, and the edge is asked to bar it.
     pub is_in_doubt: bool,
     pub connections: usize,
     pub frames_unconfirmed: usize,
-    /// Of the log, read and not executed by the replica at its last heartbeat.
+    /// Bytes of the log that were read but not executed by the replica at its
+    /// last heartbeat.
     pub unexecuted: u64,
     pub log_at: u64,
     pub counters: &'a Counters,
-    /// Handshakes that had to make room.
+    /// Number of handshakes that had to make room.
     pub handshakes_ended: u64,
-    /// Somebody joins, and so many hundredths of the server's image are there; `None`: the
-    /// backup follows, or there is none.
+    /// Percentage of the server's image that has arrived, while somebody joins; `None`:
+    /// the backup follows, or there is none.
     pub joins: Option<u8>,
 }
 
-/// What effects of the log's machine change here.
+/// State that effects of the log's machine change.
 #[derive(Debug, Default)]
 struct Tables {
     conns: BTreeMap<ConnId, Conn>,
-    /// ACKs that the gate owes clients, since when.
+    /// ACKs that the gate owes clients, and since when.
     owed: BTreeMap<ConnId, Nanos>,
     ending: BTreeSet<ConnId>,
     broken: Option<String>,
-    /// The backup said that it cannot follow.
+    /// Whether the backup said that it cannot follow.
     gave_up: bool,
     /// What a joiner has said.
     joiner: Joiner,
-    /// Output waits for confirmation: always, but while somebody joins.
+    /// Whether output waits for confirmation: always, except while somebody
+    /// joins.
     is_committing: bool,
 }
 
-/// See the module.
+/// The machine of a primary; see the module.
 ///
 /// # Contract
-/// [`PrimaryMachine::turn`] is called when something has come, and at the time that
-/// it has said.
+/// Call [`PrimaryMachine::turn`] when something has come, and at the time that it
+/// has named.
 #[derive(Debug)]
 pub struct PrimaryMachine {
     stage: Stage,
@@ -221,14 +233,14 @@ pub struct PrimaryMachine {
     tables: Tables,
     half_open: HalfOpen,
     doubt: Option<Doubt>,
-    /// It hands over, and is the other one's backup then.
+    /// Whether it hands over, and then becomes the other member's backup.
     returns: bool,
     limits: PrimaryLimits,
     /// See [`Report::joins`].
     joins: Option<u8>,
     closing: Option<Closing>,
     tried: Option<Tried>,
-    /// Connections that are over, whose slots wait for late packets.
+    /// Connections that are over, whose slots are kept for late packets.
     linger: VecDeque<(Nanos, ConnId)>,
     linger_max: usize,
     log_at: u64,
@@ -241,11 +253,11 @@ pub struct PrimaryMachine {
     report_at: Nanos,
 }
 
-/// The log's machine at work on the host.
+/// The log's machine, acting on the host.
 struct Acting<'a, H> {
     host: &'a mut H,
     tables: &'a mut Tables,
-    /// Messages for a channel that is just being read, encoded.
+    /// Messages for a channel that is being read at the moment, encoded.
     outbox: Option<&'a mut Vec<Vec<u8>>>,
 }
 
@@ -267,7 +279,8 @@ impl<H: PrimaryHost> PrimaryOutput for Acting<'_, H> {
 
     fn refuse(&mut self, conn: ConnId) {
         if !self.tables.is_committing {
-            // It lives: nobody waits for a joiner, nor is anybody sent away for one.
+            // The server lives: nobody waits for a joiner, nor is any client sent
+            // away for one.
             self.tables.broken.get_or_insert_with(|| join::TOO_MANY.into());
             return;
         }
@@ -313,13 +326,13 @@ impl<H: PrimaryHost> PrimaryOutput for Acting<'_, H> {
 }
 
 impl PrimaryMachine {
-    /// The server has just been started, and the backup follows. At most `linger_max`
-    /// connections that are over keep their slots: half of these.
+    /// A primary whose server has just been started, and whose backup follows. At
+    /// most half of `linger_max` ended connections keep their slots.
     pub fn new(linger_max: usize, host: &mut impl PrimaryHost) -> Self {
         Self::with_limits(linger_max, PrimaryLimits::DEFAULT, host)
     }
 
-    /// As [`new`](Self::new), with bounds of one's own.
+    /// Like [`new`](Self::new), with the caller's own bounds.
     pub fn with_limits(
         linger_max: usize,
         limits: PrimaryLimits,
@@ -333,7 +346,7 @@ impl PrimaryMachine {
             stage: Stage::Serving,
             log: Primary::with_limits(0, limits),
             tables: Tables { is_committing: true, ..Tables::default() },
-            // Half of what may linger, and so a quarter of the gate's slots at most.
+            // Half of what may linger, and so at most a quarter of the gate's slots.
             half_open: HalfOpen::new(linger_max / 2, now),
             doubt: None,
             returns: false,
@@ -353,7 +366,7 @@ impl PrimaryMachine {
         }
     }
 
-    /// A turn; `stop`: the operator ends this member.
+    /// Takes a turn; `stop`: the operator ends this member.
     pub fn turn(&mut self, stop: bool, host: &mut impl PrimaryHost) -> Turn {
         let stage = std::mem::replace(&mut self.stage, Stage::Idle);
         let (stage, turn) = match stage {
@@ -401,7 +414,8 @@ impl PrimaryMachine {
         (Stage::Serving, turn)
     }
 
-    /// While a backup follows only the gate says which clients have vanished.
+    /// Tells which clients have vanished; while a backup follows, only the gate
+    /// knows.
     fn tell_vanished(&self, host: &mut impl PrimaryHost) {
         let conns = &self.tables.conns;
         tell_vanished(host, |host, keys| {
@@ -411,12 +425,13 @@ impl PrimaryMachine {
     }
 
     /// Whether a shim runs in the server. Until then, and while the server becomes
-    /// another program, no connection is let in: nothing would be in the log.
+    /// another program, no connection is let in: nothing of it would be in the
+    /// log.
     fn is_attached(&mut self, host: &mut impl PrimaryHost) -> bool {
         let now = host.now();
         if host.is_attached() {
             if self.unattached.take().is_some() {
-                // Its listeners are looked at first.
+                // The server's listeners are looked at first.
                 self.report_at = now;
             }
             return true;
@@ -437,7 +452,7 @@ impl PrimaryMachine {
         act(&mut self.log, &mut Acting { host, tables: &mut self.tables, outbox: None });
     }
 
-    /// Which connections have begun.
+    /// Takes the connections that have begun.
     fn take_held(&mut self, host: &mut impl PrimaryHost) -> Vec<ConnId> {
         let held = host.held();
         let ids = held.iter().map(|held| held.conn).collect();
@@ -464,7 +479,7 @@ impl PrimaryMachine {
         self.act(host, |log, out| log.handle_log(now, at, &bytes, out));
     }
 
-    /// Returns true when the backup is lost.
+    /// Takes messages; returns true when the backup is lost.
     fn take_messages(&mut self, host: &mut impl PrimaryHost) -> bool {
         let mut outbox = Vec::new();
         let Self { log, tables, unexecuted, log_at, .. } = self;
@@ -493,7 +508,8 @@ impl PrimaryMachine {
         lost
     }
 
-    /// What is due between events: owed ACKs, progress, ended connections, beats.
+    /// Does what is due between events: owed ACKs, progress, ended connections,
+    /// beats.
     fn settle(&mut self, host: &mut impl PrimaryHost) {
         let now = host.now();
         self.pay_owed(now, host);
@@ -510,7 +526,7 @@ impl PrimaryMachine {
         self.show_life(now, host);
     }
 
-    /// To the other member, and to whoever asks.
+    /// Shows signs of life to the other member, and to the edge when it asks.
     fn show_life(&mut self, now: Nanos, host: &mut impl PrimaryHost) {
         if now >= self.report_at {
             self.report_at = now.plus(nanos(REPORT_EVERY));
@@ -546,7 +562,8 @@ impl PrimaryMachine {
         all.into_iter().flatten().fold(self.report_at, Nanos::min).max(now)
     }
 
-    /// The kernel thinks it has acknowledged long ago; nobody else will.
+    /// Pays owed ACKs: the kernel believes it has acknowledged long ago, so
+    /// nobody else will.
     fn pay_owed(&mut self, now: Nanos, host: &mut impl PrimaryHost) {
         self.tables.owed.retain(|conn, since| {
             let Some(slot) = host.slot(*conn) else { return false };
@@ -579,7 +596,7 @@ impl PrimaryMachine {
             }
         }
         if !news.is_empty() {
-            // What has left meanwhile is in it.
+            // The log up to now contains what has left meanwhile.
             self.take_log(host);
             self.act(host, |log, out| log.handle_progress(now, &news, out));
         }

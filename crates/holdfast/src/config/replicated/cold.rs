@@ -21,7 +21,7 @@ const SNAPSHOT_EVERY_MB_DEFAULT: u64 = 1024;
 pub enum Mode {
     #[default]
     Hot,
-    /// It is built when a takeover needs it (decision 30).
+    /// The replica is built when a takeover needs it (decision 30).
     Cold,
 }
 
@@ -39,12 +39,12 @@ impl Mode {
 /// The table `[cold]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cold {
-    /// Where image and log lie, in files without names.
+    /// Folder for image and log, in files without names.
     pub spool_dir: PathBuf,
-    /// Both together at most, MiB.
+    /// Most MiB of both together.
     pub spool_max_mb: u64,
     pub spool_sync: Sync,
-    /// After so much log a new image takes the place of the old one, MiB.
+    /// MiB of log after which a new image takes the place of the old one.
     pub snapshot_every_mb: u64,
 }
 
@@ -58,7 +58,8 @@ pub(super) struct RawCold {
     snapshot_every_mb: Option<Spanned<u64>>,
 }
 
-/// Checks `[cold]`, which only a cold group has; there all of it has defaults.
+/// Checks `[cold]`, which only a cold group has; there everything in it has
+/// defaults.
 pub(super) fn check(
     findings: &mut Findings,
     mode: Mode,

@@ -1,4 +1,4 @@
-//! What the machine of an edge needs, from this host's kernel: the programs' table,
+//! What the machine of an edge needs of this host's kernel: the programs' table,
 //! the cache that resends (HALR), and the cap on windows (PFRC).
 
 use super::FlowCounts;
@@ -28,7 +28,7 @@ pub(super) struct Wire<'a> {
     pub recoverer: Recoverer,
     pub regulator: Regulator,
     pub lines: Lines,
-    /// By string.
+    /// Exits by string.
     pub exits: Vec<Rc<Exit>>,
     pub flows: FlowCounts,
     pub events: Events,
@@ -46,7 +46,7 @@ pub(super) fn components(
     Ok((recoverer, Regulator::new(&config.regulate, regulated, now)?))
 }
 
-/// A way out for each string, by the routes that lead into it.
+/// An exit for each string, by the routes that lead into it.
 pub(super) fn exits(config: &TransitConfig, side: Side) -> Result<Vec<Rc<Exit>>> {
     let exit = |string: &crate::config::transit::TransitString| {
         let interface = &string.end(side).interface;
@@ -57,7 +57,7 @@ pub(super) fn exits(config: &TransitConfig, side: Side) -> Result<Vec<Rc<Exit>>>
 }
 
 impl Wire<'_> {
-    /// When the cache and the cap have to do something.
+    /// When the cache and the cap have something to do.
     pub fn deadlines(&self) -> (Option<Instant>, Option<Instant>) {
         (self.recoverer.deadline(), self.regulator.deadline())
     }
