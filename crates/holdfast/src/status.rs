@@ -44,7 +44,7 @@ pub struct Status {
     pub reason: String,
     /// What a person can do about it; empty if nothing.
     pub remedy: String,
-    /// Number of clients' connections that are protected now.
+    /// Connections of clients that are protected now.
     pub connections: u64,
     pub lag: Lag,
     pub peers: Vec<Peer>,

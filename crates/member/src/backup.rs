@@ -26,24 +26,23 @@ use holdfast_wire::seq::SeqNo;
 use join::{Joining, Said};
 use takeover::{Takeover, nudges};
 
-/// The state of a replica.
+/// What a replica is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Replica {
     Replays,
-    /// It has reached the end of its log, and stands still.
+    /// It has come to the end of its log, and stands still.
     Parked,
-    /// It did something else than the primary; the text says what.
+    /// It did something else, in words.
     Diverged(String),
     Ended,
-    /// What was kept in order to build it is not kept any more; the text says why.
+    /// What is kept of it, so that it could be built, is not kept any more, in words.
     Unkept(String),
-    /// So much of its log is kept that a takeover would take long, and a new image is
-    /// due; the text says how much.
+    /// So much log is kept of it that a takeover would take long: a new image is due.
     Outgrown(String),
 }
 
-/// What is kept of a replica that is built only when a takeover needs it (decision 30) and
-/// does not run yet, in bytes.
+/// What is kept of a replica that is built only when a takeover needs it (decision 30), and
+/// of which nothing runs yet, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
     pub image: u64,
@@ -54,69 +53,66 @@ pub struct Kept {
 pub trait BackupHost: MemberHost + Sized {
     // The tap.
 
-    /// Hands on at most `most` segments of clients; true if there were any.
+    /// Hands on at most so many segments of clients; whether there was any.
     fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool;
-    /// Sets whether every copy wakes this member.
+    /// Whether every copy wakes this member.
     fn watch_tap(&mut self, yes: bool);
-    /// Closes the tap: no copy is needed any more.
+    /// No copy is needed any more.
     fn close_tap(&mut self);
 
     // The replica.
 
     fn replica(&self) -> Replica;
-    /// Whether a thread of the replica computes, or waits for a processor or a
-    /// disk.
+    /// Does a thread of the replica compute, or wait for a processor or a disk?
     fn is_replica_busy(&self) -> bool;
-    /// Appends a record to the replica's log; false if there was no room.
+    /// Appends a record to its log; whether there was room.
     fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool;
-    /// The client has acknowledged `bytes` bytes of a connection's output.
+    /// The client has acknowledged so much of a connection's output.
     fn acked(&mut self, accept: u32, bytes: u64);
     /// The connection is over.
     fn gone(&mut self, accept: u32);
-    /// Bytes of the log: appended and executed.
+    /// Bytes of the log: appended, and executed.
     fn progress(&self) -> (u64, u64);
-    /// Whether half of the room for its log is free.
+    /// Half of the room for its log is free.
     fn has_room(&self) -> bool;
-    /// Tells the replica of new records.
+    /// Tells it of new records.
     fn wake_replica(&mut self);
-    /// No record follows: the replica parks when it has executed all of them.
+    /// No record follows: it parks when it has executed them all.
     fn end_log(&mut self);
 
-    // A joiner's replica, in this order. What is replayed before it runs is kept. A replica
-    // that is built only when a takeover needs it (decision 30) has everything kept until
-    // then: it counts as made as soon as it could be built, and once more when the takeover
-    // has built it.
+    // A joiner's replica, in this order. What is replayed before it runs is kept. Where it is
+    // built only when a takeover needs it (decision 30), all of it is kept until then: it is
+    // `made` as soon as it could be built, and once more when the takeover has built it.
 
-    /// An image of at most `image_bytes` bytes comes, of a server whose log begins at
-    /// `log_from`: the new server is built while the image comes.
+    /// An image of at most so many bytes comes, of a server whose log begins at `log_from`:
+    /// a server is made of it while it comes.
     ///
     /// # Errors
-    /// When there is no room for it; the text says why.
+    /// When there is no room for it, in words.
     fn begin_copy(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String>;
-    /// Takes the image's next bytes.
+    /// Its next bytes.
     ///
     /// # Errors
-    /// When they cannot be taken; the text says why.
+    /// In words.
     fn take_image(&mut self, bytes: &[u8]) -> Result<(), String>;
-    /// Bytes of the image that no longer need room: as many may follow.
+    /// Bytes of it for which no room is needed any more: as many may follow.
     fn image_kept(&self) -> u64;
-    /// The image is complete.
+    /// It is whole.
     fn end_image(&mut self);
-    /// The outcome of building the server: it follows the log, or nothing is left of it, and
-    /// why. `None`: it is still being built.
+    /// What has become of the server: it follows the log, or nothing is left of it, and why.
+    /// `None`: it is being made.
     fn copy_made(&mut self) -> Option<Result<(), String>>;
-    /// Hands the kept records to the new server, as far as it has room; true if nothing
-    /// is kept any more.
+    /// What was kept goes to it, as far as it has room; whether nothing is kept any more.
     fn feed_copy(&mut self) -> bool;
-    /// See [`Kept`]; `None`: the replica is there, or is being built from an image that
+    /// See [`Kept`]; `None`: the replica is there, or is just being built of an image that
     /// comes.
     fn kept(&self) -> Option<Kept>;
 
     // The primary.
 
-    /// Whether anything may have come from the primary.
+    /// Whether anything may have come from it.
     fn is_peer_ready(&self) -> bool;
-    /// Hands on the messages that have come; true if the channel was lost.
+    /// Hands on what has come; whether the channel was lost.
     fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool;
     fn send(&mut self, message: &Message<'_>);
     fn flush(&mut self);
@@ -124,75 +120,72 @@ pub trait BackupHost: MemberHost + Sized {
 
     // A takeover, in this order.
 
-    /// The takeover has begun: the replica is given the processor; a replica of which
-    /// everything is kept is built.
+    /// It has begun: the replica is given the processor; one of which all is kept is built.
     fn begin_takeover(&mut self);
     /// The parked replica's connections.
     fn manifest(&mut self) -> Vec<ManifestConn>;
-    /// Rebuilds a connection in the kernel, which stays silent for now.
+    /// Rebuilds a connection in the kernel, which does not speak yet.
     fn restore(&mut self, restore: &Restore<'_>);
-    /// Notes a connection that is not carried over, and why.
+    /// A connection that is not carried over, and why.
     fn lost(&mut self, conn: ConnId, accept: Option<u32>, why: Why);
     fn revive_listeners(&mut self);
-    /// Makes the service address this host's.
+    /// The service address is this host's.
     ///
     /// # Errors
     /// When the kernel refuses, in words.
     fn take_address(&mut self) -> Result<(), String>;
-    /// Sets how far each client's clock had come, before the sockets hear
-    /// anybody.
+    /// How far each client's clock had come: before the sockets hear anybody.
     fn show_clocks(&mut self);
-    /// Lets what clients send reach this host's kernel, and tells clients where
-    /// it is.
+    /// What clients send reaches this host's kernel, and they learn where it is.
     ///
     /// # Errors
     /// When the kernel refuses, in words.
     fn hear_clients(&mut self) -> Result<(), String>;
-    /// Sends output that no client has, and the ends of streams, and fills the accept
-    /// queue: all before the server writes again.
+    /// Output that no client has, the ends of streams, and the accept queue: all of it
+    /// before the server writes again.
     fn send_retained(&mut self);
-    /// Lets the server speak for itself.
+    /// The server speaks for itself.
     fn set_live(&mut self);
     /// Tells every client what has arrived, and sends again what may be lost.
     fn kick(&mut self);
-    /// Puts a client's kept packet into this host's kernel.
+    /// A client's packet that was kept, into this host's kernel.
     fn inject(&mut self, raw: Vec<u8>);
-    /// The takeover is over: the replica's process is like any other.
+    /// It is over: the replica's process is like any other.
     fn end_takeover(&mut self);
 
     // Afterwards.
 
-    /// Whether anything that was in flight may still be lost.
+    /// Something that was in flight may still be lost.
     fn has_nudges(&self) -> bool;
-    /// Resends what may be lost, driven by a client's ACK.
+    /// A client's ACK drives what may be lost.
     fn nudge(&mut self, key: &ConnKey, ack: SeqNo);
-    /// Repeats a SYN-ACK: the client repeats its SYN, so it was lost.
+    /// A client repeats its SYN: the SYN-ACK was lost.
     fn repeat_syn_ack(&mut self, key: &ConnKey);
-    /// Resends where a client has made no progress, or has not answered a SYN-ACK.
+    /// Begins again where a client has made no progress, or has not answered a SYN-ACK.
     fn nudge_again(&mut self);
-    /// Ends handshakes whose clients have not been heard in all that time, as the kernel's
-    /// own would end: they were rebuilt as connections, which nothing else would ever end.
+    /// Handshakes of which no client has been heard in all that time end, as the kernel's own
+    /// would: they were rebuilt as connections, which nothing else would ever end.
     fn end_unanswered(&mut self);
 
-    /// Reports the member's state from time to time.
+    /// How things are, now and then.
     fn report(&mut self, report: &Report<'_>);
 }
 
 /// See [`BackupHost::report`].
 #[derive(Debug)]
 pub struct Report<'a> {
-    /// Reason of the takeover, once there is one.
+    /// Why it takes over, once it does.
     pub promoting: Option<Cause>,
     pub counters: &'a Counters,
-    /// Number of connections of which the tap keeps something.
+    /// Connections of which the tap keeps something.
     pub connections: usize,
     /// Frames and bytes of the log that wait for what the tap lacks.
     pub unresolved: (usize, usize),
-    /// Percentage of the image that has arrived, while this member joins.
+    /// Hundredths of the image that are here, while this member joins.
     pub joins: Option<u8>,
 }
 
-/// What effects of the log's machine leave for the turn to do.
+/// What effects of the log's machine leave for the turn.
 #[derive(Debug, Default)]
 struct Effects {
     /// Messages to the primary, encoded.
@@ -532,7 +525,7 @@ fn survive(nudges_until: Option<Nanos>, stop: bool, host: &mut impl BackupHost) 
     (Stage::Survivor { nudges_until }, turn)
 }
 
-/// Tells the primary, and ends everything that a backup has.
+/// Tells the primary, and ends what a backup has.
 fn part(fault: Fault, reason: &str, host: &mut impl BackupHost) {
     host.send(&Message::GaveUp { state: fault.word(), reason: clip(reason) });
     host.flush();

@@ -30,8 +30,7 @@ pub struct Member {
     /// often it may.
     pub given_up: u32,
     pub rejoin_max: u32,
-    /// Time for which it waits for the other member before it serves without a
-    /// backup.
+    /// How long it waits for the other member before it serves without a backup.
     pub alone_after: Nanos,
 }
 
@@ -247,8 +246,7 @@ pub enum End {
     Again,
     /// The member's place is known.
     Placed(Place),
-    /// It has met the other member; if the primary's server `runs` already, the
-    /// backup joins it.
+    /// It has met the other member, whose server `runs` already: it joins.
     Met { runs: bool },
     /// No member has come that could be its backup: it serves without one.
     Unmet,

@@ -42,145 +42,135 @@ const OVERWRITTEN: &str = "the server has written over the log that it shares wi
     look for a server that writes where it should not";
 const LOST: &str = "the channel to the backup was lost";
 
-/// A SYN-ACK that the gate holds back, or has let pass because the server speaks
-/// alone.
+/// A SYN-ACK that the gate holds back, or has let pass where the server speaks alone.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
     pub conn: ConnId,
-    /// Cookie that names the socket among all that its tuple ever had.
+    /// Names the socket among all that its tuple ever had.
     pub socket: u64,
     pub record: ConnRecord,
 }
 
 /// What a primary needs of its host.
 pub trait PrimaryHost: MemberHost + PairingHost + Sized {
-    /// The type of a part of the log.
+    /// A part of the log.
     type Bytes: Deref<Target = [u8]>;
 
     // The gate.
 
-    /// SYN-ACKs that have reached the gate since the last call.
+    /// SYN-ACKs that have come to it since the last time.
     fn held(&mut self) -> Vec<Held>;
     fn conn_of(&self, key: &ConnKey) -> Option<ConnId>;
     fn slot(&self, conn: ConnId) -> Option<SlotView>;
-    /// Lets a connection's SYN-ACK leave, and from now on everything after it.
+    /// Lets a connection's SYN-ACK out, and from now on what follows.
     fn open(&mut self, conn: ConnId);
     /// Forgets a connection; a SYN-ACK that is held is never sent.
     fn free(&mut self, conn: ConnId);
     fn set_stable(&mut self, conn: ConnId, stable: SeqNo);
     fn allow_fin(&mut self, conn: ConnId);
-    /// From now on no FIN or RST of the kernel leaves.
+    /// No FIN or RST of the kernel leaves any more.
     fn set_server_dead(&mut self);
 
     // The log.
 
-    /// Whether a shim runs in the server.
+    /// A shim runs in the server.
     fn is_attached(&self) -> bool;
-    /// End of the log.
+    /// Where the log ends.
     fn tail(&self) -> u64;
-    /// Like [`Self::tail`], for a reader that has read up to `from`; `None` if
-    /// the log went back.
+    /// As [`Self::tail`], for who has read up to `from`; `None`: it went back.
     fn take_tail(&mut self, from: u64) -> Option<u64>;
     fn bytes(&self, pos: u64, len: usize) -> Self::Bytes;
-    /// Whether the daemon may sleep after reading up to `read_to`, without missing
-    /// log that the server writes.
+    /// The server writes no log that would be missed by who sleeps after reading up
+    /// to `read_to`.
     fn may_sleep(&mut self, read_to: u64) -> bool;
     fn set_log_stable(&mut self, pos: u64);
-    /// The reason why the shim cannot go on recording, if there is one.
+    /// The shim cannot go on recording, in words.
     fn log_fault(&self) -> Option<String>;
-    /// Looks at a connection's unread bytes in its socket.
+    /// Looks at what a connection's socket holds unread.
     fn peek(&mut self, wanted: &Wanted, into: &mut Vec<u8>) -> Peeked;
 
     // The server.
 
-    /// Stops the server where it is.
+    /// Stops it where it is.
     fn pause_server(&mut self);
-    /// Like [`MemberHost::kill_server`], without waiting for the server's end.
+    /// As [`MemberHost::kill_server`], without waiting for its end.
     fn strike_server(&mut self);
     /// From now on no death of ours touches the service: the gate lets everything pass and
     /// keeps its books, as the shim does, and held SYN-ACKs are sent.
     ///
     /// # Errors
-    /// When the gate cannot be opened; the text says why.
+    /// When the gate cannot be opened, in words.
     fn go_alone(&mut self) -> Result<(), String>;
-    /// Most handshakes that the smallest listener accepts, if there is a
-    /// listener.
+    /// How many handshakes the smallest listener bears, if there is one.
     fn backlog(&mut self) -> Option<usize>;
-    /// Ends connections in the kernel; true if it did.
+    /// Ends connections in the kernel; whether it did.
     fn destroy(&mut self, keys: &[ConnKey]) -> bool;
-    /// Stops watching server and gate: nobody reads what they say any more.
+    /// Server and gate have nothing more to say that anybody reads.
     fn stop_watching(&mut self);
 
     // The backup.
 
-    /// Hands on the messages that have come; true if the channel is lost.
+    /// Hands on what has come; whether the channel is lost.
     fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool;
     fn send(&mut self, message: &Message<'_>);
-    /// Sends what is queued, as far as there is room; true if all of it is on
-    /// its way.
+    /// Whether what was to be sent is on its way, as far as there is room.
     fn flush(&mut self) -> bool;
-    /// Closes the channel, which is of no use any more.
+    /// The channel is of no use any more.
     fn drop_peer(&mut self);
 
     // A joiner, while the server speaks alone.
 
-    /// What a member does while its server speaks alone and somebody may join.
+    /// What a member does beside a server that speaks alone and that somebody may join.
     fn stand_beside(&mut self);
-    /// Tells everybody who comes that joining is impossible now.
+    /// Whoever comes hears that it cannot join now.
     fn turn_away(&mut self, reason: &str);
-    /// Lets the member that has just been met join.
+    /// Who has just been met is the one that joins.
     fn admit(&mut self);
-    /// Number of the server's living connections that the gate does not know: it would
-    /// let none of their packets pass any more.
+    /// Living connections of the server that the gate does not know: it would let nothing
+    /// of them pass any more.
     fn strangers(&mut self) -> usize;
     /// Begins to copy the server as it is at one moment, at which its log begins; its output
-    /// does not wait for that. The output that the kernel then holds for the clients of the
-    /// `slow` sockets is copied too.
+    /// does not wait for it. What the kernel holds then for the clients of the `slow` sockets is
+    /// copied too.
     ///
     /// # Errors
-    /// When there can be no image, with the reason; the server goes on as
-    /// before.
+    /// In words; the server goes on as before.
     fn take_image(&mut self, slow: &[u64]) -> Result<(), String>;
-    /// The outcome of taking the image; `None` if that moment has not come yet.
+    /// What has become of it; `None`: that moment has not come.
     fn image_taken(&mut self) -> Option<Result<Image, String>>;
-    /// The connections that the server had accepted then, and those that it had released by
-    /// then as far as the kernel still has them: nothing else distinguishes these from
-    /// connections that it has not accepted.
+    /// The connections that it had accepted then, and of those that it had let go of by then
+    /// what the kernel still has: no other way tells them from what it has not accepted.
     fn books(&mut self) -> Vec<Book>;
     /// Output of the slow sockets, as far as there was room for it.
     fn earlier(&mut self) -> Vec<Earlier>;
-    /// Sockets of the connections that it has accepted until now, except those that it
-    /// released long ago.
+    /// Sockets of connections that it has accepted until now, but those that it has let go of
+    /// long ago.
     fn sockets(&mut self) -> BTreeSet<u64>;
-    /// The next bytes of the image, at most `most`; an empty piece means that none
-    /// are left. `None`: they are not there yet.
+    /// The next bytes of the image, at most so many; none are left if it gives none.
+    /// `None`: they are not there yet.
     ///
     /// # Errors
-    /// When the image will never be complete; the text says why.
+    /// In words: the image will never be whole.
     fn image(&mut self, most: usize) -> Result<Option<Vec<u8>>, String>;
-    /// Drops the image, which nobody needs any more; from here on nobody takes
-    /// one.
+    /// Nobody needs the image any more, and from here on nobody takes one.
     fn drop_image(&mut self);
-    /// The joiner holds the log before `pos`: its space may be used again.
+    /// The joiner holds the log before `pos`: its room may be used again.
     fn free_log(&mut self, pos: u64);
-    /// Whether the server will not soon have to wait for room in the log.
+    /// The server will not have to wait for room soon.
     fn has_log_room(&self) -> bool;
-    /// Ends the log: nobody follows it any more, and nobody ever did.
+    /// Nobody follows the log any more, and none did: it ends.
     fn end_log(&mut self);
-    /// From now on output waits until what it depends on is stable, as it is up to `pos`.
+    /// Output waits from now on until what it depends on is stable, as it is up to `pos`.
     fn commit(&mut self, pos: u64);
-    /// From now on the gate holds back ACKs, and everything else that it holds
-    /// back.
+    /// From now on ACKs wait, and what else the gate holds back.
     ///
     /// # Errors
-    /// When the kernel refuses, with the reason; the gate stands open as
-    /// before.
+    /// When the kernel refuses, in words; the gate stands open as before.
     fn clamp(&mut self) -> Result<(), String>;
-    /// The output that each connection's client has not acknowledged; `None`: the kernel
-    /// does not tell.
+    /// What each connection's client has not acknowledged; `None`: the kernel does not tell.
     fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<Unacked>>;
 
-    /// Reports the member's state from time to time.
+    /// How things are, now and then.
     fn report(&mut self, report: &Report<'_>);
 }
 
@@ -188,23 +178,22 @@ pub trait PrimaryHost: MemberHost + PairingHost + Sized {
 #[derive(Debug)]
 pub struct Report<'a> {
     pub is_attached: bool,
-    /// Whether the backup does not answer, and the edge is asked to bar it.
+    /// The backup does not answer, and the edge is asked to bar it.
     pub is_in_doubt: bool,
     pub connections: usize,
     pub frames_unconfirmed: usize,
-    /// Bytes of the log that were read but not executed by the replica at its
-    /// last heartbeat.
+    /// Of the log, read and not executed by the replica at its last heartbeat.
     pub unexecuted: u64,
     pub log_at: u64,
     pub counters: &'a Counters,
-    /// Number of handshakes that had to make room.
+    /// Handshakes that had to make room.
     pub handshakes_ended: u64,
-    /// Percentage of the server's image that has arrived, while somebody joins; `None`:
-    /// the backup follows, or there is none.
+    /// Somebody joins, and so many hundredths of the server's image are there; `None`: the
+    /// backup follows, or there is none.
     pub joins: Option<u8>,
 }
 
-/// State that effects of the log's machine change.
+/// What effects of the log's machine change here.
 #[derive(Debug, Default)]
 struct Tables {
     conns: BTreeMap<ConnId, Conn>,
@@ -240,7 +229,7 @@ pub struct PrimaryMachine {
     joins: Option<u8>,
     closing: Option<Closing>,
     tried: Option<Tried>,
-    /// Connections that are over, whose slots are kept for late packets.
+    /// Connections that are over, whose slots wait for late packets.
     linger: VecDeque<(Nanos, ConnId)>,
     linger_max: usize,
     log_at: u64,

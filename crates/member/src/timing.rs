@@ -95,7 +95,7 @@ pub mod primary {
     /// before everything else on their processors, and the servers beside them have
     /// clients.
     pub const IMAGE_EVERY: Duration = Duration::from_micros(1300);
-    /// Longest silence of a joiner; nobody waits for it meanwhile.
+    /// How long a joiner may say nothing; nobody waits for it meanwhile.
     pub const JOINER_SILENT: Duration = Duration::from_secs(10);
     /// Longest wait of a joiner for clients to acknowledge what they were sent before
     /// it.

@@ -39,7 +39,7 @@ pub trait TransitHost {
     /// # Errors
     /// When the kernel refuses.
     fn set_table(&mut self, epoch: u32, table: &Table) -> Result<(), Self::Error>;
-    /// Marks this moment, to tell packets before it from packets after it.
+    /// What passed until now is told apart from what will.
     fn mark(&mut self);
     /// Sets whether packets that pass may be lost, and are kept; otherwise what is
     /// not needed any more is forgotten. `true` if that changes anything.
@@ -78,7 +78,7 @@ pub struct Way {
     pub into: usize,
 }
 
-/// Configuration of an edge.
+/// What an edge is.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The strings' names, by their index.
@@ -111,9 +111,8 @@ pub struct TransitMachine {
 }
 
 impl TransitMachine {
-    /// Builds the machine; `epoch` and `usable` are those of the table that an
-    /// earlier life has left: strings that it declared dead have to be heard
-    /// first.
+    /// `epoch` and `usable` are those of the table that an earlier life has left:
+    /// what it has declared dead has to be heard first.
     #[must_use]
     pub fn new(setup: Setup, epoch: u32, usable: u32, now: Nanos) -> Self {
         let lines = Lines::new(setup.names.len(), setup.period, now);

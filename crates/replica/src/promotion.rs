@@ -172,7 +172,7 @@ impl Promotion {
         }
     }
 
-    /// Returns the packets that ask every client at once; the wait starts now.
+    /// The packets that ask every client at once; the wait starts now.
     pub fn probes(&mut self, now: Nanos) -> Vec<Probe> {
         self.deadline = Some(now.plus(PROBE_WAIT));
         // From here on only answers count: what was acknowledged before may have

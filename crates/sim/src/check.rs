@@ -202,7 +202,7 @@ impl Checkers {
         })
     }
 
-    /// Notes that a fault has destroyed what the member held.
+    /// A fault has destroyed what the member held.
     pub fn state_lost(&mut self, member: usize) {
         self.alive.state_lost(member);
     }

@@ -498,7 +498,7 @@ impl World {
         self.daemon_turn(d, Phase::Backup(Box::new(machine)))
     }
 
-    /// Serves alone after a takeover.
+    /// It has taken over, and speaks alone.
     fn survivor_serves(&mut self, d: &mut Daemon) -> Phase {
         (d.lost, d.takes_over, d.settles) = (false, false, false);
         d.refused_full = 0;

@@ -13,7 +13,7 @@ pub const MAGIC: u64 = 0x686f_6c64_6661_7374;
 /// Version of the layout and of what the shim writes into records; shim and
 /// daemon must agree.
 pub const VERSION: u32 = 7;
-/// Bytes of the header; the connection table follows, and then the ring.
+/// Bytes of the header; the connection table follows, then the ring.
 pub const HEADER_BYTES: usize = 4096;
 /// Most connections of one server, open or closing, at a time.
 pub const CONNS_MAX: usize = 16384;
@@ -80,7 +80,7 @@ pub mod leash {
 
 /// Bits of `Header::options`.
 pub mod option {
-    /// Writes do not wait for the backup. Set only by the test that must fail.
+    /// Writes do not wait for the backup. Only the test that must fail sets it.
     pub const NO_COMMIT: u32 = 1;
     /// Read clocks by system call and trap `rdtsc`: a server that reads the time
     /// stamp counter itself is reported instead of diverging later.

@@ -44,7 +44,7 @@ pub struct Replicated {
     pub server: Server,
     /// What the edge keeps while no member answers.
     pub recover: Recover,
-    /// Where the backup of a cold group keeps what it builds the server from.
+    /// Where the backup of a cold group keeps what it can build the server of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cold: Option<Cold>,
 }

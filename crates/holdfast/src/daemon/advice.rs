@@ -10,7 +10,7 @@ use std::path::Path;
 pub const ENDED: &str = "the server's process has ended";
 pub const AFTER_END: &str = "look at the server's log, and start the group again";
 
-/// Remedy for a server that has never served.
+/// What helps a server that has never served.
 pub const AFTER_BAD_START: &str = "mend what the server's log says; then start both members again";
 
 /// Cause of a takeover if nothing but the server's start is known.

@@ -240,9 +240,8 @@ impl<'a> Role<'a> for BackupDaemon<'_, 'a> {
     }
 }
 
-/// A client's packet, as the machines take it. Packets that a server's kernel
-/// without keys refuses (signed segments, malformed options) must not pass a dead
-/// server either.
+/// A client's packet as the machines take it. What a server's kernel without keys
+/// refuses (signed segments, malformed options) must not get past a dead one's.
 fn segment(l3: &[u8], checksum: Checksum) -> Option<TcpPacket<'_>> {
     let refused = |o: &TcpOptions| o.md5 || o.ao || o.malformed;
     TcpPacket::parse(l3, checksum).ok().filter(|packet| !refused(&packet.options))

@@ -520,9 +520,8 @@ pub fn count(into: &mut BTreeMap<String, u64>, prefix: &str, counters: &[(&'stat
     }
 }
 
-/// Options that make the shim deviate from its usual behaviour. The matrix
-/// proves with the environment's variable that output commit matters: without
-/// it, it fails.
+/// What the shim is told to do otherwise than usual. The matrix proves with the
+/// environment's word that output commit matters: without it, it fails.
 fn shim_options(server: &ServerConfig) -> u32 {
     let no_commit = std::env::var_os("HOLDFAST_TEST_NO_COMMIT").is_some();
     [(no_commit, option::NO_COMMIT), (server.trap_tsc, option::TRAP_TSC)]

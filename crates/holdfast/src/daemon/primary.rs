@@ -168,7 +168,7 @@ pub struct Survivor {
     pub barred: Barred,
 }
 
-/// Serves alone until somebody joins, and then as an ordinary primary.
+/// Serves alone until somebody joins, and then as a primary like any other.
 ///
 /// # Errors
 /// When the event loop fails, or nobody could be heard.

@@ -74,8 +74,7 @@ impl<'a> TransitDaemon<'a> {
         let key = config.key()?;
         let mut bpf = Transit::attach(&bpf_config(config, side, key.flows_seed()))?;
         let (recoverer, regulator) = wire::components(config, &mut bpf)?;
-        // Strings that an earlier life has declared dead have to be heard
-        // first.
+        // What an earlier life has declared dead has to be heard first.
         let known = bpf.state()?;
         let epoch = known.as_ref().map_or(0, |state| state.epoch);
         let usable = known.map_or(u32::MAX, |state| state.usable);

@@ -111,9 +111,9 @@ impl BackupMachine {
         })
     }
 
-    /// Gives the replica what it has room for.
+    /// The replica takes what it has room for.
     fn feed(&mut self, now: Nanos, host: &mut impl BackupHost) {
-        // A joiner that is in step by now may still have kept records.
+        // Of a joiner that is in step by now something may be kept still.
         self.room_wanted |= !host.feed_copy();
         let room = self.room_wanted && host.has_room();
         self.room_wanted &= !room;

@@ -45,7 +45,7 @@ impl Joining {
         self.image_bytes.is_some() && !self.is_whole
     }
 
-    /// Lets the primary send more of the image as this member has room for it.
+    /// The primary sends more of the image as this member has room for it.
     fn tell_kept(&mut self, host: &mut impl BackupHost) {
         let kept = host.image_kept().min(self.arrived);
         if kept > self.told {
@@ -88,8 +88,7 @@ impl Said {
 }
 
 impl BackupMachine {
-    /// A member that joins the primary whose hello was heard, and whose server already
-    /// runs.
+    /// The primary whose hello was heard has a server that runs: this member joins it.
     pub fn joining(key: HashKey, limits: Limits, host: &mut impl BackupHost) -> Self {
         let now = host.now();
         let Member { watch, speaks, .. } = host.member();
@@ -226,8 +225,7 @@ impl BackupMachine {
         None
     }
 
-    /// Whether the replica is not behind, and nothing waits for what the tap
-    /// lacks.
+    /// The replica is not behind, and nothing waits for what the tap lacks.
     fn has_caught_up(&self, joining: &Joining, now: Nanos, host: &impl BackupHost) -> bool {
         let (_, executed) = host.progress();
         executed >= joining.behind_until && !self.log.lags(now) && self.log.unresolved().0 == 0
@@ -235,7 +233,7 @@ impl BackupMachine {
 
     /// Whether everything from before output waits has been executed, and everything that
     /// clients were told is held, or was waited for long enough: a connection that nobody
-    /// accepts is no reason to protect no connection.
+    /// accepts is no reason to protect none.
     fn has_closed(&mut self, joining: &mut Joining, host: &mut impl BackupHost) -> bool {
         let Some(closing) = &mut joining.closing else { return false };
         let (log, waited) = (&mut self.log, host.now().since(closing.since));
@@ -254,7 +252,7 @@ impl BackupMachine {
         executed >= *closing.executed_at.get_or_insert(appended)
     }
 
-    /// Becomes IN STEP: from now on this member takes over if it must.
+    /// IN STEP: from now on this member takes over, if it must.
     fn be_in_step(&mut self, now: Nanos, host: &mut impl BackupHost) -> (Stage, Turn) {
         self.log.joined();
         self.joins = None;
@@ -268,7 +266,7 @@ impl BackupMachine {
         (Stage::Following, Turn::Busy)
     }
 
-    /// Leaves: this member is no backup, and never was.
+    /// This member is no backup, and never was.
     fn leave(&mut self, reason: &str, end: End, host: &mut impl BackupHost) -> (Stage, Turn) {
         part(Fault::Ended, reason, host);
         host.show(News::JoinFailed { reason });

@@ -16,8 +16,8 @@ const WORDS: usize = SLOTS / 64;
 const CHUNK: usize = 7;
 /// Marks the end of a list.
 const NIL: u32 = u32::MAX;
-/// Level up to which slots, of 2^16 ns, are sorted if they hold no more events
-/// than this; others are spread.
+/// Level (2^16 ns a slot) up to which slots are sorted if they hold no more events
+/// than the number below; others are spread.
 const SORT_LEVEL: usize = 2;
 const SORT_MAX: u32 = 256;
 

@@ -128,7 +128,7 @@ impl Conn {
         let sent = match self.sent(&replica) {
             Err(_) if accept.is_none() => {
                 // The server had let go of it before its log began: nobody is to accept it,
-                // and it says nothing about the others.
+                // and it says nothing of the others.
                 let why = Why::NotInManifest;
                 out.discard(id, None, why, self.farewell(now, why));
                 return Ok(());
@@ -142,7 +142,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Whether there is any sign that the client got the SYN-ACK.
+    /// Is there any sign that the client got the SYN-ACK?
     fn is_established(&self) -> bool {
         let acked_syn = |ack: SeqNo| ack == self.planned.tap.snd_origin;
         self.has_answered()

@@ -127,7 +127,7 @@ impl AtHost<'_> {
         copy.map_or(0, |copy| copy.spool_bytes)
     }
 
-    /// Whether the spool has no room for more.
+    /// The spool has no room for more.
     fn is_full(&self) -> bool {
         self.world.plan.cold.is_some_and(|cold| self.log_kept() > cold.log_max)
     }
@@ -378,7 +378,7 @@ impl BackupHost for AtHost<'_> {
         if why == Why::NeverWritten && lies {
             return;
         }
-        // Its client had not taken everything sent before the join, or nobody had
+        // Its client had not taken all that it was sent before the join, or nobody had
         // accepted what it had sent, or it is gone.
         let joined = matches!(why, Why::OutputNotRetained | Why::InputNotHeld);
         if joined && self.world.check.may_be_lost(conn, &self.world.clients) {

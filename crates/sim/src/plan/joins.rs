@@ -82,8 +82,8 @@ impl ColdPlan {
     }
 }
 
-/// In a good share of the runs, dead members are started again, from time to time, and
-/// break anew; returns by how much longer clients have to go on for that.
+/// Of a good share of the runs, what was dead is started again, now and then, and breaks
+/// anew; by how much longer clients have to go on for that.
 pub(super) fn draw_joins(rng: &mut Rng, faults: &mut Vec<(When, Fault)>) -> Ns {
     if rng.one_in(2) {
         return 0;

@@ -58,8 +58,7 @@ pub(super) struct RawCold {
     snapshot_every_mb: Option<Spanned<u64>>,
 }
 
-/// Checks `[cold]`, which only a cold group has; there everything in it has
-/// defaults.
+/// Checks `[cold]`, which only a cold group has; there all of it has defaults.
 pub(super) fn check(
     findings: &mut Findings,
     mode: Mode,

@@ -77,7 +77,7 @@ impl BackupDaemon<'_, '_> {
                 self.node.set_state(Role::Backup, State::Waiting, &reason, remedy);
             }
             News::Joined { took } => self.node.note_joined(took),
-            // News of a primary.
+            // A primary's.
             News::HandsOver
             | News::Stopped
             | News::HandedOver { .. }

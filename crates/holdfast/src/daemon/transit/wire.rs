@@ -46,7 +46,7 @@ pub(super) fn components(
     Ok((recoverer, Regulator::new(&config.regulate, regulated, now)?))
 }
 
-/// An exit for each string, by the routes that lead into it.
+/// A way out for each string, by the routes that lead into it.
 pub(super) fn exits(config: &TransitConfig, side: Side) -> Result<Vec<Rc<Exit>>> {
     let exit = |string: &crate::config::transit::TransitString| {
         let interface = &string.end(side).interface;
