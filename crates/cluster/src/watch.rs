@@ -22,7 +22,7 @@ pub const ALONE_PERIODS: u64 = DECLARE_AFTER;
 /// would take it back, in periods: less than makes the other one act upon it.
 pub const DOUBT_PERIODS: u64 = ALONE_PERIODS - 1;
 
-/// Who misses the other member.
+/// Which side misses the other member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
     /// This member misses it, perhaps with the edge.

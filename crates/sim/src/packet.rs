@@ -19,7 +19,7 @@ pub struct Packet {
     /// Meaningless without [`Flags::ACK`].
     pub ack: SeqNo,
     pub flags: Flags,
-    /// As on the wire: not shifted.
+    /// The window as on the wire: not shifted.
     pub window: u16,
     /// Window scale of a SYN.
     pub wscale: u8,

@@ -139,7 +139,7 @@ pub struct TcpPacket<'a> {
     /// Meaningless without [`Flags::ACK`].
     pub ack: SeqNo,
     pub flags: Flags,
-    /// As on the wire: not shifted by any window scale.
+    /// The window as on the wire: not shifted by any window scale.
     pub window: u16,
     pub options: TcpOptions,
     pub payload: &'a [u8],

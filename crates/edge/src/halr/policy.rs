@@ -145,8 +145,9 @@ impl HalrConfig {
         }
     }
 
-    /// As shipped in front of host servers: keeps SYNs, and none that may have been
-    /// answered, because it would go to another host server than its connection.
+    /// The configuration shipped in front of host servers: keeps SYNs, and none
+    /// that may have been answered, because it would go to another host server than
+    /// its connection.
     #[must_use]
     pub fn in_front_of_host_servers(keeps: Keeps, always: bool, limits: &HalrLimits) -> Self {
         Self { forgets_at_loss: true, ..Self::shipped(keeps, always, limits) }

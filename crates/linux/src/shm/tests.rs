@@ -30,7 +30,7 @@ fn only_memory_that_a_daemon_would_have_made_is_adopted() {
     ] {
         assert!(again(&other).is_err(), "{other:?}");
     }
-    // Whoever could shorten it could kill its reader.
+    // Shortening the memory could kill its reader.
     // SAFETY: the kernel reads a C string; the descriptor is nobody else's.
     let open =
         unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"".as_ptr(), libc::MFD_ALLOW_SEALING)) };

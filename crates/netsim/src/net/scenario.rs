@@ -171,7 +171,7 @@ pub enum ScenarioError {
     /// A path that is too long or has no link.
     #[error("path {path} has {hops} hops; let it have 1 to {HOPS_MAX}")]
     PathLength {
-        /// Which path.
+        /// Index of the path.
         path: usize,
         /// Its hops.
         hops: usize,
@@ -179,7 +179,7 @@ pub enum ScenarioError {
     /// Strings of one switch that differ in length.
     #[error("a string of switch {switch} has not {stages} links; give all strings as many")]
     Stages {
-        /// Which switch.
+        /// Index of the switch.
         switch: usize,
         /// Links of its first string.
         stages: usize,
@@ -187,7 +187,7 @@ pub enum ScenarioError {
     /// An outage that ends before it begins.
     #[error("outage {outage} ends before it begins; give it a later end")]
     Outage {
-        /// Which outage.
+        /// Index of the outage.
         outage: usize,
     },
 }

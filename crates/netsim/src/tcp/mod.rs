@@ -65,7 +65,7 @@ impl Segment {
     }
 }
 
-// Which machine it is stands in front, in the line that is fetched first.
+// The machine's kind comes first, in the line that is prefetched.
 #[derive(Debug)]
 #[repr(u8)]
 enum Machine {

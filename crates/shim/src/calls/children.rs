@@ -88,7 +88,8 @@ pub fn make(there: i32) -> bool {
 fn become_shadow(there: i32) {
     SHADOW.store(there, Relaxed);
     if state::tid() == 0 {
-        // A shadow is of no use without the replica. SAFETY: numbers only.
+        // A shadow is of no use without the replica.
+        // SAFETY: numbers only.
         unsafe { syscall!(SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
     }
     processors::free_thread();

@@ -28,7 +28,7 @@ pub struct TcpSegment<'a> {
     pub seq: SeqNo,
     pub ack: SeqNo,
     pub flags: Flags,
-    /// As it stands on the wire: already shifted.
+    /// The window as on the wire: already shifted.
     pub window: u16,
     pub options: TcpOptions,
     pub payload: &'a [u8],

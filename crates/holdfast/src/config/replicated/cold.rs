@@ -26,7 +26,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// As the file says it.
+    /// The mode, as the file writes it.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
