@@ -224,13 +224,12 @@ impl Gate {
         self.solo.set(0, u32::from(solo), 0).map_err(BpfError::map("gate_solo"))
     }
 
-    /// Makes a slot for a connection that exists already; it is open, and all that
-    /// it has received is stable. An earlier connection of the same tuple loses its
-    /// slot.
+    /// Makes a slot for a connection that exists already, open, with all that it has
+    /// received stable. An earlier connection of the same tuple loses its slot.
     ///
     /// # Errors
     /// [`BpfError::NoSlot`] if none is free, [`BpfError::Map`] if the kernel refuses a
-    /// map update. Nothing of the connection is then left.
+    /// map update. Nothing is left of the connection then.
     pub fn adopt(&mut self, adopted: &Adopted) -> Result<ConnId, BpfError> {
         if let Some(former) = self.conn(&adopted.record.key) {
             self.free(former)?;

@@ -101,7 +101,7 @@ impl Object {
         }
     }
 
-    /// Removes this object's filters and pins; missing ones are no error.
+    /// Removes this object's filters and pins; what is not there is no error.
     /// Returns the filters that were there.
     pub(crate) fn detach_all(
         &self,

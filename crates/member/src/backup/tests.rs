@@ -538,8 +538,8 @@ fn clients_acks_drive_what_was_in_flight() {
     assert_eq!(bed.book.take(), ["end unanswered", "close tap"]);
 }
 
-/// A client that has acknowledged more than the replica wrote, as the edge has seen,
-/// proves that the replica is no copy.
+/// A client that the edge has seen acknowledge more than the replica wrote knows that
+/// the replica is no copy.
 #[test]
 fn a_client_that_holds_more_than_the_replica_wrote_ends_a_takeover() {
     let mut bed = Bed::served();
