@@ -21,7 +21,7 @@ pub const RESTART_BOTH: &str = "restart both members at a quiet moment to be pro
 /// The mode of a group whose backup runs no replica.
 const COLD: &str = "cold";
 
-/// What is said of a member that will join by itself.
+/// Words about a member that will join by itself.
 pub const REJOINS: &str = "it joins again by itself";
 
 /// One daemon's answer.
@@ -34,8 +34,8 @@ pub struct Status {
     /// The member's name, or `edge`.
     pub member: String,
     pub role: Role,
-    /// Of a pair: `hot`, or `cold` if the backup builds its replica only when a takeover
-    /// needs it; else empty.
+    /// Mode of a pair: `hot`, or `cold` if the backup builds its replica only when a
+    /// takeover needs it; otherwise empty.
     #[serde(default)]
     pub mode: String,
     pub epoch: u64,
@@ -69,7 +69,7 @@ pub enum Role {
     None,
 }
 
-/// How the group is, seen from this daemon.
+/// State of the group, as seen from this daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -91,7 +91,7 @@ pub enum State {
 }
 
 impl State {
-    /// How loudly the log says it.
+    /// Level of the state in the log.
     #[must_use]
     pub fn level(self) -> tracing::Level {
         match self {
@@ -117,7 +117,7 @@ pub struct Lag {
 pub struct Peer {
     pub name: String,
     pub connected: bool,
-    /// What is known of it, in a few words.
+    /// What is known about it, in a few words.
     pub note: String,
 }
 
@@ -128,12 +128,12 @@ pub struct Takeover {
     pub cause: String,
     pub phases_us: Phases,
     pub total_us: u64,
-    /// Connections that were carried over.
+    /// Number of connections that were carried over.
     pub connections: u64,
     pub at: String,
 }
 
-/// A takeover's parts in the order they happen, in microseconds.
+/// Durations of a takeover's parts in the order they happen, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Phases {
     pub detect: u64,
@@ -181,15 +181,16 @@ impl Status {
         }
     }
 
-    /// Nothing but a person's hand makes the group protected again.
+    /// Whether only a person can make the group protected again.
     #[must_use]
     pub fn is_lost_for_good(&self) -> bool {
         match self.state {
             State::Diverged | State::Hung | State::Fenced | State::Ended => {
                 !self.remedy.contains(REJOINS)
             }
-            // What helps tells a survivor from who has only lost sight of a peer. A member
-            // that waits may be one of two that are just being restarted.
+            // The remedy distinguishes a survivor from a member that has only lost sight
+            // of a peer. A member that waits may be one of two that are just being
+            // restarted.
             State::Unprotected => self.remedy.contains(RESTART_BOTH),
             State::Waiting | State::Protected => false,
         }
@@ -300,7 +301,7 @@ impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Protected => "protected",
-            // In capitals: the one word nobody may overlook.
+            // In capitals: the one word that nobody may overlook.
             Self::Unprotected => "UNPROTECTED",
             Self::Diverged => "diverged",
             Self::Hung => "hung",
@@ -368,7 +369,7 @@ pub fn rfc3339(at: SystemTime) -> String {
     let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
     // Days to a date with the year starting in March, so that the leap day is
-    // its last (Hinnant, "chrono-compatible low-level date algorithms").
+    // its last day (Hinnant, "chrono-compatible low-level date algorithms").
     let shifted = days + 719_468;
     let era_day = shifted % 146_097;
     let era_year = (era_day - era_day / 1460 + era_day / 36_524 - era_day / 146_096) / 365;

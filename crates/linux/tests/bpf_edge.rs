@@ -439,7 +439,7 @@ fn the_fence_follows_a_member_that_moved_in_the_file() {
     f.config.members.swap(0, 1);
     f.edge = Edge::attach(&f.config).expect("again");
     assert_eq!(f.edge.current().expect("the fence"), (7, Some(0)), "it is the same member");
-    // Whoever stands there is another one: nobody speaks until he has asked.
+    // Another member stands there now: nobody speaks until it has asked.
     f.config.members[0].mac = [2, 0, 0, 0, 9, 9];
     f.edge = Edge::attach(&f.config).expect("again");
     assert_eq!(f.edge.current().expect("the fence"), (7, None));

@@ -292,7 +292,7 @@ fn one_edge_leads_and_the_other_follows() {
         f.string_sends(2, &reply(1).build());
         assert_eq!(f.string_of(&request(1).build()), if leads { 1 } else { 2 });
         assert_eq!(f.count("followed"), u64::from(!leads));
-        // Whoever leads follows, too, when its own string is dead.
+        // The leading edge follows, too, when its own string is dead.
         f.use_slots(0b100, [2; TRANSIT_SLOTS]);
         f.string_sends(2, &reply(1).build());
         assert_eq!(f.string_of(&request(1).build()), 2);

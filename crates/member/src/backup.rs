@@ -190,7 +190,7 @@ pub struct Report<'a> {
 struct Effects {
     /// Messages to the primary, encoded.
     outbox: Vec<Vec<u8>>,
-    /// The replica was not told of new records.
+    /// Whether the replica has not been told of new records yet.
     fresh: bool,
     full: bool,
     server_died: bool,
@@ -242,66 +242,71 @@ impl<H: BackupHost> BackupOutput for Acting<'_, H> {
 /// How far a backup has come.
 #[derive(Debug)]
 enum Stage {
-    /// It joins a server that runs.
+    /// It joins a server that already runs.
     Joining(Joining),
     Following,
     TakingOver(Box<Takeover>),
-    /// The server speaks for itself; clients' ACKs drive what was in flight until then.
+    /// The server speaks for itself; clients' ACKs drive the resending of what was in
+    /// flight before.
     Survivor {
         nudges_until: Option<Nanos>,
     },
-    /// It will not be promoted; when it may join again, if it may.
+    /// It will not be promoted; says when it may join again, if it may.
     GaveUp {
         again_at: Option<Nanos>,
     },
 }
 
-/// See the module.
+/// The machine of a backup; see the module.
 ///
 /// # Contract
-/// [`BackupMachine::turn`] is called when something has come, and at the time that it
-/// has said.
+/// Call [`BackupMachine::turn`] when something has come, and at the time that it has
+/// named.
 #[derive(Debug)]
 pub struct BackupMachine {
     stage: Stage,
     log: Backup,
     effects: Effects,
-    /// The primary goes on without this backup, it says.
+    /// Reason that the primary gave for going on without this backup.
     refused: Option<String>,
     wake_at: Option<Nanos>,
     report_at: Nanos,
     room_wanted: bool,
-    /// Since when the primary serves: from then on its silence means something.
+    /// When the primary began to serve: from then on its silence means
+    /// something.
     armed: Option<Nanos>,
-    /// The edge was asked to make this member current: it decides, whatever the
-    /// primary says from then on.
+    /// Set once the edge was asked to make this member current: the edge
+    /// decides, whatever the primary says from then on.
     promoting: Option<Cause>,
-    /// The primary has said that it is being stopped.
+    /// Whether the primary has said that it is being stopped.
     stopped: bool,
-    /// Nothing more comes from the primary, whatever it said last.
+    /// Whether nothing more comes from the primary, whatever it said last.
     peer_gone: bool,
-    /// It has asked the primary to go on alone, so that it can join anew.
+    /// Whether this backup has asked the primary to go on alone, so that it can
+    /// join anew.
     wants_out: bool,
-    /// When to look at the tap again; `None`: its readiness wakes us.
+    /// When to look at the tap again; `None`: its readiness wakes this member.
     tap_at: Option<Nanos>,
     /// Bytes tapped since the last confirmation, and when to confirm them.
     held_bytes: usize,
     held_at: Option<Nanos>,
     /// When the primary was last heard.
     heard_at: Nanos,
-    /// See [`Report::joins`]; what the primary has said of that, and since when it goes on.
+    /// See [`Report::joins`]; the primary's reason for going on alone, and since when it
+    /// does.
     joins: Option<u8>,
     said: Vec<Said>,
     begun: Nanos,
 }
 
 impl BackupMachine {
-    /// The replica has just been started, and follows the primary whose hello was heard.
+    /// A backup whose replica has just been started, and which follows the primary whose
+    /// hello was heard.
     pub fn new(key: HashKey, host: &mut impl BackupHost) -> Self {
         Self::with_limits(key, Limits::DEFAULT, host)
     }
 
-    /// As [`new`](Self::new), with bounds of one's own.
+    /// Like [`new`](Self::new), with the caller's own bounds.
     pub fn with_limits(key: HashKey, limits: Limits, host: &mut impl BackupHost) -> Self {
         let now = host.now();
         let Member { watch, speaks, .. } = host.member();
@@ -335,19 +340,19 @@ impl BackupMachine {
         }
     }
 
-    /// Every copy of the tap wakes the member.
+    /// Whether every copy of the tap wakes the member.
     #[must_use]
     pub fn watches_tap(&self) -> bool {
         self.tap_at.is_none()
     }
 
-    /// It follows, and has not asked for more.
+    /// Whether it follows, and has not asked to become current.
     #[must_use]
     pub fn follows(&self) -> bool {
         matches!(self.stage, Stage::Following)
     }
 
-    /// A turn; `stop`: the operator ends this member.
+    /// Takes a turn; `stop`: the operator ends this member.
     pub fn turn(&mut self, stop: bool, host: &mut impl BackupHost) -> Turn {
         let stage = std::mem::replace(&mut self.stage, Stage::GaveUp { again_at: None });
         let (stage, turn) = match stage {
@@ -371,7 +376,7 @@ impl BackupMachine {
         turn
     }
 
-    /// Confirms nothing any more; what is still under way is drained.
+    /// Stops confirming; what is still under way is drained.
     fn begin_promotion(&mut self, cause: Cause, peer_lost: bool, host: &mut impl BackupHost) {
         self.promoting = Some(cause);
         if peer_lost {
@@ -434,8 +439,8 @@ impl BackupMachine {
         if host.now().since(self.begun) > nanos(PROVEN_AFTER) {
             host.member().given_up = 0;
         }
-        // A primary that goes on alone as it was asked to closes the channel, and what it said
-        // before may be lost with that: whether it lives the edge and its heartbeats tell.
+        // A primary that goes on alone, as it was asked to, closes the channel, and its last
+        // messages may be lost with that: the edge and heartbeats tell whether it lives.
         let cause = cause.filter(|cause| !self.wants_out || *cause != Cause::ChannelLost);
         match cause.or_else(|| self.told_by_edge(host)) {
             Some(Cause::Alone) if self.wants_out => {
@@ -446,9 +451,10 @@ impl BackupMachine {
         }
     }
 
-    /// Hears the edge, which is told of this backup when its channel opens, and when it
-    /// tells of the epoch: one that was started again with an older disk has just heard
-    /// of it from the primary, and what was said of it before meant nothing.
+    /// Hears the edge. The edge is told of this backup when its channel opens, and when
+    /// it announces an epoch: an edge that was started again with an older disk has
+    /// just learnt that epoch from the primary, and what it was told before meant
+    /// nothing.
     fn stay_in_step(&self, host: &mut impl BackupHost) {
         let ours = host.member().epoch;
         let is_ours = |message: &Message<'_>| matches!(message, Message::Epoch { epoch, .. } if *epoch == ours);
@@ -459,8 +465,8 @@ impl BackupMachine {
         }
     }
 
-    /// It would join anew. It stays a backup until the primary goes on alone: one that dies
-    /// meanwhile has it still.
+    /// Asks to join anew. It stays a backup until the primary goes on alone: a primary that
+    /// dies meanwhile still has it.
     fn wants_to_leave(&mut self, reason: &str, host: &mut impl BackupHost) {
         if !std::mem::replace(&mut self.wants_out, true) {
             let state = Fault::Outgrown.word();
@@ -469,8 +475,9 @@ impl BackupMachine {
         }
     }
 
-    /// The edge has lost the primary, and with it the clients have; or the primary
-    /// has lost this member, which the edge did not let it bar.
+    /// Reason for a takeover that the edge reports: the edge has lost the primary,
+    /// and so have the clients; or the primary has lost this member, and the edge
+    /// did not let it bar this member.
     fn told_by_edge(&self, host: &mut impl BackupHost) -> Option<Cause> {
         let now = host.now();
         let may = self.armed.is_some_and(|since| now.since(since) > nanos(START_PATIENCE));
@@ -482,9 +489,9 @@ impl BackupMachine {
         may.then_some(cause)
     }
 
-    /// This member will not be promoted: it says so, and stays silent. Edge and primary
-    /// hear it before the replica is gone, which may take seconds to die: the service
-    /// waits for them, not for that.
+    /// Announces that this member will not be promoted, and stays silent. Edge and
+    /// primary hear it before the replica is gone, whose death may take seconds: the
+    /// service waits for them, not for that.
     fn give_up(
         &mut self,
         fault: Fault,
@@ -503,7 +510,7 @@ impl BackupMachine {
     }
 }
 
-/// A turn of the survivor: the server speaks for itself.
+/// A turn of the survivor, whose server speaks for itself.
 fn survive(nudges_until: Option<Nanos>, stop: bool, host: &mut impl BackupHost) -> (Stage, Turn) {
     if let Some(end) = stand_alone(stop, host) {
         return (Stage::Survivor { nudges_until }, Turn::End(end));
@@ -527,11 +534,11 @@ fn part(fault: Fault, reason: &str, host: &mut impl BackupHost) {
     host.close_tap();
 }
 
-/// When a backup that gives up may join again: later each time, and not for ever.
+/// When a backup that gives up may join again: later each time, and not forever.
 fn again_at(fault: Fault, host: &mut impl BackupHost) -> Option<Nanos> {
     let now = host.now();
     if fault == Fault::Outgrown {
-        // Nothing was wrong.
+        // Nothing was wrong with it.
         return Some(now);
     }
     let Member { given_up, rejoin_max, .. } = host.member();

@@ -197,23 +197,24 @@ pub struct Report<'a> {
 #[derive(Debug, Default)]
 struct Tables {
     conns: BTreeMap<ConnId, Conn>,
-    /// ACKs that the gate owes clients, since when.
+    /// ACKs that the gate owes clients, and since when.
     owed: BTreeMap<ConnId, Nanos>,
     ending: BTreeSet<ConnId>,
     broken: Option<String>,
-    /// The backup said that it cannot follow.
+    /// Whether the backup said that it cannot follow.
     gave_up: bool,
     /// What a joiner has said.
     joiner: Joiner,
-    /// Output waits for confirmation: always, but while somebody joins.
+    /// Whether output waits for confirmation: always, except while somebody
+    /// joins.
     is_committing: bool,
 }
 
-/// See the module.
+/// The machine of a primary; see the module.
 ///
 /// # Contract
-/// [`PrimaryMachine::turn`] is called when something has come, and at the time that
-/// it has said.
+/// Call [`PrimaryMachine::turn`] when something has come, and at the time that it
+/// has named.
 #[derive(Debug)]
 pub struct PrimaryMachine {
     stage: Stage,
@@ -221,7 +222,7 @@ pub struct PrimaryMachine {
     tables: Tables,
     half_open: HalfOpen,
     doubt: Option<Doubt>,
-    /// It hands over, and is the other one's backup then.
+    /// Whether it hands over, and then becomes the other member's backup.
     returns: bool,
     limits: PrimaryLimits,
     /// See [`Report::joins`].
@@ -241,11 +242,11 @@ pub struct PrimaryMachine {
     report_at: Nanos,
 }
 
-/// The log's machine at work on the host.
+/// The log's machine, acting on the host.
 struct Acting<'a, H> {
     host: &'a mut H,
     tables: &'a mut Tables,
-    /// Messages for a channel that is just being read, encoded.
+    /// Messages for a channel that is being read at the moment, encoded.
     outbox: Option<&'a mut Vec<Vec<u8>>>,
 }
 
@@ -267,7 +268,8 @@ impl<H: PrimaryHost> PrimaryOutput for Acting<'_, H> {
 
     fn refuse(&mut self, conn: ConnId) {
         if !self.tables.is_committing {
-            // It lives: nobody waits for a joiner, nor is anybody sent away for one.
+            // The server lives: nobody waits for a joiner, nor is any client sent
+            // away for one.
             self.tables.broken.get_or_insert_with(|| join::TOO_MANY.into());
             return;
         }
@@ -313,13 +315,13 @@ impl<H: PrimaryHost> PrimaryOutput for Acting<'_, H> {
 }
 
 impl PrimaryMachine {
-    /// The server has just been started, and the backup follows. At most `linger_max`
-    /// connections that are over keep their slots: half of these.
+    /// A primary whose server has just been started, and whose backup follows. At
+    /// most half of `linger_max` ended connections keep their slots.
     pub fn new(linger_max: usize, host: &mut impl PrimaryHost) -> Self {
         Self::with_limits(linger_max, PrimaryLimits::DEFAULT, host)
     }
 
-    /// As [`new`](Self::new), with bounds of one's own.
+    /// Like [`new`](Self::new), with the caller's own bounds.
     pub fn with_limits(
         linger_max: usize,
         limits: PrimaryLimits,
@@ -333,7 +335,7 @@ impl PrimaryMachine {
             stage: Stage::Serving,
             log: Primary::with_limits(0, limits),
             tables: Tables { is_committing: true, ..Tables::default() },
-            // Half of what may linger, and so a quarter of the gate's slots at most.
+            // Half of what may linger, and so at most a quarter of the gate's slots.
             half_open: HalfOpen::new(linger_max / 2, now),
             doubt: None,
             returns: false,
@@ -353,7 +355,7 @@ impl PrimaryMachine {
         }
     }
 
-    /// A turn; `stop`: the operator ends this member.
+    /// Takes a turn; `stop`: the operator ends this member.
     pub fn turn(&mut self, stop: bool, host: &mut impl PrimaryHost) -> Turn {
         let stage = std::mem::replace(&mut self.stage, Stage::Idle);
         let (stage, turn) = match stage {
@@ -401,7 +403,8 @@ impl PrimaryMachine {
         (Stage::Serving, turn)
     }
 
-    /// While a backup follows only the gate says which clients have vanished.
+    /// Tells which clients have vanished; while a backup follows, only the gate
+    /// knows.
     fn tell_vanished(&self, host: &mut impl PrimaryHost) {
         let conns = &self.tables.conns;
         tell_vanished(host, |host, keys| {
@@ -411,12 +414,13 @@ impl PrimaryMachine {
     }
 
     /// Whether a shim runs in the server. Until then, and while the server becomes
-    /// another program, no connection is let in: nothing would be in the log.
+    /// another program, no connection is let in: nothing of it would be in the
+    /// log.
     fn is_attached(&mut self, host: &mut impl PrimaryHost) -> bool {
         let now = host.now();
         if host.is_attached() {
             if self.unattached.take().is_some() {
-                // Its listeners are looked at first.
+                // The server's listeners are looked at first.
                 self.report_at = now;
             }
             return true;
@@ -437,7 +441,7 @@ impl PrimaryMachine {
         act(&mut self.log, &mut Acting { host, tables: &mut self.tables, outbox: None });
     }
 
-    /// Which connections have begun.
+    /// Takes the connections that have begun.
     fn take_held(&mut self, host: &mut impl PrimaryHost) -> Vec<ConnId> {
         let held = host.held();
         let ids = held.iter().map(|held| held.conn).collect();
@@ -464,7 +468,7 @@ impl PrimaryMachine {
         self.act(host, |log, out| log.handle_log(now, at, &bytes, out));
     }
 
-    /// Returns true when the backup is lost.
+    /// Takes messages; returns true when the backup is lost.
     fn take_messages(&mut self, host: &mut impl PrimaryHost) -> bool {
         let mut outbox = Vec::new();
         let Self { log, tables, unexecuted, log_at, .. } = self;
@@ -493,7 +497,8 @@ impl PrimaryMachine {
         lost
     }
 
-    /// What is due between events: owed ACKs, progress, ended connections, beats.
+    /// Does what is due between events: owed ACKs, progress, ended connections,
+    /// beats.
     fn settle(&mut self, host: &mut impl PrimaryHost) {
         let now = host.now();
         self.pay_owed(now, host);
@@ -510,7 +515,7 @@ impl PrimaryMachine {
         self.show_life(now, host);
     }
 
-    /// To the other member, and to whoever asks.
+    /// Shows signs of life to the other member, and to the edge when it asks.
     fn show_life(&mut self, now: Nanos, host: &mut impl PrimaryHost) {
         if now >= self.report_at {
             self.report_at = now.plus(nanos(REPORT_EVERY));
@@ -546,7 +551,8 @@ impl PrimaryMachine {
         all.into_iter().flatten().fold(self.report_at, Nanos::min).max(now)
     }
 
-    /// The kernel thinks it has acknowledged long ago; nobody else will.
+    /// Pays owed ACKs: the kernel believes it has acknowledged long ago, so
+    /// nobody else will.
     fn pay_owed(&mut self, now: Nanos, host: &mut impl PrimaryHost) {
         self.tables.owed.retain(|conn, since| {
             let Some(slot) = host.slot(*conn) else { return false };
@@ -579,7 +585,7 @@ impl PrimaryMachine {
             }
         }
         if !news.is_empty() {
-            // What has left meanwhile is in it.
+            // The log up to now contains what has left meanwhile.
             self.take_log(host);
             self.act(host, |log, out| log.handle_progress(now, &news, out));
         }

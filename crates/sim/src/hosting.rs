@@ -56,24 +56,25 @@ impl AtHost<'_> {
         self.world.check.violation(now, law, what);
     }
 
-    /// The reason of a primary to go on alone is what its plan has broken.
+    /// Whether the plan has broken what the primary gives as its reason to go
+    /// on alone.
     fn is_meant(&self, reason: &str) -> bool {
         self.world.plan.unattached || reason == primary::BROKEN
     }
 
-    /// What a broken member does not hear.
+    /// Whether a broken member does not hear this message.
     fn is_deaf_to(&self, message: &Message<'_>) -> bool {
         let other = NAMES[1 - self.d.at];
         let replaced = matches!(message, Message::Epoch { current, .. } if *current == other);
         replaced && self.d.member.speaks && self.is(Mutation::NeverStandDown)
     }
 
-    /// What a broken member does not say to the other one.
+    /// Whether a broken member does not send this beat to the other one.
     fn is_beat_unsent(&self, message: &Message<'_>) -> bool {
         matches!(message, Message::Beat { .. }) && self.is(Mutation::NoBeats)
     }
 
-    /// What a broken member does not say.
+    /// Whether a broken member does not send this message.
     fn is_mute_for(&self, message: &Message<'_>) -> bool {
         let takes_over = self.d.takes_over;
         match message {
@@ -225,7 +226,7 @@ impl MemberHost for AtHost<'_> {
 }
 
 impl AtHost<'_> {
-    /// This member is in step, or has heard that the other one is.
+    /// Notes that this member is in step, or has heard that the other one is.
     fn joined(&mut self) {
         let (at, epoch) = (self.d.at, self.d.member.epoch);
         if self.d.member.speaks {
@@ -243,7 +244,7 @@ impl AtHost<'_> {
         self.world.close_pipe(pipe, 1);
     }
 
-    /// What the judges make of what a member tells of itself.
+    /// Shows the judges what a member tells about itself.
     fn judge_news(&mut self, news: &News<'_>) {
         let (now, at) = (self.world.now, self.d.at);
         let speaks = self.d.member.speaks;
@@ -281,7 +282,7 @@ impl AtHost<'_> {
         if why.is_empty() {
             check.violation(now, "status", format!("{} gives no reason: {news:?}", NAMES[at]));
         }
-        // What it said of its log is over.
+        // What it said about its log is over.
         (self.d.connections, self.d.unconfirmed) = (0, 0);
         if self.world.plan.mutation != Some(Mutation::StaysProtected) {
             self.world.check.says(at, said);
@@ -289,7 +290,8 @@ impl AtHost<'_> {
     }
 }
 
-/// Reasons of a primary to go on alone that are no fault of anybody's words.
+/// Whether a primary's reason to go on alone is not the fault of anybody's
+/// messages.
 fn is_of_the_backup(reason: &str) -> bool {
     let known =
         ["the channel to the backup was lost", "the backup does not answer", "the backup gave up"];

@@ -1,5 +1,5 @@
 //! The primary on this host: its gate, its server's log, its kernel, and the channel
-//! to the backup. What is done with them is `holdfast_member::primary`'s.
+//! to the backup. `holdfast_member::primary` decides what is done with them.
 
 mod host;
 mod image;
@@ -53,37 +53,38 @@ struct PrimaryDaemon<'n, 'a> {
     gate: Gate,
     raw: RawSender,
     diag: DiagSocket,
-    /// Shared with who reads the log, within a turn.
+    /// The server, shared within a turn with the reader of the log.
     server: Arc<Server>,
-    /// `None` while it is being read, and while nobody has come.
+    /// The channel to the backup; `None` while it is being read, and while
+    /// nobody has come.
     peer: Option<Channel>,
-    /// Who may come, while the server speaks alone.
+    /// The door for a joining member, while the server speaks alone.
     door: Doorway,
     image: Option<Outgoing>,
-    /// The channel is of no use any more.
+    /// Whether the channel is of no use any more.
     is_peer_gone: bool,
     is_peer_ready: bool,
     /// SYN-ACKs that the gate holds back.
     held: BTreeMap<ConnId, Vec<u8>>,
-    /// Who would be asked for by a connection to each service.
+    /// A key for each service, to ask who would get a connection to it.
     service_keys: Vec<ConnKey>,
-    /// What the backup says of itself.
+    /// What the backup says about itself.
     says: Option<Said>,
-    /// Somebody joins, and what was last known of how many hundredths of the server are
-    /// there; until it says that it could take over.
+    /// Last known percentage of the server that a joiner has, until the joiner says
+    /// that it could take over.
     joins: Option<u8>,
     repetition: Repetition,
     services: Services,
-    /// The server has listened at every service.
+    /// Whether the server has listened at every service.
     has_served: bool,
     watching_write: bool,
-    /// Server and gate are not watched for what they say.
+    /// Whether server and gate are not watched for what they say.
     apart: bool,
-    /// The server's socket wakes the loop.
+    /// Whether the server's socket wakes the loop.
     hears_control: bool,
     ended: bool,
     place: ServerCpu,
-    /// Once the server speaks alone, or another member.
+    /// Set once the server speaks alone, or another member speaks.
     alone: Option<Alone>,
     /// After a takeover: listeners whose port somebody else holds.
     barred: Barred,
@@ -110,10 +111,11 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     let gate = node.attach_gate(false)?;
     node.clear_earlier_life(Own::Gate)?;
     if node.config.group.mode == Mode::Cold {
-        // Its backup has no replica that could begin with it: it joins.
+        // Its backup has no replica that could begin with it, and so joins.
         return start_alone(node, listener, gate);
     }
-    // Programs first, they take a while: the backup counts heartbeats from now on.
+    // The programs first, because they take a while: the backup counts heartbeats
+    // from now on.
     let peer = match wait_for_backup(node, &mut listener, PEER)? {
         Came::Stop => return Ok(End::Stopped),
         Came::Nobody => return start_alone(node, listener, gate),
@@ -135,7 +137,8 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     drive(&mut this, |stop, this| machine.turn(stop, this))
 }
 
-/// No backup has come: the server serves without one, and whoever comes joins it.
+/// Starts without a backup: the server serves alone, and a member that comes
+/// joins it.
 fn start_alone(
     node: &mut MemberContext<'_>,
     listener: Listener,
@@ -156,9 +159,9 @@ fn start_alone(
 pub struct Survivor {
     pub server: Server,
     pub gate: Gate,
-    /// Connections that the takeover has carried over, as the gate has them.
+    /// Connections that the takeover has carried over, as the gate knows them.
     pub conns: Vec<Held>,
-    /// Since its nudges: to be answered at.
+    /// The listener for a joining member, once it was opened to answer one.
     pub listener: Option<Listener>,
     pub alone: Alone,
     /// Listeners whose port somebody else holds.
@@ -209,7 +212,8 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             door: Doorway::default(),
             image: None,
             is_peer_gone: false,
-            // What came with the handshake is buffered: no readiness will tell.
+            // What came with the handshake is buffered: no readiness will
+            // report it.
             is_peer_ready: true,
             held: BTreeMap::new(),
             service_keys: service_keys(&node.services()),
@@ -229,7 +233,7 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
         })
     }
 
-    /// What server and gate say, and who knocks, wakes the loop.
+    /// Makes server, gate and a joining member wake the loop.
     fn watch(&mut self) -> anyhow::Result<()> {
         self.apart = false;
         let poll = &self.node.poll;
@@ -239,7 +243,7 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
         Ok(())
     }
 
-    /// A server that hangs up is about to end.
+    /// Hears the server's socket: a server that hangs up is about to end.
     fn hear_control(&mut self) -> anyhow::Result<()> {
         if !self.hears_control {
             let Some(control) = self.server.control() else { return Ok(()) };
@@ -255,15 +259,16 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
         }
     }
 
-    /// The server, for what changes it: nobody reads its log meanwhile.
+    /// Gives the server to `act`, which changes it: nobody reads its log
+    /// meanwhile.
     fn with_server<T>(&mut self, act: impl FnOnce(&mut Server) -> T) -> Option<T> {
-        // Whoever takes an image has a hold of it.
+        // A thread that takes an image holds the server.
         self.image = None;
         Arc::get_mut(&mut self.server).map(act)
     }
 }
 
-/// A connection to each service, from nowhere.
+/// The key of a connection to each service, from nowhere.
 fn service_keys(services: &[(IpAddr, u16)]) -> Vec<ConnKey> {
     let nowhere = |ip: IpAddr| match ip {
         IpAddr::V4(_) => mapped(Ipv4Addr::UNSPECIFIED.into()),

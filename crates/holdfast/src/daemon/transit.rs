@@ -29,18 +29,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use wire::Wire;
 
-/// Real-time priority; above ordinary servers, below the kernel's own threads.
+/// Real-time priority: above ordinary servers, below the kernel's own threads.
 const PRIORITY: i32 = 20;
-/// How often flows that are over are looked for.
+/// Time between two searches for flows that are over.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
 const ADMIN: u64 = 0;
 const SIGNALS: u64 = 1;
 const RECOVER: u64 = 2;
-/// String `i` has the token `STRINGS + i`.
+/// First token of the strings: string `i` has `STRINGS + i`.
 const STRINGS: u64 = 3;
 
-/// Flows on each string, as they were counted last.
+/// Flows on each string, as last counted.
 type FlowCounts = Arc<[AtomicU64; STRINGS_MAX]>;
 
 struct TransitDaemon<'a> {
@@ -58,7 +58,8 @@ pub fn run(config: &TransitConfig, side: Side) -> Result<()> {
     let socket = admin_socket(&config.group.run_dir, side.name());
     // First of all: two daemons of one role must never touch the same maps.
     let mut admin = AdminSocket::bind(&socket).context("admin socket")?;
-    // Before the programs are loaded: until they are, no dead string is left.
+    // Before the programs are loaded, because until then no dead string is
+    // left.
     if let Err(error) = priority::set_realtime(PRIORITY) {
         tracing::warn!("no real-time priority: {error}; strings may be suspected under load");
     }
@@ -176,7 +177,8 @@ fn setup(config: &TransitConfig, side: Side) -> Setup {
     }
 }
 
-/// The table of flows may be large, and heartbeats do not wait for it.
+/// Sweeps the table of flows in a thread: it may be large, and heartbeats do
+/// not wait for it.
 fn sweep_in_background(mut sweeper: FlowSweeper, flows: FlowCounts) -> Result<()> {
     let sweep = move || {
         loop {

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 
 const CONFIG: &str = include_str!("../../../../docs/example.toml");
 
-/// A folder that goes with its test.
+/// A folder that is removed with its test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -44,7 +44,7 @@ fn gathered(config: &Config) -> World {
     World::new(gather::parts(config, &hasher(), &shim).unwrap(), hasher()).unwrap()
 }
 
-/// What `b` would tell `a`.
+/// The differences that `b` would report to `a`.
 fn between(a: &World, b: &World) -> Option<Difference> {
     let told: Vec<Part> = b.wire().iter().map(Part::from).collect();
     a.difference(&told, "a", "b")
@@ -66,7 +66,7 @@ fn one_host_is_one_world() {
     let has = |kind, name: &str| one.parts.iter().any(|p| p.kind == kind && p.name == name);
     assert!(has(Kind::Library, "libc.so.6") && has(Kind::Library, "libholdfast_shim.so"));
     assert!(has(Kind::Program, "/bin/sh") && has(Kind::Setting, "heartbeat_ms = 18"));
-    // Every x86_64 processor has it.
+    // Every x86_64 processor has this feature.
     assert!(has(Kind::CpuFeature, "sse2"));
 }
 

@@ -71,8 +71,8 @@ fn the_other_member_serves_where_the_preferred_one_does_not_come() {
     starts_with(Role::Backup);
 }
 
-/// Who was current before and has lost its server serves again; who was not does not: the
-/// other one's server may run.
+/// The member that was current before and has lost its server serves again; the other one
+/// does not, because the current one's server may run.
 #[test]
 fn after_all_have_ended_only_who_was_current_serves_alone() {
     let _limit = world::limit(Duration::from_secs(90));

@@ -118,7 +118,7 @@ impl Redis {
         value
     }
 
-    /// So many bytes of what comes next.
+    /// The next `len` bytes of what comes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.0.read_exact(&mut bytes).expect("all of it");

@@ -90,7 +90,7 @@ pub fn complaint(words: &str, seed: u64) -> Option<String> {
 /// Takeovers of each kind where everything is to be tried.
 const RUNS_FULL: u64 = 20;
 
-/// So many takeovers of each kind, every byte of every client checked.
+/// This many takeovers of each kind, with every byte of every client checked.
 ///
 /// # Panics
 /// If any connection is lost, hangs, or gets a wrong byte.
@@ -140,7 +140,8 @@ pub fn with_redis_on<T>(
     with_server(Program::Redis, 0, plan, options, |testbed, group| work(testbed, group))
 }
 
-/// As [`with_redis_on`], with any server; `documents` up to this size, bytes.
+/// Like [`with_redis_on`], with any server; `documents` up to this size, in
+/// bytes.
 pub fn with_server<T>(
     program: Program,
     documents: u64,

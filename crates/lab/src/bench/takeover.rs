@@ -208,8 +208,9 @@ impl TakeoverArgs {
         [Some(self.fault), self.second].into_iter().flatten()
     }
 
-    /// Who must speak in the end; see [`FaultKind::survivor_with`]. On a wire
-    /// that loses packets a member may be given up even before the fault.
+    /// The member that must speak in the end; see [`FaultKind::survivor_with`].
+    /// On a wire that loses packets a member may be given up even before the
+    /// fault.
     fn survivor(&self) -> Option<Survivor> {
         let lossy = self.channel_loss.is_some();
         let survivor = self.fault.survivor_with(self.second).filter(|_| !lossy)?;

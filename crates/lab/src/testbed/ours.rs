@@ -66,7 +66,8 @@ pub struct GroupOptions {
 /// Where a cold backup keeps image and log.
 #[derive(Clone, Debug, Default)]
 pub struct ColdOptions {
-    /// As the hosts see it; without it, beside the other files of the testbed.
+    /// Folder as the hosts see it; without it, beside the other files of the
+    /// testbed.
     pub spool_dir: Option<PathBuf>,
     /// Without them, the defaults, MB.
     pub spool_max_mb: Option<u64>,
@@ -461,7 +462,7 @@ impl<'a> Group<'a> {
     /// The last lines of every daemon's log.
     pub fn log_tails(&self) -> String {
         let mut out = String::new();
-        // Of those that have ended, too.
+        // The output of those that have ended, too.
         for role in [Role::Edge, Role::Primary, Role::Backup] {
             let path = self.testbed.host(role).outside().join("daemon.log");
             out.push_str(&format!("--- {}\n{}\n", role.name(), tail(&path)));

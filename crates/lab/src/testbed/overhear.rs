@@ -1,6 +1,6 @@
-//! Which packets of one host reach another: packets are known by the time to
-//! live that only that host's kernel gives them, so nothing of ours takes part
-//! in the answer.
+//! Which packets of one host reach another: packets are recognised by the time
+//! to live that only that host's kernel gives them, so nothing of ours takes
+//! part in the answer.
 
 use super::topology::interface;
 use super::{Host, Role, Testbed};

@@ -80,7 +80,7 @@ impl BpfError {
     }
 }
 
-/// An entry that was to be removed may have gone by itself.
+/// Removes an entry, which may have gone by itself.
 pub(crate) fn absent_is_fine(
     result: Result<(), aya::maps::MapError>,
     map: &'static str,

@@ -1,7 +1,8 @@
 //! The gate on the primary's service interface: SYN-ACKs wait here for their
-//! replicated record, ACKs for `stable`, FIN and RST for the server's wish. While
-//! the server speaks alone it withholds nothing, but knows each connection.
-//! `bpf/gate.bpf.c` does it; this type loads it and speaks for user space.
+//! replicated record, ACKs for `stable`, FIN and RST for the server's request.
+//! While the server speaks alone, the gate withholds nothing, but knows each
+//! connection. `bpf/gate.bpf.c` does the work; this type loads it and acts for
+//! user space.
 
 use super::error::BpfError;
 use super::layout::{GATE_COUNTERS, GateEvent, GateSlot, RawKey, ServiceKey};
@@ -44,17 +45,18 @@ pub struct GateConfig {
     /// The interface through which clients are answered.
     pub interface: String,
     pub services: Vec<(IpAddr, u16)>,
-    /// Connections protected at once; see [`super::GATE_SLOTS_DEFAULT`].
+    /// Most connections protected at once; see [`super::GATE_SLOTS_DEFAULT`].
     pub slots: u32,
-    /// The server speaks alone when the gate comes; see [`Gate::set_solo`].
+    /// Whether the server speaks alone when the gate is attached; see
+    /// [`Gate::set_solo`].
     pub solo: bool,
     /// Directory for pins; a BPF file system is mounted there if needed.
     pub pin_dir: PathBuf,
 }
 
-/// A SYN-ACK that the gate withholds until [`Gate::open`]; then it is the
-/// caller's to send (a repeat by the kernel comes a second later at best). Or one
-/// that has left.
+/// A SYN-ACK that the gate withholds until [`Gate::open`]; it is then the
+/// caller's to send (a repeat by the kernel comes a second later at best). Or a
+/// SYN-ACK that has left.
 #[derive(Debug)]
 pub struct SynAck<'a> {
     pub conn: ConnId,
@@ -63,7 +65,8 @@ pub struct SynAck<'a> {
     pub record: ConnRecord,
     /// The packet from the IP header on, with complete checksums.
     pub packet: &'a [u8],
-    /// The server spoke alone: the packet is on its way, the connection open.
+    /// Whether the server spoke alone: the packet is on its way, and the
+    /// connection open.
     pub passed: bool,
 }
 
@@ -115,8 +118,8 @@ impl Gate {
         Ok(gate)
     }
 
-    /// Takes up the gate that an earlier life has left, with all that it knows. Its programs
-    /// have gone on all the time; should they be gone, [`Gate::mend`] puts them back.
+    /// Takes over the gate that an earlier life has left, with all that it knows. Its
+    /// programs have run all the time; if they are gone, [`Gate::mend`] puts them back.
     ///
     /// # Errors
     /// [`BpfError::Map`] if it is not there, [`BpfError::OtherGate`] if it is not one of
@@ -154,8 +157,8 @@ impl Gate {
         })
     }
 
-    /// All connections that it knows. Of its clock a record has the last reading, not the
-    /// first one.
+    /// All connections that the gate knows. A record has the clock's last reading, not
+    /// the first one.
     #[must_use]
     pub fn known(&self) -> Vec<(ConnId, ConnRecord)> {
         let indices = self.conns.iter().filter_map(|entry| Some(entry.ok()?.1));
@@ -175,7 +178,8 @@ impl Gate {
             let Ok((event, _)) = GateEvent::read_from_prefix(&item) else { continue };
             let mut packet = event.packet;
             let len = usize::from(event.packet_len).min(packet.len());
-            // The device would have filled it in; one that is odd goes as it is.
+            // The device would have filled the checksum in; an odd packet goes
+            // as it is.
             let _ = complete_checksum(&mut packet[..len]);
             let conn = ConnId(u64::from(event.generation) << 32 | u64::from(event.index));
             let (socket, record) = (event.socket, record_of(&event));
@@ -203,14 +207,16 @@ impl Gate {
         self.slots.allow_fin(conn)
     }
 
-    /// One store. While the server speaks alone (`solo`) all passes as it is, with or
-    /// without a slot; a connection that the gate can take in has one all the same,
-    /// which follows it. What has passed alone is open afterwards, and may end if a FIN
-    /// has passed; what was acknowledged stays so.
+    /// Sets whether the server speaks alone, with one store. While it does (`solo`),
+    /// everything passes unchanged, with or without a slot; a connection that the gate
+    /// can take in still has a slot, which follows it. A connection that has passed
+    /// alone is open afterwards, and may end if a FIN has passed; what was acknowledged
+    /// stays so.
     ///
     /// Before it ends, every connection needs a slot ([`Gate::adopt`]) and its own
-    /// `stable`, for one that lags by 2^31 bytes counts as ahead. A packet that is
-    /// under way at that moment may still pass, so look at `last_ack` after it.
+    /// `stable`, because a `stable` that lags by 2^31 bytes counts as ahead. A
+    /// packet under way at that moment may still pass, so look at `last_ack`
+    /// afterwards.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses the map update.
@@ -232,7 +238,7 @@ impl Gate {
             Err(MapError::ElementNotFound) => return Err(BpfError::NoSlot),
             popped => popped.map_err(BpfError::map("gate_free"))?,
         };
-        // No packet finds the slot before its tuple leads to it.
+        // No packet finds the slot before the map leads its tuple there.
         let conn = self.slots.adopt(index, adopted);
         let key = RawKey::from(&adopted.record.key);
         if let Err(error) = self.conns.insert(key, index, 0) {
@@ -242,9 +248,8 @@ impl Gate {
         Ok(conn)
     }
 
-    /// Gives the connection's slot back; later packets of it are withheld, unless the
-    /// server speaks alone.
-    /// `false` if it was gone already.
+    /// Frees the connection's slot; later packets of it are withheld, unless the
+    /// server speaks alone. `false` if it was gone already.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses a map update.
@@ -279,7 +284,8 @@ impl Gate {
         self.dead.set(0, u32::from(dead), 0).map_err(BpfError::map("gate_dead"))
     }
 
-    /// Puts back what somebody has removed from the interface; returns what that was.
+    /// Puts back programs that somebody has removed from the interface; returns what
+    /// they were.
     ///
     /// # Errors
     /// [`BpfError::Attach`].
@@ -288,7 +294,7 @@ impl Gate {
         OBJECT.mend(pin_dir, &places)
     }
 
-    /// What the gate has counted since it was attached.
+    /// Counts since the gate was attached.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.counters.read()

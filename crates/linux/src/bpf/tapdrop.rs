@@ -57,7 +57,7 @@ impl TapDrop {
         self.live.set(0, u32::from(live), 0).map_err(BpfError::map("tapdrop_live"))
     }
 
-    /// Puts the program back if somebody has removed it; returns what was missing.
+    /// Puts the program back if somebody has removed it; returns what it was.
     ///
     /// # Errors
     /// [`BpfError::Attach`].
@@ -65,7 +65,7 @@ impl TapDrop {
         OBJECT.mend(pin_dir, &[("tapdrop", interface, Ingress)])
     }
 
-    /// What was counted since it was attached.
+    /// Counts since it was attached.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.counters.read()

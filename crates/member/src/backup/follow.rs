@@ -1,5 +1,5 @@
-//! One turn of a backup that follows, or brings its log to the end: tap, messages,
-//! timers, confirmations.
+//! One turn of a backup that follows, or that brings its log to the end: tap,
+//! messages, timers, confirmations.
 
 use super::join::Said;
 use super::{Acting, BackupHost, BackupMachine, Cause, Report};
@@ -12,7 +12,8 @@ use holdfast_cluster::watch::Ground;
 use holdfast_wire::message::Message;
 
 impl BackupMachine {
-    /// See the module; `is_peer_ready`: the channel is read. Says why to take over.
+    /// Does one turn; `is_peer_ready`: the channel is read. Returns the reason to
+    /// take over, if there is one.
     pub(super) fn work(
         &mut self,
         is_peer_ready: bool,
@@ -88,7 +89,7 @@ impl BackupMachine {
             host.member().watch.handle_received(now);
             if let Message::Refused { reason, .. } = message {
                 if promoting.is_none() {
-                    // Of a joiner the primary has never been anything else than alone.
+                    // For a joiner the primary has never been anything but alone.
                     let whose = if joins.is_some() { "" } else { "the primary goes on alone: " };
                     *refused = Some(format!("{whose}{reason}"));
                 }
@@ -101,7 +102,8 @@ impl BackupMachine {
                 return;
             }
             if let Some(told) = Said::of(message) {
-                // Who has joined, or never did, is told nothing of this.
+                // A member that has joined, or never did, is told nothing of
+                // this.
                 said.extend(joins.is_some().then_some(told));
                 return;
             }

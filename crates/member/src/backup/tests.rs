@@ -9,25 +9,26 @@ use zerocopy::IntoBytes;
 mod cold;
 mod joins;
 
-/// Writes down what the machine does.
+/// Notes what the machine does.
 struct Book {
     bench: Bench,
     beats: Option<u64>,
     is_lost: bool,
     replica: Replica,
     tap: Vec<TcpPacket<'static>>,
-    /// What comes by the tap once clients' packets reach this host.
+    /// What the tap brings once clients' packets reach this host.
     tap_later: Vec<TcpPacket<'static>>,
     progress: (u64, u64),
     is_replica_busy: bool,
     nudges: bool,
-    /// The replica has accepted its first connection.
+    /// Whether the replica has accepted its first connection.
     manifest: bool,
-    /// What of a copy fails.
+    /// The part of a copy that fails.
     bad: &'static str,
-    /// The copy has no room yet for what was kept.
+    /// Whether the copy has no room yet for what was kept.
     keeps: bool,
-    /// The image that came is whole, and the server of it takes its time.
+    /// Whether the image that came is complete; the server built from it takes
+    /// its time.
     is_whole: bool,
     is_slow: bool,
     /// Bytes of the image that came, and how many of them have no room yet.
@@ -155,7 +156,7 @@ impl BackupHost for Book {
     }
     fn begin_takeover(&mut self) {}
     fn manifest(&mut self) -> Vec<ManifestConn> {
-        // The server has accepted one, and neither read nor written.
+        // The server has accepted one connection, and neither read nor written.
         let conn = ManifestConn {
             accept: 1,
             open: true,
@@ -224,7 +225,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// It follows a primary that does not serve yet.
+    /// A backup that follows a primary that does not serve yet.
     fn new() -> Self {
         let mut book = Book {
             bench: Bench::new("b", "a"),
@@ -250,7 +251,7 @@ impl Bed {
         Self { machine, book }
     }
 
-    /// The primary has served for a while.
+    /// A backup whose primary has served for a while.
     fn served() -> Self {
         let mut bed = Self::new();
         bed.book.beats = Some(0);
@@ -259,7 +260,7 @@ impl Bed {
         bed
     }
 
-    /// It takes over, and waits for the edge.
+    /// A backup that takes over, and waits for the edge.
     fn taking_over() -> Self {
         let mut bed = Self::served();
         bed.book.is_lost = true;
@@ -280,7 +281,7 @@ impl Bed {
         self.book.edge.push(Message::Bounds { flows: Vec::new(), last: true });
     }
 
-    /// Why it will not be promoted, if it has just come to that.
+    /// Why it will not be promoted, if it has just given up.
     fn gave_up(&mut self) -> Option<String> {
         let lines = self.book.take();
         let at = lines.iter().position(|line| line == "close peer")?;
@@ -319,7 +320,7 @@ fn segment(offset: u32, raw: &'static [u8]) -> TcpPacket<'static> {
     }
 }
 
-/// A client that is new.
+/// A new client's SYN.
 fn syn() -> TcpPacket<'static> {
     TcpPacket { source_port: 6000, seq: SeqNo(7), flags: Flags::SYN, ..segment(0, b"SYN") }
 }
@@ -370,7 +371,7 @@ fn a_primary_that_asks_no_more_to_run_alone_is_not_taken_over() {
     assert_eq!(bed.book.take(), Vec::<String>::new());
 }
 
-/// Nobody else is called alone than the other member.
+/// Only the other member can be called alone.
 #[test]
 fn what_the_edge_says_of_others_says_nothing_of_the_primary() {
     let mut bed = Bed::served();
@@ -407,7 +408,7 @@ fn a_replica_that_is_no_copy_any_more_gives_up() {
         bed.book.replica = replica.clone();
         bed.turn();
         assert_eq!(bed.gave_up().as_deref(), Some(fault));
-        // In a takeover as well.
+        // This holds in a takeover as well.
         let mut bed = Bed::served();
         bed.connect();
         bed.book.is_lost = true;
@@ -471,8 +472,8 @@ fn only_a_refusal_for_good_ends_a_takeover() {
     assert_eq!(bed.gave_up().as_deref(), Some("gave up: Fenced"));
 }
 
-/// Sockets before the address, what was retained before the server can write more, and
-/// new clients once there is a listener.
+/// Sockets come before the address, retained output before the server can write more,
+/// and new clients once there is a listener.
 #[test]
 fn everybody_may_speak_once_the_edge_has_said_so_in_this_order() {
     let mut bed = Bed::taking_over();
@@ -501,8 +502,8 @@ fn clients_are_asked_how_far_they_are() {
     assert!(!bed.book.has("live"), "nobody has answered");
 }
 
-/// What a primary still sends when its server is dead is waited for, unless nothing
-/// more can come.
+/// The messages that a primary still sends when its server is dead are waited for,
+/// unless nothing more can come.
 #[test]
 fn a_dead_servers_log_is_drained_while_its_daemon_lives() {
     for is_lost in [false, true] {

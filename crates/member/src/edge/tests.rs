@@ -6,7 +6,7 @@ const GROUP: &str = "demo";
 const A: usize = 0;
 const B: usize = 1;
 
-/// Writes down what the machine does.
+/// Notes what the machine does.
 #[derive(Default)]
 struct Book {
     now: Nanos,
@@ -93,7 +93,7 @@ impl Bed {
         bed.open(B, 0, false);
         bed.says(A, Wish::Promote { epoch: 1 });
         bed.written(Ok(()));
-        // Its server has started by then.
+        // Member 0's server has started by then.
         bed.pass(1200, &[A, B], false);
         bed.take();
         bed
@@ -115,7 +115,7 @@ impl Bed {
         self.machine.handle_written(number, outcome, &mut self.book);
     }
 
-    /// Time passes; whoever is in `heard` says something all the time.
+    /// Lets time pass; the members in `heard` speak all the time.
     fn pass(&mut self, ms: u64, heard: &[usize], passing: bool) {
         for _ in 0..ms {
             self.book.now = self.book.now.plus(Nanos::from_ms(1));
@@ -205,10 +205,10 @@ fn only_where_fence_and_disk_agree_it_stays_open() {
     let mut lost = Bed::new(state(1, Some("a")), (4, Some(B)));
     assert_eq!(lost.take(), ["write 4"]);
     assert_eq!(lost.machine.membership().handle_ask(), &state(4, Some("b")));
-    // Closed by hand in the epoch that the disk does not know.
+    // Closed by hand in an epoch that the disk does not know.
     let closed = Bed::new(state(1, Some("a")), (4, None));
     assert!(closed.machine.is_closed_by_hand());
-    // After a reboot whoever speaks is waited for.
+    // After a reboot, the edge waits for a member that speaks.
     let mut booted = Bed::new(state(3, Some("a")), (0, None));
     booted.open(B, 4, true);
     booted.says(B, Wish::Promote { epoch: 5 });
@@ -219,7 +219,8 @@ fn only_where_fence_and_disk_agree_it_stays_open() {
     assert!(booted.take().contains(&"fence 4 Some(1)".to_owned()));
 }
 
-/// It may die before the members have contradicted a disk that was rolled back.
+/// The edge may die before the members have contradicted a disk that was rolled
+/// back.
 #[test]
 fn a_reboot_is_not_over_with_the_first_life_of_the_edge() {
     let mut bed = Bed::new(state(1, Some("b")), (1, None));
@@ -253,7 +254,8 @@ fn a_name_is_taken_while_its_member_answers() {
     assert!(!bed.machine.admits(A) && !bed.machine.admits(B));
     bed.pass(100, &[B], false);
     assert!(bed.machine.admits(A) && !bed.machine.admits(B), "nobody answers by the name of a");
-    // At the start everybody counts as heard; who has no channel may come.
+    // At the start every member counts as heard; one without a channel may
+    // come.
     let started = Bed::new(state(3, Some("a")), (3, Some(A)));
     assert!(started.machine.admits(A) && started.machine.admits(B));
 }
@@ -269,8 +271,8 @@ fn who_is_silent_is_missed_and_others_hear_of_it() {
     assert_eq!(bed.take(), ["to 1: Reach", "caches no more: 0"], "and is back");
 }
 
-/// Only the current member's silence loses anything, and what is lost is kept until
-/// somebody answers: the one that was silent, or the one that has taken over.
+/// Only the current member's silence loses anything. What is lost is kept until
+/// somebody answers: the member that was silent, or the one that has taken over.
 #[test]
 fn what_clients_say_is_kept_while_nobody_may_answer() {
     let mut bed = Bed::pair();
@@ -335,13 +337,13 @@ fn a_hand_that_closed_the_edge_is_not_overruled() {
     bed.says(A, Wish::Promote { epoch: 1 });
     assert_eq!(bed.take(), ["fence 1 None", "to 0: Refused"]);
     assert!(bed.machine.is_closed_by_hand());
-    // Until the next takeover.
+    // Closed until the next takeover.
     bed.says(B, Wish::InStep { epoch: 1, yes: true });
     bed.says(B, Wish::Promote { epoch: 2 });
     bed.written(Ok(()));
     assert!(!bed.machine.is_closed_by_hand());
     bed.take();
-    // For good, even while a grant is being written.
+    // Closed for good, even while a grant is being written.
     bed.says(A, Wish::InStep { epoch: 2, yes: true });
     bed.says(A, Wish::Promote { epoch: 3 });
     let grant = bed.book.writes;
@@ -371,7 +373,7 @@ fn no_epoch_returns() {
     let _ = bed.machine.handle_close(true, &mut bed.book);
 }
 
-/// It has been granted an epoch for a server that is not there yet.
+/// The member has been granted an epoch for a server that is not there yet.
 #[test]
 fn the_silence_of_a_server_that_starts_means_nothing() {
     let mut bed = Bed::new(EdgeState::default(), (0, None));
@@ -386,8 +388,8 @@ fn the_silence_of_a_server_that_starts_means_nothing() {
     assert!(bed.take().contains(&"to 1: Reach".to_owned()));
 }
 
-/// Its host may be busy with its replica for a while, again and again, until it is in
-/// step. From then on it keeps the primary from running on alone.
+/// The backup's host may be busy with its replica for a while, again and again, until
+/// it is in step. From then on it keeps the primary from running on alone.
 #[test]
 fn the_silence_of_a_backup_that_starts_means_nothing() {
     let mut bed = Bed::pair();

@@ -1,4 +1,4 @@
-//! Which services answer clients, by what was asked of them.
+//! Which services answer clients, by the answers to test questions.
 
 use crate::spread::Service;
 use crate::timing::host_server::FAILURES_MAX;
@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 pub(super) struct Answering(BTreeMap<Service, u32>);
 
 impl Answering {
-    /// Forgets what is not among `listening`: whoever binds it next begins anew.
+    /// Forgets services that are not among `listening`: a later bind begins
+    /// anew.
     pub fn keep(&mut self, listening: &[Service]) {
         self.0.retain(|service, _| listening.contains(service));
     }
 
-    /// Who has answered, and who has not.
+    /// Notes which services have answered, and which have not.
     pub fn learn(&mut self, answers: &[(Service, bool)]) {
         for (service, answered) in answers {
             let failures = self.0.entry(*service).or_default();
@@ -22,7 +23,7 @@ impl Answering {
         }
     }
 
-    /// Whether a service may be announced; what was never asked may.
+    /// Whether a service may be announced; one that was never asked may.
     pub fn is_good(&self, service: &Service) -> bool {
         self.0.get(service).is_none_or(|failures| *failures < FAILURES_MAX)
     }

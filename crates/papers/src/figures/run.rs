@@ -225,7 +225,7 @@ impl Finding {
         self.deviation_percent.map_or_else(String::new, |percent| format!("{percent:+.1} %"))
     }
 
-    /// Which values go the paper's way.
+    /// The values that go the paper's way.
     #[must_use]
     pub fn limits(&self) -> String {
         match self.accepted {

@@ -24,7 +24,7 @@ enum Effect {
 #[derive(Default)]
 struct Notes {
     log: Vec<u8>,
-    /// What the kernel shows of whatever is wanted, and what was wanted.
+    /// The kernel's answer to whatever is wanted, and what was wanted.
     unread: Option<(Vec<u8>, Peeked)>,
     wanted: Vec<Wanted>,
     effects: Vec<Effect>,
@@ -99,7 +99,7 @@ impl Notes {
         self.log.resize(at + record_len(payload.len()), 0);
     }
 
-    /// Gives everything from `from` on to the machine.
+    /// Gives the machine everything from `from` on.
     fn feed(&mut self, primary: &mut Primary, from: usize) {
         let bytes = self.log[from..].to_vec();
         primary.handle_log(Nanos(0), from as u64, &bytes, self);
@@ -287,7 +287,7 @@ fn after_the_servers_death_nothing_is_confirmed_but_the_log_is_repaired() {
 #[test]
 fn an_accepted_socket_is_found_among_all_lives_of_its_tuple() {
     let (mut primary, mut notes) = (Primary::new(0), Notes::default());
-    // What an old SYN began as 2 is never accepted.
+    // Connection 2, which an old SYN began, is never accepted.
     for id in [2, 3, 4] {
         primary.handle_synack(Nanos(0), ConnId(id), 100 * id, record(1000), &mut notes);
     }

@@ -203,7 +203,7 @@ fn a_connection_that_had_ended_is_not_waited_for() {
     };
     let closed = ManifestConn { open: false, ..replica() };
     assert_eq!(at_once(closed), (vec![Note::Discard(Some(1), Why::Finished)], true));
-    // It has still to read the client's end.
+    // The server has still to read the client's end of stream.
     let shut = ManifestConn { shut: 1, ..replica() };
     let closing = Closing {
         client_fin: true,
@@ -237,15 +237,16 @@ fn a_client_that_holds_more_than_the_replica_wrote_shows_divergence() {
     );
 }
 
-/// Of one that waits to be accepted nobody holds anything: what is seen is a connection that
-/// the server let go of before its log began.
+/// Nobody holds anything of a connection that waits to be accepted: what is seen is a
+/// connection that the server let go of before its log began.
 #[test]
 fn who_is_in_no_queue_ends_nobody_elses_takeover() {
     let dropped = Note::Discard(None, Why::NotInManifest);
     assert_eq!(verdict(planned(None), Some(bounds(8, 0)), None, replica()), dropped);
 }
 
-/// What neither edge nor gate has seen pass must not end everybody's takeover.
+/// What neither edge nor gate has seen pass must not end the takeover of all
+/// connections.
 #[test]
 fn the_word_of_a_client_never_shows_divergence() {
     let dropped = Note::Discard(Some(1), Why::NeverWritten);
@@ -254,7 +255,8 @@ fn the_word_of_a_client_never_shows_divergence() {
     assert_eq!(verdict(planned(Some(1)), Some(learnt), Some(102), replica()), dropped);
     let beyond = FlowBounds { iss: None, ..bounds(101, 10) };
     assert_eq!(verdict(planned(Some(1)), Some(beyond), Some(90), replica()), dropped);
-    // What is not known from the beginning is no limit, another life's says nothing.
+    // Bounds that are not known from the beginning set no limit, and those of
+    // another life say nothing.
     let other = FlowBounds { iss: Some(SeqNo(5)), ..bounds(5000, 10) };
     for bounds in [learnt, other] {
         let verdict = verdict(planned(Some(1)), Some(bounds), Some(90), replica());
@@ -299,7 +301,7 @@ fn the_end_of_a_connection_continues_where_it_was() {
     );
 }
 
-/// The client has it acknowledged, and will not send it again.
+/// The client had its input acknowledged, and will not send it again.
 #[test]
 fn input_that_was_told_and_never_came_ends_its_connection_alone() {
     for accept in [None, Some(1)] {

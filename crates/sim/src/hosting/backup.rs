@@ -19,31 +19,31 @@ use holdfast_wire::message::{ConnId, ConnKey, Message};
 use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 
-/// The longest that a server of a whole image takes until it runs.
+/// Longest time until a server made from a whole image runs.
 const MAKING_MAX: Nanos = Nanos::from_ms(100);
 
-/// A socket that was rebuilt, and what is to be played into it.
+/// A socket that was rebuilt, and what has to be played into it.
 pub struct Carried {
     socket: Socket,
     reinject: Vec<Vec<u8>>,
     queued: bool,
 }
 
-/// What does not go together in what a socket is to be.
+/// What does not fit together in a socket's verdict.
 fn misfit(r: &Restore<'_>) -> Option<&'static str> {
     let unread = r.unread.iter().map(|piece| piece.len() as u64).sum();
     match () {
         () if r.snd_una_offset > r.in_flight_end => Some("beyond what was sent"),
         () if r.in_flight_end > r.out_end => Some("beyond what was written"),
         () if r.rcv_nxt != r.recv_start.plus(unread) => Some("with a hole in what is unread"),
-        // The lowest bit tells Linux how fine its clock is.
+        // The lowest bit tells Linux the resolution of its clock.
         () if r.tsval.is_some_and(|tsval| tsval & 1 != 0) => Some("with another clock"),
         () => None,
     }
 }
 
 impl AtHost<'_> {
-    /// What the judges want to know of what the primary says.
+    /// Shows the judges what the primary says.
     fn judge(&mut self, message: &Message<'_>) {
         let check = &mut self.world.check;
         match message {
@@ -64,7 +64,7 @@ impl AtHost<'_> {
 }
 
 impl AtHost<'_> {
-    /// The survivor's gate knows a connection that is older.
+    /// Makes the survivor's gate know a connection that is older.
     fn adopt(&mut self, r: &Restore<'_>) {
         let origin = r.record.iss.plus(1);
         let acked = u64::from(r.closing.server_fin_acked);
@@ -109,7 +109,7 @@ impl AtHost<'_> {
         }
     }
 
-    /// All is there that the server could be built of.
+    /// Everything is there that the server could be built from.
     fn keep_image(&mut self) -> Result<(), String> {
         self.can_be_made()?;
         let bytes = self.d.copy.as_ref().map(|copy| copy.bytes.clone()).unwrap_or_default();
@@ -121,7 +121,7 @@ impl AtHost<'_> {
         Ok(())
     }
 
-    /// The log that is kept, if it is kept.
+    /// Bytes of the log that is kept, if it is kept.
     fn log_kept(&self) -> u64 {
         let copy = self.d.copy.as_ref().filter(|copy| copy.is_kept());
         copy.map_or(0, |copy| copy.spool_bytes)
@@ -132,7 +132,7 @@ impl AtHost<'_> {
         self.world.plan.cold.is_some_and(|cold| self.log_kept() > cold.log_max)
     }
 
-    /// Half of it is used.
+    /// Whether half of it is used.
     fn is_outgrown(&self) -> bool {
         self.world.plan.cold.is_some_and(|cold| self.log_kept() > cold.log_max / 2)
     }
@@ -301,7 +301,7 @@ impl BackupHost for AtHost<'_> {
 
     fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool {
         if self.d.lost {
-            // An attempt of the link leads nowhere any more.
+            // An attempt of the link is of no use any more.
             self.d.pair.inbox.clear();
             return false;
         }
@@ -372,7 +372,8 @@ impl BackupHost for AtHost<'_> {
     }
 
     fn lost(&mut self, conn: ConnId, accept: Option<u32>, why: Why) {
-        // Who claims what nobody wrote loses its own connection (decision 16).
+        // A client that claims what nobody wrote loses its own connection
+        // (decision 16).
         let lies = self.world.clients.iter().any(|client| client.plan.manners() != Manners::Good);
         if why == Why::NeverWritten && lies {
             return;
@@ -451,7 +452,7 @@ impl BackupHost for AtHost<'_> {
     fn end_takeover(&mut self) {}
 
     fn has_nudges(&self) -> bool {
-        // The modelled kernel sends again by itself.
+        // The modelled kernel resends by itself.
         false
     }
 

@@ -23,7 +23,8 @@ use toml::Spanned;
 
 const CONNECTIONS_MAX_DEFAULT: u64 = 32_768;
 const REJOIN_MAX_DEFAULT: u64 = 16;
-/// Longer than two hosts that are started together are apart.
+/// Default of `alone_after_s`, in seconds: longer than the gap between two
+/// hosts that are started together.
 const ALONE_AFTER_S_DEFAULT: u64 = 10;
 
 #[derive(Deserialize)]
@@ -125,7 +126,7 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
     }
 }
 
-/// `hosts` are the addresses that somebody has already.
+/// Checks the group; `hosts` are addresses that already belong to a host.
 fn check_group(
     findings: &mut Findings,
     raw: RawGroup,
@@ -189,7 +190,8 @@ fn check_group(
     }
 }
 
-/// A service address belongs to no host: whoever is current has it.
+/// Checks a service address, which belongs to no host: whichever member is
+/// current has it.
 fn check_service(
     findings: &mut Findings,
     spanned: &Spanned<String>,

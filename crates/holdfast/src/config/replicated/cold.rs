@@ -21,12 +21,12 @@ const SNAPSHOT_EVERY_MB_DEFAULT: u64 = 1024;
 pub enum Mode {
     #[default]
     Hot,
-    /// It is built when a takeover needs it (decision 30).
+    /// The replica is built when a takeover needs it (decision 30).
     Cold,
 }
 
 impl Mode {
-    /// As the file says it.
+    /// The mode, as the file writes it.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -39,12 +39,12 @@ impl Mode {
 /// The table `[cold]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cold {
-    /// Where image and log lie, in files without names.
+    /// Folder for image and log, in files without names.
     pub spool_dir: PathBuf,
-    /// Both together at most, MiB.
+    /// Most MiB of both together.
     pub spool_max_mb: u64,
     pub spool_sync: Sync,
-    /// After so much log a new image takes the place of the old one, MiB.
+    /// MiB of log after which a new image takes the place of the old one.
     pub snapshot_every_mb: u64,
 }
 

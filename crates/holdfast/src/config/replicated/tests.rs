@@ -1,4 +1,4 @@
-//! Files that are right, and what is said about those that are not.
+//! Correct files, and what is said about those that are not.
 
 use super::*;
 use proptest::prelude::*;

@@ -41,8 +41,8 @@ impl<'a> Hosted for BackupDaemon<'_, 'a> {
 }
 
 impl BackupDaemon<'_, '_> {
-    /// The clients wait for what the replica has still to run. Without the privilege it just
-    /// takes its turn.
+    /// Raises the replica's priority: clients wait for what it has still to run. Without the
+    /// privilege it just takes its turn.
     pub(super) fn hurry(&self) {
         if let Some(replica) = &self.replica {
             let hurried = process::set_process_realtime(replica.pid(), Some(REPLICA_PRIORITY));
@@ -50,13 +50,13 @@ impl BackupDaemon<'_, '_> {
         }
     }
 
-    /// What the replica shares with this daemon.
+    /// The memory that the replica shares with this daemon.
     fn memory(&self) -> Option<&SharedMemory> {
         self.replica.as_ref().map(|replica| &replica.memory)
     }
 
-    /// The gate takes a connection in that the takeover carries over, for whoever joins
-    /// later.
+    /// Lets the gate take over a connection that the takeover carries over, for a
+    /// member that joins later.
     fn adopt(&mut self, restore: &Restore<'_>, socket: u64) {
         let Restore { record, closing, .. } = *restore;
         let fin_seen = u64::from(closing.client_fin);
@@ -95,14 +95,14 @@ impl MemberHost for BackupDaemon<'_, '_> {
     }
 
     fn kill_server(&mut self) {
-        // Nothing is built of it any more, and its files have nobody else.
+        // Nothing is built from it any more, and nobody else has its files.
         self.cold = None;
         let Some(replica) = &mut self.replica else { return };
         self.own_end = self.own_end.or_else(|| replica.ending());
         if !replica.kill() {
             self.node.note_lingering(replica.pid());
         }
-        // What nobody reads any more must not wake a real-time loop for ever.
+        // What nobody reads any more must not wake a real-time loop forever.
         if std::mem::take(&mut self.watches_replica) {
             if !self.ended {
                 heed("poll", self.node.poll.remove(&replica.pidfd()));
@@ -126,7 +126,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
 
     fn stand_by(&mut self) {
         let (mut alone, mut listener) = self.alone.take().unwrap_or_else(|| {
-            // Only to tell a member that comes back how things are.
+            // Only to tell a returning member the state of things.
             let listener = Listener::bind(self.node.me.address, self.node.pair_identity()).ok();
             (Alone::of_takeover(), listener)
         });
@@ -173,7 +173,7 @@ impl BackupHost for BackupDaemon<'_, '_> {
         if let Some(tap) = &self.tap {
             heed("poll", self.node.poll.remove(&tap.fd()));
         }
-        // What they kept of clients' streams is of no more use.
+        // Kept parts of clients' streams are of no more use.
         self.restorer.sockets = Vec::new();
     }
 
@@ -202,7 +202,7 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn acked(&mut self, accept: u32, bytes: u64) {
-        // All is said of a connection that is over.
+        // Everything has been noted about a connection that is over.
         self.note(accept, bytes.min(u64::MAX - 1));
     }
 

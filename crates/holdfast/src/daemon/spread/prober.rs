@@ -1,5 +1,5 @@
-//! Whether the services of this host answer: a TCP connection to each, made by a
-//! thread of its own so that a server that hangs delays no heartbeat.
+//! Whether the services of this host answer: a thread of its own makes a TCP
+//! connection to each, so that a hanging server delays no heartbeat.
 
 use holdfast_member::spread::Service;
 use holdfast_member::timing::host_server::ANSWER_MAX;
@@ -18,7 +18,7 @@ impl Prober {
     pub fn start() -> Self {
         let (questions, asked) = channel::<Vec<Service>>();
         let (answer, answers) = channel();
-        // It ends with the channel, when the daemon does.
+        // The thread ends with the channel, when the daemon does.
         thread::spawn(move || {
             for services in asked {
                 let verdicts = services.into_iter().map(|s| (s, answers_client(&s))).collect();
@@ -45,7 +45,8 @@ impl Prober {
     }
 }
 
-/// Nobody knows what a UDP server would answer to: being bound is enough.
+/// Whether a service answers. Nobody knows what a UDP server would answer to,
+/// so being bound is enough.
 fn answers_client(service: &Service) -> bool {
     service.udp || TcpStream::connect_timeout(&service.address, ANSWER_MAX).is_ok()
 }

@@ -15,13 +15,13 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicI32, AtomicPtr};
 use std::time::{Duration, Instant};
 
-/// Between looks at a process that is to be ready.
+/// Time between looks at a process that is to become ready.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// Asks the keeper to outlive whoever restored the server.
+/// Signal that asks the keeper to outlive the restoring process.
 const LET_LOOSE: c_int = libc::SIGUSR1;
 
-/// In the keeper: where it says that it does.
+/// In the keeper: the place where it says that it does.
 static LOOSE: AtomicPtr<AtomicI32> = AtomicPtr::new(ptr::null_mut());
 
 extern "C" fn loosen(_: c_int) {
@@ -43,7 +43,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Takes it off the list of processes, if it has ended.
+    /// Removes it from the list of processes if it has ended; true if so.
     fn reap(&self) -> bool {
         // SAFETY: without a place for the status nothing is written.
         unsafe { libc::waitpid(self.pid, ptr::null_mut(), libc::WNOHANG) == self.pid }
@@ -53,7 +53,7 @@ impl Keeper {
         self.pidfd.as_fd()
     }
 
-    /// Asks it to outlive us; whether it does by now.
+    /// Asks it to outlive us; true if it does by now.
     pub fn let_loose(&self) -> bool {
         if self.is_loose() {
             return true;
@@ -67,7 +67,7 @@ impl Keeper {
     }
 }
 
-/// With it all of its namespace is killed, unless it was let loose.
+/// Kills the keeper and with it all of its namespace, unless it was released.
 impl Drop for Keeper {
     fn drop(&mut self) {
         if !self.reap() && !self.is_loose() {
@@ -83,7 +83,7 @@ pub(super) struct Stub {
     pub keeper: Keeper,
 }
 
-/// How far the two processes have come; in memory that they share with the loader.
+/// Progress of the two processes, in memory that they share with the loader.
 #[repr(C)]
 struct Progress {
     /// Number of the keeper's pidfd of the stub, plus one.
@@ -123,14 +123,15 @@ impl Drop for Shared {
     }
 }
 
-/// What the new processes need: nothing of it is allocated after the fork.
+/// Everything that the new processes need: nothing is allocated after the fork.
 struct Plan<'a> {
     progress: &'a Progress,
     pid: libc::pid_t,
     place: u64,
-    /// Our number and the server's, and whether it closes on exec.
+    /// For each move, our number and the server's, and whether it closes on
+    /// exec.
     moves: Vec<(RawFd, RawFd, bool)>,
-    /// Which move has its file at this number now.
+    /// For each move, the number that its file has now.
     at: Vec<i32>,
     watches: &'a [holdfast_wire::snapshot::Watch],
     leads_session: bool,
@@ -138,7 +139,7 @@ struct Plan<'a> {
     dies_with_parent: bool,
 }
 
-/// `struct clone_args`, as far as it is used.
+/// The used part of `struct clone_args`.
 #[repr(C)]
 #[derive(Default)]
 struct CloneArgs {
@@ -159,7 +160,7 @@ fn clone3(args: &CloneArgs) -> c_long {
     unsafe { libc::syscall(libc::SYS_clone3, ptr::from_ref(args), size_of::<CloneArgs>()) }
 }
 
-/// Starts both, and waits until the stub has its descriptors.
+/// Starts both processes, and waits until the stub has its descriptors.
 pub(super) fn start(
     description: &Description,
     made: &Made,
@@ -271,7 +272,7 @@ impl<'a> Plan<'a> {
             libc::syscall(libc::SYS_close_range, pidfd + 1, u32::MAX, 0);
             self.progress.pidfd.store(pidfd + 1, SeqCst);
             let mut status = 0;
-            // Others that its end leaves behind are waited for, too.
+            // Processes that its end leaves behind are waited for, too.
             loop {
                 let ended = libc::waitpid(-1, &raw mut status, libc::__WALL);
                 if ended == stub as libc::pid_t {
@@ -290,7 +291,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The stub: takes its descriptors and waits for what is done to it.
+    /// Becomes the stub: takes its descriptors and waits for what is done to
+    /// it.
     fn become_stub(&mut self) -> ! {
         let ready = match self.prepare() {
             Ok(()) => 1,
@@ -384,7 +386,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Epoll sets know what they watch by its number, too.
+    /// Sets the watches: epoll sets know what they watch by its number, too.
     fn watch(&self) -> std::result::Result<(), c_int> {
         for watch in self.watches {
             let mut event = libc::epoll_event { events: watch.events, u64: watch.data };

@@ -3,8 +3,8 @@
 
 use super::*;
 
-/// As if a kernel had taken an urgent byte out of the stream: all that follows
-/// lies one place off.
+/// A kernel that had taken an urgent byte out of the stream would cause this:
+/// everything after it is off by one.
 #[test]
 fn a_stream_that_the_primary_read_otherwise_is_counted() {
     let counted = |bytes: &[u8], tapped: &[u8]| {
@@ -21,7 +21,7 @@ fn a_stream_that_the_primary_read_otherwise_is_counted() {
     assert_eq!(counted(b"SET ks 12", b"SET"), 0);
 }
 
-/// The same of bytes that the server has not read.
+/// The same for bytes that the server has not read.
 #[test]
 fn a_stream_that_the_primary_holds_otherwise_is_counted() {
     let counted = |unread: &[u8]| {

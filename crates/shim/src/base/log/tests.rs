@@ -55,7 +55,7 @@ fn an_open_record_grows_until_the_next_one_or_the_daemon_ends_it() {
     append(entry(2), &[]);
     assert!(!extend(&hold(), 13), "the last record is none that grows");
     append_open(&hold(), entry(3));
-    // The daemon takes it.
+    // The daemon takes the record.
     h.tail.0.fetch_and(!OPEN, SeqCst);
     assert!(!extend(&hold(), 14));
     let records = member.records();
@@ -110,7 +110,7 @@ fn filler_is_passed_over_and_the_end_is_none() {
     assert!(take_any().is_none());
 }
 
-/// Needs the ring's second mapping.
+/// This needs the ring's second mapping.
 #[cfg(not(miri))]
 #[test]
 fn a_record_over_the_rings_end_is_in_one_piece() {
