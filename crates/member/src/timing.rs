@@ -102,7 +102,7 @@ pub mod primary {
     pub const CLIENTS_MAX: Duration = Duration::from_secs(5);
     /// Most clients that take nothing and whose output is copied while the server stands
     /// still: each costs the others some microseconds.
-    pub const SLOW_MAX: usize = 64;
+    pub const SLOW_MAX: usize = 1024;
     /// Number of the kernel's repetitions to a client after which it is not waited for:
     /// three take 1.4 s on a short path, and more on a long one.
     pub const REPEATS_MAX: u8 = 3;

@@ -11,7 +11,7 @@ use crate::unacked;
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
 use holdfast_wire::snapshot::Books;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -22,9 +22,9 @@ use std::time::{Duration, Instant};
 /// Time between two looks at threads that are to stand still.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 
-/// Most bytes copied of what slow clients have not acknowledged: copying them takes a
-/// millisecond.
-const UNACKED_MAX: usize = 4 << 20;
+/// Most bytes copied of what slow clients have not acknowledged: copying them takes four
+/// milliseconds.
+const UNACKED_MAX: usize = 16 << 20;
 
 /// Prefixes of terminals' names.
 const TERMINALS: [&[u8]; 3] = [b"/dev/pts/", b"/dev/tty", b"/dev/console"];
@@ -79,7 +79,7 @@ impl Server {
     #[must_use]
     pub fn stand_still(&self) -> StandStill<'_> {
         let (threads, said) = (BTreeMap::new(), Threads::default());
-        let (open, slow, unacked) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
+        let (open, slow, unacked) = (BTreeMap::new(), Vec::new(), Vec::new());
         let mut still =
             StandStill { server: self, threads, said, open, slow, unacked, has_begun: false };
         still.number();
@@ -98,7 +98,8 @@ pub struct StandStill<'a> {
     said: Threads,
     /// Connections that were open, by their descriptors.
     open: BTreeMap<u32, u32>,
-    slow: BTreeSet<u64>,
+    /// In the order in which there is room for them.
+    slow: Vec<u64>,
     unacked: Vec<Unacked>,
     has_begun: bool,
 }
@@ -135,17 +136,19 @@ impl StandStill<'_> {
 
     fn look_at_slow(&mut self) {
         let mut room = UNACKED_MAX;
-        for accept in self.open.values() {
-            let socket = self.server.memory.entry(*accept).socket.load(Relaxed);
-            let wanted = self.slow.contains(&socket);
-            let Some(held) = wanted.then(|| self.server.borrow(*accept, socket)).flatten() else {
+        let cookie = |accept: &u32| self.server.memory.entry(*accept).socket.load(Relaxed);
+        let accepts: BTreeMap<u64, u32> =
+            self.open.values().map(|accept| (cookie(accept), *accept)).collect();
+        for socket in &self.slow {
+            let accept = accepts.get(socket);
+            let Some(held) = accept.and_then(|it| self.server.borrow(*it, *socket)) else {
                 continue;
             };
             // For a socket that cannot be looked at, the joiner waits for the
             // client's ACK.
             if let Ok(Some((from, bytes))) = unacked::look(held.as_fd(), room) {
                 room = room.saturating_sub(bytes.len());
-                self.unacked.push(Unacked { socket, from, bytes });
+                self.unacked.push(Unacked { socket: *socket, from, bytes });
             }
         }
     }

@@ -130,6 +130,41 @@ pub(super) fn slow(conns: &BTreeMap<ConnId, Conn>, host: &mut impl PrimaryHost) 
         conns.values().map(|conn| (conn.socket, conn.key)).unzip();
     let unacked = host.unacked(&keys).unwrap_or_default();
     let stands = |it: &Unacked| it.bytes > 0 && (it.window_closed || it.repeats > 0);
-    let slow = sockets.into_iter().zip(unacked).filter(|(_, unacked)| stands(unacked));
-    slow.map(|(socket, _)| socket).take(SLOW_MAX).collect()
+    let slow = (sockets.into_iter().zip(&keys).zip(unacked))
+        .filter(|(_, unacked)| stands(unacked))
+        .map(|((socket, key), unacked)| (unacked.bytes, key.client, socket));
+    let mut in_turn = in_turn(slow.collect());
+    in_turn.truncate(SLOW_MAX);
+    in_turn
+}
+
+/// Sockets with their bytes and the client's address, in the order in which there is room for
+/// them: of each address the one that lacks least, then of each the next, so that nobody who
+/// opens many takes the others' room.
+fn in_turn(mut slow: Vec<(u32, [u8; 16], u64)>) -> Vec<u64> {
+    slow.sort_unstable();
+    let mut places: BTreeMap<[u8; 16], usize> = BTreeMap::new();
+    let mut place = |client| {
+        let place = places.entry(client).or_default();
+        *place += 1;
+        *place
+    };
+    let mut in_turn: Vec<(usize, u32, u64)> =
+        slow.into_iter().map(|(bytes, client, socket)| (place(client), bytes, socket)).collect();
+    in_turn.sort_unstable();
+    in_turn.into_iter().map(|(_, _, socket)| socket).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_opens_many_connections_takes_no_others_room() {
+        let [greedy, modest] = [[7; 16], [9; 16]];
+        let mut slow: Vec<(u32, [u8; 16], u64)> =
+            (0..100).map(|socket| (10 + socket as u32, greedy, socket)).collect();
+        slow.extend([(5000, modest, 200), (4000, modest, 201)]);
+        assert_eq!(in_turn(slow)[..5], [0, 201, 1, 200, 2]);
+    }
 }

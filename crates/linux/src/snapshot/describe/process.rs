@@ -183,7 +183,8 @@ fn limits(pid: u32) -> io::Result<Vec<(u64, u64)>> {
     limits.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-fn layout(stat: &str, brk: u64) -> io::Result<Layout> {
+/// The places of a process's memory, as `/proc/PID/stat` tells them.
+pub(in crate::snapshot) fn layout(stat: &str, brk: u64) -> io::Result<Layout> {
     // Fields are counted from 1; the third comes behind the name's bracket.
     let fields: Vec<u64> = stat
         .rsplit_once(')')

@@ -1,5 +1,6 @@
 //! The process that becomes the server, and the one that keeps its pid namespace.
 
+use super::super::describe::process::layout;
 use super::super::error::{Doing, Result};
 use super::files::Made;
 use super::remote::{CODE, PLACE_USED};
@@ -8,7 +9,9 @@ use crate::process;
 use crate::sockopt::{checked, checked_fd};
 use holdfast_wire::snapshot::Description;
 use libc::{c_int, c_long};
+use std::ffi::CStr;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::Ordering::SeqCst;
@@ -17,6 +20,11 @@ use std::time::{Duration, Instant};
 
 /// Time between looks at a process that is to become ready.
 const LOOK: Duration = Duration::from_micros(50);
+
+/// The keeper's command line.
+const TITLE: &[u8] = b"keeper of a server\0";
+/// The keeper's name, of 15 bytes at most.
+const NAME: &CStr = c"keeper";
 
 /// Signal that asks the keeper to outlive the restoring process.
 const LET_LOOSE: c_int = libc::SIGUSR1;
@@ -137,6 +145,8 @@ struct Plan<'a> {
     leads_session: bool,
     leads_group: bool,
     dies_with_parent: bool,
+    /// Where this process's arguments are, which are its command line.
+    arguments: Range<u64>,
 }
 
 /// The used part of `struct clone_args`.
@@ -169,6 +179,7 @@ pub(super) fn start(
 ) -> Result<Stub> {
     let shared = Shared::new().doing("memory for the stub")?;
     let mut plan = Plan::new(description, made, place, dies_with_parent, shared.get());
+    plan.arguments = own_arguments().doing("this process's arguments")?;
     let mut pidfd: c_int = -1;
     let args = CloneArgs {
         flags: (libc::CLONE_NEWPID | libc::CLONE_PIDFD) as u64,
@@ -184,6 +195,12 @@ pub(super) fn start(
     let keeper = Keeper { pid, pidfd, shared };
     let pid = wait(keeper.shared.get(), &keeper)?;
     Ok(Stub { pid, keeper })
+}
+
+/// Where this process's arguments are.
+fn own_arguments() -> io::Result<Range<u64>> {
+    let layout = layout(&std::fs::read_to_string("/proc/self/stat")?, 0)?;
+    Ok(layout.arg_start..layout.arg_end.max(layout.arg_start))
 }
 
 fn wait(progress: &Progress, keeper: &Keeper) -> Result<u32> {
@@ -234,6 +251,21 @@ impl<'a> Plan<'a> {
             leads_session: description.process.leads_session,
             leads_group: description.process.leads_group,
             dies_with_parent,
+            arguments: 0..0,
+        }
+    }
+
+    /// Calls the keeper what it is: whoever ends all that is called as the daemon is means
+    /// the daemon, and not the server, which ends with its keeper.
+    fn rename(&self) {
+        let Range { start, end } = self.arguments;
+        let len = (end.saturating_sub(start) as usize).min(TITLE.len());
+        // SAFETY: the kernel has put the arguments there, and this copy of the process reads
+        // them no more; the name is a string that ends.
+        unsafe {
+            ptr::write_bytes(start as *mut u8, 0, (end - start) as usize);
+            ptr::copy_nonoverlapping(TITLE.as_ptr(), start as *mut u8, len.saturating_sub(1));
+            libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
         }
     }
 
@@ -248,6 +280,7 @@ impl<'a> Plan<'a> {
             set_tid_size: 1,
             ..CloneArgs::default()
         };
+        self.rename();
         // SAFETY: system calls without memory of ours, but for `status`.
         unsafe {
             LOOSE.store((&raw const self.progress.loose).cast_mut(), SeqCst);
