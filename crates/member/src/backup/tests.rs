@@ -8,6 +8,7 @@ use zerocopy::IntoBytes;
 
 mod cold;
 mod joins;
+mod probes;
 
 /// Writes down what the machine does.
 struct Book {

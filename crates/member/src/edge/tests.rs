@@ -11,6 +11,7 @@ const B: usize = 1;
 struct Book {
     now: Nanos,
     lines: Vec<String>,
+    notes: Vec<String>,
     writes: u64,
     refuses: bool,
     taps: [bool; 2],
@@ -64,7 +65,9 @@ impl EdgeHost for Book {
     fn forget_flows(&mut self, keys: &[ConnKey]) {
         self.lines.push(format!("forget {}", keys.len()));
     }
-    fn note(&mut self, _what: &'static str, _words: String) {}
+    fn note(&mut self, what: &'static str, words: String) {
+        self.notes.push(format!("{what}: {words}"));
+    }
 }
 
 struct Bed {
@@ -178,6 +181,28 @@ fn who_comes_back_is_in_step_no_more() {
         bed.says(B, Wish::Promote { epoch: 2 });
         assert_eq!(bed.take().last().map(String::as_str), Some("to 1: Refused"));
     }
+}
+
+#[test]
+fn who_comes_into_step_and_out_of_it_is_noted_once() {
+    let mut bed = Bed::pair();
+    bed.book.notes.clear();
+    for yes in [true, true, false, false] {
+        bed.says(B, Wish::InStep { epoch: 1, yes });
+    }
+    bed.says(B, Wish::InStep { epoch: 0, yes: true });
+    assert_eq!(bed.book.notes, ["in step: b, epoch 1", "out of step: b, epoch 1"]);
+}
+
+/// A daemon that is started again was never gone.
+#[test]
+fn a_member_whose_channel_is_gone_has_some_time_to_come_back() {
+    let mut bed = Bed::pair();
+    bed.machine.handle_closed(A, "test", bed.book.now, &mut bed.book);
+    bed.pass(900, &[B], false);
+    assert_eq!(bed.take(), Vec::<String>::new());
+    bed.pass(300, &[B], false);
+    assert!(bed.take().contains(&"to 1: Reach".to_owned()), "not for ever");
 }
 
 #[test]

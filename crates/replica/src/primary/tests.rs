@@ -248,6 +248,23 @@ fn at_the_limit_the_log_waits_in_the_ring() {
     );
 }
 
+/// The backup would run what it has, and take over without the rest.
+#[test]
+fn a_log_whose_rest_makes_no_sense_has_no_end_that_could_be_told() {
+    let (mut primary, mut notes) = (Primary::new(0), Notes::default());
+    for _ in 0..FRAMES_UNCONFIRMED_MAX {
+        let from = notes.log.len();
+        notes.append(Op::Result, 0, 0, 1, b"");
+        notes.feed(&mut primary, from);
+    }
+    let from = notes.log.len();
+    notes.append(Op::Read, 1, TAPPED, 5, b"hi");
+    notes.feed(&mut primary, from);
+    assert_eq!(notes.take().len(), FRAMES_UNCONFIRMED_MAX, "it waits in the ring");
+    primary.handle_server_died(Nanos(0), &mut notes);
+    assert_eq!(notes.take(), [Effect::Broken]);
+}
+
 #[test]
 fn frames_are_cut_between_records() {
     let (mut primary, mut notes) = (Primary::new(0), Notes::default());

@@ -531,6 +531,16 @@ fn who_waits_for_the_image_is_served_and_heard() {
     assert!(bed.book.has("send Join") && bed.book.has("drop image"), "{:?}", bed.book.lines);
 }
 
+/// The numbers of an earlier backup's would tell it that its own have come.
+#[test]
+fn heartbeats_begin_anew_with_who_joins() {
+    let mut bed = Bed::alone();
+    (bed.book.is_slow, bed.book.is_silent, bed.book.knocks) = (true, true, true);
+    bed.turn();
+    assert!(bed.book.has("take image"), "{:?}", bed.book.lines);
+    assert_eq!(bed.book.beat, Some((1, 0)));
+}
+
 #[test]
 fn pieces_that_are_not_there_yet_hold_up_no_log() {
     let mut bed = Bed::alone();
