@@ -13,6 +13,7 @@ struct Book {
     lines: Vec<String>,
     notes: Vec<String>,
     writes: u64,
+    ages: u64,
     refuses: bool,
     taps: [bool; 2],
     caches: bool,
@@ -60,6 +61,7 @@ impl EdgeHost for Book {
         self.lines.push(format!("resend {member}"));
     }
     fn age_flows(&mut self, _now: Nanos, _can_ask: bool) -> Vec<ConnKey> {
+        self.ages += 1;
         Vec::new()
     }
     fn forget_flows(&mut self, keys: &[ConnKey]) {
@@ -376,6 +378,15 @@ fn a_hand_that_closed_the_edge_is_not_overruled() {
     assert_eq!(bed.machine.handle_opening(&mut bed.book), Some(grant + 2));
     assert_eq!(bed.machine.handle_open(bed.book.now, &mut bed.book), Ok(3));
     assert_eq!(bed.take(), ["write 3", "fence 3 Some(0)"]);
+}
+
+/// Each time costs a share of a processor.
+#[test]
+fn flows_are_looked_through_now_and_then() {
+    let mut bed = Bed::pair();
+    bed.book.ages = 0;
+    bed.pass(2000, &[A, B], false);
+    assert_eq!(bed.book.ages, 2000 / FLOW_AGE_PERIOD.as_millis() as u64);
 }
 
 #[test]

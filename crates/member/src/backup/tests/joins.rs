@@ -222,6 +222,12 @@ fn every_failure_of_a_joiner_ends_in_another_attempt() {
     let mut bed = Bed::caught_up();
     bed.book.is_lost = true;
     bed.has_left();
+    let mut bed = Bed::caught_up();
+    bed.book
+        .member
+        .standing
+        .handle_message(&Message::Epoch { epoch: EPOCH + 1, current: "a" }, EPOCH);
+    bed.has_left();
 }
 
 #[test]
