@@ -196,6 +196,21 @@ fn who_comes_into_step_and_out_of_it_is_noted_once() {
     assert_eq!(bed.book.notes, ["in step: b, epoch 1", "out of step: b, epoch 1"]);
 }
 
+#[test]
+fn a_refusal_that_is_repeated_is_noted_once_until_somebody_is_granted() {
+    let mut bed = Bed::pair();
+    let noted = |bed: &mut Bed| {
+        bed.book.notes.clear();
+        bed.says(B, Wish::Promote { epoch: 1 });
+        bed.book.notes.len()
+    };
+    assert_eq!((noted(&mut bed), noted(&mut bed)), (1, 0));
+    bed.says(B, Wish::InStep { epoch: 1, yes: true });
+    bed.says(B, Wish::Promote { epoch: 2 });
+    bed.written(Ok(()));
+    assert_eq!(noted(&mut bed), 1);
+}
+
 /// A daemon that is started again was never gone.
 #[test]
 fn a_member_whose_channel_is_gone_has_some_time_to_come_back() {

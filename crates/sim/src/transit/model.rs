@@ -38,7 +38,7 @@ impl TransitModel {
             mutation: None,
             ..Plan::draw(0)
         };
-        let string = plan.strings[0].clone();
+        let string = plan.strings[0];
         plan.strings.resize(strings, string);
         Self(DataPath::new(&plan, leads))
     }

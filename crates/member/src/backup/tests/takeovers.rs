@@ -1,6 +1,7 @@
 //! Connections, from what clients have of them to their takeover.
 
 use super::*;
+use crate::timing::backup::LOOK_AFTER;
 use holdfast_wire::message::ConnProgress;
 
 impl Bed {
@@ -41,6 +42,20 @@ fn the_replica_hears_what_clients_have() {
     bed.book.peer.push(Message::Progress { conns: vec![progress] });
     bed.turn();
     assert_eq!(bed.book.acked, [(1, 500)]);
+}
+
+/// The primary waits for it, and nothing wakes this member when the replica moves.
+#[test]
+fn who_owes_a_confirmation_looks_again_soon() {
+    for owes in [false, true] {
+        let mut bed = Bed::served();
+        bed.book.progress = if owes { (100, 0) } else { (100, 100) };
+        bed.pass(200);
+        bed.book.peer.push(Message::Frame { number: 1, records: &[] });
+        let Turn::Until(at) = bed.turn() else { panic!("{:?}", bed.book.lines) };
+        assert_eq!(bed.book.has("send FrameOk"), !owes, "{:?}", bed.book.lines);
+        assert_eq!(at <= bed.book.now.plus(nanos(LOOK_AFTER)), owes, "{at:?}");
+    }
 }
 
 /// It reads them flow by flow, while clients are asked already.
