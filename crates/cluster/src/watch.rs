@@ -272,6 +272,25 @@ mod tests {
         assert_eq!(watch.verdict(Nanos::from_ms(401)), None, "another life of it");
     }
 
+    /// Whatever it says shows that it lives, as of when it was said.
+    #[test]
+    fn every_word_is_a_sign_of_life_and_one_of_old_is_none() {
+        let mut watch = Watch::new(Nanos(0), Nanos::from_ms(PERIOD));
+        let mut missed = Vec::new();
+        for ms in 0..3000 {
+            let at = Nanos::from_ms(ms);
+            if ms % 10 == 0 {
+                watch.handle_edge(at);
+                watch.handle_received(at.min(Nanos::from_ms(2000)));
+            }
+            if watch.next_deadline().is_some_and(|due| due <= at) {
+                watch.handle_timeout(at);
+            }
+            missed.extend(watch.verdict(at).is_some().then_some(ms));
+        }
+        assert_eq!(missed, Vec::from_iter(2120..3000));
+    }
+
     #[test]
     fn who_comes_back_in_time_is_alive() {
         let mut watch = Watch::new(Nanos(0), Nanos::from_ms(PERIOD));

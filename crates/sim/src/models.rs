@@ -1,7 +1,8 @@
-//! The gate and the edge's data path as the simulator has them, packet by packet, for
+//! The gate and the edges' data paths as the simulator has them, packet by packet, for
 //! whoever compares them with the programs that they model (`bpf/gate.bpf.c`,
-//! `bpf/edge.bpf.c`); and the two ends of the tap: a primary's kernel, and the backup
-//! that is to hold what it holds. Packets come as bytes from the IP header on.
+//! `bpf/edge.bpf.c`, `bpf/redirect.bpf.c`, `bpf/transit.bpf.c`); and the two ends of the
+//! tap: a primary's kernel, and the backup that is to hold what it holds. Packets come as
+//! bytes from the IP header on.
 
 mod tap;
 
@@ -15,6 +16,8 @@ use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
 use holdfast_wire::packet::{Checksum, Flags, TcpPacket};
 use holdfast_wire::seq::SeqNo;
 
+pub use crate::spread::model::{Became, PlaceWords, RedirectModel, Shown, State};
+pub use crate::transit::model::{StringShown, StringWords, TransitModel};
 pub use tap::{KernelModel, TapModel};
 
 /// Most flows that the edge's model follows; further ones are refused.

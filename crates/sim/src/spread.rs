@@ -10,6 +10,7 @@ mod client;
 mod edge;
 mod faults;
 mod looks;
+pub(crate) mod model;
 mod packet;
 mod plan;
 mod redirector;

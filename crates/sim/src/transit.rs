@@ -9,6 +9,7 @@ mod check;
 mod edge;
 mod ends;
 mod faults;
+pub(crate) mod model;
 mod packet;
 mod path;
 mod plan;

@@ -8,6 +8,8 @@ use zerocopy::IntoBytes;
 
 mod cold;
 mod joins;
+mod probes;
+mod takeovers;
 
 /// Notes what the machine does.
 struct Book {
@@ -19,6 +21,8 @@ struct Book {
     /// What the tap brings once clients' packets reach this host.
     tap_later: Vec<TcpPacket<'static>>,
     progress: (u64, u64),
+    /// What clients have of the replica's output, by the number of their accept.
+    acked: Vec<(u32, u64)>,
     is_replica_busy: bool,
     nudges: bool,
     /// Whether the replica has accepted its first connection.
@@ -90,7 +94,9 @@ impl BackupHost for Book {
     fn replay(&mut self, _: &Header, _: &[&[u8]]) -> bool {
         true
     }
-    fn acked(&mut self, _: u32, _: u64) {}
+    fn acked(&mut self, accept: u32, bytes: u64) {
+        self.acked.push((accept, bytes));
+    }
     fn gone(&mut self, _: u32) {}
     fn progress(&self) -> (u64, u64) {
         self.progress
@@ -235,6 +241,7 @@ impl Bed {
             tap: Vec::new(),
             tap_later: Vec::new(),
             progress: (0, 0),
+            acked: Vec::new(),
             is_replica_busy: false,
             nudges: false,
             manifest: false,
@@ -536,45 +543,4 @@ fn clients_acks_drive_what_was_in_flight() {
     assert_eq!(bed.book.take(), Vec::<String>::new(), "clients have their time");
     bed.pass(50);
     assert_eq!(bed.book.take(), ["end unanswered", "close tap"]);
-}
-
-/// A client that the edge has seen acknowledge more than the replica wrote knows that
-/// the replica is no copy.
-#[test]
-fn a_client_that_holds_more_than_the_replica_wrote_ends_a_takeover() {
-    let mut bed = Bed::served();
-    bed.connect();
-    let info = AcceptInfo { conn_id: 5, ..AcceptInfo::default() };
-    let header = Header {
-        payload_len: size_of::<AcceptInfo>() as u32,
-        op: Op::Accept as u8,
-        conn: 1,
-        ret: 7,
-        ..Header::default()
-    };
-    let mut records = [header.as_bytes(), info.as_bytes()].concat();
-    records.resize(record_len(size_of::<AcceptInfo>()), 0);
-    let records: &'static [u8] = records.leak();
-    bed.book.peer.push(Message::Frame { number: 1, records });
-    bed.turn();
-    bed.book.is_lost = true;
-    bed.turn();
-    bed.book.take();
-    bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
-    let bounds = FlowBounds {
-        key: record().key,
-        iss: Some(SeqNo(100)),
-        seq_end: SeqNo(201),
-        right_edge: SeqNo(61_000),
-        tsval: 0,
-        client_ack: SeqNo(201),
-    };
-    bed.book.edge.push(Message::Bounds { flows: vec![bounds], last: true });
-    bed.book.replica = Replica::Parked;
-    bed.book.manifest = true;
-    bed.book.tap = vec![TcpPacket { ack: SeqNo(201), ..segment(0, b"") }];
-    bed.turn();
-    bed.book.tap = vec![TcpPacket { ack: SeqNo(201), ..segment(0, b"") }];
-    bed.pass(1);
-    assert_eq!(bed.gave_up().as_deref(), Some("gave up: Diverged"));
 }

@@ -11,7 +11,9 @@ const B: usize = 1;
 struct Book {
     now: Nanos,
     lines: Vec<String>,
+    notes: Vec<String>,
     writes: u64,
+    ages: u64,
     refuses: bool,
     taps: [bool; 2],
     caches: bool,
@@ -59,12 +61,15 @@ impl EdgeHost for Book {
         self.lines.push(format!("resend {member}"));
     }
     fn age_flows(&mut self, _now: Nanos, _can_ask: bool) -> Vec<ConnKey> {
+        self.ages += 1;
         Vec::new()
     }
     fn forget_flows(&mut self, keys: &[ConnKey]) {
         self.lines.push(format!("forget {}", keys.len()));
     }
-    fn note(&mut self, _what: &'static str, _words: String) {}
+    fn note(&mut self, what: &'static str, words: String) {
+        self.notes.push(format!("{what}: {words}"));
+    }
 }
 
 struct Bed {
@@ -178,6 +183,43 @@ fn who_comes_back_is_in_step_no_more() {
         bed.says(B, Wish::Promote { epoch: 2 });
         assert_eq!(bed.take().last().map(String::as_str), Some("to 1: Refused"));
     }
+}
+
+#[test]
+fn who_comes_into_step_and_out_of_it_is_noted_once() {
+    let mut bed = Bed::pair();
+    bed.book.notes.clear();
+    for yes in [true, true, false, false] {
+        bed.says(B, Wish::InStep { epoch: 1, yes });
+    }
+    bed.says(B, Wish::InStep { epoch: 0, yes: true });
+    assert_eq!(bed.book.notes, ["in step: b, epoch 1", "out of step: b, epoch 1"]);
+}
+
+#[test]
+fn a_refusal_that_is_repeated_is_noted_once_until_somebody_is_granted() {
+    let mut bed = Bed::pair();
+    let noted = |bed: &mut Bed| {
+        bed.book.notes.clear();
+        bed.says(B, Wish::Promote { epoch: 1 });
+        bed.book.notes.len()
+    };
+    assert_eq!((noted(&mut bed), noted(&mut bed)), (1, 0));
+    bed.says(B, Wish::InStep { epoch: 1, yes: true });
+    bed.says(B, Wish::Promote { epoch: 2 });
+    bed.written(Ok(()));
+    assert_eq!(noted(&mut bed), 1);
+}
+
+/// A daemon that is started again was never gone.
+#[test]
+fn a_member_whose_channel_is_gone_has_some_time_to_come_back() {
+    let mut bed = Bed::pair();
+    bed.machine.handle_closed(A, "test", bed.book.now, &mut bed.book);
+    bed.pass(900, &[B], false);
+    assert_eq!(bed.take(), Vec::<String>::new());
+    bed.pass(300, &[B], false);
+    assert!(bed.take().contains(&"to 1: Reach".to_owned()), "not for ever");
 }
 
 #[test]
@@ -353,6 +395,15 @@ fn a_hand_that_closed_the_edge_is_not_overruled() {
     assert_eq!(bed.machine.handle_opening(&mut bed.book), Some(grant + 2));
     assert_eq!(bed.machine.handle_open(bed.book.now, &mut bed.book), Ok(3));
     assert_eq!(bed.take(), ["write 3", "fence 3 Some(0)"]);
+}
+
+/// Each time costs a share of a processor.
+#[test]
+fn flows_are_looked_through_now_and_then() {
+    let mut bed = Bed::pair();
+    bed.book.ages = 0;
+    bed.pass(2000, &[A, B], false);
+    assert_eq!(bed.book.ages, 2000 / FLOW_AGE_PERIOD.as_millis() as u64);
 }
 
 #[test]

@@ -26,6 +26,8 @@ impl Bed {
         let mut book = Book {
             bench: Bench::new("a", "b"),
             beats: 0,
+            beat: None,
+            watches: true,
             is_silent: false,
             is_lost: false,
             held: Vec::new(),
@@ -136,6 +138,14 @@ fn accept_record(id: u64) -> Vec<u8> {
     bytes
 }
 
+/// One more: it lets go of the first client that was accepted.
+fn close_record() -> Vec<u8> {
+    let header = Header { op: Op::Close as u8, conn: 1, ..Header::default() };
+    let mut bytes = header.as_bytes().to_vec();
+    bytes.resize(record_len(0), 0);
+    bytes
+}
+
 /// A call begins that writes so much at most to the first client that was accepted.
 fn intent_record(len: i64) -> Vec<u8> {
     let header = Header { op: Op::Intent as u8, conn: 1, ret: len, ..Header::default() };
@@ -229,6 +239,7 @@ fn a_backup_that_gives_up_is_barred_by_the_edge() {
     bed.turn();
     // It is not in step with anybody: nothing else is said.
     assert_eq!(bed.book.take(), ["send Refused", "drop peer", &asks(), "shows Asks"]);
+    assert!(!bed.book.watches);
     bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
     bed.pass(10);
     assert!(bed.book.has("alone") && bed.book.has("shows Alone"), "{:?}", bed.book.lines);
@@ -334,7 +345,7 @@ fn who_is_replaced_ends_its_server() {
     bed.book.edge.push(Message::Epoch { epoch: EPOCH + 1, current: "b" });
     bed.turn();
     assert_eq!(bed.book.take(), ["kill", "shows Replaced", "drop peer"]);
-    assert!(!bed.book.member.speaks);
+    assert!(!bed.book.member.speaks && !bed.book.watches);
 }
 
 /// The gate hears of it first: what a dying server's kernel says stays behind it.
@@ -345,7 +356,7 @@ fn when_its_server_ends_the_backup_goes_on() {
     bed.turn();
     assert_eq!(bed.book.take(), ["dead", "send ServerDied", "strike", "shows ServerEnded"]);
     bed.pass(20);
-    assert!(!bed.book.has("drop peer"));
+    assert!(!bed.book.has("drop peer") && !bed.book.watches);
     bed.book.is_lost = true;
     bed.pass(20);
     assert!(bed.book.has("drop peer"));
@@ -366,6 +377,7 @@ fn a_hand_over_waits_until_the_backup_has_all_and_then_until_it_speaks() {
     bed.book.behind = 0;
     assert!(matches!(bed.turn(), Turn::Until(_)));
     assert_eq!(bed.book.take(), ["dead", "send ServerDied", "shows Stopped"]);
+    assert!(!bed.book.watches);
     bed.pass(5);
     assert_eq!(bed.book.take(), Vec::<String>::new());
     bed.book.edge.push(Message::Epoch { epoch: EPOCH + 1, current: "b" });
@@ -408,8 +420,10 @@ fn a_server_that_speaks_alone_ends_when_another_speaks() {
     bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
     bed.turn();
     bed.book.take();
+    bed.book.watches = true;
     bed.book.edge.push(Message::Epoch { epoch: EPOCH + 2, current: "b" });
     bed.turn();
     assert_eq!(bed.book.take(), ["kill", "shows Replaced", "send Refused", "drop peer"]);
     assert_eq!((bed.book.member.speaks, bed.book.member.epoch), (false, EPOCH + 2));
+    assert!(!bed.book.watches, "nothing wakes it up any more");
 }

@@ -21,6 +21,7 @@ struct Book {
     /// Whether there is no room for another service.
     full: bool,
     ticks: u64,
+    ages: u64,
     lines: Vec<String>,
 }
 
@@ -60,6 +61,7 @@ impl SpreadHost for Book {
         Ok(())
     }
     fn age_flows(&mut self) -> Result<(), Infallible> {
+        self.ages += 1;
         Ok(())
     }
     fn has_flows(&mut self) -> bool {
@@ -375,6 +377,16 @@ fn a_service_that_nobody_serves_goes_when_the_last_flow_has_gone() {
     assert_eq!((bed.table(443), bed.table(80)), (None, Some(&[0, 1][..])));
     assert_eq!(bed.noted().last().unwrap(), "removed: 10.9.0.100:443");
     assert!((10..=12).contains(&bed.book.ticks), "{}", bed.book.ticks);
+    assert_eq!(bed.book.ages, bed.book.ticks / AGE_TICKS, "now and then");
+}
+
+#[test]
+fn a_service_that_nobody_serves_after_an_edge_has_started_again_goes_too() {
+    let found = vec![placed(0, "a", 2, State::Up)];
+    let mut bed = Bed::new(&[service(80), service(443)], found);
+    bed.join("a", 2, &[80]);
+    bed.run(8000);
+    assert!(bed.noted().contains(&"removed: 10.9.0.100:443".to_owned()));
 }
 
 #[test]

@@ -213,6 +213,21 @@ mod tests {
         assert_eq!(far.lost_by(0, &older), Err(Reject::Replayed));
     }
 
+    /// Each life counts from one, on every string.
+    #[test]
+    fn another_life_is_heard_on_all_strings() {
+        let (mut near, mut far) = acquainted(2);
+        for _ in 0..20 {
+            assert_eq!(near.lost_by(1, &far.send(0, 1, 0)), Ok(0));
+        }
+        let mut reborn = Beats::new([1, 0], 33);
+        assert_eq!(near.lost_by(0, &reborn.send(0, 0, 0)), Err(Reject::Unproven));
+        assert_eq!(reborn.lost_by(0, &near.send(0, 0, 0)), Ok(0));
+        for string in [0, 1] {
+            assert_eq!(near.lost_by(string, &reborn.send(0, string, 0)), Ok(0), "{string}");
+        }
+    }
+
     #[test]
     fn missing_numbers_are_noticed() {
         let (mut near, mut far) = acquainted(1);

@@ -2,6 +2,7 @@ mod contradicted;
 mod joins;
 mod limited;
 mod unread;
+mod written;
 
 use super::*;
 use crate::LAG_MAX;

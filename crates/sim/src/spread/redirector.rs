@@ -2,6 +2,7 @@
 //! daemon dies. `bpf/spread.h` decides which host server gets a packet, and what is
 //! remembered of it; this is the same for one address family.
 
+use super::model::PlaceWords;
 use super::packet::{Conn, Packet, Said, Tuple, mix};
 use super::plan::Limits;
 use holdfast_edge::maglev::{ENTRIES, NOBODY};
@@ -162,6 +163,11 @@ impl Redirector {
         self.embryos.len()
     }
 
+    /// What is remembered of a tuple: of its connection, and of its SYN.
+    pub fn words(&self, tuple: &Tuple) -> [Option<PlaceWords>; 2] {
+        [&self.flows, &self.embryos].map(|table| table.get(tuple).map(Flow::words))
+    }
+
     pub fn is_full(&self) -> bool {
         self.flows.len() >= self.limits.flows_max
     }
@@ -302,6 +308,11 @@ impl Redirector {
 }
 
 impl Flow {
+    fn words(&self) -> PlaceWords {
+        let Self { host, tick, established, opened, client_fin, reset } = *self;
+        PlaceWords { tick, host, client_fin, reset, established, opened }
+    }
+
     fn age_max(&self) -> u32 {
         match self {
             Self { reset: true, .. } => RESET_AGE,

@@ -2,6 +2,7 @@
 //! have it: which string a packet goes into, what is copied of it, and which window it
 //! may advertise. Its maps live on when the daemon dies.
 
+use super::model::StringWords;
 use super::packet::{Packet, Tuple};
 use super::plan::{Limits, Mutation, Plan};
 use crate::Ns;
@@ -131,6 +132,11 @@ impl DataPath {
 
     pub fn flows(&self) -> usize {
         self.flows.len()
+    }
+
+    /// What is remembered of a flow.
+    pub fn words(&self, tuple: &Tuple) -> Option<StringWords> {
+        self.flows.get(tuple).map(|&Flow { string, home }| StringWords { string, home })
     }
 
     fn is_usable(&self, string: usize) -> bool {
@@ -282,6 +288,11 @@ impl Copies {
         self.holds += u64::from(held);
         self.ring.push_back(Copied { packet: *packet, into, way, held });
         held
+    }
+
+    /// The oldest copy: whether it went in, and which way.
+    pub fn take_shown(&mut self) -> Option<(bool, u16)> {
+        self.ring.pop_front().map(|copied| (copied.into, copied.way))
     }
 
     pub fn is_waiting(&self) -> bool {

@@ -204,7 +204,12 @@ fn every_failure_of_a_joiner_ends_in_another_attempt() {
     let early = vec![Message::Closing { number: 0 }];
     let more = vec![Message::Join { log_from: 7, image_bytes: 9 }, IMAGE, WHOLE, IMAGE];
     let whole_twice = vec![Message::Join { log_from: 7, image_bytes: 9 }, WHOLE, WHOLE];
-    for said in [too_long, twice, refused, died, early, vec![IMAGE], more, whole_twice] {
+    let senseless = vec![
+        Message::Join { log_from: 7, image_bytes: 3 },
+        Message::Frame { number: 1, records: &[1, 2, 3] },
+    ];
+    let out_of_turn = [too_long, twice, early, vec![IMAGE], more, whole_twice];
+    for said in out_of_turn.into_iter().chain([refused, died, senseless]) {
         let mut bed = Bed::joins();
         bed.book.peer = said;
         bed.has_left();
@@ -217,6 +222,12 @@ fn every_failure_of_a_joiner_ends_in_another_attempt() {
     }
     let mut bed = Bed::caught_up();
     bed.book.is_lost = true;
+    bed.has_left();
+    let mut bed = Bed::caught_up();
+    bed.book
+        .member
+        .standing
+        .handle_message(&Message::Epoch { epoch: EPOCH + 1, current: "a" }, EPOCH);
     bed.has_left();
 }
 

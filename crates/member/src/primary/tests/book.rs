@@ -7,6 +7,10 @@ use std::cell::Cell;
 pub(super) struct Book {
     pub(super) bench: Bench,
     pub(super) beats: u64,
+    /// The number of the last heartbeat that was sent, and of the last that it confirms.
+    pub(super) beat: Option<(u64, u64)>,
+    /// What server and gate have to say wakes it up.
+    pub(super) watches: bool,
     pub(super) is_silent: bool,
     pub(super) is_lost: bool,
     pub(super) held: Vec<Held>,
@@ -167,7 +171,9 @@ impl PrimaryHost for Book {
         }
         true
     }
-    fn stop_watching(&mut self) {}
+    fn stop_watching(&mut self) {
+        self.watches = false;
+    }
     fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool {
         if !self.is_silent {
             self.beats += 1;
@@ -186,7 +192,7 @@ impl PrimaryHost for Book {
             self.handed_over.push((*conn, *offset, bytes.to_vec()));
         }
         match message {
-            Message::Beat { .. } => {}
+            Message::Beat { number, echo, .. } => self.beat = Some((*number, *echo)),
             Message::Progress { conns } => {
                 for it in conns {
                     let ConnProgress { conn, snd_una, right_edge, .. } = it;
