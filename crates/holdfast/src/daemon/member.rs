@@ -1,6 +1,7 @@
 //! A member: asks the edge who is current, then is the primary or the backup.
 //! What both roles share lives here.
 
+mod fallen;
 mod lives;
 mod traces;
 mod words;

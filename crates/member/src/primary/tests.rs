@@ -56,6 +56,11 @@ impl Bed {
             is_slow: false,
             is_torn: false,
             adopted: Vec::new(),
+            rebuilds: false,
+            falls: false,
+            written: 0,
+            is_whole: false,
+            unkept: None,
         };
         let machine = PrimaryMachine::new(100, &mut book);
         Self { machine, book }

@@ -12,7 +12,7 @@ use crate::poll::Interest;
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::shm::SharedMemory;
 use holdfast_linux::{process, way};
-use holdfast_member::backup::{BackupHost, Kept, Replica, Report};
+use holdfast_member::backup::{BackupHost, FollowHost, Kept, Replica, Report};
 use holdfast_member::host::{ConnState, Hosted, MemberHost, News};
 use holdfast_member::primary::Held;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
@@ -143,7 +143,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
     }
 }
 
-impl BackupHost for BackupDaemon<'_, '_> {
+impl FollowHost for BackupDaemon<'_, '_> {
     fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool {
         let Some(mut tap) = self.tap.take() else { return false };
         let mut sign = None;
@@ -225,10 +225,6 @@ impl BackupHost for BackupDaemon<'_, '_> {
         self.memory().into_iter().for_each(SharedMemory::wake_shim);
     }
 
-    fn end_log(&mut self) {
-        self.memory().into_iter().for_each(SharedMemory::end_log);
-    }
-
     fn begin_copy(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String> {
         self.expect_image(log_from, image_bytes)
     }
@@ -251,10 +247,6 @@ impl BackupHost for BackupDaemon<'_, '_> {
 
     fn feed_copy(&mut self) -> bool {
         self.feed()
-    }
-
-    fn kept(&self) -> Option<Kept> {
-        self.cold.as_ref().map(Cold::kept)
     }
 
     fn is_peer_ready(&self) -> bool {
@@ -295,6 +287,20 @@ impl BackupHost for BackupDaemon<'_, '_> {
         if let Some(link) = &mut self.link {
             link.close(Instant::now());
         }
+    }
+
+    fn report(&mut self, report: &Report<'_>) {
+        self.tell_status(report);
+    }
+}
+
+impl BackupHost for BackupDaemon<'_, '_> {
+    fn end_log(&mut self) {
+        self.memory().into_iter().for_each(SharedMemory::end_log);
+    }
+
+    fn kept(&self) -> Option<Kept> {
+        self.cold.as_ref().map(Cold::kept)
     }
 
     fn begin_takeover(&mut self) {
@@ -417,9 +423,5 @@ impl BackupHost for BackupDaemon<'_, '_> {
             }
         };
         self.node.events.add("handshakes", what);
-    }
-
-    fn report(&mut self, report: &Report<'_>) {
-        self.tell_status(report);
     }
 }

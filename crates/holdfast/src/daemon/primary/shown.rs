@@ -74,6 +74,16 @@ impl PrimaryDaemon<'_, '_> {
                 self.node.set_unjoined(clip(reason));
             }
             News::Joined { took } => self.node.note_joined(took),
+            News::Keeps { took } => self.node.note_kept(took),
+            News::KeepsNot { reason } => self.node.note_unkept(reason),
+            News::Fell { log_at } => {
+                let how = self.with_server(Server::ending).flatten();
+                self.node.note_fall(how, log_at);
+            }
+            News::NotRebuilt { reason, input } => {
+                let how = self.with_server(Server::ending).flatten();
+                self.node.set_fallen(how, reason, input);
+            }
             // A backup's.
             News::Promotes { .. }
             | News::TakesOver { .. }
@@ -159,7 +169,7 @@ impl PrimaryDaemon<'_, '_> {
             let reason =
                 format!("{} joins: {percent} % of the server is there", self.node.other.name);
             self.node.set_state(Role::Primary, State::Unprotected, &reason, "wait");
-        } else if !report.is_in_doubt {
+        } else if !report.is_in_doubt && !report.keeps {
             self.judge(report.is_attached);
         }
         self.node.report_lateness();
