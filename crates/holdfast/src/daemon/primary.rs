@@ -208,6 +208,7 @@ fn run_once(node: &mut MemberContext<'_>, survivor: Survivor) -> anyhow::Result<
     this.node.poll.add(&this.server.pidfd(), PIDFD, Interest::Read)?;
     this.watch()?;
     (this.alone, this.barred) = (Some(alone), barred);
+    this.node.begin_alone();
     let limits = PrimaryLimits::DEFAULT;
     let mut machine = PrimaryMachine::alone(linger_max, limits, conns, &mut this);
     let end = drive(&mut this, |stop, this| machine.turn(stop, this))?;

@@ -2,7 +2,7 @@
 //! operator hands over, or it runs on alone because the edge says so.
 
 use super::join::{Alone, Join};
-use super::kept::stay_down;
+use super::kept::{Keeping, stay_down};
 use super::{PrimaryHost, PrimaryMachine};
 use crate::host::{End, News, Turn, ask_for, turn_found};
 use crate::nanos;
@@ -268,6 +268,7 @@ impl PrimaryMachine {
         }
         // What was asked and granted is over: another one may join in this epoch.
         (self.closing, self.joins, self.doubt) = (None, None, None);
+        self.keeping = Keeping::default();
         host.show(News::Alone { reason });
         let now = host.now();
         // One that was only lost may come back at once.

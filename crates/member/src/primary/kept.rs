@@ -189,7 +189,8 @@ impl PrimaryMachine {
         if let Some(reason) = reason {
             self.keeping.fail(reason, now, host);
         } else {
-            self.keeping.again_at = None;
+            self.keeping = Keeping::default();
+            host.show(News::KeepsNot { reason: LET_IN });
         }
         (Stage::Alone(Box::new(alone)), Turn::after(ALONE_LOOK, now))
     }

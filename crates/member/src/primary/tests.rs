@@ -10,6 +10,7 @@ use zerocopy::IntoBytes;
 mod book;
 mod closing;
 mod joins;
+mod kept;
 
 use book::{Book, IMAGE_BYTES};
 

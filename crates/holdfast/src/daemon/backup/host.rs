@@ -98,7 +98,9 @@ impl MemberHost for BackupDaemon<'_, '_> {
         // Nothing is built of it any more, and its files have nobody else.
         self.cold = None;
         let Some(replica) = &mut self.replica else { return };
-        self.own_end = self.own_end.or_else(|| replica.ending());
+        let by_itself = self.ended || self.node.tokens.has(PIDFD);
+        let ending = if by_itself { replica.last_words() } else { replica.ending() };
+        self.own_end = self.own_end.or(ending);
         if !replica.kill() {
             self.node.note_lingering(replica.pid());
         }

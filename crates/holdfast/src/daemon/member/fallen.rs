@@ -8,14 +8,27 @@ use holdfast_cluster::Nanos;
 use holdfast_linux::process::Ending;
 use holdfast_wire::message::ConnKey;
 
-/// It would be.
+/// It would be, or not before it has served for a moment.
 const YES: &str = "yes";
+const NOT_YET: &str = "no: not yet";
 
 fn in_words(how: Option<Ending>) -> String {
     how.map_or_else(String::new, |how| format!(", {how}"))
 }
 
 impl MemberContext<'_> {
+    /// A server begins to speak alone.
+    pub fn begin_alone(&mut self) {
+        let wanted = self.config.group.rebuild;
+        self.status.rebuild = if wanted { NOT_YET.to_owned() } else { String::new() };
+    }
+
+    /// All is kept that it could be rebuilt of.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.status.rebuild == YES
+    }
+
     /// All is kept of the server.
     pub fn note_kept(&mut self, took: Nanos) {
         self.status.rebuild = YES.to_owned();

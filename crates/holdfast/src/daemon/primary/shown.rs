@@ -64,7 +64,10 @@ impl PrimaryDaemon<'_, '_> {
                 self.node.other_says = None;
                 self.node.wait_for_edge(reason);
             }
-            News::Alone { reason } => self.node.set_alone(&format!("{reason}; running alone")),
+            News::Alone { reason } => {
+                self.node.set_alone(&format!("{reason}; running alone"));
+                self.node.begin_alone();
+            }
             News::Joins { image_bytes } => {
                 self.node.note_joins(image_bytes);
                 self.joins = Some(0);
@@ -193,7 +196,7 @@ impl PrimaryDaemon<'_, '_> {
         count(&mut status.counters, "log", &of);
         // A server that speaks alone needs no daemon beside it, and one that is joined has one
         // that moves its image.
-        if self.alone.is_none() {
+        if self.alone.is_none() || self.node.is_kept() {
             self.place.turn(&self.server, Instant::now());
         }
         self.turn_away();

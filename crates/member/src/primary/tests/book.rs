@@ -1,6 +1,10 @@
 //! The host of these tests, which writes down what the machine does.
 
 use super::*;
+use crate::backup::Replica;
+use holdfast_replica::limits::Limits;
+use holdfast_wire::hash::HashKey;
+use holdfast_wire::packet::TcpPacket;
 use std::cell::Cell;
 
 /// Writes down what the machine does.
@@ -100,7 +104,7 @@ impl PairingHost for Book {
 
 impl KeeperHost for Book {
     fn begin_keeping(&mut self) -> Result<Option<(HashKey, Limits)>, String> {
-        Ok(self.rebuilds.then_some((HashKey([0; 16]), Limits::DEFAULT)))
+        Ok(self.rebuilds.then_some(([0; 8], Limits::DEFAULT)))
     }
     fn stop_keeping(&mut self) {
         self.note("keeps nothing");
