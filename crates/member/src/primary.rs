@@ -1,6 +1,7 @@
 //! The primary: the shim's log and the gate's connections go to the backup; what it
 //! confirms lets the server write and the gate acknowledge.
 
+mod alone;
 mod apart;
 mod closing;
 mod conn;
@@ -23,6 +24,7 @@ use crate::timing::primary::{
     ATTACH_MAX, CLOSING_EVERY, OWED_BYTES, OWED_WAIT, PROGRESS_EVERY, PROGRESS_PER_CONN,
     REPORT_EVERY, TICK,
 };
+use alone::Tried;
 use apart::Stage;
 use conn::Conn;
 use doubt::{Doubt, SILENT};
@@ -33,7 +35,7 @@ use holdfast_replica::limits::PrimaryLimits;
 use holdfast_replica::primary::{Peeked, Primary, PrimaryOutput, Wanted};
 use holdfast_wire::message::{ConnId, ConnProgress, Message};
 use holdfast_wire::seq::SeqNo;
-use join::{Closing, Joiner, Tried};
+use join::{Closing, Joiner};
 use keeper::Keeper;
 use kept::Keeping;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -217,7 +217,7 @@ fn run_once(node: &mut MemberContext<'_>, survivor: Survivor) -> anyhow::Result<
             // All that it had started goes with it.
             this.kill_server();
             heed("poll", this.node.poll.remove(&kept.tap.fd()));
-            Ok(Lone::Fell(Box::new(Fallen { machine, kept })))
+            Ok(Lone::Fell(Box::new(Fallen { machine, kept, gate: this.gate })))
         }
         (end, _, _) => Ok(Lone::Over(end)),
     }

@@ -1,7 +1,8 @@
 //! The primary without its backup: its server has ended, another member speaks, the
 //! operator hands over, or it runs on alone because the edge says so.
 
-use super::join::{Alone, Join};
+use super::alone::Alone;
+use super::join::Join;
 use super::kept::{Keeping, stay_down};
 use super::{PrimaryHost, PrimaryMachine};
 use crate::host::{End, News, Turn, ask_for, turn_found};

@@ -3,15 +3,13 @@
 //! for the joiner until it has caught up. Then output waits for confirmation, and the
 //! joiner says that it is in step, in this order: who could take over has everything.
 
+use super::alone::{Alone, Tried, knock};
 use super::apart::{Stage, rest_replaced};
 use super::lacking::{Lacking, slow};
 use super::{Conn, Held, LOST, PrimaryHost, PrimaryMachine, Tables};
-use crate::host::{ConnState, End, News, Turn, speak_alone};
-use crate::pairing::{Pairing, Side};
-use crate::timing::doubled;
+use crate::host::{ConnState, News, Turn, speak_alone};
 use crate::timing::primary::{
-    ALONE_LOOK, CLOSING_EVERY, IDLE_LOOK, IMAGE_EVERY, IN_STEP_LASTS, JOINER_SILENT, REJOIN_PAUSE,
-    REJOIN_PAUSE_MAX, TICK,
+    ALONE_LOOK, CLOSING_EVERY, IDLE_LOOK, IMAGE_EVERY, JOINER_SILENT, TICK,
 };
 use crate::{nanos, percent};
 use holdfast_cluster::Nanos;
@@ -26,8 +24,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Bytes of an image that are under way: behind them wait heartbeats and log.
 const IMAGE_AHEAD: u64 = 4 * IMAGE_BYTES_MAX as u64;
 pub(super) const ANOTHER: &str = "another member is joining";
-/// What a member hears that comes too soon.
-const AGAIN: &str = "an attempt to join has failed; the next one may be made soon";
 const SERVES_NOT: &str = "its server does not serve any more";
 const STRANGERS: &str = "the server has connections that the gate does not know, and that \
     would end; wait until their clients have";
@@ -55,55 +51,6 @@ pub struct Image {
     pub log_from: u64,
     /// It has no more than so many.
     pub bytes: u64,
-}
-
-/// A server that speaks alone.
-#[derive(Debug)]
-pub(super) struct Alone {
-    door: Pairing,
-    /// Attempts to join that have failed in a row, and when the next one may be.
-    failed: u32,
-    again_at: Nanos,
-    /// Why the last one has.
-    why: String,
-}
-
-impl Alone {
-    pub(super) fn new(now: Nanos) -> Self {
-        Self { door: Pairing::new(Side::Alone), failed: 0, again_at: now, why: String::new() }
-    }
-
-    /// As [`new`](Self::new), after a backup that has given up, and that had joined if it
-    /// was `tried`: then nothing has come of it, unless it has lasted.
-    pub(super) fn after(tried: Option<Tried>, now: Nanos) -> Self {
-        let lasted = |since: Nanos| now.since(since) >= nanos(IN_STEP_LASTS);
-        match tried.filter(|tried| !tried.in_step.is_some_and(lasted)) {
-            Some(Tried { failed, .. }) => {
-                let mut alone = Self { failed, ..Self::new(now) };
-                alone.fail(now, "");
-                alone
-            }
-            None => Self::new(now),
-        }
-    }
-
-    /// An attempt has failed: when the next one may be.
-    fn fail(&mut self, now: Nanos, why: &str) {
-        self.why = why.to_owned();
-        let pause = doubled(REJOIN_PAUSE, self.failed, REJOIN_PAUSE_MAX);
-        self.failed += 1;
-        self.again_at = now.plus(nanos(pause));
-        self.door = Pairing::new(Side::Alone);
-    }
-}
-
-/// The join that the backup has come by, until that is lost.
-#[derive(Debug)]
-pub(super) struct Tried {
-    /// Attempts that had failed before it.
-    failed: u32,
-    /// Since when the backup is in step, once it is.
-    in_step: Option<Nanos>,
 }
 
 /// Somebody joins.
@@ -538,27 +485,6 @@ impl PrimaryMachine {
         host.show(News::JoinFailed { reason });
         alone.fail(now, reason);
         (Stage::Alone(Box::new(alone)), Turn::after(ALONE_LOOK, now))
-    }
-}
-
-/// Whether somebody has come that may join (`None`), or when to look again.
-pub(super) fn knock(alone: &mut Box<Alone>, host: &mut impl PrimaryHost) -> Option<Turn> {
-    let now = host.now();
-    if now < alone.again_at {
-        host.turn_away(&match alone.why.as_str() {
-            "" => AGAIN.to_owned(),
-            why => format!("{AGAIN}: {why}"),
-        });
-        return Some(Turn::after(ALONE_LOOK, now));
-    }
-    match alone.door.turn(false, host) {
-        Turn::End(End::Met { .. }) => None,
-        Turn::End(End::Failed(reason)) => {
-            host.show(News::JoinFailed { reason: &reason });
-            alone.fail(now, &reason);
-            Some(Turn::after(ALONE_LOOK, now))
-        }
-        turn => Some(turn),
     }
 }
 

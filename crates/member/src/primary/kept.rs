@@ -2,8 +2,9 @@
 //! host (decision 31). Its output waits for what is kept, as it would for a backup; whoever
 //! comes to join is let in, and nothing waits any more.
 
+use super::alone::{Alone, knock};
 use super::apart::{Stage, rest_replaced};
-use super::join::{ANOTHER, Alone, knock};
+use super::join::ANOTHER;
 use super::keeper::Keeper;
 use super::{PrimaryHost, PrimaryMachine};
 use crate::backup::BackupMachine;

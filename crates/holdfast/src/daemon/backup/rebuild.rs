@@ -10,7 +10,7 @@ use crate::daemon::primary::Kept;
 use crate::daemon::said::Repetition;
 use crate::daemon::services::Services;
 use crate::poll::Interest;
-use holdfast_linux::bpf::TapDrop;
+use holdfast_linux::bpf::{Gate, TapDrop};
 use holdfast_linux::diag::DiagSocket;
 use holdfast_member::backup::BackupMachine;
 use holdfast_member::host::End;
@@ -21,6 +21,8 @@ use std::time::Instant;
 pub struct Fallen {
     pub machine: BackupMachine,
     pub kept: Kept,
+    /// It holds back what its kernel has still to say.
+    pub gate: Gate,
 }
 
 /// Rebuilds it, and speaks again.
@@ -28,13 +30,13 @@ pub struct Fallen {
 /// # Errors
 /// What keeps it from that: interfaces, programs.
 pub fn rebuild(node: &mut MemberContext<'_>, fallen: Fallen) -> anyhow::Result<Ended> {
-    let Fallen { mut machine, kept: Kept { tap, cold, unnoted } } = fallen;
+    let Fallen { mut machine, kept: Kept { tap, cold, unnoted }, mut gate } = fallen;
     let (interface, services, pins) = (&node.me.interface, node.services(), node.pin_dir());
     // From here on its kernel gets nothing that it could answer, and has nothing to say.
     let drop = node.attend_until(|| TapDrop::attach(interface, &services, &pins))?;
     let ips: Vec<_> = node.config.service_ips().into_iter().map(mapped).collect();
     DiagSocket::open()?.destroy_own(&ips, &node.config.service_ports())?;
-    let gate = node.attach_gate(true)?;
+    gate.begin_anew()?;
     node.poll.add(&tap.fd(), TAP, Interest::Read)?;
     let now = Instant::now();
     let mut this = BackupDaemon {
