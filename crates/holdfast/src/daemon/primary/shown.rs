@@ -199,6 +199,9 @@ impl PrimaryDaemon<'_, '_> {
         if self.alone.is_none() || self.node.is_kept() {
             self.place.turn(&self.server, Instant::now());
         }
-        self.turn_away();
+        // Who comes to a lone server is its machine's to let in.
+        if !report.keeps {
+            self.turn_away();
+        }
     }
 }
