@@ -8,6 +8,7 @@ mod rebuild;
 mod takeover;
 
 pub use host::{BackupHost, FollowHost, Kept, Replica, Report};
+pub(crate) use rebuild::TWICE;
 pub use takeover::{Cause, Phases, probe_segment};
 
 use crate::host::{End, Fault, Member, News, Turn, stand_alone};

@@ -7,6 +7,10 @@ use crate::host::{News, Turn};
 use holdfast_cluster::Nanos;
 use holdfast_wire::message::ConnKey;
 
+/// Why it is left down.
+pub(crate) const TWICE: &str =
+    "it has fallen again where it had fallen before, and is not rebuilt again";
+
 impl BackupMachine {
     /// A turn beside the server; when it wants the next one.
     ///
@@ -60,6 +64,8 @@ impl BackupMachine {
         stop: bool,
         host: &mut impl BackupHost,
     ) -> (Stage, Turn) {
+        let again = host.replica() == Replica::Ended;
+        let reason = if again { TWICE } else { reason };
         host.kill_server();
         host.close_tap();
         // From a kernel that knows them no more its clients hear that it is over.

@@ -7,7 +7,7 @@ use super::apart::{Stage, rest_replaced};
 use super::join::ANOTHER;
 use super::keeper::Keeper;
 use super::{PrimaryHost, PrimaryMachine};
-use crate::backup::BackupMachine;
+use crate::backup::{BackupMachine, TWICE};
 use crate::host::{End, News, Turn};
 use crate::nanos;
 use crate::timing::doubled;
@@ -20,7 +20,6 @@ use holdfast_wire::message::Message;
 
 const COPIED: &str = "the server is being copied, to be rebuilt if it falls";
 const LET_IN: &str = "another member joins";
-const TWICE: &str = "it has fallen again where it had fallen before, and is not rebuilt again";
 const NOT_YET: &str = "not all was kept yet that it could be rebuilt of";
 
 /// Attempts to keep what a server can be rebuilt of.

@@ -3,7 +3,7 @@
 
 use super::MemberContext;
 use crate::daemon::advice;
-use crate::status::Role;
+use crate::status::{Role, State};
 use holdfast_cluster::Nanos;
 use holdfast_linux::process::Ending;
 use holdfast_wire::message::ConnKey;
@@ -51,6 +51,8 @@ impl MemberContext<'_> {
         let what = format!("the server{}; its log ends at {log_at}", in_words(how));
         self.events.add("fell", what);
         *self.status.counters.entry("server.falls".to_owned()).or_default() += 1;
+        let reason = format!("{}{}; it is rebuilt on this host", advice::ENDED, in_words(how));
+        self.set_state(Role::Primary, State::Waiting, &reason, "wait");
     }
 
     /// It is not rebuilt; whose bytes it was given last.
