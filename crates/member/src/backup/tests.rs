@@ -1,9 +1,11 @@
 use super::*;
 use crate::bench::{self, Bench, EPOCH, name, on_bench};
-use crate::host::ConnState;
+use crate::host::{ConnState, MemberHost};
+use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_wire::log::{AcceptInfo, Op, record_len};
-use holdfast_wire::message::{ConnRecord, FlowBounds};
-use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
+use holdfast_wire::message::{ConnId, ConnKey, ConnRecord, FlowBounds};
+use holdfast_wire::packet::{Flags, TcpOptions, TcpPacket, TcpSegment};
+use holdfast_wire::seq::SeqNo;
 use zerocopy::IntoBytes;
 
 mod cold;

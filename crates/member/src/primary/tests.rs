@@ -1,9 +1,11 @@
 use super::*;
 use crate::bench::{Bench, EPOCH, key, name, on_bench, record};
-use crate::host::{ConnState, End, News};
+use crate::host::{ConnState, End, MemberHost, News};
+use crate::pairing::PairingHost;
 use holdfast_replica::CONNS_MAX;
+use holdfast_wire::gate::SlotView;
 use holdfast_wire::log::{AcceptInfo, HEADER_LEN, Header, Op, record_len};
-use holdfast_wire::message::Adopted;
+use holdfast_wire::message::{Adopted, ConnKey, ConnRecord};
 use holdfast_wire::packet::TcpSegment;
 use zerocopy::IntoBytes;
 
