@@ -47,22 +47,24 @@ impl KeeperHost for AtHost<'_> {
     }
 
     fn keep_record(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
-        self.replay(header, payload)
+        // Before its image begins there is no room for it.
+        self.d.copy.is_some() && self.replay(header, payload)
     }
 
     fn keep_acked(&mut self, accept: u32, bytes: Option<u64>) {
-        match bytes {
-            Some(bytes) => self.acked(accept, bytes),
-            None => self.gone(accept),
+        match (&mut self.d.copy, bytes) {
+            (Some(copy), Some(bytes)) => copy.acked(accept, bytes),
+            (Some(copy), None) => copy.gone(accept),
+            (None, _) => {}
         }
     }
 
     fn log_kept(&self) -> u64 {
-        self.progress().0
+        self.d.copy.as_ref().map_or(0, |copy| copy.spool_bytes)
     }
 
     fn has_keeping_room(&self) -> bool {
-        self.has_room()
+        self.d.copy.as_ref().is_some_and(Copy::has_room)
     }
 
     fn begin_kept_image(&mut self, _: u64, image_bytes: u64) -> Result<(), String> {

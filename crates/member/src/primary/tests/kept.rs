@@ -7,9 +7,11 @@ impl Bed {
     /// Its server speaks alone, and all is kept that it can be rebuilt of.
     fn kept() -> Self {
         let mut bed = Self::new();
-        bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
         bed.book.peer.push(Message::GaveUp { state: "ended", reason: "it was stopped" });
-        bed.pass(3);
+        bed.turn();
+        bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
+        bed.turn();
+        bed.turn();
         bed.book.rebuilds = true;
         bed.book.image = Some(Image { log_from: 0, bytes: IMAGE_BYTES as u64 });
         bed.book.take();
