@@ -515,7 +515,7 @@ impl World {
         d.owed.clear();
         // There is nobody on the other end.
         (d.lost, d.takes_over, d.settles) = (true, false, false);
-        (d.keeps, d.rebuilds) = (false, true);
+        (d.keeps, d.rebuilds, d.refused_full) = (false, true, 0);
         self.reached.rebuilt += 1;
         let turn = machine.rebuild(&mut AtHost { world: self, d });
         self.after(d, turn, Phase::Backup(machine))
