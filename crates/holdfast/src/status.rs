@@ -44,6 +44,10 @@ pub struct Status {
     pub reason: String,
     /// What a person can do about it; empty if nothing.
     pub remedy: String,
+    /// Of a server without a backup: whether it is rebuilt on this host if it falls, `yes` or
+    /// why not; empty where that is not wanted.
+    #[serde(default)]
+    pub rebuild: String,
     /// Connections of clients that are protected now.
     pub connections: u64,
     pub lag: Lag,
@@ -160,6 +164,7 @@ impl Status {
             state: State::Waiting,
             reason: String::new(),
             remedy: String::new(),
+            rebuild: String::new(),
             connections: 0,
             lag: Lag::default(),
             peers: Vec::new(),
@@ -221,6 +226,9 @@ impl Status {
         }
         if !self.remedy.is_empty() {
             writeln!(out, "  remedy  {}", self.remedy)?;
+        }
+        if !self.rebuild.is_empty() {
+            writeln!(out, "  rebuilt in place: {}", self.rebuild)?;
         }
         let Lag { frames, bytes, executed } = self.lag;
         writeln!(
@@ -432,7 +440,7 @@ mod tests {
             json,
             concat!(
                 r#"{"schema":"holdfast.status/1","version":"0","group":"demo","member":"a","role":"primary","#,
-                r#""mode":"","epoch":0,"state":"unprotected","reason":"","remedy":"","connections":0,"#,
+                r#""mode":"","epoch":0,"state":"unprotected","reason":"","remedy":"","rebuild":"","connections":0,"#,
                 r#""lag":{"frames":0,"bytes":0,"executed":0},"#,
                 r#""peers":[{"name":"b","connected":true,"note":""}],"counters":{"gate.acks_clamped":3},"#,
                 r#""last_takeover":{"cause":"","phases_us":{"detect":0,"fence":0,"drain":0,"probe":0,"repair":0,"#,

@@ -32,6 +32,8 @@ pub struct Member {
     pub rejoin_max: u32,
     /// How long it waits for the other member before it serves without a backup.
     pub alone_after: Nanos,
+    /// Where the log of a server ended that fell last and was to be rebuilt (decision 31).
+    pub fallen_at: Option<u64>,
 }
 
 impl Member {
@@ -47,6 +49,7 @@ impl Member {
             given_up: 0,
             rejoin_max: u32::MAX,
             alone_after: Nanos(u64::MAX),
+            fallen_at: None,
         }
     }
 
@@ -158,6 +161,15 @@ pub enum News<'a> {
     GaveUpForGood,
     /// The backup gives up.
     GaveUp { fault: Fault, reason: &'a str },
+    /// All is kept of a server that speaks alone that it can be rebuilt of, after so long.
+    Keeps { took: Nanos },
+    /// It is not, or not any more.
+    KeepsNot { reason: &'a str },
+    /// Its server has fallen, and is rebuilt of what is kept; so much log there is of it.
+    Fell { log_at: u64 },
+    /// It is not, or has fallen again where it had fallen before; and whose bytes it was
+    /// given last.
+    NotRebuilt { reason: &'a str, input: Option<ConnKey> },
 }
 
 /// What is the same in every role: a clock, and the channel to the edge.
@@ -246,6 +258,8 @@ pub enum End {
     Again,
     /// The member's place is known.
     Placed(Place),
+    /// Its server has fallen, which spoke alone: it is rebuilt (decision 31).
+    Fallen,
     /// It has met the other member, whose server `runs` already: it joins.
     Met { runs: bool },
     /// No member has come that could be its backup: it serves without one.

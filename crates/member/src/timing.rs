@@ -95,6 +95,16 @@ pub mod primary {
     /// before everything else on their processors, and the servers beside them have
     /// clients.
     pub const IMAGE_EVERY: Duration = Duration::from_micros(1300);
+    /// How long nobody has come to a server that speaks alone until what it can be rebuilt of
+    /// is kept: a backup that comes at once needs an image of its own.
+    pub const KEEP_AFTER: Duration = Duration::from_millis(500);
+    /// Pause until that is tried again, doubled with each time that has failed, and the
+    /// longest; and how long it must have lasted until those before count no more.
+    pub const KEEP_PAUSE: Duration = Duration::from_secs(1);
+    pub const KEEP_PAUSE_MAX: Duration = Duration::from_secs(60);
+    pub const KEEP_LASTS: Duration = Duration::from_secs(10);
+    /// How long what a fallen server has logged may take until it is kept.
+    pub const FALL_MAX: Duration = Duration::from_millis(50);
     /// How long a joiner may say nothing; nobody waits for it meanwhile.
     pub const JOINER_SILENT: Duration = Duration::from_secs(10);
     /// Longest wait of a joiner for clients to acknowledge what they were sent before

@@ -135,6 +135,8 @@ pub struct Backup {
     /// Whether it is still joining, not yet in step: nobody waits for its
     /// replica.
     joins: bool,
+    /// Whose bytes the log has given to the server last.
+    last_input: Option<ConnKey>,
     counters: Counters,
 }
 
@@ -167,6 +169,7 @@ impl Backup {
             peer_lost: false,
             server_died: None,
             joins: false,
+            last_input: None,
             counters: Counters::default(),
         }
     }
@@ -384,6 +387,12 @@ impl Backup {
         let conns = std::mem::take(&mut self.conns);
         let planned = conns.into_values().map(|conn| self.planned(conn)).collect();
         Some(Promotion::new(planned, syns, self.limits))
+    }
+
+    /// Whose bytes the log has given to the server last.
+    #[must_use]
+    pub fn last_input(&self) -> Option<ConnKey> {
+        self.last_input
     }
 
     /// What was ignored or repaired so far.

@@ -202,6 +202,14 @@ impl Checkers {
         })
     }
 
+    /// All is kept that a server can be rebuilt of on its own host: what of its clients'
+    /// streams came before that nobody could be asked for.
+    pub fn kept(&mut self) {
+        for key in self.held.left_out() {
+            self.not_kept(key);
+        }
+    }
+
     /// A fault has destroyed what the member held.
     pub fn state_lost(&mut self, member: usize) {
         self.alive.state_lost(member);

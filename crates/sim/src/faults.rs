@@ -91,7 +91,9 @@ impl World {
             }
             Fault::KillServer { member } => {
                 self.thaw(member);
-                self.check.state_lost(member);
+                if self.hosts[member].daemon.as_ref().is_none_or(|daemon| !daemon.keeps) {
+                    self.check.state_lost(member);
+                }
                 self.kill_server(member);
             }
             Fault::SlowBackup { .. } => self.hosts[1].slow = SLOW,

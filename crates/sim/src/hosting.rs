@@ -2,6 +2,7 @@
 //! its server and its channels do in virtual time.
 
 mod backup;
+mod keeper;
 mod pairing;
 mod primary;
 
@@ -14,6 +15,7 @@ use crate::pipe::{Input, Kind, PipeId};
 use crate::plan::{Mutation, Step, When};
 use crate::server::Server;
 use crate::world::{Host, NAMES, World};
+use holdfast_member::backup::Cause;
 use holdfast_member::host::{ConnState, Context, Fault, Hosted, Member, MemberHost, News};
 use holdfast_replica::Nanos;
 use holdfast_wire::message::{ConnKey, Message};
@@ -219,6 +221,16 @@ impl MemberHost for AtHost<'_> {
             }
             News::TookOver { .. } => self.world.check.took_over(self.world.now, self.d.at),
             News::Joined { .. } => self.joined(),
+            News::Keeps { .. } => {
+                self.d.keeps = true;
+                self.world.reached.kept += 1;
+                self.world.check.kept();
+            }
+            News::KeepsNot { .. } | News::Joins { .. } => self.d.keeps = false,
+            News::NotRebuilt { .. } => {
+                self.world.reached.not_rebuilt += 1;
+                self.world.check.state_lost(self.d.at);
+            }
             _ => {}
         }
         self.say(|| format!("{news:?}"));
@@ -250,6 +262,9 @@ impl AtHost<'_> {
         let speaks = self.d.member.speaks;
         let check = &mut self.world.check;
         let (said, why) = match news {
+            News::Keeps { .. } => (Said::Alone, "all is kept"),
+            News::KeepsNot { reason } => (Said::Alone, *reason),
+            News::Promotes { cause: cause @ Cause::Fallen, .. } => (Said::Waits, cause.text()),
             News::Promotes { cause, .. } => {
                 check.given_up(now, 1 - at, cause.text());
                 (Said::Waits, cause.text())

@@ -40,7 +40,7 @@ pub use gate::Counts;
 pub use holdfast_chance::Rng;
 pub use plan::{
     ClientPlan, ColdPlan, DiskPlan, Fault, How, JoinPlan, Limits, Manners, Mutation, Path, Plan,
-    Stage, Step, Trick, Ways, When,
+    Rebuild, Stage, Step, Trick, Ways, When,
 };
 pub use sweep::{Case, Uneven};
 
@@ -90,6 +90,11 @@ pub struct Reached {
     pub left_out: u64,
     /// Servers that a daemon has taken over.
     pub taken_up: u64,
+    /// Times that all was kept of a server that spoke alone, that such a server was rebuilt, and
+    /// that it was not, or fell again where it had fallen.
+    pub kept: u64,
+    pub rebuilt: u64,
+    pub not_rebuilt: u64,
 }
 
 impl std::ops::AddAssign for Reached {
@@ -112,6 +117,9 @@ impl std::ops::AddAssign for Reached {
         self.joins += other.joins;
         self.left_out += other.left_out;
         self.taken_up += other.taken_up;
+        self.kept += other.kept;
+        self.rebuilt += other.rebuilt;
+        self.not_rebuilt += other.not_rebuilt;
     }
 }
 

@@ -107,6 +107,9 @@ pub struct Daemon {
     pub copy: Option<Copy>,
     /// Connections that it has taken over.
     pub survivors: Vec<Held>,
+    /// All is kept that its server could be rebuilt of, and it is.
+    pub keeps: bool,
+    pub rebuilds: bool,
 }
 
 impl Daemon {
@@ -178,6 +181,8 @@ impl World {
             earlier: Vec::new(),
             copy: None,
             survivors: Vec::new(),
+            keeps: false,
+            rebuilds: false,
         };
         host.daemon = Some(daemon);
         host.daemon_wakes = None;
@@ -312,6 +317,7 @@ impl World {
             Turn::End(End::Met { runs: false }) => return self.backup_starts(d),
             Turn::End(End::Unmet) => return self.lone_starts(d),
             Turn::End(End::Survives) => return self.survivor_serves(d),
+            Turn::End(End::Fallen) => return self.rebuilds(d, phase),
             Turn::End(end) => {
                 let what = format!("{} ends: {end:?}", NAMES[d.at]);
                 self.check.violation(self.now, "ends", what);
@@ -498,10 +504,31 @@ impl World {
         self.daemon_turn(d, Phase::Backup(Box::new(machine)))
     }
 
+    /// Its server has fallen, and is rebuilt of what was kept (`daemon/backup/rebuild.rs`).
+    fn rebuilds(&mut self, d: &mut Daemon, phase: Phase) -> Phase {
+        let kept = match phase {
+            Phase::Primary(mut machine) => machine.take_kept(),
+            _ => None,
+        };
+        let mut machine = Box::new(kept.expect("who falls has kept something"));
+        let host = &mut self.hosts[d.at];
+        (host.server, host.tap_drop) = (None, Some(false));
+        host.sockets.clear();
+        host.backlog.clear();
+        d.held.clear();
+        d.owed.clear();
+        // There is nobody on the other end.
+        (d.lost, d.takes_over, d.settles) = (true, false, false);
+        (d.keeps, d.rebuilds, d.refused_full) = (false, true, 0);
+        self.reached.rebuilt += 1;
+        let turn = machine.rebuild(&mut AtHost { world: self, d });
+        self.after(d, turn, Phase::Backup(machine))
+    }
+
     /// It has taken over, and speaks alone.
     fn survivor_serves(&mut self, d: &mut Daemon) -> Phase {
         (d.lost, d.takes_over, d.settles) = (false, false, false);
-        d.refused_full = 0;
+        (d.rebuilds, d.refused_full) = (false, 0);
         let (linger_max, limits) = (self.plan.limits.gate_slots / 2, self.plan.limits.primary);
         let conns = std::mem::take(&mut d.survivors);
         let host = &mut AtHost { world: self, d };
@@ -516,7 +543,8 @@ impl World {
 
     /// A copy has come: wakes the member if it watches.
     pub fn tap_rings(&mut self, member: usize) {
-        if self.hosts[member].daemon.as_ref().is_some_and(Daemon::watches_tap) {
+        let watches = |daemon: &Daemon| daemon.watches_tap() || daemon.listens();
+        if self.hosts[member].daemon.as_ref().is_some_and(watches) {
             self.wake_daemon_soon(member);
         }
     }

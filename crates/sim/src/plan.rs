@@ -12,7 +12,7 @@ use crate::packet::NO_SCALING;
 use crate::sweep::{Case, Uneven};
 use draw::{draw_clock, draw_faults, draw_rare};
 use holdfast_replica::limits::{self as replica, PrimaryLimits, Share};
-pub use joins::{ColdPlan, How, JoinPlan, Step};
+pub use joins::{ColdPlan, How, JoinPlan, Rebuild, Step};
 
 const MS: Ns = 1_000_000;
 
@@ -383,6 +383,8 @@ pub struct Plan {
     pub joins: JoinPlan,
     /// Set if the backup is cold (decision 30).
     pub cold: Option<ColdPlan>,
+    /// A server that falls while it is alone is rebuilt (decision 31).
+    pub rebuild: Option<Rebuild>,
     /// The case of a sweep that this is.
     pub case: Option<Case>,
     /// How long the run goes on when all clients are done.
@@ -449,6 +451,7 @@ impl Plan {
             pulses: clocks.one_in(2),
             joins,
             cold: ColdPlan::draw(&mut Rng::new(seed, 11)),
+            rebuild: None,
             case: None,
             rest: 0,
             mutation: None,

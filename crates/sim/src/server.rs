@@ -97,6 +97,8 @@ pub struct Server {
     pub hung: bool,
     /// Whether its shim cannot go on recording.
     pub broken: bool,
+    /// It falls where its log ends.
+    pub falls_at_end: bool,
     /// A mutation: the replica executes this request twice.
     pub twice: bool,
 }
@@ -128,6 +130,7 @@ impl Server {
             diverged: None,
             hung: false,
             broken: false,
+            falls_at_end: false,
             twice: false,
         }
     }
@@ -311,7 +314,8 @@ impl Server {
             return false;
         }
         let Some((header, payload)) = self.ring.pop_front() else {
-            return self.log_ended && self.run_on();
+            self.alive &= !(self.log_ended && self.falls_at_end);
+            return self.alive && self.log_ended && self.run_on();
         };
         self.executed += record_len(payload.len()) as u64;
         if let Err(reason) = self.replay_record(&header, &payload) {

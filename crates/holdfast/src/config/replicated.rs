@@ -44,7 +44,8 @@ pub struct Replicated {
     pub server: Server,
     /// What the edge keeps while no member answers.
     pub recover: Recover,
-    /// Where the backup of a cold group keeps what it can build the server of.
+    /// Where a cold backup, or a member without a backup, keeps what it can build the server
+    /// of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cold: Option<Cold>,
 }
@@ -72,6 +73,9 @@ pub struct Group {
     pub alone_after_s: u64,
     /// Whether a replica runs on the backup.
     pub mode: Mode,
+    /// Whether a server that falls while it has no backup is rebuilt on its own host
+    /// (decision 31).
+    pub rebuild: bool,
     /// Whether the daemons ask for real-time scheduling and locked memory.
     pub realtime: bool,
     /// Whether the primary's daemon shares one processor with its server's main

@@ -10,6 +10,10 @@ use std::path::Path;
 pub const ENDED: &str = "the server's process has ended";
 pub const AFTER_END: &str = "look at the server's log, and start the group again";
 
+/// What helps after a server that was not rebuilt.
+pub const AFTER_FALL: &str = "look at the server's log, and at what that client sent; then start the \
+    group again";
+
 /// What helps a server that has never served.
 pub const AFTER_BAD_START: &str = "mend what the server's log says; then start both members again";
 

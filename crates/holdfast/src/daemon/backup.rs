@@ -5,6 +5,7 @@ mod cold;
 mod copy;
 mod host;
 mod listeners;
+mod rebuild;
 mod shown;
 mod sockets;
 
@@ -23,7 +24,7 @@ use crate::leavings::Own;
 use crate::poll::Interest;
 use crate::status::{self, State};
 use anyhow::Context as _;
-use cold::Cold;
+pub use cold::Cold;
 use copy::Incoming;
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{Gate, TapDrop};
@@ -40,6 +41,7 @@ use holdfast_replica::limits::Limits;
 use holdfast_wire::packet::{Checksum, TcpOptions, TcpPacket};
 use holdfast_wire::shm::mode;
 pub use listeners::Barred;
+pub use rebuild::{Fallen, rebuild};
 use sockets::SocketRestorer;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Release;
@@ -242,7 +244,7 @@ impl<'a> Role<'a> for BackupDaemon<'_, 'a> {
 
 /// A client's packet as the machines take it. What a server's kernel without keys
 /// refuses (signed segments, malformed options) must not get past a dead one's.
-fn segment(l3: &[u8], checksum: Checksum) -> Option<TcpPacket<'_>> {
+pub fn segment(l3: &[u8], checksum: Checksum) -> Option<TcpPacket<'_>> {
     let refused = |o: &TcpOptions| o.md5 || o.ao || o.malformed;
     TcpPacket::parse(l3, checksum).ok().filter(|packet| !refused(&packet.options))
 }

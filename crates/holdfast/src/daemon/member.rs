@@ -1,6 +1,7 @@
 //! A member: asks the edge who is current, and then is the primary or the
 //! backup. What both roles share is here.
 
+mod fallen;
 mod lives;
 mod traces;
 mod words;

@@ -4,10 +4,11 @@
 mod host;
 mod image;
 mod joiner;
+mod kept;
 mod shown;
 mod unread;
 
-use super::backup::Barred;
+use super::backup::{self, Barred, Ended, Fallen};
 use super::drive::{Role, drive};
 use super::heed;
 use super::member::{MemberContext, ROLE};
@@ -26,7 +27,7 @@ use holdfast_linux::bpf::{Gate, TapDrop};
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::raw::RawSender;
 use holdfast_linux::spawn::Server;
-use holdfast_member::host::End;
+use holdfast_member::host::{End, MemberHost as _};
 use holdfast_member::primary::{Held, PrimaryMachine};
 use holdfast_replica::limits::PrimaryLimits;
 use holdfast_wire::message::{ConnId, ConnKey};
@@ -34,6 +35,7 @@ use holdfast_wire::packet::mapped;
 use holdfast_wire::shm::mode;
 pub use host::states;
 use image::Outgoing;
+pub use kept::Kept;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -45,6 +47,7 @@ const GATE: u64 = ROLE + 2;
 const WAKE: u64 = ROLE + 3;
 const CONTROL: u64 = ROLE + 4;
 const PIDFD: u64 = ROLE + 5;
+const TAP: u64 = ROLE + 6;
 
 /// Everything a primary holds.
 struct PrimaryDaemon<'n, 'a> {
@@ -88,6 +91,8 @@ struct PrimaryDaemon<'n, 'a> {
     alone: Option<Alone>,
     /// After a takeover: listeners whose port somebody else holds.
     barred: Barred,
+    /// What the server can be rebuilt of, where it speaks alone.
+    kept: Option<Kept>,
 }
 
 /// Waits for the backup, then serves until server, backup or daemon end.
@@ -168,11 +173,32 @@ pub struct Survivor {
     pub barred: Barred,
 }
 
-/// Serves alone until somebody joins, and then as a primary like any other.
+/// Serves alone until somebody joins, and then as a primary like any other. A server that
+/// falls while it is alone is rebuilt, where the file says so.
 ///
 /// # Errors
 /// When the event loop fails, or nobody could be heard.
-pub fn run_alone(node: &mut MemberContext<'_>, survivor: Survivor) -> anyhow::Result<End> {
+pub fn run_alone(node: &mut MemberContext<'_>, mut survivor: Survivor) -> anyhow::Result<End> {
+    loop {
+        let fallen = match run_once(node, survivor)? {
+            Lone::Over(end) => return Ok(end),
+            Lone::Fell(fallen) => fallen,
+        };
+        survivor = match backup::rebuild(node, *fallen)? {
+            Ended::Over(end) => return Ok(end),
+            Ended::Survives(again) => *again,
+        };
+    }
+}
+
+/// How a member ends whose server spoke alone.
+enum Lone {
+    Over(End),
+    /// Its server has fallen, and is rebuilt.
+    Fell(Box<Fallen>),
+}
+
+fn run_once(node: &mut MemberContext<'_>, survivor: Survivor) -> anyhow::Result<Lone> {
     let Survivor { server, gate, conns, listener, alone, barred } = survivor;
     let mut listener = match listener {
         Some(listener) => listener,
@@ -188,9 +214,19 @@ pub fn run_alone(node: &mut MemberContext<'_>, survivor: Survivor) -> anyhow::Re
     this.node.poll.add(&this.server.pidfd(), PIDFD, Interest::Read)?;
     this.watch()?;
     (this.alone, this.barred) = (Some(alone), barred);
+    this.node.begin_alone();
     let limits = PrimaryLimits::DEFAULT;
     let mut machine = PrimaryMachine::alone(linger_max, limits, conns, &mut this);
-    drive(&mut this, |stop, this| machine.turn(stop, this))
+    let end = drive(&mut this, |stop, this| machine.turn(stop, this))?;
+    match (end, machine.take_kept(), this.kept.take()) {
+        (End::Fallen, Some(machine), Some(kept)) => {
+            // All that it had started goes with it.
+            this.kill_server();
+            heed("poll", this.node.poll.remove(&kept.tap.fd()));
+            Ok(Lone::Fell(Box::new(Fallen { machine, kept, gate: this.gate })))
+        }
+        (end, _, _) => Ok(Lone::Over(end)),
+    }
 }
 
 impl<'n, 'a> PrimaryDaemon<'n, 'a> {
@@ -229,6 +265,7 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             place: ServerCpu::new(node.config.group.share_cpu, now),
             alone: None,
             barred: Barred::default(),
+            kept: None,
             node,
         })
     }

@@ -158,6 +158,25 @@ pub fn with_server<T>(
     work(&testbed, &mut group)
 }
 
+/// Only the edge and one member run, whose server may be another than redis.
+pub fn with_one<T>(
+    first: Role,
+    options: &GroupOptions,
+    change: impl FnOnce(&mut Recipe),
+    work: impl FnOnce(&Testbed, &mut Group<'_>) -> T,
+) -> T {
+    binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let recipe = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a folder");
+    let [mut recipe, _] = [Role::Primary, Role::Backup].map(recipe);
+    change(&mut recipe);
+    let mut group = Group::prepare(&testbed, &recipe, options).expect("folders");
+    for role in [Role::Edge, first] {
+        group.start_daemon(role).expect("a daemon");
+    }
+    work(&testbed, &mut group)
+}
+
 /// Redis holds a file then that it writes, and cannot be copied: nobody joins it.
 pub const UNCOPIED: [&str; 2] = ["--appendonly", "yes"];
 

@@ -59,6 +59,9 @@ pub struct GroupOptions {
     pub alone_after_s: Option<u64>,
     /// The backup is cold, and keeps what it needs like this.
     pub cold: Option<ColdOptions>,
+    /// A server without a backup is rebuilt if it falls; `cold` says where what it needs is
+    /// kept, and the backup is hot.
+    pub rebuild: bool,
     /// Variables of the edge's daemon.
     pub edge_env: Vec<(String, String)>,
 }

@@ -224,6 +224,22 @@ impl Gate {
         self.solo.set(0, u32::from(solo), 0).map_err(BpfError::map("gate_solo"))
     }
 
+    /// As it was when it came: it knows no connection, and a server speaks alone behind it.
+    /// A fresh one would cost a system call for each of its slots.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses a map update.
+    pub fn begin_anew(&mut self) -> Result<(), BpfError> {
+        self.drain_events(|_| {});
+        for index in 0..self.slots.count() {
+            if let Some(conn) = self.slots.current(index) {
+                self.free(conn)?;
+            }
+        }
+        self.set_server_dead(false)?;
+        self.set_solo(true)
+    }
+
     /// Makes a slot for a connection that exists already, open, with all that it has
     /// received stable. An earlier connection of the same tuple loses its slot.
     ///

@@ -2,7 +2,7 @@
 //! messages, timers, confirmations.
 
 use super::join::Said;
-use super::{Acting, BackupHost, BackupMachine, Cause, Report};
+use super::{Acting, BackupMachine, Cause, FollowHost, Report};
 use crate::nanos;
 use crate::timing::backup::{
     HELD_AFTER, HELD_BYTES, LOOK_AFTER, REPORT_EVERY, TAP_AFTER, TAP_BATCH, WAKE_AFTER, WAKE_BYTES,
@@ -17,7 +17,7 @@ impl BackupMachine {
     pub(super) fn work(
         &mut self,
         is_peer_ready: bool,
-        host: &mut impl BackupHost,
+        host: &mut impl FollowHost,
     ) -> Option<Cause> {
         let now = host.now();
         self.take_tap(now, host);
@@ -46,7 +46,7 @@ impl BackupMachine {
         }
     }
 
-    fn take_tap(&mut self, now: Nanos, host: &mut impl BackupHost) {
+    fn take_tap(&mut self, now: Nanos, host: &mut impl FollowHost) {
         let Self { log, effects, held_bytes, .. } = self;
         let busy = host.drain_tap(TAP_BATCH, &mut |host, segment| {
             *held_bytes += segment.payload.len();
@@ -64,14 +64,14 @@ impl BackupMachine {
     }
 
     /// From now on every packet of the tap wakes the member.
-    pub(super) fn watch_tap(&mut self, host: &mut impl BackupHost) {
+    pub(super) fn watch_tap(&mut self, host: &mut impl FollowHost) {
         if self.tap_at.take().is_some() {
             host.watch_tap(true);
         }
     }
 
     /// Returns true when the channel is lost.
-    fn take_messages(&mut self, now: Nanos, host: &mut impl BackupHost) -> bool {
+    fn take_messages(&mut self, now: Nanos, host: &mut impl FollowHost) -> bool {
         let Self {
             log, effects, armed, heard_at, stopped, refused, promoting, said, joins, ..
         } = self;
@@ -112,7 +112,7 @@ impl BackupMachine {
     }
 
     /// The replica takes what it has room for.
-    fn feed(&mut self, now: Nanos, host: &mut impl BackupHost) {
+    fn feed(&mut self, now: Nanos, host: &mut impl FollowHost) {
         // Of a joiner that is in step by now something may be kept still.
         self.room_wanted |= !host.feed_copy();
         let room = self.room_wanted && host.has_room();
@@ -128,7 +128,7 @@ impl BackupMachine {
         self.log.handle_executed(now, appended, executed);
     }
 
-    fn confirm(&mut self, is_peer_ready: bool, now: Nanos, host: &mut impl BackupHost) {
+    fn confirm(&mut self, is_peer_ready: bool, now: Nanos, host: &mut impl FollowHost) {
         let held_due = self.held_bytes >= HELD_BYTES || self.held_at.is_some_and(|at| at <= now);
         let owed_due = self.log.owes_confirmation() && !self.log.is_behind(now);
         if is_peer_ready || held_due || owed_due {
@@ -139,7 +139,7 @@ impl BackupMachine {
     }
 
     /// Sends the heartbeat that is due. Returns whether the primary is silent.
-    fn beat(&mut self, now: Nanos, host: &mut impl BackupHost) -> bool {
+    fn beat(&mut self, now: Nanos, host: &mut impl FollowHost) -> bool {
         if self.armed.is_none() {
             return false;
         }
@@ -151,7 +151,7 @@ impl BackupMachine {
     }
 
     /// Tells the replica of new records, now or a little later with others.
-    fn wake_replica(&mut self, now: Nanos, host: &mut impl BackupHost) {
+    fn wake_replica(&mut self, now: Nanos, host: &mut impl FollowHost) {
         if std::mem::take(&mut self.effects.fresh) {
             self.wake_at.get_or_insert(now.plus(nanos(WAKE_AFTER)));
         }
@@ -163,7 +163,7 @@ impl BackupMachine {
         }
     }
 
-    fn report(&self, host: &mut impl BackupHost) {
+    fn report(&self, host: &mut impl FollowHost) {
         host.report(&Report {
             promoting: self.promoting,
             counters: self.log.counters(),
@@ -173,7 +173,7 @@ impl BackupMachine {
         });
     }
 
-    pub(super) fn deadline(&self, host: &mut impl BackupHost) -> Nanos {
+    pub(super) fn deadline(&self, host: &mut impl FollowHost) -> Nanos {
         let beat = host.member().watch.next_deadline().filter(|_| self.armed.is_some());
         let waits = self.room_wanted || self.log.owes_confirmation();
         let room = waits.then(|| host.now().plus(nanos(LOOK_AFTER)));

@@ -3,7 +3,7 @@
 //! announces that it is in step when it has executed everything from before output waits
 //! for it.
 
-use super::{BackupHost, BackupMachine, Cause, Replica, Stage, part, say_in_step};
+use super::{BackupMachine, Cause, FollowHost, Replica, Stage, part, say_in_step};
 use crate::host::{End, Fault, Member, News, Turn};
 use crate::timing::backup::{
     CLOSING_MAX, COPY_LOOK, LOOK_AFTER, STREAMS_MAX, TAP_BATCH, UNACCEPTED_MAX,
@@ -46,7 +46,7 @@ impl Joining {
     }
 
     /// The primary sends more of the image as this member has room for it.
-    fn tell_kept(&mut self, host: &mut impl BackupHost) {
+    fn tell_kept(&mut self, host: &mut impl FollowHost) {
         let kept = host.image_kept().min(self.arrived);
         if kept > self.told {
             self.told = kept;
@@ -89,7 +89,7 @@ impl Said {
 
 impl BackupMachine {
     /// The primary whose hello was heard has a server that runs: this member joins it.
-    pub fn joining(key: HashKey, limits: Limits, host: &mut impl BackupHost) -> Self {
+    pub fn joining(key: HashKey, limits: Limits, host: &mut impl FollowHost) -> Self {
         let now = host.now();
         let Member { watch, speaks, .. } = host.member();
         watch.renew(now);
@@ -110,7 +110,7 @@ impl BackupMachine {
         &mut self,
         mut joining: Joining,
         stop: bool,
-        host: &mut impl BackupHost,
+        host: &mut impl FollowHost,
     ) -> (Stage, Turn) {
         if stop {
             return self.leave("it was stopped", End::Stopped, host);
@@ -142,7 +142,7 @@ impl BackupMachine {
     fn take_said(
         &mut self,
         joining: &mut Joining,
-        host: &mut impl BackupHost,
+        host: &mut impl FollowHost,
     ) -> Result<(), String> {
         for said in std::mem::take(&mut self.said) {
             match said {
@@ -188,7 +188,7 @@ impl BackupMachine {
         &mut self,
         joining: &Joining,
         cause: Option<Cause>,
-        host: &mut impl BackupHost,
+        host: &mut impl FollowHost,
     ) -> Option<String> {
         if let Some(reason) = self.effects.broken.take() {
             return Some(reason);
@@ -226,7 +226,7 @@ impl BackupMachine {
     }
 
     /// The replica is not behind, and nothing waits for what the tap lacks.
-    fn has_caught_up(&self, joining: &Joining, now: Nanos, host: &impl BackupHost) -> bool {
+    fn has_caught_up(&self, joining: &Joining, now: Nanos, host: &impl FollowHost) -> bool {
         let (_, executed) = host.progress();
         executed >= joining.behind_until && !self.log.lags(now) && self.log.unresolved().0 == 0
     }
@@ -234,7 +234,7 @@ impl BackupMachine {
     /// Whether everything from before output waits has been executed, and everything that
     /// clients were told is held, or was waited for long enough: a connection that nobody
     /// accepts is no reason to protect none.
-    fn has_closed(&mut self, joining: &mut Joining, host: &mut impl BackupHost) -> bool {
+    fn has_closed(&mut self, joining: &mut Joining, host: &mut impl FollowHost) -> bool {
         let Some(closing) = &mut joining.closing else { return false };
         let (log, waited) = (&mut self.log, host.now().since(closing.since));
         closing.streams.retain(|id, until| {
@@ -253,7 +253,7 @@ impl BackupMachine {
     }
 
     /// IN STEP: from now on this member takes over, if it must.
-    fn be_in_step(&mut self, now: Nanos, host: &mut impl BackupHost) -> (Stage, Turn) {
+    fn be_in_step(&mut self, now: Nanos, host: &mut impl FollowHost) -> (Stage, Turn) {
         self.log.joined();
         self.joins = None;
         // A silence that is over meant nothing.
@@ -267,7 +267,7 @@ impl BackupMachine {
     }
 
     /// This member is no backup, and never was.
-    fn leave(&mut self, reason: &str, end: End, host: &mut impl BackupHost) -> (Stage, Turn) {
+    fn leave(&mut self, reason: &str, end: End, host: &mut impl FollowHost) -> (Stage, Turn) {
         part(Fault::Ended, reason, host);
         host.show(News::JoinFailed { reason });
         (Stage::GaveUp { again_at: None }, Turn::End(end))

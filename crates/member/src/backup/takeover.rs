@@ -31,6 +31,8 @@ pub enum Cause {
     Unheard,
     /// The primary does not hear this member any more, while the edge does.
     Alone,
+    /// This member's own server, which spoke alone, has fallen (decision 31).
+    Fallen,
 }
 
 impl Cause {
@@ -42,6 +44,7 @@ impl Cause {
             Self::Silent => "the primary is silent",
             Self::Unheard => "the edge does not hear the primary",
             Self::Alone => "the primary does not hear this member",
+            Self::Fallen => "the server has fallen",
         }
     }
 }

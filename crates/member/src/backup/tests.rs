@@ -1,9 +1,11 @@
 use super::*;
 use crate::bench::{self, Bench, EPOCH, name, on_bench};
-use crate::host::ConnState;
+use crate::host::{ConnState, MemberHost};
+use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_wire::log::{AcceptInfo, Op, record_len};
-use holdfast_wire::message::{ConnRecord, FlowBounds};
-use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
+use holdfast_wire::message::{ConnId, ConnKey, ConnRecord, FlowBounds};
+use holdfast_wire::packet::{Flags, TcpOptions, TcpPacket, TcpSegment};
+use holdfast_wire::seq::SeqNo;
 use zerocopy::IntoBytes;
 
 mod cold;
@@ -75,7 +77,7 @@ impl MemberHost for Book {
     }
 }
 
-impl BackupHost for Book {
+impl FollowHost for Book {
     fn drain_tap(&mut self, _: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool {
         let all = std::mem::take(&mut self.tap);
         all.iter().for_each(|segment| each(self, segment));
@@ -105,9 +107,6 @@ impl BackupHost for Book {
         true
     }
     fn wake_replica(&mut self) {}
-    fn end_log(&mut self) {
-        self.note("end log");
-    }
     fn begin_copy(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String> {
         self.note(format!("copy of {image_bytes} from {log_from}"));
         self.good("begin")
@@ -119,9 +118,6 @@ impl BackupHost for Book {
     }
     fn image_kept(&self) -> u64 {
         self.image - self.unwritten
-    }
-    fn kept(&self) -> Option<Kept> {
-        self.kept
     }
     fn feed_copy(&mut self) -> bool {
         !self.keeps
@@ -159,6 +155,16 @@ impl BackupHost for Book {
     fn flush(&mut self) {}
     fn close_peer(&mut self) {
         self.note("close peer");
+    }
+    fn report(&mut self, _: &Report<'_>) {}
+}
+
+impl BackupHost for Book {
+    fn end_log(&mut self) {
+        self.note("end log");
+    }
+    fn kept(&self) -> Option<Kept> {
+        self.kept
     }
     fn begin_takeover(&mut self) {}
     fn manifest(&mut self) -> Vec<ManifestConn> {
@@ -222,7 +228,6 @@ impl BackupHost for Book {
     fn end_unanswered(&mut self) {
         self.note("end unanswered");
     }
-    fn report(&mut self, _: &Report<'_>) {}
 }
 
 struct Bed {

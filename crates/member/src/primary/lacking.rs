@@ -1,7 +1,7 @@
 //! Clients that lack what the server has said before its image was taken: only the kernel
 //! that runs has it, so a joiner waits until they have acknowledged it.
 
-use super::{Conn, PrimaryHost};
+use super::{Conn, PrimaryHost, Tables};
 use crate::nanos;
 use crate::timing::primary::{CLIENTS_MAX, CLOSING_EVERY, REPEATS_MAX, SLOW_MAX};
 use holdfast_cluster::Nanos;
@@ -54,19 +54,19 @@ impl Lacking {
     /// The joiner gets what the kernel held for some of them: they are waited for no more.
     pub(super) fn hand_over(
         &mut self,
-        conns: &BTreeMap<ConnId, Conn>,
+        tables: &mut Tables,
         adopted: &[Adopted],
         host: &mut impl PrimaryHost,
     ) {
         for held in host.earlier() {
-            let conn = conns.iter().find(|(_, conn)| conn.socket == held.socket);
+            let conn = tables.conns.iter().find(|(_, conn)| conn.socket == held.socket);
             let conn = conn.map(|(id, _)| *id);
             let is_it = |adopted: &&Adopted| adopted.conn.is_some_and(|(id, _)| Some(id) == conn);
             let lacks = adopted.iter().find(is_it).and_then(|adopted| lacks(adopted, &held));
             let Some((id, bytes, offset)) = lacks else { continue };
             for (number, bytes) in bytes.chunks(IMAGE_BYTES_MAX).enumerate() {
                 let offset = offset + (number * IMAGE_BYTES_MAX) as u64;
-                host.send(&Message::Earlier { conn: id, offset, bytes });
+                tables.say(&Message::Earlier { conn: id, offset, bytes }, host);
             }
             self.ends.remove(&id);
         }

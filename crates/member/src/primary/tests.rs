@@ -1,15 +1,18 @@
 use super::*;
 use crate::bench::{Bench, EPOCH, key, name, on_bench, record};
-use crate::host::{ConnState, End, News};
+use crate::host::{ConnState, End, MemberHost, News};
+use crate::pairing::PairingHost;
 use holdfast_replica::CONNS_MAX;
+use holdfast_wire::gate::SlotView;
 use holdfast_wire::log::{AcceptInfo, HEADER_LEN, Header, Op, record_len};
-use holdfast_wire::message::Adopted;
+use holdfast_wire::message::{Adopted, ConnKey, ConnRecord};
 use holdfast_wire::packet::TcpSegment;
 use zerocopy::IntoBytes;
 
 mod book;
 mod closing;
 mod joins;
+mod kept;
 
 use book::{Book, IMAGE_BYTES};
 
@@ -58,6 +61,11 @@ impl Bed {
             is_slow: false,
             is_torn: false,
             adopted: Vec::new(),
+            rebuilds: false,
+            falls: false,
+            written: 0,
+            is_whole: false,
+            unkept: None,
         };
         let machine = PrimaryMachine::new(100, &mut book);
         Self { machine, book }

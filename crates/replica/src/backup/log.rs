@@ -405,6 +405,10 @@ impl Backup {
 
     /// Notes that the server has taken the bytes, unless it only peeked.
     fn consume(&mut self, header: &Header) {
+        let conn = self.accepts.get(&header.conn).and_then(|accepted| accepted.conn);
+        if let Some(conn) = conn.and_then(|id| self.conns.get(&id)) {
+            self.last_input = Some(conn.record.key);
+        }
         if header.flags & PEEKED != 0 {
             return;
         }

@@ -7,9 +7,9 @@ use crate::image::{Cold, Copy};
 use crate::kernel::{Socket, cookie};
 use crate::packet::{Packet, Truth};
 use crate::pipe::{Input, Kind};
-use crate::plan::{Manners, Mutation, Step, When};
+use crate::plan::{Manners, Mutation, Rebuild, Step, When};
 use holdfast_cluster::Nanos;
-use holdfast_member::backup::{BackupHost, Kept, Replica, Report};
+use holdfast_member::backup::{BackupHost, FollowHost, Kept, Replica, Report};
 use holdfast_member::host::Context as _;
 use holdfast_member::primary::Held;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
@@ -93,6 +93,8 @@ impl AtHost<'_> {
             return Err("the image is not whole, or of an earlier server".to_owned());
         };
         self.world.copy_starts(self.d.at, server, is_new);
+        let again = self.d.rebuilds && self.world.plan.rebuild == Some(Rebuild::FallsAgain);
+        self.server_mut().into_iter().for_each(|server| server.falls_at_end = again);
         if let Some(copy) = &mut self.d.copy {
             copy.runs = true;
         }
@@ -127,6 +129,14 @@ impl AtHost<'_> {
         copy.map_or(0, |copy| copy.spool_bytes)
     }
 
+    /// Whether what is kept can go on.
+    pub(super) fn spool(&self) -> Option<Replica> {
+        if self.is_full() {
+            return Some(Replica::Unkept("the spool is full".to_owned()));
+        }
+        self.is_outgrown().then(|| Replica::Outgrown("a new image is due".to_owned()))
+    }
+
     /// The spool has no room for more.
     fn is_full(&self) -> bool {
         self.world.plan.cold.is_some_and(|cold| self.log_kept() > cold.log_max)
@@ -138,7 +148,7 @@ impl AtHost<'_> {
     }
 }
 
-impl BackupHost for AtHost<'_> {
+impl FollowHost for AtHost<'_> {
     fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool {
         let Some(tap) = &mut self.host_mut().tap else { return false };
         let count = tap.len().min(most);
@@ -159,11 +169,8 @@ impl BackupHost for AtHost<'_> {
     }
 
     fn replica(&self) -> Replica {
-        if self.is_full() {
-            return Replica::Unkept("the spool is full".to_owned());
-        }
-        if self.is_outgrown() {
-            return Replica::Outgrown("a new image is due".to_owned());
+        if let Some(spool) = self.spool() {
+            return spool;
         }
         match self.server() {
             None if self.d.copy.is_some() => Replica::Replays,
@@ -235,13 +242,6 @@ impl BackupHost for AtHost<'_> {
         self.world.wake_server(self.d.at);
     }
 
-    fn end_log(&mut self) {
-        if let Some(server) = self.server_mut() {
-            server.log_ended = true;
-        }
-        self.world.wake_server(self.d.at);
-    }
-
     fn begin_copy(&mut self, _: u64, image_bytes: u64) -> Result<(), String> {
         self.d.copy = Some(Copy::new(image_bytes, self.world.plan.cold.is_some()));
         Ok(())
@@ -249,11 +249,6 @@ impl BackupHost for AtHost<'_> {
 
     fn image_kept(&self) -> u64 {
         self.d.copy.as_ref().map_or(0, |copy| copy.bytes.len() as u64)
-    }
-
-    fn kept(&self) -> Option<Kept> {
-        let copy = self.d.copy.as_ref().filter(|copy| copy.is_kept())?;
-        Some(Kept { image: copy.bytes.len() as u64, log: copy.spool_bytes })
     }
 
     fn take_image(&mut self, bytes: &[u8]) -> Result<(), String> {
@@ -334,6 +329,33 @@ impl BackupHost for AtHost<'_> {
         if let Some(pipe) = self.d.pair.pipe.take() {
             self.world.close_pipe(pipe, 0);
         }
+    }
+
+    fn report(&mut self, report: &Report<'_>) {
+        let refused = report.counters.refused_full;
+        self.world.reached.refused_full += refused - self.d.refused_full;
+        self.d.refused_full = refused;
+        let (now, (_, bytes)) = (self.world.now, report.unresolved);
+        if report.promoting.is_none() && report.joins.is_none() {
+            self.world.check.says(self.d.at, Said::Protected { speaks: false });
+        }
+        (self.d.connections, self.d.unconfirmed) = (report.connections, bytes);
+        let max = self.world.plan.limits.backup.frames_queued_max;
+        self.world.check.table(now, "frames queued, bytes", bytes, max);
+    }
+}
+
+impl BackupHost for AtHost<'_> {
+    fn end_log(&mut self) {
+        if let Some(server) = self.server_mut() {
+            server.log_ended = true;
+        }
+        self.world.wake_server(self.d.at);
+    }
+
+    fn kept(&self) -> Option<Kept> {
+        let copy = self.d.copy.as_ref().filter(|copy| copy.is_kept())?;
+        Some(Kept { image: copy.bytes.len() as u64, log: copy.spool_bytes })
     }
 
     fn begin_takeover(&mut self) {
@@ -463,17 +485,4 @@ impl BackupHost for AtHost<'_> {
     fn nudge_again(&mut self) {}
 
     fn end_unanswered(&mut self) {}
-
-    fn report(&mut self, report: &Report<'_>) {
-        let refused = report.counters.refused_full;
-        self.world.reached.refused_full += refused - self.d.refused_full;
-        self.d.refused_full = refused;
-        let (now, (_, bytes)) = (self.world.now, report.unresolved);
-        if report.promoting.is_none() && report.joins.is_none() {
-            self.world.check.says(self.d.at, Said::Protected { speaks: false });
-        }
-        (self.d.connections, self.d.unconfirmed) = (report.connections, bytes);
-        let max = self.world.plan.limits.backup.frames_queued_max;
-        self.world.check.table(now, "frames queued, bytes", bytes, max);
-    }
 }

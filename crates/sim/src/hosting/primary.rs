@@ -401,7 +401,7 @@ impl PrimaryHost for AtHost<'_> {
         self.world.reached.repairs = report.counters.repairs;
         let serves = report.is_attached && !report.is_in_doubt;
         let said = match serves {
-            true if report.joins.is_some() => Said::Alone,
+            true if report.joins.is_some() || report.keeps => Said::Alone,
             true => Said::Protected { speaks: true },
             false => Said::Waits,
         };

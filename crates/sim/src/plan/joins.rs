@@ -82,6 +82,14 @@ impl ColdPlan {
     }
 }
 
+/// What becomes of a server that is rebuilt on its own host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rebuild {
+    GoesOn,
+    /// It falls again where it had fallen, at the end of its log.
+    FallsAgain,
+}
+
 /// Of a good share of the runs, what was dead is started again, now and then, and breaks
 /// anew; by how much longer clients have to go on for that.
 pub(super) fn draw_joins(rng: &mut Rng, faults: &mut Vec<(When, Fault)>) -> Ns {

@@ -50,6 +50,7 @@ struct RawGroup {
     connections_max: Option<Spanned<u64>>,
     rejoin_max: Option<Spanned<u64>>,
     alone_after_s: Option<Spanned<u64>>,
+    rebuild: Option<Spanned<bool>>,
     mode: Option<Mode>,
     realtime: Option<bool>,
     share_cpu: Option<bool>,
@@ -98,8 +99,10 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
     let mut hosts: Vec<(IpAddr, &str)> = vec![(edge.listen.ip(), "the edge")];
     hosts.extend(members.iter().map(|it| (it.address.ip(), it.name.as_str())));
     let state_dirs = raw.server.state_dirs.take();
+    cold::check_rebuild(findings, raw.group.rebuild.as_ref(), state_dirs.as_ref());
     let group = check_group(findings, raw.group, &hosts, &folder);
-    let cold = cold::check(findings, group.mode, raw.cold, &group.name, &folder);
+    let keeps = group.mode == Mode::Cold || group.rebuild;
+    let cold = cold::check(findings, keeps, raw.cold, &group.name, &folder);
     let mut server = check_server(findings, raw.server, &folder);
     let program = server.command.first().map_or("", String::as_str);
     let mut kept = vec![
@@ -184,6 +187,7 @@ fn check_group(
         rejoin_max: rejoin_max as u32,
         alone_after_s,
         mode: raw.mode.unwrap_or_default(),
+        rebuild: raw.rebuild.is_some_and(Spanned::into_inner),
         realtime: raw.realtime.unwrap_or(true),
         share_cpu: raw.share_cpu.unwrap_or(true),
         name,

@@ -2,6 +2,7 @@
 //! comes before that server can take it.
 
 use super::{BackupDaemon, Cold, watch};
+use crate::config::Mode;
 use anyhow::Context as _;
 use holdfast_linux::process;
 use holdfast_linux::snapshot::restore::Loading;
@@ -55,7 +56,8 @@ fn cannot_be_made(here: &str, error: &anyhow::Error) -> String {
 
 impl BackupDaemon<'_, '_> {
     pub(super) fn expect_image(&mut self, log_from: u64, bytes: u64) -> Result<(), String> {
-        if let Some(config) = &self.node.config.cold {
+        let is_cold = self.node.config.group.mode == Mode::Cold;
+        if let Some(config) = self.node.config.cold.as_ref().filter(|_| is_cold) {
             self.cold = Some(Cold::begin(config, log_from, bytes)?);
             return Ok(());
         }

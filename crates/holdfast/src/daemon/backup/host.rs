@@ -12,7 +12,7 @@ use crate::poll::Interest;
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::shm::SharedMemory;
 use holdfast_linux::{process, way};
-use holdfast_member::backup::{BackupHost, Kept, Replica, Report};
+use holdfast_member::backup::{BackupHost, FollowHost, Kept, Replica, Report};
 use holdfast_member::host::{ConnState, Hosted, MemberHost, News};
 use holdfast_member::primary::Held;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
@@ -98,7 +98,9 @@ impl MemberHost for BackupDaemon<'_, '_> {
         // Nothing is built from it any more, and nobody else has its files.
         self.cold = None;
         let Some(replica) = &mut self.replica else { return };
-        self.own_end = self.own_end.or_else(|| replica.ending());
+        let by_itself = self.ended || self.node.tokens.has(PIDFD);
+        let ending = if by_itself { replica.last_words() } else { replica.ending() };
+        self.own_end = self.own_end.or(ending);
         if !replica.kill() {
             self.node.note_lingering(replica.pid());
         }
@@ -143,7 +145,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
     }
 }
 
-impl BackupHost for BackupDaemon<'_, '_> {
+impl FollowHost for BackupDaemon<'_, '_> {
     fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool {
         let Some(mut tap) = self.tap.take() else { return false };
         let mut sign = None;
@@ -225,10 +227,6 @@ impl BackupHost for BackupDaemon<'_, '_> {
         self.memory().into_iter().for_each(SharedMemory::wake_shim);
     }
 
-    fn end_log(&mut self) {
-        self.memory().into_iter().for_each(SharedMemory::end_log);
-    }
-
     fn begin_copy(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String> {
         self.expect_image(log_from, image_bytes)
     }
@@ -251,10 +249,6 @@ impl BackupHost for BackupDaemon<'_, '_> {
 
     fn feed_copy(&mut self) -> bool {
         self.feed()
-    }
-
-    fn kept(&self) -> Option<Kept> {
-        self.cold.as_ref().map(Cold::kept)
     }
 
     fn is_peer_ready(&self) -> bool {
@@ -295,6 +289,20 @@ impl BackupHost for BackupDaemon<'_, '_> {
         if let Some(link) = &mut self.link {
             link.close(Instant::now());
         }
+    }
+
+    fn report(&mut self, report: &Report<'_>) {
+        self.tell_status(report);
+    }
+}
+
+impl BackupHost for BackupDaemon<'_, '_> {
+    fn end_log(&mut self) {
+        self.memory().into_iter().for_each(SharedMemory::end_log);
+    }
+
+    fn kept(&self) -> Option<Kept> {
+        self.cold.as_ref().map(Cold::kept)
     }
 
     fn begin_takeover(&mut self) {
@@ -417,9 +425,5 @@ impl BackupHost for BackupDaemon<'_, '_> {
             }
         };
         self.node.events.add("handshakes", what);
-    }
-
-    fn report(&mut self, report: &Report<'_>) {
-        self.tell_status(report);
     }
 }

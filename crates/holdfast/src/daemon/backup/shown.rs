@@ -49,12 +49,14 @@ impl BackupDaemon<'_, '_> {
             News::Promotes { cause, stopped } => {
                 self.refused = None;
                 let why = self.why(cause, stopped);
-                self.node.events.add("promote", why);
+                let what = if cause == Cause::Fallen { "rebuild" } else { "promote" };
+                self.node.events.add(what, why);
             }
             News::TakesOver { cause } => self.tell_takeover(cause),
             News::Waits { reason } => self.refused = Some(reason.to_owned()),
             News::TookOver { cause, stopped, phases } => {
-                self.tell_taken_over(self.why(cause, stopped), phases);
+                let fell = cause == Cause::Fallen;
+                self.tell_taken_over(self.why(cause, stopped), phases, fell);
             }
             News::GaveUp { fault, reason } => self.tell_given_up(fault, reason),
             News::Built { took } => self.tell_built(took),
@@ -77,7 +79,12 @@ impl BackupDaemon<'_, '_> {
                 self.node.set_state(Role::Backup, State::Waiting, &reason, remedy);
             }
             News::Joined { took } => self.node.note_joined(took),
+            News::NotRebuilt { reason, input } => {
+                let how = self.own_end;
+                self.node.set_fallen(how, reason, input);
+            }
             // A primary's.
+            News::Keeps { .. } | News::KeepsNot { .. } | News::Fell { .. } => {}
             News::HandsOver
             | News::Stopped
             | News::HandedOver { .. }
@@ -164,7 +171,13 @@ impl BackupDaemon<'_, '_> {
     /// edge it cannot succeed.
     fn tell_takeover(&mut self, cause: Cause) {
         let why = self.why(cause, false);
-        let wants = format!("wants to take over: {why}");
+        let fell = cause == Cause::Fallen;
+        let role = if fell { Role::Primary } else { Role::Backup };
+        let (would, does) = match fell {
+            true => ("is to be rebuilt", "it is rebuilt on this host"),
+            false => ("wants to take over", "takes over"),
+        };
+        let wants = format!("{would}: {why}");
         let (reason, remedy) = if !self.node.edge.is_open() {
             let remedy =
                 "start the edge's daemon, or look at the way to it: nobody else may decide";
@@ -173,14 +186,14 @@ impl BackupDaemon<'_, '_> {
             let reason = format!("{wants}; the edge does not let it yet: {refused}");
             (reason, "look at the edge's status; this member asks again and again")
         } else if let Some(percent) = self.cold.as_ref().and_then(Cold::percent) {
-            (format!("takes over: {why}; {percent} % of the server is rebuilt"), "wait")
+            (format!("{does}: {why}; {percent} % of the server is rebuilt"), "wait")
         } else {
-            (format!("takes over: {why}"), "")
+            (format!("{does}: {why}"), "")
         };
-        self.node.set_state(Role::Backup, State::Waiting, &reason, remedy);
+        self.node.set_state(role, State::Waiting, &reason, remedy);
     }
 
-    fn tell_taken_over(&mut self, why: &str, times: &Times) {
+    fn tell_taken_over(&mut self, why: &str, times: &Times, fell: bool) {
         let node = &mut *self.node;
         node.other_says = None;
         node.status.last_takeover = Some(Takeover {
@@ -197,7 +210,10 @@ impl BackupDaemon<'_, '_> {
             0 => String::new(),
             n => format!("; {n} connections are lost, which `holdfast events` names"),
         };
-        let reason = format!("took over from {}: {why}; there is no backup{lost}", node.other.name);
+        let reason = match fell {
+            true => format!("{why}, and was rebuilt on this host; there is no backup{lost}"),
+            false => format!("took over from {}: {why}; there is no backup{lost}", node.other.name),
+        };
         node.set_alone(&reason);
     }
 

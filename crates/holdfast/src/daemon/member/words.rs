@@ -15,6 +15,9 @@ const EDGE_PATIENCE: Duration = Duration::from_millis(250);
 impl MemberContext<'_> {
     /// Sets this member's own state, and tells the edge.
     pub fn set_state(&mut self, role: Role, state: State, reason: &str, remedy: &str) {
+        if matches!(state, State::Protected | State::Ended | State::Fenced) {
+            self.status.rebuild.clear();
+        }
         let own = Said::new(role, state, reason, remedy);
         let changed = own != self.own;
         self.own = own;
