@@ -238,6 +238,7 @@ impl World {
     pub fn start_server(&mut self, member: usize, mode: Mode) {
         self.servers += 1;
         let mut server = Server::new(self.servers, mode, self.plan.ring_bytes);
+        server.buffering = self.plan.buffering;
         server.twice = mode == Mode::Replay && self.plan.mutation == Some(Mutation::CountTwice);
         self.hosts[member].server = Some(server);
         if mode != Mode::Replay {

@@ -12,6 +12,7 @@ use crate::packet::NO_SCALING;
 use crate::sweep::{Case, Uneven};
 use draw::{draw_clock, draw_faults, draw_rare};
 use holdfast_replica::limits::{self as replica, PrimaryLimits, Share};
+use holdfast_wire::buffering::Buffering;
 pub use joins::{ColdPlan, How, JoinPlan, Step};
 
 const MS: Ns = 1_000_000;
@@ -381,6 +382,9 @@ pub struct Plan {
     pub joins: JoinPlan,
     /// The backup is cold (decision 30).
     pub cold: Option<ColdPlan>,
+    /// What acknowledgements and output wait for (decision 31). Nothing draws another mode
+    /// than output commit: the others give up laws that are judged.
+    pub buffering: Buffering,
     /// The case of a sweep that this is.
     pub case: Option<Case>,
     /// How long the run goes on when all clients are done.
@@ -447,6 +451,7 @@ impl Plan {
             pulses: clocks.one_in(2),
             joins,
             cold: ColdPlan::draw(&mut Rng::new(seed, 11)),
+            buffering: Buffering::Commit,
             case: None,
             rest: 0,
             mutation: None,

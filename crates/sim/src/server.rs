@@ -7,8 +7,9 @@ mod copy;
 
 use crate::app::{Clocks, PerConn, Shared};
 use holdfast_replica::promotion::ManifestConn;
+use holdfast_wire::buffering::Buffering;
 use holdfast_wire::hash::{HashKey, hash};
-use holdfast_wire::log::{AcceptInfo, Header, LAZY, Op, TAPPED, record_len};
+use holdfast_wire::log::{AcceptInfo, Header, Op, TAPPED, record_len};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::time::added;
 use std::collections::{BTreeMap, VecDeque};
@@ -83,6 +84,8 @@ pub struct Server {
     pub stable: u64,
     /// Output waits until what it depends on is stable: always, but while somebody joins.
     pub commits: bool,
+    /// Which records output waits for.
+    pub buffering: Buffering,
     pub ring_bytes: u64,
     ring: VecDeque<(Header, Vec<u8>)>,
     pub appended: u64,
@@ -117,6 +120,7 @@ impl Server {
             dirty: (0, 0),
             stable: 0,
             commits: true,
+            buffering: Buffering::Commit,
             ring_bytes,
             ring: VecDeque::new(),
             appended: 0,
@@ -167,7 +171,7 @@ impl Server {
         self.log.extend_from_slice(payload);
         self.log.resize(at + record_len(payload.len()), 0);
         self.records += 1;
-        if flags & LAZY == 0 {
+        if self.buffering.waits_for(op, flags) {
             self.dirty = (self.tail(), self.records);
         }
     }

@@ -10,6 +10,7 @@ use super::error::ConfigErrors;
 use super::group::{self, Checked, Common, Settings, choose_role};
 use super::recover::Recover;
 pub use cold::{Cold, Mode};
+use holdfast_wire::buffering::Buffering;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -70,6 +71,8 @@ pub struct Group {
     pub alone_after_s: u64,
     /// Whether a replica runs on the backup.
     pub mode: Mode,
+    /// What acknowledgements and output wait for.
+    pub buffering: Buffering,
     /// Whether the daemons ask for real-time scheduling and locked memory.
     pub realtime: bool,
     /// Whether the primary's daemon shares one processor with its server's main
