@@ -5,6 +5,7 @@
 use super::sides::{Side, link};
 use super::trace::{Seen, Trace, seconds};
 use crate::bench::faults::{FaultKind, fault_steps};
+use crate::bench::heal::cold::replayed_ms;
 use crate::bench::service::{Service, address};
 use crate::load::{Fault, Group, Run, Spec, Workload};
 use crate::monotonic_ns;
@@ -51,13 +52,14 @@ pub(super) struct Found {
     pub(super) sent: Vec<Point>,
     pub(super) acked: Vec<Point>,
     pub(super) died_s: f64,
-    /// Parts of the stall, ms: until the backup knew, until it could speak, and the longest
-    /// time in which nothing new was acknowledged.
+    /// From the death, ms: until the backup knew, from there until it could speak, and until
+    /// data flowed again.
     pub(super) detection_ms: f64,
     pub(super) promotion_ms: f64,
     pub(super) stall_ms: f64,
-    /// What a cold backup had kept of the log, MB.
+    /// What a cold backup had kept of the log, MB, and how long it took to run that, ms.
     pub(super) log_mb: f64,
+    pub(super) replay_ms: f64,
 }
 
 impl Found {
@@ -130,27 +132,29 @@ pub(super) fn of_trace(seen: &[Seen], died: SystemTime) -> Result<Found> {
             continue;
         }
         if place(it.ack) > furthest {
-            // Of what comes later than the death only the first gap is the takeover's.
+            // What was on its way at the death still comes; then nothing for the longest time.
             if at >= found.died_s && at - last > longest {
-                longest = at - last;
+                (longest, found.stall_ms) = (at - last, (at - found.died_s) * 1e3);
             }
             (furthest, last) = (place(it.ack), at);
         }
         found.acked.push((at, place(it.ack)));
     }
     ensure!(longest > 0.0, "nothing was acknowledged after the death");
-    found.stall_ms = longest * 1e3;
     Ok(found)
 }
 
 fn with_phases(found: Found, status: &Value) -> Found {
     let takeover = &status["last_takeover"];
     let phase = |name: &str| takeover["phases_us"][name].as_f64().unwrap_or(0.0) / 1e3;
+    let counter = |name: &str| status["counters"][name].as_f64().unwrap_or(0.0);
     let after = ["fence", "drain", "probe", "repair", "address", "kick"];
+    let fed_ms = phase("drain") - counter("spool.built_us") / 1e3;
     Found {
         detection_ms: phase("detect"),
         promotion_ms: after.into_iter().map(phase).sum(),
-        log_mb: status["counters"]["spool.log_bytes"].as_f64().unwrap_or(0.0) / MB,
+        log_mb: counter("spool.log_bytes") / MB,
+        replay_ms: replayed_ms(takeover, fed_ms),
         ..found
     }
 }
@@ -201,7 +205,7 @@ fn checks(hot: &Found, cold: &Found) -> Vec<Check> {
             share(hot.detection_ms + hot.gap_ms(), hot),
             (0.5, 1.0),
         )
-        .because("the kernel tells of a server's death at once, so that promotion is most of it"),
+        .because("a server's death is told by its kernel at once: detection is next to nothing"),
         Check::new(
             "hot: retransmission gap, ms",
             "until the client's next timeout, of 200 ms at least",
@@ -219,11 +223,11 @@ fn checks(hot: &Found, cold: &Found) -> Vec<Check> {
             (0.5, 1.0),
         ),
         Check::new(
-            "cold: promotion for each MB of buffered data, ms",
+            "cold: replay for each MB of buffered data, ms",
             "about 20",
-            cold.promotion_ms / cold.log_mb.max(1e-9),
+            cold.replay_ms / cold.log_mb.max(1e-9),
             (0.0, 20.0),
         )
-        .because("the image's building is in it; `bench cold` tells them apart"),
+        .because("the paper replays all since the server's start, ours begins with an image"),
     ]
 }

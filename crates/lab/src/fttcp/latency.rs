@@ -231,6 +231,20 @@ fn checks(found: &[Found]) -> Vec<Check> {
         )
         .because("a confirmation does not wait for the replica, so that both are alike"),
     );
+    for (word, side) in [("cold", Side::cold as fn(_) -> _), ("hot", Side::hot as fn(_) -> _)] {
+        let of_mode = |mode| of(side(mode), requests);
+        let what = format!("a request, {word}, PRS : immediate");
+        let ours = of_mode(Buffering::Prs) / of_mode(Buffering::Immediate);
+        checks.push(Check::new(&what, "more is waited for", ours, (1.0, 10.0)));
+    }
+    checks.extend(added(&of));
+    checks
+}
+
+/// What clients see of the waits; the paper has times of its own machines.
+fn added(of: &impl Fn(Side, fn(&Found) -> &Vec<f64>) -> f64) -> Vec<Check> {
+    let requests: fn(&Found) -> &Vec<f64> = |it| &it.requests;
+    let mut checks = Vec::new();
     for side in Side::all().into_iter().skip(1) {
         let added = of(side, requests) - of(Side::Clean, requests);
         let what = format!("a request, {}, above clean TCP, µs", side.name());
