@@ -9,7 +9,7 @@ use crate::app::{Clocks, PerConn, Shared};
 use holdfast_replica::promotion::ManifestConn;
 use holdfast_wire::buffering::Buffering;
 use holdfast_wire::hash::{HashKey, hash};
-use holdfast_wire::log::{AcceptInfo, Header, Op, TAPPED, record_len};
+use holdfast_wire::log::{AcceptInfo, Header, LAZY, Op, TAPPED, record_len};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::time::added;
 use std::collections::{BTreeMap, VecDeque};
@@ -79,7 +79,8 @@ pub struct Server {
     added: Clocks,
     pub log: Vec<u8>,
     pub records: u64,
-    /// End of the last record on which output depends, in bytes and records.
+    /// End of the last record that output waits for, in bytes, and of the last one on which
+    /// it depends, in records: with output commit the same.
     pub dirty: (u64, u64),
     pub stable: u64,
     /// Output waits until what it depends on is stable: always, but while somebody joins.
@@ -172,7 +173,10 @@ impl Server {
         self.log.resize(at + record_len(payload.len()), 0);
         self.records += 1;
         if self.buffering.waits_for(op, flags) {
-            self.dirty = (self.tail(), self.records);
+            self.dirty.0 = self.tail();
+        }
+        if flags & LAZY == 0 {
+            self.dirty.1 = self.records;
         }
     }
 
