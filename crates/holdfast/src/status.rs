@@ -6,6 +6,7 @@
 
 pub use holdfast_program::exit;
 
+use holdfast_wire::buffering::Buffering;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -38,6 +39,9 @@ pub struct Status {
     /// takeover needs it; otherwise empty.
     #[serde(default)]
     pub mode: String,
+    /// Of a pair: what output waits for, as the file says it; else empty.
+    #[serde(default)]
+    pub buffering: String,
     pub epoch: u64,
     pub state: State,
     /// Why the state is what it is; never empty unless protected.
@@ -160,6 +164,7 @@ impl Status {
             member: member.to_owned(),
             role: Role::None,
             mode: String::new(),
+            buffering: String::new(),
             epoch: 0,
             state: State::Waiting,
             reason: String::new(),
@@ -201,6 +206,15 @@ impl Status {
         }
     }
 
+    /// How the group is set up, where not as usual.
+    fn ways(&self) -> String {
+        let cold = (self.mode == COLD).then(|| "   cold".to_owned());
+        let is_usual = ["", Buffering::Commit.word()].contains(&self.buffering.as_str());
+        let lax =
+            (!is_usual).then(|| format!("   buffering {}: answers may be lost", self.buffering));
+        [cold, lax].into_iter().flatten().collect()
+    }
+
     /// The status as a few lines for people.
     #[must_use]
     pub fn render(&self, style: Style) -> String {
@@ -219,7 +233,7 @@ impl Status {
             self.role,
             self.member,
             self.epoch,
-            if self.mode == COLD { "   cold" } else { "" }
+            self.ways()
         )?;
         if !self.reason.is_empty() {
             writeln!(out, "  reason  {}", self.reason)?;
@@ -440,7 +454,7 @@ mod tests {
             json,
             concat!(
                 r#"{"schema":"holdfast.status/1","version":"0","group":"demo","member":"a","role":"primary","#,
-                r#""mode":"","epoch":0,"state":"unprotected","reason":"","remedy":"","rebuild":"","connections":0,"#,
+                r#""mode":"","buffering":"","epoch":0,"state":"unprotected","reason":"","remedy":"","rebuild":"","connections":0,"#,
                 r#""lag":{"frames":0,"bytes":0,"executed":0},"#,
                 r#""peers":[{"name":"b","connected":true,"note":""}],"counters":{"gate.acks_clamped":3},"#,
                 r#""last_takeover":{"cause":"","phases_us":{"detect":0,"fence":0,"drain":0,"probe":0,"repair":0,"#,
@@ -459,6 +473,12 @@ mod tests {
         status.remedy = "start holdfast on it".to_owned();
         status.lag.bytes = 5 << 19;
         let text = status.render(Style::Plain);
+        assert!(!text.contains("buffering"), "{text}");
+        status.buffering = "commit".to_owned();
+        assert_eq!(status.render(Style::Plain), text, "that is as it should be");
+        status.buffering = "pr".to_owned();
+        assert!(status.render(Style::Plain).contains("buffering pr: answers may be lost"));
+        status.buffering.clear();
         for part in ["UNPROTECTED", "reason  the backup", "remedy  start", "2.5 MiB"] {
             assert!(text.contains(part), "{part} in {text}");
         }

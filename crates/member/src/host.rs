@@ -8,6 +8,7 @@ use crate::standing::{Heard, Place, Settled, Standing};
 use crate::timing::primary::IDLE_LOOK;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Watch;
+use holdfast_wire::buffering::Buffering;
 use holdfast_wire::message::{ConnKey, Message};
 use holdfast_wire::packet::TcpSegment;
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub struct Member {
     /// often it may.
     pub given_up: u32,
     pub rejoin_max: u32,
+    /// What acknowledgements and output wait for (decision 32).
+    pub buffering: Buffering,
     /// How long it waits for the other member before it serves without a backup.
     pub alone_after: Nanos,
     /// Where the log of a server ended that fell last and was to be rebuilt (decision 31).
@@ -48,6 +51,7 @@ impl Member {
             hands_over: false,
             given_up: 0,
             rejoin_max: u32::MAX,
+            buffering: Buffering::Commit,
             alone_after: Nanos(u64::MAX),
             fallen_at: None,
         }

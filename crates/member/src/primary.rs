@@ -1,6 +1,7 @@
 //! The primary: the shim's log and the gate's connections go to the backup; what it
 //! confirms lets the server write and the gate acknowledge.
 
+mod ahead;
 mod alone;
 mod apart;
 mod closing;
@@ -131,6 +132,7 @@ impl<H: PrimaryHost> PrimaryOutput for Acting<'_, H> {
     }
 
     fn open(&mut self, conn: ConnId) {
+        self.begin_acknowledging(conn);
         self.host.open(conn);
     }
 
@@ -146,7 +148,7 @@ impl<H: PrimaryHost> PrimaryOutput for Acting<'_, H> {
     }
 
     fn advance(&mut self, conn: ConnId, stable: SeqNo) {
-        self.host.set_stable(conn, stable);
+        self.acknowledge(conn, stable);
         let now = self.host.now();
         self.tables.owed.entry(conn).or_insert(now);
     }

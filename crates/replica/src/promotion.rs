@@ -11,6 +11,7 @@ use crate::limits::Limits;
 use crate::segment::OwnedSegment;
 use crate::tap::Tap;
 use crate::{Nanos, Verdict};
+use holdfast_wire::buffering::Buffering;
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord, FlowBounds};
 use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
@@ -142,6 +143,8 @@ pub struct Promotion {
     deadline: Option<Nanos>,
     waited: bool,
     diverged: bool,
+    /// A client that holds what the replica did not write loses its connection alone.
+    may_lose: bool,
     late: VecDeque<Vec<u8>>,
     late_bytes: usize,
     syns: VecDeque<OwnedSegment>,
@@ -165,11 +168,25 @@ impl Promotion {
             deadline: None,
             waited: false,
             diverged: false,
+            may_lose: false,
             late: VecDeque::new(),
             late_bytes: 0,
             syns,
             limits,
         }
+    }
+
+    /// Clients of a primary that did not wait for all may know of more than came here: that
+    /// ends their connections, and says nothing against the replica (decision 32).
+    #[must_use]
+    pub fn after(mut self, buffering: Buffering) -> Self {
+        self.may_lose = buffering.may_lose();
+        if !buffering.holds_acks() {
+            for Conn { planned, .. } in self.conns.values_mut() {
+                planned.told = planned.told.max(planned.tap.acknowledged());
+            }
+        }
+        self
     }
 
     /// The packets that ask every client at once; the wait starts now.
@@ -328,6 +345,10 @@ impl Promotion {
         }
         match conn.settle(now, manifest, out) {
             Ok(()) => conn.settled = true,
+            Err(Diverged::Output { .. }) if self.may_lose => {
+                conn.settled = true;
+                conn.lose(now, Why::BeyondLog, out);
+            }
             Err(reason) => {
                 self.diverged = true;
                 out.diverged(&reason);

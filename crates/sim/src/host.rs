@@ -6,6 +6,7 @@ use crate::packet::{ACK, NO_SCALING, Packet, Truth};
 use crate::plan::Mutation;
 use crate::server::{Conn, Doing, Mode, RESET, Server};
 use crate::world::{EDGE, Event, NAMES, World};
+use holdfast_wire::buffering::Buffering;
 use holdfast_wire::log::{AcceptInfo, LAZY, Op, TAPPED};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::Flags;
@@ -241,6 +242,7 @@ impl World {
     pub fn start_server(&mut self, member: usize, mode: Mode) {
         self.servers += 1;
         let mut server = Server::new(self.servers, mode, self.plan.ring_bytes);
+        server.buffering = self.plan.buffering;
         server.twice = mode == Mode::Replay && self.plan.mutation == Some(Mutation::CountTwice);
         self.hosts[member].server = Some(server);
         if mode != Mode::Replay {
@@ -317,7 +319,8 @@ impl World {
 
     /// Whether output that depends on everything so far may leave (decision 7).
     fn is_stable(&self, member: usize, pos: u64) -> bool {
-        let skips = self.plan.mutation == Some(Mutation::NoCommit);
+        let skips = self.plan.mutation == Some(Mutation::NoCommit)
+            || self.plan.buffering == Buffering::Immediate;
         let server = self.hosts[member].server.as_ref();
         server.is_some_and(|s| s.mode != Mode::Record || !s.commits || s.stable >= pos || skips)
     }

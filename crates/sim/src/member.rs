@@ -154,6 +154,7 @@ impl World {
             at: member,
             member: Member {
                 alone_after: ALONE_AFTER,
+                buffering: self.plan.buffering,
                 ..Member::new(GROUP, own, NAMES[1 - member], period, Nanos(now))
             },
             edge: Link::default(),

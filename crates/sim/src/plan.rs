@@ -12,6 +12,7 @@ use crate::packet::NO_SCALING;
 use crate::sweep::{Case, Uneven};
 use draw::{draw_clock, draw_faults, draw_rare};
 use holdfast_replica::limits::{self as replica, PrimaryLimits, Share};
+use holdfast_wire::buffering::Buffering;
 pub use joins::{ColdPlan, How, JoinPlan, Rebuild, Step};
 
 const MS: Ns = 1_000_000;
@@ -385,6 +386,9 @@ pub struct Plan {
     pub cold: Option<ColdPlan>,
     /// A server that falls while it is alone is rebuilt (decision 31).
     pub rebuild: Option<Rebuild>,
+    /// What acknowledgements and output wait for (decision 32). Nothing draws another mode
+    /// than output commit: the others give up laws that are judged.
+    pub buffering: Buffering,
     /// The case of a sweep that this is.
     pub case: Option<Case>,
     /// How long the run goes on when all clients are done.
@@ -452,6 +456,7 @@ impl Plan {
             joins,
             cold: ColdPlan::draw(&mut Rng::new(seed, 11)),
             rebuild: None,
+            buffering: Buffering::Commit,
             case: None,
             rest: 0,
             mutation: None,

@@ -7,6 +7,7 @@ mod copy;
 
 use crate::app::{Clocks, PerConn, Shared};
 use holdfast_replica::promotion::ManifestConn;
+use holdfast_wire::buffering::Buffering;
 use holdfast_wire::hash::{HashKey, hash};
 use holdfast_wire::log::{AcceptInfo, Header, LAZY, Op, TAPPED, record_len};
 use holdfast_wire::message::ConnKey;
@@ -78,12 +79,15 @@ pub struct Server {
     added: Clocks,
     pub log: Vec<u8>,
     pub records: u64,
-    /// End of the last record on which output depends, in bytes and records.
+    /// End of the last record that output waits for, in bytes, and of the last one on which
+    /// it depends, in records: with output commit the same.
     pub dirty: (u64, u64),
     pub stable: u64,
     /// Whether output waits until what it depends on is stable: always, except while
     /// somebody joins.
     pub commits: bool,
+    /// Which records output waits for.
+    pub buffering: Buffering,
     pub ring_bytes: u64,
     ring: VecDeque<(Header, Vec<u8>)>,
     pub appended: u64,
@@ -120,6 +124,7 @@ impl Server {
             dirty: (0, 0),
             stable: 0,
             commits: true,
+            buffering: Buffering::Commit,
             ring_bytes,
             ring: VecDeque::new(),
             appended: 0,
@@ -172,8 +177,11 @@ impl Server {
         self.log.extend_from_slice(payload);
         self.log.resize(at + record_len(payload.len()), 0);
         self.records += 1;
+        if self.buffering.waits_for(op, flags) {
+            self.dirty.0 = self.tail();
+        }
         if flags & LAZY == 0 {
-            self.dirty = (self.tail(), self.records);
+            self.dirty.1 = self.records;
         }
     }
 

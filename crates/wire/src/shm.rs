@@ -12,7 +12,7 @@ pub use crate::quiet::ShimState;
 pub const MAGIC: u64 = 0x686f_6c64_6661_7374;
 /// Version of the layout and of what the shim writes into records; shim and
 /// daemon must agree.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Bytes of the header; the connection table follows, then the ring.
 pub const HEADER_BYTES: usize = 4096;
 /// Most connections of one server, open or closing, at a time.
@@ -80,11 +80,12 @@ pub mod leash {
 
 /// Bits of `Header::options`.
 pub mod option {
-    /// Writes do not wait for the backup. Only the test that must fail sets it.
-    pub const NO_COMMIT: u32 = 1;
     /// Read clocks by system call and trap `rdtsc`: a server that reads the time
     /// stamp counter itself is reported instead of diverging later.
     pub const TRAP_TSC: u32 = 2;
+    /// Where the two bits lie that say what output waits for; see
+    /// [`Buffering`](crate::buffering::Buffering).
+    pub const BUFFERING_SHIFT: u32 = 2;
 }
 
 /// Bit of `Header::tail` (records are 8-aligned): the producer may still extend

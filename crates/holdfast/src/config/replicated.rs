@@ -10,6 +10,7 @@ use super::error::ConfigErrors;
 use super::group::{self, Checked, Common, Settings, choose_role};
 use super::recover::Recover;
 pub use cold::{Cold, Mode};
+use holdfast_wire::buffering::Buffering;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -76,6 +77,8 @@ pub struct Group {
     /// Whether a server that falls while it has no backup is rebuilt on its own host
     /// (decision 31).
     pub rebuild: bool,
+    /// What acknowledgements and output wait for.
+    pub buffering: Buffering,
     /// Whether the daemons ask for real-time scheduling and locked memory.
     pub realtime: bool,
     /// Whether the primary's daemon shares one processor with its server's main

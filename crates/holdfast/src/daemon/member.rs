@@ -12,7 +12,7 @@ use super::pulse::{self, Pulse};
 use super::said::Said;
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
-use crate::config::{Config, Member, Server as ServerConfig, admin_socket, pin_dir};
+use crate::config::{Config, Member, admin_socket, pin_dir};
 use crate::key::GroupKey;
 use crate::leavings;
 use crate::open_files;
@@ -169,6 +169,7 @@ impl<'a> MemberContext<'a> {
             edge: EdgeLink::new(config.edge.listen, identity, EDGE, now),
             status: Status {
                 mode: config.group.mode.word().to_owned(),
+                buffering: config.group.buffering.word().to_owned(),
                 ..Status::new(&config.group.name, &me.name)
             },
             events: Events::default(),
@@ -459,7 +460,7 @@ impl<'a> MemberContext<'a> {
             ring_bytes: server.ring_bytes as usize,
             hash_key: self.key.hash_key(),
             ports: self.config.service_ports(),
-            options: shim_options(server),
+            options: shim_options(self.config),
             mode,
             name: leavings::mark(&self.config.group.run_dir, &self.me.name)?,
         })
@@ -499,6 +500,7 @@ fn heard_of(config: &Config, me: &Member) -> MemberState {
     let mut state = MemberState::new(&config.group.name, &me.name, other, period, Nanos(0));
     state.standing.tell_file(world::of_file(config));
     state.rejoin_max = config.group.rejoin_max;
+    state.buffering = config.group.buffering;
     state.alone_after = Nanos(config.group.alone_after_s * 1_000_000_000);
     state
 }
@@ -521,12 +523,8 @@ pub fn count(into: &mut BTreeMap<String, u64>, prefix: &str, counters: &[(&'stat
     }
 }
 
-/// What the shim is told to do otherwise than usual. The matrix proves with the
-/// environment's word that output commit matters: without it, it fails.
-fn shim_options(server: &ServerConfig) -> u32 {
-    let no_commit = std::env::var_os("HOLDFAST_TEST_NO_COMMIT").is_some();
-    [(no_commit, option::NO_COMMIT), (server.trap_tsc, option::TRAP_TSC)]
-        .into_iter()
-        .filter_map(|(is_set, bit)| is_set.then_some(bit))
-        .sum()
+/// What the shim is told to do otherwise than usual.
+fn shim_options(config: &Config) -> u32 {
+    let trap_tsc = if config.server.trap_tsc { option::TRAP_TSC } else { 0 };
+    trap_tsc | config.group.buffering.option()
 }

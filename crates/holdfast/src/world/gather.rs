@@ -169,6 +169,7 @@ fn settings(config: &Config) -> Vec<String> {
     let state_dirs: Vec<String> = state_dirs.collect();
     vec![
         format!("mode = {}", config.group.mode.word()),
+        format!("buffering = {}", config.group.buffering.word()),
         format!("heartbeat_ms = {}", config.group.heartbeat_ms),
         format!("connections_max = {}", config.group.connections_max),
         format!("services = {}", services.join(" ")),

@@ -1,6 +1,7 @@
 use super::gather::{cpu_features, environment, named_files};
 use super::*;
 use crate::config::Server;
+use holdfast_wire::buffering::Buffering;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
@@ -94,6 +95,11 @@ fn each_difference_is_named_with_a_remedy() {
          settings heartbeat_ms = 100 (only on b), heartbeat_ms = 18 (only on a)"
     );
     assert!(found.remedy.contains("same group file"), "{}", found.remedy);
+
+    let mut lax = one.clone();
+    lax.group.buffering = Buffering::Pr;
+    let found = between(&before, &gathered(&lax)).unwrap();
+    assert_eq!(found.what, "settings buffering = commit (only on a), buffering = pr (only on b)");
 
     let found = between(&before, &gathered(&config(&["/bin/ls", &file, "on"]))).unwrap();
     assert!(found.what.contains("program"), "{}", found.what);

@@ -48,6 +48,7 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
     let settings = setting("heartbeat_ms", config.options.heartbeat_ms)
         + &setting("connections_max", config.options.connections_max.map(u64::from))
         + &setting("alone_after_s", config.options.alone_after_s)
+        + &format!("buffering = \"{}\"\n", config.options.buffering.word())
         + match (config.options.rebuild, &config.options.cold) {
             (true, _) => "rebuild = true\n",
             (false, Some(_)) => "mode = \"cold\"\n",

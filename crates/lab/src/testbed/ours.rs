@@ -6,6 +6,7 @@ use super::server::{Recipe, listens};
 use super::{Role, SETUP_LIMIT, Testbed};
 use crate::command::{descendants_running, wait_for};
 use anyhow::{Context as _, Result, ensure};
+use holdfast_wire::buffering::Buffering;
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 use std::fs;
@@ -43,9 +44,8 @@ const OVER: [&str; 4] = ["fenced", "diverged", "hung", "ended"];
 /// Settings of a group beyond the defaults, all for tests.
 #[derive(Clone, Debug, Default)]
 pub struct GroupOptions {
-    /// Starts the daemons with output commit switched off: the tests must
-    /// notice.
-    pub no_commit: bool,
+    /// What output waits for.
+    pub buffering: Buffering,
     /// Time between two heartbeats, ms; without it, the default.
     pub heartbeat_ms: Option<u64>,
     /// Connections protected at once; without it, the default.
@@ -286,9 +286,6 @@ impl<'a> Group<'a> {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        if self.options.no_commit {
-            command.env("HOLDFAST_TEST_NO_COMMIT", "1");
-        }
         if role == Role::Edge {
             command.envs(self.options.edge_env.iter().map(|(name, value)| (name, value)));
         }

@@ -294,9 +294,10 @@ impl BackupMachine {
 
     fn probe(&mut self, t: &mut Takeover, host: &mut impl BackupHost) -> Verdict {
         let now = host.now();
-        let Some(mut promotion) = self.log.plan(now) else {
+        let Some(promotion) = self.log.plan(now) else {
             return Err((Fault::Diverged, "the log did not end".to_owned()));
         };
+        let mut promotion = promotion.after(host.member().buffering);
         for probe in promotion.probes(now) {
             host.send_segment(&probe_segment(&probe));
         }

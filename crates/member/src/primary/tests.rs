@@ -3,6 +3,7 @@ use crate::bench::{Bench, EPOCH, key, name, on_bench, record};
 use crate::host::{ConnState, End, MemberHost, News};
 use crate::pairing::PairingHost;
 use holdfast_replica::CONNS_MAX;
+use holdfast_wire::buffering::Buffering;
 use holdfast_wire::gate::SlotView;
 use holdfast_wire::log::{AcceptInfo, HEADER_LEN, Header, Op, record_len};
 use holdfast_wire::message::{Adopted, ConnKey, ConnRecord};
@@ -434,4 +435,19 @@ fn a_server_that_speaks_alone_ends_when_another_speaks() {
     assert_eq!(bed.book.take(), ["kill", "shows Replaced", "send Refused", "drop peer"]);
     assert_eq!((bed.book.member.speaks, bed.book.member.epoch), (false, EPOCH + 2));
     assert!(!bed.book.watches, "nothing wakes it up any more");
+}
+
+/// Where nobody waits, the gate lets pass what no client can be ahead of; else what is held.
+#[test]
+fn acknowledgements_wait_for_the_backup_or_for_nobody() {
+    for mode in Buffering::ALL {
+        let mut bed = Bed::new();
+        bed.book.bench.member.buffering = mode;
+        let conn = bed.connect(5);
+        let ahead = if mode.holds_acks() { 0 } else { 1 << 30 };
+        assert_eq!(bed.slot(conn).stable, SeqNo(1000).plus(ahead), "{mode:?}: it has begun");
+        bed.book.peer.push(Message::Held { conns: vec![(conn, SeqNo(1100))] });
+        bed.turn();
+        assert_eq!(bed.slot(conn).stable, SeqNo(1100).plus(ahead), "{mode:?}: bytes are held");
+    }
 }

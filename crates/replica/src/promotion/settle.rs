@@ -23,6 +23,8 @@ pub enum Why {
     /// The client may hold more than the replica wrote, and nothing proves it:
     /// the client lies, or its stream cannot go on as it was.
     NeverWritten,
+    /// It holds more than the replica wrote: the primary did not wait for its log (decision 32).
+    BeyondLog,
 }
 
 /// How far the connection's end has gone (decision 15).
@@ -120,7 +122,7 @@ impl Conn {
                 Some(replica) => *replica,
                 None => {
                     let why = if self.planned.closed { Why::Finished } else { Why::NotInManifest };
-                    out.discard(id, Some(accept), why, self.farewell(now, why));
+                    self.lose(now, why, out);
                     return Ok(());
                 }
             },
@@ -129,17 +131,21 @@ impl Conn {
             Err(_) if accept.is_none() => {
                 // The server had let go of it before its log began: nobody is to accept it,
                 // and it says nothing of the others.
-                let why = Why::NotInManifest;
-                out.discard(id, None, why, self.farewell(now, why));
+                self.lose(now, Why::NotInManifest, out);
                 return Ok(());
             }
             sent => sent?,
         };
         match self.refusal(&replica, &sent) {
-            Some(why) => out.discard(id, accept, why, self.farewell(now, why)),
+            Some(why) => self.lose(now, why, out),
             None => out.restore(&self.restored(now, &replica, &sent)),
         }
         Ok(())
+    }
+
+    /// Its client hears that it is over.
+    pub(super) fn lose(&self, now: Nanos, why: Why, out: &mut impl PromotionOutput) {
+        out.discard(self.planned.id, self.planned.accept, why, self.farewell(now, why));
     }
 
     /// Is there any sign that the client got the SYN-ACK?

@@ -144,8 +144,19 @@ fn verdict(
     answer: Option<u64>,
     replica: ManifestConn,
 ) -> Note {
+    verdict_after(Buffering::Commit, planned, bounds, answer, replica)
+}
+
+fn verdict_after(
+    buffering: Buffering,
+    planned: Planned,
+    bounds: Option<FlowBounds>,
+    answer: Option<u64>,
+    replica: ManifestConn,
+) -> Note {
     let seq = planned.tap.held();
-    let mut promotion = Promotion::new(vec![planned], VecDeque::new(), Limits::DEFAULT);
+    let promotion = Promotion::new(vec![planned], VecDeque::new(), Limits::DEFAULT);
+    let mut promotion = promotion.after(buffering);
     let mut out = Notes::default();
     promotion.probes(Nanos(0));
     promotion.handle_manifest(Nanos(0), &[replica], &mut out);
@@ -312,6 +323,35 @@ fn input_that_was_told_and_never_came_ends_its_connection_alone() {
         };
         assert!(matches!(told(3), Note::Restore { .. }), "it has come since");
         assert_eq!(told(4), Note::Discard(accept, Why::InputNotHeld));
+    }
+}
+
+/// FT-TCP's modes let more out than the log tells, and more be acknowledged than came.
+#[test]
+fn what_nobody_waited_for_ends_its_connection_alone() {
+    for mode in Buffering::ALL {
+        let mut ahead = planned(Some(1));
+        ahead.tap.accept(Nanos(0), &segment(0, 0, b"abc"));
+        let progress = ConnProgress {
+            conn: ID,
+            snd_una: ISS.plus(1),
+            snd_nxt: ISS.plus(1),
+            right_edge: IRS.plus(100),
+            rcv_nxt: IRS.plus(1 + 4),
+            tsval: 0,
+        };
+        ahead.tap.note_progress(&progress, 0);
+        let verdict = verdict_after(mode, ahead, Some(bounds(0, 0)), Some(0), replica());
+        let lost = verdict == Note::Discard(Some(1), Why::InputNotHeld);
+        assert_eq!(lost, !mode.holds_acks(), "{mode:?}: a byte was acknowledged and is not here");
+        let beyond = planned(Some(1));
+        let verdict = verdict_after(mode, beyond, Some(bounds(101, 0)), Some(0), replica());
+        let lost = verdict == Note::Discard(Some(1), Why::BeyondLog);
+        assert_eq!(
+            lost,
+            mode.may_lose(),
+            "{mode:?}: a byte was sent and is in no log: {verdict:?}"
+        );
     }
 }
 

@@ -8,8 +8,9 @@ use crate::base::state::{self, DIRTY, Mode, header, threaded};
 use crate::base::table::Call;
 use crate::base::{copy, handlers, report, ring, sys};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use holdfast_wire::buffering::Buffering;
 use holdfast_wire::log::{HEADER_LEN, Header, LAZY, Op, record_len};
-use holdfast_wire::shm::{OPEN, mode, option};
+use holdfast_wire::shm::{OPEN, mode};
 
 /// Number of futex words. Threads beyond it share words, and wake each other
 /// needlessly.
@@ -135,7 +136,7 @@ pub fn extend(_: &Held, word: u64) -> bool {
     }
     // It fails if the daemon has ended the record meanwhile.
     let added = h.tail.0.compare_exchange(tail, tail + WORD, Release, Relaxed).is_ok();
-    if added {
+    if added && buffering().waits_for(Op::Clock, 0) {
         DIRTY.store(end + WORD, Relaxed);
     }
     added
@@ -167,7 +168,7 @@ fn put(entry: Entry, parts: &[(*const u8, usize)]) -> u64 {
             to = to.add(n);
         }
     }
-    if entry.flags & LAZY == 0 {
+    if buffering().waits_for(entry.op, entry.flags) {
         DIRTY.store(tail + len, Relaxed);
     }
     tail + len
@@ -211,8 +212,13 @@ fn wait_for_space(until: u64) {
     }
 }
 
+/// What output waits for in this group (decision 32).
+fn buffering() -> Buffering {
+    Buffering::of_options(state::OPTIONS.load(Relaxed))
+}
+
 /// Output commit (decision 7): waits until the backup holds every event that
-/// the output could depend on.
+/// the output could depend on, as far as it waits for such.
 pub fn commit() {
     commit_to(DIRTY.load(Relaxed));
 }
@@ -225,9 +231,7 @@ pub fn is_committed() -> bool {
 /// Whether nobody waits for the backup to hold everything before `need`, or it
 /// does.
 fn holds(need: u64) -> bool {
-    header().stable.0.load(Acquire) >= need
-        || !is_on()
-        || state::OPTIONS.load(Relaxed) & option::NO_COMMIT != 0
+    header().stable.0.load(Acquire) >= need || !is_on() || buffering() == Buffering::Immediate
 }
 
 /// Like [`commit`], for everything logged so far: the end of a connection must

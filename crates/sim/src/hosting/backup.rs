@@ -400,6 +400,16 @@ impl BackupHost for AtHost<'_> {
         if why == Why::NeverWritten && lies {
             return;
         }
+        // What its mode does not wait for, a client may know and the backup not (decision 32).
+        let buffering = self.world.plan.buffering;
+        let given_up = match why {
+            Why::BeyondLog => buffering.may_lose(),
+            Why::InputNotHeld => !buffering.holds_acks(),
+            _ => false,
+        };
+        if given_up {
+            return;
+        }
         // Its client had not taken all that it was sent before the join, or nobody had
         // accepted what it had sent, or it is gone.
         let joined = matches!(why, Why::OutputNotRetained | Why::InputNotHeld);

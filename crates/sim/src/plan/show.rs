@@ -25,6 +25,7 @@ impl fmt::Display for Plan {
             self.load_until / MS
         )?;
         writeln!(f, "{:?}, {:?}, {:?}, {:?}", self.clocks, self.joins, self.cold, self.rebuild)?;
+        writeln!(f, "{:?}", self.buffering)?;
         if self.uneven != Uneven::default() {
             writeln!(f, "{:?}", self.uneven)?;
         }

@@ -15,6 +15,7 @@ use super::{ALONE_AFTER_S, CONNECTIONS_MAX, FLOWS_MAX, REJOIN_MAX, RING_BYTES, S
 use super::{Edge, Group, Mac, Member, Replicated, Server};
 use holdfast_linux::bpf::EDGE_FLOWS_DEFAULT;
 use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
+use holdfast_wire::buffering::Buffering;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -52,6 +53,7 @@ struct RawGroup {
     alone_after_s: Option<Spanned<u64>>,
     rebuild: Option<Spanned<bool>>,
     mode: Option<Mode>,
+    buffering: Option<Buffering>,
     realtime: Option<bool>,
     share_cpu: Option<bool>,
 }
@@ -188,6 +190,7 @@ fn check_group(
         alone_after_s,
         mode: raw.mode.unwrap_or_default(),
         rebuild: raw.rebuild.is_some_and(Spanned::into_inner),
+        buffering: raw.buffering.unwrap_or_default(),
         realtime: raw.realtime.unwrap_or(true),
         share_cpu: raw.share_cpu.unwrap_or(true),
         name,

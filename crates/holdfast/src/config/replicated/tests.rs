@@ -256,3 +256,18 @@ fn what_does_not_go_together_in_a_cold_group_is_explained() {
     let (message, _) = of(&text);
     assert!(message.contains("spool_dir"), "{message}");
 }
+
+#[test]
+fn output_waits_for_all_unless_the_file_says_otherwise() {
+    let with = |word: &str| {
+        parse(&GOOD.replacen("[edge]", &format!("buffering = \"{word}\"\n\n[edge]"), 1))
+    };
+    assert_eq!(parse(GOOD).unwrap().group.buffering, Buffering::Commit);
+    for mode in Buffering::ALL {
+        let config = with(mode.word()).unwrap();
+        assert_eq!(config.group.buffering, mode);
+        assert_eq!(parse(&config.effective()).unwrap().group.buffering, mode);
+    }
+    let ConfigErrors(errors) = with("prr").unwrap_err();
+    assert!(errors[0].message.contains("`prs`"), "what there is: {}", errors[0].message);
+}

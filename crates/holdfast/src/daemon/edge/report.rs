@@ -29,6 +29,7 @@ impl EdgeDaemon<'_> {
         let state = self.machine.membership().handle_ask();
         status.role = Role::Edge;
         status.mode = self.config.group.mode.word().to_owned();
+        status.buffering = self.config.group.buffering.word().to_owned();
         status.epoch = state.epoch;
         let Said { state: seen, reason, remedy, .. } = self.judge();
         (status.state, status.reason, status.remedy) = (seen, reason, remedy);

@@ -194,7 +194,7 @@ fn takeover(service: &mut Service<'_>, case: Case) -> Result<Takeover> {
 }
 
 /// Until the log was in the replica's ring, and until that was run: the probe waits for it.
-fn replayed_ms(takeover: &Value, fed_ms: f64) -> f64 {
+pub(crate) fn replayed_ms(takeover: &Value, fed_ms: f64) -> f64 {
     fed_ms + takeover["phases_us"]["probe"].as_f64().unwrap_or(0.0) / 1e3
 }
 

@@ -4,7 +4,7 @@
 
 pub(crate) mod chain;
 pub(crate) mod cold;
-mod fill;
+pub(crate) mod fill;
 pub(crate) mod rejoin;
 pub(crate) mod switchover;
 

@@ -1,10 +1,11 @@
 use super::{Entry, append, append_open, extend, hold, is_committed, take, take_any};
 use crate::base::ring;
-use crate::base::state::{DIRTY, Mode, header};
+use crate::base::state::{self, DIRTY, Mode, header};
 use crate::base::table::Call;
 use crate::testing::attach;
 use core::sync::atomic::Ordering::*;
-use holdfast_wire::log::{HEADER_LEN, LAZY, Op};
+use holdfast_wire::buffering::Buffering;
+use holdfast_wire::log::{HEADER_LEN, LAZY, Op, TAPPED};
 use holdfast_wire::shm::{OPEN, mode};
 
 fn entry(ret: isize) -> Entry {
@@ -43,6 +44,35 @@ fn output_waits_for_what_is_not_lazy() {
     header().stable.0.store(needed, Release);
     assert!(is_committed(), "what is lazy behind it need not be confirmed");
     assert_eq!(member.records()[2].0.flags, LAZY);
+}
+
+/// FT-TCP §5.2: what output waits for, from output commit down to nothing.
+#[test]
+fn output_waits_for_what_its_mode_buffers() {
+    let read = Entry { flags: TAPPED, op: Op::Read, ..entry(0) };
+    let lock = Entry { op: Op::Lock, ..entry(0) };
+    let waits = |mode: Buffering, record: Entry| {
+        let member = attach(Mode::Record);
+        state::OPTIONS.store(mode.option(), Relaxed);
+        append(record, &[]);
+        let waits = !is_committed();
+        append_open(&hold(), Entry { flags: LAZY, ..entry(0) });
+        let before = DIRTY.load(Relaxed);
+        assert!(extend(&hold(), 11));
+        let clock_waits = DIRTY.load(Relaxed) > before;
+        state::OPTIONS.store(0, Relaxed);
+        drop(member);
+        (waits, clock_waits)
+    };
+    for (record, expected) in [
+        (read, [true, true, true, false]),
+        (entry(0), [true, true, false, false]),
+        (lock, [true, false, false, false]),
+    ] {
+        assert_eq!(Buffering::ALL.map(|mode| waits(mode, record).0), expected, "{:?}", record.op);
+    }
+    let clocks = Buffering::ALL.map(|mode| waits(mode, lock).1);
+    assert_eq!(clocks, [true, true, false, false], "a reading of a clock");
 }
 
 #[test]
