@@ -41,6 +41,9 @@ const DEPTH: usize = 16;
 /// The drawn part begins so long before the death, and ends as long after the client goes on.
 const AROUND_S: f64 = 0.25;
 
+/// A gap that begins later than this is not the takeover's.
+const FAULT_WINDOW_S: f64 = 0.1;
+
 const MB: f64 = 1e6;
 
 /// A point of the figure: when, s since the load began, and how far, bytes.
@@ -133,7 +136,8 @@ pub(super) fn of_trace(seen: &[Seen], died: SystemTime) -> Result<Found> {
         }
         if place(it.ack) > furthest {
             // What was on its way at the death still comes; then nothing for the longest time.
-            if at >= found.died_s && at - last > longest {
+            let is_of_death = at >= found.died_s && last <= found.died_s + FAULT_WINDOW_S;
+            if is_of_death && at - last > longest {
                 (longest, found.stall_ms) = (at - last, (at - found.died_s) * 1e3);
             }
             (furthest, last) = (place(it.ack), at);
