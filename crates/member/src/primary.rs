@@ -17,6 +17,7 @@ mod lacking;
 pub use host::{Held, PrimaryHost, Report};
 pub use join::{Book, Image};
 pub use keeper::KeeperHost;
+use lacking::lacks;
 pub use lacking::{Earlier, Unacked};
 
 use crate::host::{Member, Turn, tell_vanished};
@@ -98,6 +99,8 @@ pub struct PrimaryMachine {
     closing: Option<Closing>,
     tried: Option<Tried>,
     keeping: Keeping,
+    /// See [`Report::at_risk`].
+    at_risk: BTreeMap<ConnId, SeqNo>,
     /// Connections that are over, whose slots wait for late packets.
     linger: VecDeque<(Nanos, ConnId)>,
     linger_max: usize,
@@ -244,6 +247,7 @@ impl PrimaryMachine {
             closing: None,
             tried: None,
             keeping: Keeping::default(),
+            at_risk: BTreeMap::new(),
             linger: VecDeque::new(),
             linger_max,
             log_at: 0,
@@ -364,6 +368,11 @@ impl PrimaryMachine {
             return;
         }
         assert!(tail > self.log_at, "the log went back to {tail} from {}", self.log_at);
+        if !self.tables.is_committing {
+            // Nothing holds handshakes back: the gate has seen all that the log knows to be
+            // accepted by now, and not when it was looked at before.
+            self.let_in(host);
+        }
         let at = std::mem::replace(&mut self.log_at, tail);
         let (now, bytes) = (host.now(), host.bytes(at, (tail - at) as usize));
         self.act(host, |log, out| log.handle_log(now, at, &bytes, out));
@@ -418,6 +427,7 @@ impl PrimaryMachine {
     fn show_life(&mut self, now: Nanos, host: &mut impl PrimaryHost) {
         if now >= self.report_at {
             self.report_at = now.plus(nanos(REPORT_EVERY));
+            self.at_risk.retain(|id, end| lacks(*id, *end, host));
             host.report(&self.report());
         }
         if let Some((number, echo)) = host.member().watch.handle_timeout(now) {
@@ -439,6 +449,7 @@ impl PrimaryMachine {
             handshakes_ended: self.half_open.ended(),
             joins: self.joins.filter(|_| self.tables.keeper.is_none()),
             keeps: self.tables.keeper.is_some(),
+            at_risk: self.at_risk.len(),
         }
     }
 

@@ -163,4 +163,7 @@ pub struct Report<'a> {
     pub joins: Option<u8>,
     /// The server speaks alone, and what it can be rebuilt of is kept, or begins to be.
     pub keeps: bool,
+    /// Connections that a takeover would end: what their clients were sent before the backup
+    /// joined is nowhere but in this host's kernel, and they have not taken it.
+    pub at_risk: usize,
 }

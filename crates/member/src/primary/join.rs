@@ -25,10 +25,20 @@ use std::collections::{BTreeMap, BTreeSet};
 const IMAGE_AHEAD: u64 = 4 * IMAGE_BYTES_MAX as u64;
 pub(super) const ANOTHER: &str = "another member is joining";
 const SERVES_NOT: &str = "its server does not serve any more";
-const STRANGERS: &str = "the server has connections that the gate does not know, and that \
-    would end; wait until their clients have";
 /// Whoever is beyond the tables could not be served any more once output waits.
 pub(super) const TOO_MANY: &str = "the server has more connections than a backup can follow";
+
+/// Why nobody can join a server that has connections which the gate does not know.
+fn strangers(host: &mut impl PrimaryHost) -> Option<String> {
+    let count = host.strangers();
+    (count > 0).then(|| {
+        format!(
+            "{count} of the server's connections are unknown to the gate, which knows \
+             `connections_max` at most, and would end; wait until their clients have, or give \
+             both members a larger `connections_max` when they are started next"
+        )
+    })
+}
 
 /// What the server's books say of a connection that it has accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,12 +149,7 @@ impl PrimaryMachine {
         if let Some(over) = self.speak_on(stop, host) {
             return Some(over);
         }
-        for id in self.take_held(host) {
-            // Held back just before the gate began to let everything pass.
-            if host.slot(id).is_some_and(|slot| slot.held_synack) {
-                host.open(id);
-            }
-        }
+        self.let_in(host);
         let now = host.now();
         if now >= self.closing_at {
             self.closing_at = now.plus(nanos(CLOSING_EVERY));
@@ -194,8 +199,8 @@ impl PrimaryMachine {
         alone: Alone,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
-        if host.strangers() > 0 {
-            return self.turn_away(alone, STRANGERS, host);
+        if let Some(reason) = strangers(host) {
+            return self.turn_away(alone, &reason, host);
         }
         (self.tables.broken, self.tables.joiner) = (None, Joiner::default());
         self.tables.gave_up = false;
@@ -329,6 +334,16 @@ impl PrimaryMachine {
         (taken, adopted, ended)
     }
 
+    /// Takes the connections that have begun, of which none is held back.
+    pub(super) fn let_in(&mut self, host: &mut impl PrimaryHost) {
+        for id in self.take_held(host) {
+            // Held back just before the gate began to let everything pass.
+            if host.slot(id).is_some_and(|slot| slot.held_synack) {
+                host.open(id);
+            }
+        }
+    }
+
     /// CATCHING UP: image, connections and log go over; nobody waits for them.
     pub(super) fn turn_join(
         &mut self,
@@ -349,8 +364,8 @@ impl PrimaryMachine {
         }
         self.send_image(&mut join, host);
         if join.caught_up && !join.lacking.waits(&mut self.tables.conns, host) {
-            if host.strangers() > 0 {
-                return self.abandon(join.alone, STRANGERS, host);
+            if let Some(reason) = strangers(host) {
+                return self.abandon(join.alone, &reason, host);
             }
             return self.close_ranks(*join, host);
         }
@@ -411,6 +426,7 @@ impl PrimaryMachine {
         if let Err(reason) = host.clamp() {
             return self.abandon(join.alone, &reason, host);
         }
+        self.at_risk = join.lacking.at_risk();
         let now = host.now();
         // What has left until here the joiner must hold, and hears of it before it is told
         // that it may be in step.

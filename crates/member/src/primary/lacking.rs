@@ -35,6 +35,8 @@ pub struct Earlier {
 pub(super) struct Lacking {
     /// Where the clients' ACKs must come to.
     ends: BTreeMap<ConnId, SeqNo>,
+    /// Those of them that are waited for no more.
+    given_up: BTreeMap<ConnId, SeqNo>,
     begun: Nanos,
     /// When the kernel is asked about them next: a question is a system call.
     ask_at: Nanos,
@@ -44,7 +46,8 @@ impl Lacking {
     pub(super) fn new(adopted: &[Adopted], now: Nanos) -> Self {
         let open = adopted.iter().filter(|it| it.acked_bytes < it.out_bytes);
         let end = |it: &Adopted| it.conn.map(|(id, of)| (id, of.iss.plus(1 + it.out_bytes)));
-        Self { ends: open.filter_map(end).collect(), begun: now, ask_at: now }
+        let ends = open.filter_map(end).collect();
+        Self { ends, given_up: BTreeMap::new(), begun: now, ask_at: now }
     }
 
     pub(super) fn extend(&mut self, more: impl Iterator<Item = (ConnId, SeqNo)>) {
@@ -62,7 +65,7 @@ impl Lacking {
             let conn = tables.conns.iter().find(|(_, conn)| conn.socket == held.socket);
             let conn = conn.map(|(id, _)| *id);
             let is_it = |adopted: &&Adopted| adopted.conn.is_some_and(|(id, _)| Some(id) == conn);
-            let lacks = adopted.iter().find(is_it).and_then(|adopted| lacks(adopted, &held));
+            let lacks = adopted.iter().find(is_it).and_then(|adopted| missing(adopted, &held));
             let Some((id, bytes, offset)) = lacks else { continue };
             for (number, bytes) in bytes.chunks(IMAGE_BYTES_MAX).enumerate() {
                 let offset = offset + (number * IMAGE_BYTES_MAX) as u64;
@@ -80,18 +83,19 @@ impl Lacking {
         conns: &mut BTreeMap<ConnId, Conn>,
         host: &mut impl PrimaryHost,
     ) -> bool {
-        // Nobody waits for a life of which the tuple has another one.
-        let lacks = |conn: ConnId, end: SeqNo| {
-            let slot = host.slot(conn).filter(|slot| host.conn_of(&slot.key) == Some(conn));
-            slot.is_some_and(|slot| end.after(slot.snd_una))
-        };
-        self.ends.retain(|conn, end| lacks(*conn, *end));
+        self.ends.retain(|conn, end| lacks(*conn, *end, host));
         let now = host.now();
         if now >= self.ask_at {
             self.ask_at = now.plus(nanos(CLOSING_EVERY));
             self.ask(conns, host);
         }
         !self.ends.is_empty() && now.since(self.begun) <= nanos(CLIENTS_MAX)
+    }
+
+    /// Whose clients lack what the joiner does not have, and up to where: a takeover would end
+    /// these connections.
+    pub(super) fn at_risk(self) -> BTreeMap<ConnId, SeqNo> {
+        self.ends.into_iter().chain(self.given_up).collect()
     }
 
     /// The gate sees what the kernel sends; of a server that says nothing more only its kernel
@@ -107,15 +111,22 @@ impl Lacking {
                 // The joiner must hear of it: it has nothing of what was sent before that.
                 conn.into_iter().for_each(|conn| conn.acked = end);
             } else if repeats >= REPEATS_MAX {
-                self.ends.remove(id);
+                self.given_up.extend(self.ends.remove_entry(id));
             }
         }
     }
 }
 
+/// Whether a client has yet to acknowledge what comes before `end`. Nobody waits for a life of
+/// which the tuple has another one.
+pub(super) fn lacks(conn: ConnId, end: SeqNo, host: &impl PrimaryHost) -> bool {
+    let slot = host.slot(conn).filter(|slot| host.conn_of(&slot.key) == Some(conn));
+    slot.is_some_and(|slot| end.after(slot.snd_una))
+}
+
 /// What a connection's client lacks of what was written before the image, and its place in the
 /// stream, if the kernel held all of that.
-fn lacks<'a>(adopted: &Adopted, held: &'a Earlier) -> Option<(ConnId, &'a [u8], u64)> {
+fn missing<'a>(adopted: &Adopted, held: &'a Earlier) -> Option<(ConnId, &'a [u8], u64)> {
     let (id, record) = adopted.conn?;
     let first = record.iss.plus(1 + adopted.acked_bytes);
     let start = usize::try_from(first.since(held.from)).ok()?;

@@ -41,6 +41,8 @@ impl Bed {
             ended: false,
             log: Vec::new(),
             late_log: Vec::new(),
+            late_held: Vec::new(),
+            at_risk: 0,
             slots_read: Default::default(),
             behind: 0,
             backlog: None,

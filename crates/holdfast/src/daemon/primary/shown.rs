@@ -132,9 +132,9 @@ impl PrimaryDaemon<'_, '_> {
     }
 
     /// What this member is by itself.
-    fn judge(&mut self, is_attached: bool) {
+    fn judge(&mut self, report: &Report<'_>) {
         let (services, pid) = (&self.node.config.group.services, self.server.pid());
-        let missing = match is_attached {
+        let missing = match report.is_attached {
             false => Some("the server has not started yet"),
             true => self.services.missing(services, pid, Instant::now()),
         };
@@ -143,6 +143,14 @@ impl PrimaryDaemon<'_, '_> {
             return;
         }
         match missing {
+            None if report.at_risk > 0 => {
+                let reason = format!(
+                    "a takeover would end {} connections, until their clients have taken what \
+                     they were sent before {} joined",
+                    report.at_risk, self.node.other.name
+                );
+                self.node.set_state(Role::Primary, State::Protected, &reason, "");
+            }
             None => self.node.judge_pair(),
             Some(reason) => {
                 let remedy = "look at the server's log, and whether its addresses and ports are \
@@ -173,7 +181,7 @@ impl PrimaryDaemon<'_, '_> {
                 format!("{} joins: {percent} % of the server is there", self.node.other.name);
             self.node.set_state(Role::Primary, State::Unprotected, &reason, "wait");
         } else if !report.is_in_doubt && !report.keeps {
-            self.judge(report.is_attached);
+            self.judge(report);
         }
         self.node.report_lateness();
         self.say();

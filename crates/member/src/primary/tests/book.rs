@@ -25,6 +25,10 @@ pub(super) struct Book {
     pub(super) log: Vec<u8>,
     /// What the server logs, and does, while slots are being read.
     pub(super) late_log: Vec<u8>,
+    /// Handshakes that the gate sees while the log is being read.
+    pub(super) late_held: Vec<Held>,
+    /// See [`Report::at_risk`].
+    pub(super) at_risk: usize,
     pub(super) slots_read: Cell<bool>,
     /// Log that comes after the machine has read it.
     pub(super) behind: u64,
@@ -189,6 +193,7 @@ impl PrimaryHost for Book {
         if self.slots_read.get() {
             self.log.append(&mut self.late_log);
         }
+        self.held.append(&mut self.late_held);
         Some(self.log.len() as u64)
     }
     fn bytes(&self, pos: u64, len: usize) -> Vec<u8> {
@@ -329,5 +334,7 @@ impl PrimaryHost for Book {
     fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<Unacked>> {
         Some(vec![self.unacked; keys.len()])
     }
-    fn report(&mut self, _: &Report<'_>) {}
+    fn report(&mut self, report: &Report<'_>) {
+        self.at_risk = report.at_risk;
+    }
 }

@@ -37,6 +37,37 @@ fn clients_that_lack_output_from_before_are_waited_for_a_while() {
     }
 }
 
+/// It is protected, but for those.
+#[test]
+fn connections_that_a_takeover_would_end_are_counted_until_their_clients_have_all() {
+    for unacked in [SILENT, SOME] {
+        let mut bed = Bed::alone();
+        (bed.book.books, bed.book.unacked) = (vec![book(5, 30)], unacked);
+        bed.book.knocks = true;
+        bed.turn();
+        bed.book.peer.push(Message::CaughtUp);
+        bed.pass(CLIENTS_MAX.as_millis() as u64 + 3);
+        bed.book.peer.push(Message::Joined);
+        bed.pass(1_000);
+        assert_eq!(bed.book.at_risk, 1, "{unacked:?}");
+        bed.slot(ConnId(5)).snd_una = SeqNo(131);
+        bed.pass(1_000);
+        assert_eq!(bed.book.at_risk, 0, "{unacked:?}");
+    }
+}
+
+/// Nothing holds them back while somebody joins, and the log is read after the gate.
+#[test]
+fn a_client_that_comes_while_the_log_is_read_is_known_when_it_is_accepted() {
+    let mut bed = Bed::joining();
+    bed.book.slots.insert(ConnId(6), slot(6));
+    bed.book.late_held = vec![held(6)];
+    bed.book.log.extend(accept_record(6));
+    bed.turn();
+    assert_eq!(bed.machine.log.counters().accepts_unknown, 0);
+    assert!(bed.book.has("open 6"), "{:?}", bed.book.lines);
+}
+
 /// What its server said then nobody else has.
 #[test]
 fn clients_of_connections_that_the_server_has_let_go_of_are_waited_for_too() {
