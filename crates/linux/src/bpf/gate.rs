@@ -4,6 +4,7 @@
 //! `bpf/gate.bpf.c` does it; this type loads it and speaks for user space.
 
 use super::error::BpfError;
+use super::kept;
 use super::layout::{GATE_COUNTERS, GateEvent, GateSlot, RawKey, ServiceKey};
 use super::loader::{Counters, Detached, Object};
 use super::slots::Slots;
@@ -134,6 +135,7 @@ impl Gate {
         if !same || info.value_size() as usize != size_of::<GateSlot>() {
             return Err(BpfError::OtherGate);
         }
+        kept::keep(&OBJECT.directory(&config.pin_dir))?;
         let array = |map| {
             let found = Array::try_from(Map::Array(pinned(map)?));
             found.map_err(BpfError::map(map))

@@ -4,7 +4,7 @@
 //! That it was made here is remembered as a directory beside the pins, which
 //! lives exactly as long as they do: until a reboot, or until somebody removes it.
 
-use super::net;
+use super::{kept, net};
 use crate::netlink;
 use aya::programs::{TcAttachType, tc};
 use libc::c_int;
@@ -44,12 +44,15 @@ pub(super) struct Filter {
 /// Makes the qdisc where there is none, and remembers it in `pin_dir`.
 pub(super) fn ensure(interface: &str, pin_dir: &Path) {
     // Fails if the interface already has the qdisc, which is as good.
-    if tc::qdisc_add_clsact(interface).is_err() {
-        return;
-    }
-    if let Ok(index) = net::ifindex(interface) {
+    let is_made = tc::qdisc_add_clsact(interface).is_ok();
+    let Ok(index) = net::ifindex(interface) else { return };
+    let mark = pin_dir.join(format!("{MARK}{index}"));
+    if is_made {
         // Without it, the empty qdisc stays when everything is removed.
-        let _unmarked = std::fs::create_dir(pin_dir.join(format!("{MARK}{index}")));
+        let _unmarked = std::fs::create_dir(&mark);
+    }
+    if mark.is_dir() {
+        kept::keep_folder(mark);
     }
 }
 
@@ -89,6 +92,7 @@ pub(super) fn remove_made(pin_dir: &Path) -> Vec<u32> {
         if is_empty(index) && remove(index).is_ok() {
             removed.push(index);
         }
+        kept::forget(&path);
         let _gone = std::fs::remove_dir(path);
     }
     removed
