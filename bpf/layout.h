@@ -142,7 +142,7 @@ struct edge_member {
 #define FLOW_CLIENT_FIN 2
 #define FLOW_RESET 4
 #define FLOW_ESTABLISHED 8
-/* Its SYN-ACK was not seen: how windows scale, the ISS and what went by before are
+/* Its handshake was not seen: how windows scale, the ISS and what went by before are
  * not known, so its bounds say what a client has at least, never what at most. */
 #define FLOW_LEARNT 16
 /* The client has said something after the handshake of this life of the tuple. */
@@ -380,7 +380,7 @@ struct spread_flow {
 	__u32 tick; /* of the last packet */
 	__u32 hash; /* which outer source it has */
 	__u8 host;
-	__u8 flags; /* FLOW_CLIENT_FIN, FLOW_RESET, FLOW_ESTABLISHED, FLOW_OPENED */
+	__u8 flags; /* FLOW_CLIENT_FIN, FLOW_RESET, FLOW_ESTABLISHED, FLOW_LEARNT, FLOW_OPENED */
 	__u16 zero;
 };
 
@@ -479,6 +479,7 @@ enum spread_counter {
 	SPREAD_REDIRECTED,
 	SPREAD_NEW_FLOWS,
 	SPREAD_ESTABLISHED,
+	SPREAD_LEARNT,
 	SPREAD_STRAY,
 	SPREAD_REFUSED_FLOWS,
 	SPREAD_NOBODY,

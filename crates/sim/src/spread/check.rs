@@ -44,6 +44,8 @@ pub struct Checkers {
     knocks: BTreeMap<Conn, Knock>,
     /// Connections that the edge does not know by its limits.
     unknown: BTreeSet<Conn>,
+    /// What arrives until then, the edge has sent before it booted.
+    sent_before: Ns,
     /// Who has bad manners is there, and nothing else is wrong.
     pub hostile: bool,
     pub struck: u64,
@@ -69,6 +71,7 @@ impl Checkers {
             homes: BTreeMap::new(),
             knocks: BTreeMap::new(),
             unknown: BTreeSet::new(),
+            sent_before: 0,
             hostile,
             struck: 0,
             moved_none: 0,
@@ -93,7 +96,7 @@ impl Checkers {
             return;
         }
         match self.homes.get(&conn) {
-            None if has => drop(self.homes.insert(conn, here)),
+            None if has && at > self.sent_before => drop(self.homes.insert(conn, here)),
             Some(home) if home.server != server && self.truth.boots(home.server) == home.boots => {
                 let what = format!(
                     "{conn:?} is at host server {}, which lives; its packet went to {server}",
@@ -104,6 +107,13 @@ impl Checkers {
             Some(_) => self.moved_none += 1,
             None => {}
         }
+    }
+
+    /// The edge has forgotten everything: a connection is where it is seen next, but for
+    /// what arrives until then.
+    pub fn boots(&mut self, until: Ns) {
+        self.homes.clear();
+        self.sent_before = until;
     }
 
     /// The edge has forgotten it by a limit, or refuses to know it.

@@ -266,6 +266,11 @@ impl Edge {
         self.wire.closed.clear();
     }
 
+    /// Its host comes back with nothing but its files.
+    pub fn boots(&mut self, plan: &Plan) {
+        self.wire = Wire::new(plan);
+    }
+
     /// A message has come to its host.
     pub fn take(&mut self, channel: u32, bytes: Vec<u8>) {
         let Some(daemon) = &mut self.daemon else { return };

@@ -126,6 +126,7 @@ impl World {
         self.reached.connections = self.clients.iter().map(|client| client.done).sum();
         self.reached.replies = self.clients.iter().map(|client| client.replies).sum();
         self.reached.refused_full = self.edge.wire.redirector.refused;
+        self.reached.learnt = self.edge.wire.redirector.learnt;
         Outcome {
             seed: self.plan.seed,
             events: self.events,
