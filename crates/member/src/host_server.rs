@@ -5,6 +5,7 @@ mod answering;
 mod looks;
 mod offered;
 
+pub use answering::Answer;
 pub use offered::Waiting;
 
 use crate::nanos;
@@ -33,8 +34,8 @@ pub trait ListenerHost {
     fn take_bind(&mut self) -> bool;
     /// Begins to ask whether these answer a client, unless that is under way.
     fn ask(&mut self, services: &[Service]);
-    /// Which of them did, once that is known.
-    fn answers(&mut self) -> Option<Vec<(Service, bool)>>;
+    /// What has become of that, once it is known.
+    fn answers(&mut self) -> Option<Vec<(Service, Answer)>>;
     /// Something has happened that people want to know: the kind, and words.
     fn note(&mut self, what: &'static str, words: String);
 }
@@ -153,7 +154,7 @@ impl HostServer {
 
     fn look(&mut self, now: Nanos, host: &mut impl ListenerHost) {
         if let Some(answers) = host.answers() {
-            self.answering.learn(&answers);
+            self.answering.learn(now, &answers);
         }
         let found = host.listening();
         // The kernel tells of a bind before it is done: that of whatever was found

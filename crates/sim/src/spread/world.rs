@@ -12,6 +12,7 @@ use super::{Outcome, Reached};
 use crate::queue::Queue;
 use crate::trace::Trace;
 use crate::{Ns, Rng};
+use holdfast_member::host_server::Answer as Answered;
 use holdfast_member::spread::{Given, Service};
 use std::net::IpAddr;
 
@@ -32,7 +33,7 @@ pub enum Event {
     Binds(usize, u32),
     Listens(usize, u32),
     DaemonStarts(usize),
-    Answers(usize, u32, Vec<(Service, bool)>),
+    Answers(usize, u32, Vec<(Service, Answered)>),
     /// A handshake is over at the edge, and then at the host server.
     OpensAtEdge(u32),
     OpensAtServer(u32),

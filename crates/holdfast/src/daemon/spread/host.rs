@@ -20,7 +20,7 @@ use holdfast_linux::bpf::{BindWatch, HostEnd, HostEndConfig, Watched};
 use holdfast_linux::link::Link;
 use holdfast_linux::listeners::ListenerSocket;
 use holdfast_linux::route;
-use holdfast_member::host_server::{Heard, HostServer, ListenerHost, Setup, Waiting};
+use holdfast_member::host_server::{Answer, Heard, HostServer, ListenerHost, Setup, Waiting};
 use holdfast_member::spread::Service;
 use holdfast_wire::message::Message;
 use holdfast_wire::packet::mapped;
@@ -202,7 +202,7 @@ impl ListenerHost for Wire {
         self.prober.ask(services);
     }
 
-    fn answers(&mut self) -> Option<Vec<(Service, bool)>> {
+    fn answers(&mut self) -> Option<Vec<(Service, Answer)>> {
         self.prober.take()
     }
 

@@ -12,7 +12,7 @@ use holdfast_member::timing::spread::GRACE;
 const FOUND_MAX: Ns = 4500 * MS;
 /// How long a service that nobody listens for any more may stay announced.
 const WITHDRAWN_MAX: Ns = ns(LOOK_EVERY) + 400 * MS;
-/// And one that accepts nobody, while each listener takes half a second to be asked.
+/// And one that accepts nobody, by a clock that may be slow.
 const HANGS_MAX: Ns = (FAILURES_MAX as Ns + 1) * (ns(ASK_EVERY) + 2000 * MS) + WITHDRAWN_MAX;
 /// Time between two turns, and the ways.
 const MARGIN: Ns = 60 * MS;
