@@ -44,16 +44,18 @@ pub(super) struct Filter {
 /// Makes the qdisc where there is none, and remembers it in `pin_dir`.
 pub(super) fn ensure(interface: &str, pin_dir: &Path) {
     // Fails if the interface already has the qdisc, which is as good.
-    let is_made = tc::qdisc_add_clsact(interface).is_ok();
-    let Ok(index) = net::ifindex(interface) else { return };
-    let mark = pin_dir.join(format!("{MARK}{index}"));
-    if is_made {
+    if tc::qdisc_add_clsact(interface).is_ok()
+        && let Ok(index) = net::ifindex(interface)
+    {
         // Without it, the empty qdisc stays when everything is removed.
-        let _unmarked = std::fs::create_dir(&mark);
+        let _unmarked = std::fs::create_dir(pin_dir.join(format!("{MARK}{index}")));
     }
-    if mark.is_dir() {
-        kept::keep_folder(mark);
-    }
+    keep_marks(pin_dir);
+}
+
+/// Keeps what is remembered in `pin_dir`, by an earlier process too.
+pub(super) fn keep_marks(pin_dir: &Path) {
+    marks(pin_dir).into_iter().for_each(|(path, _)| kept::keep_folder(path));
 }
 
 /// The filters in one direction.
